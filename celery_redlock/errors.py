@@ -1,0 +1,152 @@
+"""
+Every error this package raises, under one root.
+
+Each error can be pickled and can be rebuilt from its `args` alone, which is what Celery's result
+backends do: `type(exc)(*exc.args)` is an equal error. `str(exc)` is the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = [
+    "ConfigurationError",
+    "DuplicateTask",
+    "InvalidFencingToken",
+    "LeaseLost",
+    "LockContended",
+    "LockKeyError",
+    "LockNotAcquired",
+    "QuorumUnavailable",
+    "RedlockError",
+    "StaleFencingToken",
+]
+
+
+class RedlockError(Exception):
+    """
+    Something about a lock went wrong; the message names it and says what to do.
+
+    Attributes:
+        message: the sentence an operator reads.
+    """
+
+    def __init__(self, message: str = "", *details: Any) -> None:
+        super().__init__(message, *details)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class ConfigurationError(RedlockError):
+    """An option or setting cannot work as written. Raised at declaration or start."""
+
+
+class LockKeyError(RedlockError):
+    """No safe lock key can be made from this task's arguments or template."""
+
+
+class LockNotAcquired(RedlockError):
+    """The lock was not taken; whatever the attempt had set is undone."""
+
+
+class LockContended(LockNotAcquired):
+    """
+    Somebody else holds the lock.
+
+    Attributes:
+        key: the lock key, or None where it is not known.
+        holder: the holder's owner value as stored on the nodes.
+        expires_in: seconds until the holder's key ends if nobody extends it.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        key: str | None = None,
+        holder: str | None = None,
+        expires_in: float | None = None,
+    ) -> None:
+        super().__init__(message, key, holder, expires_in)
+        self.key = key
+        self.holder = holder
+        self.expires_in = expires_in
+
+
+class QuorumUnavailable(LockNotAcquired):
+    """
+    Too few lock nodes answered for any decision.
+
+    Attributes:
+        key: the lock key, or None where it is not known.
+        nodes: for each node that did not help, its name (never with a password) and why.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        key: str | None = None,
+        nodes: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message, key, dict(nodes or {}))
+        self.key = key
+        self.nodes = dict(nodes or {})
+
+
+class LeaseLost(RedlockError):
+    """
+    The lease can no longer be trusted: somebody else may hold the lock now.
+
+    Stop writing. A resource that checks the fencing token refuses late writes by itself.
+
+    Attributes:
+        key: the lock key.
+        reason: what ended the trust.
+    """
+
+    def __init__(self, message: str = "", key: str | None = None, reason: str | None = None) -> None:
+        super().__init__(message, key, reason)
+        self.key = key
+        self.reason = reason
+
+
+class DuplicateTask(RedlockError):
+    """
+    The same task is already queued or running.
+
+    Attributes:
+        task_id: id of the existing task.
+    """
+
+    def __init__(self, message: str = "", task_id: str | None = None) -> None:
+        super().__init__(message, task_id)
+        self.task_id = task_id
+
+
+class StaleFencingToken(RedlockError):
+    """
+    The resource has seen a newer fencing token: this holder was superseded.
+
+    Attributes:
+        resource: what refused.
+        seen: the newest token that the resource has seen.
+        offered: the token that was refused.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        resource: str | None = None,
+        seen: int | None = None,
+        offered: int | None = None,
+    ) -> None:
+        super().__init__(message, resource, seen, offered)
+        self.resource = resource
+        self.seen = seen
+        self.offered = offered
+
+
+class InvalidFencingToken(RedlockError, ValueError):
+    """A fencing token is an int from 1 to 2**53 - 1; bool is not accepted."""
