@@ -1,0 +1,256 @@
+"""The `redlock_*` settings of an app, however they were given to Celery."""
+
+from __future__ import annotations
+
+import re
+import signal
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from celery.app import utils as celery_utils
+from celery.local import Proxy
+
+from celery_redlock.errors import ConfigurationError, LockKeyError
+from celery_redlock.protocol.naming import validate_key
+from celery_redlock.tasks.nodes import node_from_broker
+from celery_redlock.tasks.options import (
+    MIN_TTL,
+    OPTIONS,
+    PUBLISH_ONLY,
+    check_option,
+    seconds,
+    unknown_name,
+)
+
+__all__ = ["RedlockSettings", "read_settings"]
+
+PREFIX = "redlock_"
+NOT_FOR_LOSS = (
+    "SIGKILL",
+    "SIGSTOP",
+    "SIGTERM",
+    "SIGINT",
+    "SIGQUIT",
+    "SIGHUP",
+    "SIGCHLD",
+    "SIGUSR1",
+)
+
+# `celery report` and `inspect conf` show every setting whose name does not match this pattern, and
+# node URLs carry passwords. Celery has no other way to add to it; the names that match already keep
+# their match.
+if "REDLOCK_NODES" not in celery_utils.HIDDEN_SETTINGS.pattern:
+    celery_utils.HIDDEN_SETTINGS = re.compile(
+        f"{celery_utils.HIDDEN_SETTINGS.pattern}|REDLOCK_NODES",
+        celery_utils.HIDDEN_SETTINGS.flags,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedlockSettings:
+    """
+    An app's settings, checked and in normal form; durations in seconds.
+
+    Attributes:
+        tasks: for each `redlock_tasks` pattern its options, named without `lock_`.
+        defaults: every option that a `redlock_<option>` setting gives, named without prefix.
+        lost_signal: the signal that wakes the main thread when a lease is lost.
+    """
+
+    given_nodes: tuple[str, ...] = field(default=(), repr=False)
+    max_ttl: float = 60.0
+    key_prefix: str = "redlock:"
+    drift_factor: float = 0.01
+    node_timeout: float = 0.2
+    guard: bool | None = None
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    lost_signal: int = int(signal.SIGURG)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    app: Callable[[], Any] = field(default=lambda: None, repr=False)
+
+    @property
+    def nodes_from_broker(self) -> bool:
+        """Whether `redlock_nodes` is unset, so that the broker is the single node."""
+        return not self.given_nodes
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """
+        The node URLs, with passwords.
+
+        Read only where a task locks: an app whose tasks do not lock needs no usable node.
+
+        Raises:
+            ConfigurationError: no nodes are given and the broker cannot be one.
+        """
+        return self.given_nodes or (node_from_broker(self.app()),)
+
+    def options_for(self, task_name: str) -> Mapping[str, Any]:
+        """Return the options of the pattern for a task: its very name, else the first match."""
+        if task_name in self.tasks:
+            return self.tasks[task_name]
+        matches = (o for pattern, o in self.tasks.items() if fnmatchcase(task_name, pattern))
+        return next(matches, {})
+
+
+Cached = tuple[dict[str, Any], RedlockSettings]
+_cache: weakref.WeakKeyDictionary[Any, Cached] = weakref.WeakKeyDictionary()
+
+
+def read_settings(app: Any) -> RedlockSettings:
+    """
+    Return the app's settings; read again only when one of them has changed.
+
+    Raises:
+        ConfigurationError: a setting is unknown or has an impossible value.
+    """
+    # A task that was bound on first use has Celery's proxy of the current app.
+    app = app._get_current_object() if isinstance(app, Proxy) else app
+    given = _given(app.conf)
+    known = _cache.get(app)
+    if known is not None and known[0] == given:
+        return known[1]
+    settings = _checked(given, weakref.ref(app))
+    _cache[app] = given, settings
+    return settings
+
+
+def _given(conf: Any) -> dict[str, Any]:
+    """Collect the `redlock_*` settings; a namespace (`CELERY_REDLOCK_TTL`) is taken off."""
+    namespace = conf.prefix or ""
+    known = {_named(name) for name in (*KNOWN, *PUBLISH_ONLY)}
+    found = {}
+    for key in [key for key in conf if isinstance(key, str)]:
+        name = key.lower().removeprefix(namespace.lower())
+        if not name.startswith(PREFIX):
+            continue
+        try:
+            found[name] = conf[name]
+        except KeyError:
+            # Celery does not find this spelling; in a Django module it may be somebody else's.
+            if name in known or not namespace:
+                wanted = _spelled(name, namespace)
+                raise ConfigurationError(f"setting {key}: write it as {wanted}.") from None
+    return {name: value for name, value in found.items() if value is not None or name not in known}
+
+
+def _named(name: str) -> str:
+    return PREFIX + name
+
+
+def _spelled(name: str, namespace: str) -> str:
+    return (namespace + name).upper() if namespace.isupper() else namespace + name
+
+
+def _checked(given: Mapping[str, Any], app: Callable[[], Any]) -> RedlockSettings:
+    values: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    for label, value in given.items():
+        name = label.removeprefix(PREFIX)
+        if name in OPTIONS or name in PUBLISH_ONLY:
+            defaults[name] = check_option(name, value, f"setting {label}")
+        elif name in CHECKS:
+            try:
+                values[name] = CHECKS[name](value)
+            except ConfigurationError as exc:
+                raise ConfigurationError(f"setting {label}={value!r} {exc}.") from None
+        elif name in SPEAKING_CHECKS:
+            values[name] = SPEAKING_CHECKS[name](value)
+        elif name == "dedupe":
+            raise ConfigurationError(f"setting {label} is not in this version; remove it.")
+        else:
+            raise ConfigurationError(f"setting {unknown_name(label, map(_named, KNOWN))}")
+    settings = RedlockSettings(
+        given_nodes=values.pop("nodes", ()), defaults=defaults, app=app, **values
+    )
+    if defaults.get("ttl", 0) > settings.max_ttl:
+        raise ConfigurationError(
+            f"setting redlock_ttl={defaults['ttl']:g} is above "
+            f"redlock_max_ttl={settings.max_ttl:g}; lower it or raise redlock_max_ttl."
+        )
+    return settings
+
+
+def _nodes(value: Any) -> tuple[str, ...]:
+    # No message shows the value: it may contain passwords.
+    mend = "give ['redis://host:6379/0', ...]."
+    urls = value.split(",") if isinstance(value, str) else value
+    if not isinstance(urls, list | tuple) or not all(isinstance(url, str) for url in urls):
+        raise ConfigurationError(f"setting redlock_nodes is not a list of node URLs; {mend}")
+    nodes = tuple(url.strip() for url in urls)
+    if not nodes or not all(nodes):
+        raise ConfigurationError(f"setting redlock_nodes is empty or has an empty entry; {mend}")
+    return nodes
+
+
+def _tasks(value: Any) -> dict[str, dict[str, Any]]:
+    shape = "setting redlock_tasks must be a mapping {'pattern': {'lock_key': True, ...}, ...}."
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(shape)
+    checked: dict[str, dict[str, Any]] = {}
+    for pattern, options in value.items():
+        where = f"setting redlock_tasks[{pattern!r}]"
+        if not isinstance(pattern, str) or not isinstance(options, Mapping):
+            raise ConfigurationError(shape)
+        if not options:
+            raise ConfigurationError(f"{where} is empty; give at least {{'lock_key': True}}.")
+        names = {f"lock_{name}": name for name in (*OPTIONS, *PUBLISH_ONLY)}
+        for label in options:
+            if label not in names:
+                known = [f"lock_{name}" for name in OPTIONS]
+                raise ConfigurationError(f"{where}: {unknown_name(str(label), known)}")
+        checked[pattern] = {
+            names[label]: check_option(names[label], option, f"{where}[{label!r}]")
+            for label, option in options.items()
+        }
+    return checked
+
+
+def _key_prefix(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ConfigurationError("is not a text")
+    try:
+        validate_key(f"{value}x")
+    except LockKeyError as exc:
+        raise ConfigurationError(f"cannot be used: {exc.message.rstrip('.')}") from None
+    return value
+
+
+def _drift_factor(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ConfigurationError("is out of range; give a number from 0 to below 1, such as 0.01")
+    return float(value)
+
+
+def _guard(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError("is not a choice; give True, False, or leave it out")
+    return value
+
+
+def _lost_signal(value: Any) -> int:
+    try:
+        found = signal.Signals[value] if isinstance(value, str) else signal.Signals(value)
+    except (KeyError, ValueError):
+        raise ConfigurationError("is no signal here; give a name such as 'SIGURG'") from None
+    if found.name in NOT_FOR_LOSS:
+        raise ConfigurationError("is taken by Celery or the system; use 'SIGURG'")
+    return int(found)
+
+
+#: For each setting, the check that returns its normal form. What it raises reads on from the
+#: setting's name and value.
+CHECKS: dict[str, Callable[[Any], Any]] = {
+    "max_ttl": seconds(MIN_TTL),
+    "key_prefix": _key_prefix,
+    "drift_factor": _drift_factor,
+    "node_timeout": seconds(0.001),
+    "guard": _guard,
+    "lost_signal": _lost_signal,
+}
+#: Checks whose messages are whole, because the value cannot be shown.
+SPEAKING_CHECKS: dict[str, Callable[[Any], Any]] = {"nodes": _nodes, "tasks": _tasks}
+KNOWN = (*CHECKS, *SPEAKING_CHECKS, *OPTIONS)
