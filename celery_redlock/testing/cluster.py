@@ -1,0 +1,309 @@
+"""Real lock nodes on this machine, to be broken at will."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Self
+
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.testing.ports import LOOPBACK
+from celery_redlock.testing.proxy import GARBAGE, TcpProxy
+from celery_redlock.testing.running import Running
+from celery_redlock.testing.server import (
+    ConfigValue,
+    LocalClusterError,
+    PortTakenError,
+    Server,
+    ServerState,
+    find_binary,
+)
+
+if TYPE_CHECKING:
+    import redis
+
+__all__ = ["Binary", "LocalCluster"]
+
+Binary = str | os.PathLike[str] | None
+
+_START_ATTEMPTS = 5
+
+
+class LocalCluster:
+    """
+    `n` real servers on loopback ports, each with its own process, directory and log.
+
+    They are ready for locking at once: the restart guard of each fresh node is armed. They end
+    with the process that started them, however it ends. What they cannot show: all nodes share
+    one clock, one kernel and one disk, so neither drifting clocks nor a lost machine can be tried.
+
+    Stopping a node (`pause`) keeps its connections open and its port accepting, as a frozen host
+    does; killing it refuses connections. With `proxy=True` clients reach the nodes through a proxy
+    that can also cut them off, delay, refuse or corrupt, while `client` and `server_urls` go
+    straight to the servers.
+
+    A forked child may use the addresses and clients; it can neither break nor end the servers.
+    Control a cluster from one thread at a time.
+
+    Args:
+        n: how many nodes.
+        binary: a redis-server or valkey-server to run, or several that the nodes take in turn;
+            None stands for the embedded one.
+        proxy: put a TCP proxy in front, and its addresses into `urls`.
+        max_ttl: seconds that a restarted node sits out; the same number as the clients' `max_ttl`.
+        armed: arm the restart guard at start. Without it the nodes sit out one `max_ttl` first.
+        requirepass: a password; it is part of the URLs.
+        unix_socket: let every node listen on a unix socket too, see `unix_urls`.
+        config: further lines of the servers' configuration; a sequence stands for several lines
+            of one name. Values are written as they are.
+        start_timeout: seconds that a server may take until it answers.
+
+    Example:
+        >>> with LocalCluster(3) as cluster:
+        ...     redlock = Redlock(cluster.urls)
+        ...     cluster.pause(0)
+    """
+
+    def __init__(
+        self,
+        n: int = 5,
+        *,
+        binary: Binary | Sequence[Binary] = None,
+        proxy: bool = False,
+        max_ttl: float = 60.0,
+        armed: bool = True,
+        requirepass: str | None = None,
+        unix_socket: bool = False,
+        config: Mapping[str, ConfigValue] | None = None,
+        start_timeout: float = 20.0,
+    ) -> None:
+        if n < 1:
+            raise ConfigurationError(f"a cluster of {n} nodes: give at least 1")
+        binaries = [binary] if binary is None or isinstance(binary, str | os.PathLike) else binary
+        if not binaries:
+            raise ConfigurationError("binary is empty: name a server, or leave it out")
+        paths = [find_binary(each) for each in binaries]
+        self.max_ttl = max_ttl
+        self._binaries = [paths[index % len(paths)] for index in range(n)]
+        self._with_proxy = proxy
+        self._armed = armed
+        self._requirepass = requirepass
+        self._unix_socket = unix_socket
+        self._config = dict(config or {})
+        self._start_timeout = start_timeout
+        self._running: Running | None = None
+
+    def __repr__(self) -> str:
+        state = (
+            f"on ports {[s.port.number for s in self._running.servers]}"
+            if self._running
+            else "not started"
+        )
+        return f"<LocalCluster of {len(self)} {state}>"
+
+    def __len__(self) -> int:
+        return len(self._binaries)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """
+        Start all servers and wait until they answer; nothing if they are running already.
+
+        Raises:
+            LocalClusterError: a server did not start; the end of its log is in the message.
+        """
+        if self._running is not None:
+            return
+        self._running = running = Running(self)
+        try:
+            running.servers += [
+                Server(
+                    binary=binary,
+                    directory=running.directory / f"node-{index}",
+                    group=running.lifeline.group,
+                    requirepass=self._requirepass,
+                    unix_socket=self._unix_socket,
+                    config=self._config,
+                )
+                for index, binary in enumerate(self._binaries)
+            ]
+            for server in running.servers:
+                server.launch()
+            for server in running.servers:
+                self._wait_ready(server)
+            if self._with_proxy:
+                running.proxy = TcpProxy([(LOOPBACK, s.port.number) for s in running.servers])
+            if self._armed:
+                self.arm()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the servers and remove all they left. May be called again; may be started again."""
+        if self._running is not None:
+            self._running.finalizer()
+            self._running = None
+
+    @property
+    def urls(self) -> list[str]:
+        """The nodes' URLs for clients: through the proxy if there is one."""
+        running = self._started()
+        if running.proxy is None:
+            return self.server_urls
+        return [
+            server.url_at(host, port)
+            for server, (host, port) in zip(running.servers, running.proxy.addresses, strict=True)
+        ]
+
+    @property
+    def server_urls(self) -> list[str]:
+        """The servers' own URLs, past any proxy."""
+        return [server.url for server in self._started().servers]
+
+    @property
+    def unix_urls(self) -> list[str]:
+        """The servers' unix sockets; empty without `unix_socket=True`."""
+        return [server.unix_url for server in self._started().servers if server.unix_url]
+
+    def client(self, index: int) -> redis.Redis:
+        """Return a redis-py client straight to a server, with short timeouts and no retries."""
+        return self._started().servers[index].client()
+
+    def state(self, index: int) -> ServerState:
+        """Return `running`, `paused` or `dead`."""
+        return self._mine().servers[index].state
+
+    def log(self, index: int) -> str:
+        """Return what a server has logged since it was last started."""
+        return self._started().servers[index].log()
+
+    def pause(self, index: int) -> None:
+        """Stop a server (SIGSTOP): connections stay open, commands wait and run on `resume`."""
+        self._mine().servers[index].pause()
+
+    def resume(self, index: int) -> None:
+        """Let a paused server run on."""
+        self._mine().servers[index].resume()
+
+    def kill(self, index: int) -> None:
+        """Kill a server (SIGKILL). Its port stays reserved for `restart`."""
+        self._mine().servers[index].kill()
+
+    def restart(self, index: int, *, keep_data: bool = False) -> None:
+        """
+        Start a server again on the same port; a running one is killed first.
+
+        The restart guard is not armed again, so the node is left out for one `max_ttl`, which is
+        what the guard is for.
+
+        Args:
+            index: the node.
+            keep_data: load what a running server held until now, or what a killed one had saved
+                to disk earlier: an old snapshot. Otherwise the server comes back empty.
+        """
+        server = self._mine().servers[index]
+        if keep_data and server.state != "dead":
+            server.resume()
+            server.save()
+        server.kill()
+        if not keep_data:
+            server.forget_data()
+        server.launch()
+        server.wait_ready(self._start_timeout)
+
+    def flush(self, index: int) -> None:
+        """Remove all data of a node, its guard record too."""
+        self.client(index).flushall()
+
+    def arm(self) -> None:
+        """Arm the restart guard of nodes that are new or flushed, so that they vote at once."""
+        from celery_redlock.core import arm_nodes
+
+        arm_nodes(self.server_urls, self.max_ttl)
+
+    def reset(self) -> None:
+        """
+        Make every node as good as new: running, reachable, a master, empty and armed.
+
+        Settings changed with CONFIG SET stay; set those back yourself.
+        """
+        import redis
+
+        self.start()
+        running = self._mine()
+        for index, server in enumerate(running.servers):
+            if running.proxy is not None:
+                running.proxy.heal(index)
+            try:
+                server.resume()
+                client = server.client()
+                if client.info("replication")["role"] != "master":
+                    client.replicaof("NO", "ONE")
+                client.flushall()
+            except (LocalClusterError, redis.RedisError):
+                self.restart(index)
+        if self._armed:
+            self.arm()
+
+    def partition(self, index: int) -> None:
+        """
+        Cut a node off: bytes are held in both directions, connections stay open.
+
+        What was sent meanwhile arrives on `heal`, even if the sender is gone by then.
+        """
+        self._proxy().partition(index)
+
+    def refuse(self, index: int) -> None:
+        """Reset a node's connections and refuse new ones."""
+        self._proxy().refuse(index)
+
+    def garbage(self, index: int, answer: bytes = GARBAGE) -> None:
+        """Let a node answer anything with these bytes; its connections are reset on `heal`."""
+        self._proxy().garbage(index, answer)
+
+    def delay(
+        self, index: int, seconds: float, *, only: Literal["requests", "replies"] | None = None
+    ) -> None:
+        """Let every byte from and to a node arrive this much later, or in only one direction."""
+        self._proxy().delay(index, seconds, only=only)
+
+    def heal(self, index: int) -> None:
+        """Undo `partition`, `refuse`, `garbage` and `delay`; held bytes are delivered at once."""
+        self._proxy().heal(index)
+
+    def _wait_ready(self, server: Server) -> None:
+        for _ in range(_START_ATTEMPTS - 1):
+            try:
+                server.wait_ready(self._start_timeout)
+            except PortTakenError:
+                server.take_another_port()
+                server.launch()
+            else:
+                return
+        server.wait_ready(self._start_timeout)
+
+    def _started(self) -> Running:
+        if self._running is None:
+            raise LocalClusterError("the cluster is not started: use it in a with block")
+        return self._running
+
+    def _mine(self) -> Running:
+        running = self._started()
+        if running.pid != os.getpid():
+            raise LocalClusterError(
+                f"the cluster belongs to process {running.pid}: control it from there"
+            )
+        return running
+
+    def _proxy(self) -> TcpProxy:
+        proxy = self._mine().proxy
+        if proxy is None:
+            raise ConfigurationError("there is no proxy: start LocalCluster(proxy=True)")
+        return proxy

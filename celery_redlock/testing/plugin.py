@@ -1,0 +1,74 @@
+"""
+Pytest fixtures, found by pytest when the package is installed.
+
+Nothing is started, and no client library is imported, before a test asks for a fixture.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from celery_redlock.testing.cluster import Binary, LocalCluster
+
+__all__ = ["redlock_cluster", "redlock_cluster_factory", "redlock_memory_nodes"]
+
+
+class ClusterFactory(Protocol):
+    """The type of `redlock_cluster_factory`."""
+
+    def __call__(
+        self, n: int = 5, *, binary: Binary | tuple[Binary, ...] = None, proxy: bool = False
+    ) -> LocalCluster:
+        """Return the session's cluster of this shape, as good as new."""
+
+
+@pytest.fixture(scope="session")
+def redlock_cluster_factory() -> Iterator[ClusterFactory]:
+    """
+    Clusters of any shape, each started once per session: `factory(3, proxy=True)`.
+
+    Every call resets the cluster it returns, so one test should not ask for one shape twice.
+    """
+    from celery_redlock.testing.cluster import LocalCluster
+
+    clusters: dict[object, LocalCluster] = {}
+
+    def factory(
+        n: int = 5, *, binary: Binary | tuple[Binary, ...] = None, proxy: bool = False
+    ) -> LocalCluster:
+        shape = (n, binary, proxy)
+        if shape not in clusters:
+            clusters[shape] = LocalCluster(n, binary=binary, proxy=proxy)
+        clusters[shape].reset()
+        return clusters[shape]
+
+    try:
+        yield factory
+    finally:
+        for cluster in clusters.values():
+            cluster.close()
+
+
+@pytest.fixture
+def redlock_cluster(
+    request: pytest.FixtureRequest, redlock_cluster_factory: ClusterFactory
+) -> LocalCluster:
+    """
+    Five real lock nodes, empty and armed; a test may break them, the next one finds them mended.
+
+    Another shape by indirect parametrization:
+    `@pytest.mark.parametrize("redlock_cluster", [{"n": 3, "proxy": True}], indirect=True)`.
+    """
+    return redlock_cluster_factory(**getattr(request, "param", {}))
+
+
+@pytest.fixture
+def redlock_memory_nodes() -> list[str]:
+    """URLs of five in-process nodes that no other test shares; no server is started."""
+    name = uuid.uuid4().hex
+    return [f"memory://{name}-{index}" for index in range(5)]

@@ -1,0 +1,44 @@
+"""Loopback ports that stay ours while no server listens on them."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+__all__ = ["LOOPBACK", "HeldPort"]
+
+LOOPBACK = "127.0.0.1"
+
+
+class HeldPort:
+    """
+    A kernel-chosen loopback port, kept from everybody else until it is released.
+
+    The holding socket is bound and never listens, so connecting is refused, while a server that
+    sets `SO_REUSEADDR` (Redis and Valkey do) may bind and listen beside it. Without this, the port
+    of a killed server could be given to another process before the server is started again, or to
+    a client's own outgoing connection, which would then be talking to itself.
+
+    Only Linux lets two sockets share a port in this way; elsewhere the number is a good guess.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind((LOOPBACK, 0))
+        self.number: int = self._socket.getsockname()[1]
+        if sys.platform != "linux":
+            self._socket.close()
+
+    def listen(self) -> socket.socket:
+        """Return a non-blocking socket that listens on this port."""
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((LOOPBACK, self.number))
+        listener.listen(511)
+        listener.setblocking(False)
+        return listener
+
+    def release(self) -> None:
+        """Give the port back."""
+        self._socket.close()

@@ -1,0 +1,287 @@
+"""A TCP proxy in front of local servers that breaks the network on purpose."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import heapq
+import itertools
+import queue
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Literal
+
+from celery_redlock.testing.links import Babbler, Link, close_with_reset
+from celery_redlock.testing.ports import LOOPBACK, HeldPort
+
+__all__ = ["GARBAGE", "TcpProxy"]
+
+# What somebody sees who took the port of a web server for that of a lock node.
+GARBAGE = b"HTTP/1.1 400 Bad Request\r\nConnection: keep-alive\r\n\r\n"
+
+_CALL_TIMEOUT = 10.0
+
+
+class _Mode(enum.Enum):
+    FORWARD = enum.auto()
+    PARTITION = enum.auto()
+    REFUSE = enum.auto()
+    GARBAGE = enum.auto()
+
+
+class _Loop:
+    """The selector, the timers and the calls from other threads; all else runs inside it."""
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.timers: list[tuple[float, int, Link]] = []
+        self.order = itertools.count()
+        self.calls: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
+        self.wake_receiver, self.wake_sender = socket.socketpair()
+        self.wake_receiver.setblocking(False)
+        self.wake_sender.setblocking(False)
+        self.selector.register(self.wake_receiver, selectors.EVENT_READ, self._on_wake)
+        self.stopping = False
+
+    def run(self) -> None:
+        while not self.stopping:
+            timeout = max(0.0, self.timers[0][0] - time.monotonic()) if self.timers else None
+            for key, events in self.selector.select(timeout):
+                # A callback may have closed or handed over a socket that is ready as well.
+                if self.selector.get_map().get(key.fd) is key:
+                    key.data(events)
+            while self.timers and self.timers[0][0] <= time.monotonic():
+                heapq.heappop(self.timers)[2].deliver()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Run the function in the loop's thread and wait for it."""
+        future: Future[None] = Future()
+        self.calls.put((function, future))
+        self.wake_sender.send(b"!")
+        future.result(_CALL_TIMEOUT)
+
+    def close(self) -> None:
+        self.selector.close()
+        self.wake_receiver.close()
+        self.wake_sender.close()
+
+    def _on_wake(self, _: int) -> None:
+        self.wake_receiver.recv(4096)
+        while not self.calls.empty():
+            function, future = self.calls.get()
+            try:
+                function()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+
+class _Node:
+    """One proxied server; everything here runs in the loop's thread."""
+
+    def __init__(self, loop: _Loop, target: tuple[str, int]) -> None:
+        self.port = HeldPort()
+        self._loop = loop
+        self._target = target
+        self._mode = _Mode.FORWARD
+        self._delays = {"requests": 0.0, "replies": 0.0}
+        self._answer = GARBAGE
+        self._links: set[Link | Babbler] = set()
+        self._listener: socket.socket | None = None
+
+    def forward(self) -> None:
+        self._delays = dict.fromkeys(self._delays, 0.0)
+        self._enter(_Mode.FORWARD)
+        for link in list(self._links):
+            if isinstance(link, Link):
+                link.release_held()
+
+    def partition(self) -> None:
+        self._enter(_Mode.PARTITION)
+
+    def refuse(self) -> None:
+        self._enter(_Mode.REFUSE)
+        self._reset_all()
+
+    def garbage(self, answer: bytes) -> None:
+        self._enter(_Mode.GARBAGE)
+        self._answer = answer
+        for link in list(self._links):
+            if isinstance(link, Link):
+                self._links.add(Babbler(self, link.take_client(), answer))
+
+    def delay(self, seconds: float, only: str | None) -> None:
+        for direction in self._delays:
+            if only is None or only == direction:
+                self._delays[direction] = seconds
+
+    def close(self) -> None:
+        self._stop_listening()
+        self._reset_all()
+        self.port.release()
+
+    def sockets(self) -> list[socket.socket]:
+        """Every socket here, for a forked child to let go of."""
+        found = [self._listener] if self._listener else []
+        for link in self._links:
+            found += [link.client, link.server] if isinstance(link, Link) else [link.client]
+        return found
+
+    # The route of every link of this node.
+
+    def holds(self) -> bool:
+        return self._mode is _Mode.PARTITION
+
+    def due(self, *, reply: bool) -> float:
+        return self.now() + self._delays["replies" if reply else "requests"]
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wake_at(self, due: float, link: Link) -> None:
+        heapq.heappush(self._loop.timers, (due, next(self._loop.order), link))
+
+    def watch(self, sock: socket.socket, events: int, link: Link | Babbler) -> None:
+        self._watch(sock, events, partial(link.on_event, sock))
+
+    def forget(self, link: Link | Babbler) -> None:
+        self._links.discard(link)
+
+    def _enter(self, mode: _Mode) -> None:
+        if self._mode is _Mode.GARBAGE:
+            for link in list(self._links):
+                if isinstance(link, Babbler):
+                    link.reset()
+        self._mode = mode
+        if mode is _Mode.REFUSE:
+            self._stop_listening()
+            return
+        if self._listener is None:
+            self._listener = self.port.listen()
+        # Across a partition the kernel still accepts, but nobody answers: bytes wait in its buffer.
+        events = 0 if mode is _Mode.PARTITION else selectors.EVENT_READ
+        self._watch(self._listener, events, self._on_connection)
+
+    def _watch(self, sock: socket.socket, events: int, callback: Callable[[int], None]) -> None:
+        selector = self._loop.selector
+        known = selector.get_map().get(sock)
+        if known is None and events:
+            selector.register(sock, events, callback)
+        elif known is not None and not events:
+            selector.unregister(sock)
+        elif known is not None and known.events != events:
+            selector.modify(sock, events, callback)
+
+    def _on_connection(self, _: int) -> None:
+        if self._listener is None:
+            return
+        try:
+            client, _peer = self._listener.accept()
+        except OSError:
+            return
+        _prepare(client)
+        if self._mode is _Mode.GARBAGE:
+            self._links.add(Babbler(self, client, self._answer))
+            return
+        server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        _prepare(server)
+        if server.connect_ex(self._target) not in (0, errno.EINPROGRESS):
+            close_with_reset(client)
+            server.close()
+            return
+        self._links.add(Link(self, client, server))
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._watch(self._listener, 0, self._on_connection)
+            self._listener.close()
+            self._listener = None
+
+    def _reset_all(self) -> None:
+        for link in list(self._links):
+            link.reset()
+
+
+def _prepare(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+class TcpProxy:
+    """
+    Stands between clients and local servers, one loopback port per server.
+
+    It can do to connections what a network does: hold bytes, delay them, refuse, reset, corrupt.
+    It works on byte streams, not packets: a connection to a node that is cut off is still accepted
+    by the kernel, and a server that refuses shows as a connection that is reset at once.
+
+    All of it runs in one native thread (a greenlet where the process is monkey-patched). Every
+    method returns when what it asked for is in effect. In a forked child the proxy does nothing.
+    """
+
+    def __init__(self, targets: Sequence[tuple[str, int]]) -> None:
+        self._loop = _Loop()
+        self._nodes = [_Node(self._loop, target) for target in targets]
+        self._thread = threading.Thread(
+            target=self._loop.run, name="celery-redlock-proxy", daemon=True
+        )
+        self._thread.start()
+        for index in range(len(targets)):
+            self.heal(index)
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """Where clients connect, in the order of the targets."""
+        return tuple((LOOPBACK, node.port.number) for node in self._nodes)
+
+    def partition(self, index: int) -> None:
+        """
+        Hold all bytes in both directions; connections stay open and new ones get no answer.
+
+        What is sent meanwhile arrives when the node is healed, as TCP would retransmit it, even if
+        the sender has closed its end by then.
+        """
+        self._loop.call(self._nodes[index].partition)
+
+    def refuse(self, index: int) -> None:
+        """Reset open connections and refuse new ones."""
+        self._loop.call(self._nodes[index].refuse)
+
+    def garbage(self, index: int, answer: bytes = GARBAGE) -> None:
+        """Answer whatever arrives with these bytes; nothing reaches the server."""
+        self._loop.call(partial(self._nodes[index].garbage, answer))
+
+    def delay(
+        self, index: int, seconds: float, *, only: Literal["requests", "replies"] | None = None
+    ) -> None:
+        """Let every byte arrive this much later, in each direction or in only one."""
+        self._loop.call(partial(self._nodes[index].delay, seconds, only))
+
+    def heal(self, index: int) -> None:
+        """Undo everything above; what was held or delayed is delivered at once, in order."""
+        self._loop.call(self._nodes[index].forward)
+
+    def close(self) -> None:
+        """End every connection, the thread and the ports. May be called again."""
+        if self._thread.is_alive():
+            self._loop.call(self._close_in_loop)
+            self._thread.join()
+            self._loop.close()
+
+    def abandon_in_child(self) -> None:
+        """Close a forked child's copies, which would keep the parent's connections open."""
+        for node in self._nodes:
+            for sock in node.sockets():
+                sock.close()
+        self._loop.close()
+
+    def _close_in_loop(self) -> None:
+        for node in self._nodes:
+            node.close()
+        self._loop.stopping = True
