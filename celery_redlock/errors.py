@@ -60,6 +60,8 @@ class LockContended(LockNotAcquired):
         key: the lock key, or None where it is not known.
         holder: the holder's owner value as stored on the nodes.
         expires_in: seconds until the holder's key ends if nobody extends it.
+        split: several contenders share the nodes and nobody was seen to hold a quorum, so this is
+            no proof that anybody does the work; never skip or drop because of it.
     """
 
     def __init__(
@@ -68,11 +70,13 @@ class LockContended(LockNotAcquired):
         key: str | None = None,
         holder: str | None = None,
         expires_in: float | None = None,
+        split: bool = False,
     ) -> None:
-        super().__init__(message, key, holder, expires_in)
+        super().__init__(message, key, holder, expires_in, split)
         self.key = key
         self.holder = holder
         self.expires_in = expires_in
+        self.split = split
 
 
 class QuorumUnavailable(LockNotAcquired):
@@ -106,7 +110,9 @@ class LeaseLost(RedlockError):
         reason: what ended the trust.
     """
 
-    def __init__(self, message: str = "", key: str | None = None, reason: str | None = None) -> None:
+    def __init__(
+        self, message: str = "", key: str | None = None, reason: str | None = None
+    ) -> None:
         super().__init__(message, key, reason)
         self.key = key
         self.reason = reason

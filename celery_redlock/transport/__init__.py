@@ -1,0 +1,35 @@
+"""
+How one command reaches N nodes at once, and their votes come back.
+"""
+
+from collections.abc import Sequence
+
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.transport.interface import Channel, Transport
+from celery_redlock.transport.memory import MemoryTransport, memory_node
+from celery_redlock.transport.nodes import NodeAddress, parse_node, parse_nodes
+from celery_redlock.transport.redis import RedisTransport
+
+__all__ = [
+    "Channel",
+    "NodeAddress",
+    "Transport",
+    "open_transport",
+    "parse_node",
+    "parse_nodes",
+]
+
+
+def open_transport(
+    nodes: Sequence[NodeAddress], *, node_timeout: float, max_ttl: float
+) -> Transport:
+    """Return a transport for the nodes; it connects when it is first used."""
+    in_memory = [node for node in nodes if node.name.startswith("memory://")]
+    if not in_memory:
+        return RedisTransport(nodes, node_timeout=node_timeout, max_ttl=max_ttl)
+    if len(in_memory) < len(nodes):
+        raise ConfigurationError(
+            "memory:// lock nodes live in this process and cannot be mixed with servers. "
+            "Name only one sort."
+        )
+    return MemoryTransport([memory_node(node) for node in nodes], node_timeout=node_timeout)

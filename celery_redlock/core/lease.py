@@ -1,0 +1,275 @@
+"""
+A lease: the right to act until a known instant, and the token that proves which right came later.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from celery_redlock.core.attempt import Attempt, Terms
+from celery_redlock.errors import LeaseLost, QuorumUnavailable
+from celery_redlock.protocol import (
+    Command,
+    ExtendRound,
+    Failed,
+    Phase,
+    ReleaseRound,
+    extend,
+    heal,
+    milliseconds,
+    release,
+)
+from celery_redlock.transport.primitives import native_lock
+
+if TYPE_CHECKING:
+    from celery_redlock.core.redlock import Redlock
+    from celery_redlock.transport import Channel, Transport
+
+_logger = logging.getLogger(__name__)
+
+
+class _State(Enum):
+    HELD = auto()
+    LOST = auto()
+    RELEASED = auto()
+
+
+class Lease:
+    """
+    A lock that a quorum of nodes has granted, until it expires, is lost or is released.
+
+    Guarantee: while `is_valid`, nobody else holds the lock, as long as clocks drift within the
+    configured factor and this process is not paused between the check and what follows from it.
+    Limit: nothing that runs here can rule such a pause out. Give `fencing_token` to the resource,
+    which then refuses a holder that was superseded.
+
+    Usable from any thread. In a forked child it is not valid and releases nothing: the parent
+    holds it.
+
+    Attributes:
+        key: the lock key as it was asked for (the first, if there are several).
+        keys: all lock keys as they were asked for.
+        owner: the value that marks this lease on the nodes.
+        fencing_token: larger than the token of every earlier holder; fixed for the lease's life.
+        ttl: length in seconds that each extension asks for.
+    """
+
+    def __init__(
+        self, client: Redlock, names: tuple[str, ...], terms: Terms, attempt: Attempt
+    ) -> None:
+        self.key = names[0]
+        self.keys = names
+        self.owner = attempt.owner
+        self.fencing_token = attempt.round.token
+        self.ttl = terms.ttl
+        self._client = client
+        self._terms = terms
+        self._transport = client.transport
+        self._channels: list[Channel] = [attempt.channel]
+        self._trusted_until = attempt.round.trusted_until
+        self._acquired_at = self._transport.now()
+        self._keep_until = 0.0
+        self._pid = os.getpid()
+        self._lock = native_lock()
+        self._state = _State.HELD
+        self._reason: str | None = None
+        self._on_lost: Callable[[Lease], None] | None = None
+
+    def __repr__(self) -> str:
+        state = f"lost: {self.lost}" if self.lost else f"{self.expires_in:.3f} s left"
+        return f"<Lease {self.key!r} token {self.fencing_token} ({state})>"
+
+    @property
+    def expires_in(self) -> float:
+        """Seconds of trust left; 0.0 when it is lost, released or another process's."""
+        if self._state is not _State.HELD or self._pid != os.getpid():
+            return 0.0
+        return max(0.0, self._trusted_until - self._transport.now())
+
+    @property
+    def is_valid(self) -> bool:
+        """Tell whether the lease can be trusted at this instant."""
+        return self.expires_in > 0.0
+
+    @property
+    def lost(self) -> str | None:
+        """Why the lease was lost; None while it is held and after it was released in time."""
+        if self._state is _State.HELD and not self.is_valid:
+            if self._pid != os.getpid():
+                return "it is held by the parent of this forked process"
+            self.lose("it was not extended in time")
+        return self._reason
+
+    def check(self) -> None:
+        """Raise `LeaseLost` unless the lease can be trusted at this instant."""
+        if not self.is_valid:
+            raise self.loss()
+
+    def loss(self) -> LeaseLost:
+        """Return the error that says why the lease is not valid."""
+        reason = self.lost or "it was released"
+        return LeaseLost(
+            f"The lease on {self.key!r} (token {self.fencing_token}) is not valid: {reason}. "
+            "Stop writing; somebody else may hold the lock.",
+            self.key,
+            reason,
+        )
+
+    def extend(self, ttl: float | None = None) -> None:
+        """
+        Lengthen the lease to `ttl` seconds from now; never shortens it.
+
+        Args:
+            ttl: new length in seconds; as acquired if not given.
+
+        Raises:
+            LeaseLost: it was no longer valid, or a quorum of nodes no longer has it.
+            QuorumUnavailable: no quorum answered; the lease keeps the time that it has.
+        """
+        self.check()
+        if ttl is not None:
+            self.ttl = self._client.checked_ttl(ttl)
+        channel = self._transport.checkout()
+        try:
+            channel.prepare()
+            command, round_ = self.extension()
+            channel.exchange([(command, round_)], min(self._terms.patience, self.expires_in))
+            self.settle_extension(round_, channel)
+        except BaseException:
+            self._transport.discard(channel)
+            raise
+        self._transport.checkin(channel)
+        self.check()
+        if round_.phase is not Phase.GRANTED:
+            nodes = {
+                name: vote.reason if isinstance(vote, Failed) else "no answer"
+                for name, vote in zip(self._transport.names, round_.votes, strict=True)
+                if vote is None or isinstance(vote, Failed)
+            }
+            listed = "; ".join(f"{name}: {why}" for name, why in nodes.items())
+            raise QuorumUnavailable(
+                f"The lease on {self.key!r} was not extended and has {self.expires_in:.3g} s left. "
+                f"{listed}.",
+                self.key,
+                nodes,
+            )
+
+    def release(self) -> bool:
+        """
+        Give the lock up. Never raises; may be called again.
+
+        Returns:
+            Whether the lease was still valid and a quorum of nodes still had it.
+        """
+        try:
+            return self._release()
+        except Exception:
+            _logger.exception("Release of lock %r failed; it ends with its TTL", self.key)
+            return False
+
+    def keep(self, seconds: float) -> None:
+        """Hold the lock for at least so long after it was acquired: release only shortens it."""
+        self._keep_until = self._acquired_at + seconds
+
+    def _release(self) -> bool:
+        if self._pid != os.getpid():
+            return False
+        self._client.unwatch(self)
+        with self._lock:
+            if self._state is _State.RELEASED:
+                return False
+            held = self._state is _State.HELD and self._trusted_until > self._transport.now()
+            self._state = _State.RELEASED
+        keep = milliseconds(max(0.0, self._keep_until - self._transport.now()))
+        command = release(self._terms.keys, self.owner, self.fencing_token, keep)
+        round_ = ReleaseRound(len(self._transport.names))
+        channel = self._transport.checkout()
+        try:
+            channel.prepare()
+            channel.exchange([(command, round_)], self._terms.patience)
+        except BaseException:
+            self._transport.discard(channel)
+            raise
+        self._transport.checkin(channel)
+        for used in self._channels:
+            if used is not channel:
+                unsettled = used.unsettled()
+                if unsettled:
+                    self._transport.settle(used, command, tuple(unsettled))
+        self._client.forget(self)
+        return held and round_.phase is Phase.GRANTED
+
+    def extension(self) -> tuple[Command, ExtendRound]:
+        """Return what an extension says, and the round that counts its votes."""
+        command = extend(self._terms.keys, self.owner, milliseconds(self.ttl), self.fencing_token)
+        round_ = ExtendRound(
+            len(self._transport.names),
+            sent_at=self._transport.now(),
+            ttl=self.ttl,
+            drift_factor=self._terms.drift_factor,
+            trusted_until=self._trusted_until,
+        )
+        return command, round_
+
+    def settle_extension(self, round_: ExtendRound, channel: Channel) -> None:
+        """Take over what an extension achieved, and heal the nodes that lost our keys."""
+        if round_.phase is Phase.GONE:
+            self.lose("a quorum of nodes no longer has it")
+        if round_.phase is not Phase.GRANTED:
+            return
+        with self._lock:
+            old_trust = self._trusted_until
+            if self._state is not _State.HELD:
+                return
+            self._trusted_until = max(old_trust, round_.trusted_until)
+            # Under the lock that release takes first: a heal never follows a release. Only before
+            # the old deadline, so that it never outlives a lease that ended meanwhile.
+            if round_.missing and self._transport.now() < old_trust:
+                command = heal(
+                    self._terms.keys, self.owner, milliseconds(self.ttl), self.fencing_token
+                )
+                channel.post(command, round_.missing)
+                if channel not in self._channels:
+                    self._channels.append(channel)
+
+    @property
+    def transport(self) -> Transport:
+        """Through which its nodes are spoken to."""
+        return self._transport
+
+    @property
+    def trusted_until(self) -> float:
+        """End of trust on the transport's clock."""
+        return self._trusted_until
+
+    @property
+    def patience(self) -> float:
+        """Seconds in which a node has to answer."""
+        return self._terms.patience
+
+    def now(self) -> float:
+        """Read the clock that `trusted_until` is on."""
+        return self._transport.now()
+
+    def call_when_lost(self, on_lost: Callable[[Lease], None] | None) -> None:
+        """Set what is called once, from whichever thread finds out, when the lease is lost."""
+        self._on_lost = on_lost
+
+    def lose(self, reason: str) -> None:
+        """Report the lease as lost, once."""
+        with self._lock:
+            if self._state is not _State.HELD:
+                return
+            self._state = _State.LOST
+            self._reason = reason
+            on_lost = self._on_lost
+        _logger.warning("Lease on %r (token %d) lost: %s", self.key, self.fencing_token, reason)
+        if on_lost is not None:
+            try:
+                on_lost(self)
+            except Exception:
+                _logger.exception("on_lost callback of the lease on %r failed", self.key)

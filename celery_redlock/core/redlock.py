@@ -1,0 +1,267 @@
+"""
+The client: takes locks on N independent nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Self
+
+from celery_redlock.core.attempt import Terms, attempt_once, failure
+from celery_redlock.core.lease import Lease
+from celery_redlock.core.waiting import RetryPolicy, checked_policy, try_until_granted
+from celery_redlock.core.watchdog import process_watchdog
+from celery_redlock.errors import ConfigurationError, LockKeyError
+from celery_redlock.protocol import milliseconds, validate_key
+from celery_redlock.transport import Transport, open_transport, parse_nodes
+
+_logger = logging.getLogger(__name__)
+
+SHORTEST_TTL = 0.2
+
+#: Default end of a watched hold, in seconds: a body that hangs must not hold for ever.
+MAX_HOLD = 24 * 3600.0
+
+
+class Redlock:
+    """
+    A client for locks on N independent Redis or Valkey masters.
+
+    Guarantee: at most one holder of a key at a time while clocks drift within `drift_factor`,
+    processes are not paused past their lease, and restarted nodes sit out `max_ttl` (they do so by
+    themselves); any minority of nodes may fail. Fencing tokens of successive holders increase
+    whatever the timing. Limit: a holder that is paused past its lease cannot know; only a resource
+    that checks the token can refuse it.
+
+    Thread-safe, and fork-safe: a child opens connections of its own. Connects when first used.
+
+    Args:
+        nodes: URLs, or one string with commas: redis://, rediss://, unix://, memory://.
+        ttl: default lease length in seconds, from 0.2 to `max_ttl`.
+        max_ttl: longest lease of the whole deployment in seconds; every client of the same nodes
+            must use the same value, because a restarted node sits out that long.
+        key_prefix: put before every key.
+        drift_factor: part of a TTL by which clocks may differ while it runs.
+        node_timeout: seconds in which a node has to answer.
+        guard: the restart guard; None means on for two nodes and more.
+        retry: a tenacity wait, or a whole `tenacity.Retrying`, for `wait`.
+
+    Raises:
+        ConfigurationError: a value cannot work; the message says what to write.
+    """
+
+    def __init__(
+        self,
+        nodes: str | Sequence[str],
+        *,
+        ttl: float | timedelta = 30.0,
+        max_ttl: float | timedelta = 60.0,
+        key_prefix: str = "redlock:",
+        drift_factor: float = 0.01,
+        node_timeout: float | timedelta = 0.2,
+        guard: bool | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        addresses = parse_nodes(nodes)
+        self.max_ttl = _seconds("max_ttl", max_ttl)
+        self.ttl = self.checked_ttl(ttl)
+        self.key_prefix = key_prefix
+        self.drift_factor = _factor(drift_factor)
+        self.node_timeout = _seconds("node_timeout", node_timeout)
+        self.guard = len(addresses) > 1 if guard is None else guard
+        self._policy = checked_policy(retry)
+        self.transport: Transport = open_transport(
+            addresses, node_timeout=self.node_timeout, max_ttl=self.max_ttl
+        )
+        self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
+        self._pid = os.getpid()
+        if len(addresses) == 1:
+            _logger.info(
+                "One lock node (%s): its loss stops all locks, and its restart may allow two "
+                "holders of one key%s. Name three or five independent nodes to bear both.",
+                addresses[0].name,
+                "" if self.guard else " (the restart guard is off; switch it on with guard=True)",
+            )
+
+    def __repr__(self) -> str:
+        return f"<Redlock {', '.join(self.node_names)}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The nodes, without users and passwords."""
+        return self.transport.names
+
+    def acquire(
+        self,
+        key: str | Sequence[str],
+        *,
+        ttl: float | timedelta | None = None,
+        wait: float | timedelta = 0.0,
+        retry: RetryPolicy | None = None,
+        label: str = "",
+        at_least_for: float = 0.0,
+    ) -> Lease:
+        """
+        Take a lock, or several at once, for `ttl` seconds. It is not renewed by itself.
+
+        Args:
+            key: the lock's key; several keys are taken all or none, in any order without deadlock.
+            ttl: lease length in seconds.
+            wait: how long to try in seconds.
+            retry: how to wait between tries; the client's policy if not given.
+            label: put into the owner value, for people who look at a node.
+            at_least_for: seconds for which the lock stays taken even if it is released earlier.
+
+        Raises:
+            LockContended: somebody else holds it.
+            QuorumUnavailable: too few nodes answered.
+            LockKeyError: the key cannot be used.
+        """
+        names = (key,) if isinstance(key, str) else tuple(key)
+        terms = self._terms(names, self.ttl if ttl is None else self.checked_ttl(ttl), label)
+        transport = self.transport
+        attempt = attempt_once(transport, terms)
+        if not attempt.granted:
+            begun = transport.now()
+            patience = wait.total_seconds() if isinstance(wait, timedelta) else wait
+            attempt = try_until_granted(
+                attempt,
+                lambda: attempt_once(transport, terms),
+                wait=patience,
+                policy=self._policy if retry is None else checked_policy(retry),
+                now=transport.now,
+                sleep=transport.sleep,
+            )
+            if not attempt.granted:
+                shown = ", ".join(names)
+                raise failure(attempt, shown, transport.names, transport.now() - begun)
+        lease = Lease(self, names, terms, attempt)
+        if at_least_for:
+            lease.keep(at_least_for)
+        self._leases.add(lease)
+        return lease
+
+    @contextlib.contextmanager
+    def lock(
+        self,
+        key: str | Sequence[str],
+        *,
+        ttl: float | timedelta | None = None,
+        wait: float | timedelta = 0.0,
+        retry: RetryPolicy | None = None,
+        label: str = "",
+        on_lost: Callable[[Lease], None] | None = None,
+        max_hold: float = MAX_HOLD,
+        at_least_for: float = 0.0,
+    ) -> Iterator[Lease]:
+        """
+        Hold a lock for a block; the watchdog renews it until the block ends.
+
+        As `acquire`, and:
+
+        Args:
+            on_lost: called once, from the watchdog's thread, if the lease is lost.
+            max_hold: seconds after which it is no longer renewed but reported as lost.
+        """
+        lease = self.acquire(
+            key, ttl=ttl, wait=wait, retry=retry, label=label, at_least_for=at_least_for
+        )
+        try:
+            self.watch(lease, on_lost=on_lost, max_hold=max_hold)
+            yield lease
+        finally:
+            lease.release()
+
+    def watch(
+        self,
+        lease: Lease,
+        *,
+        on_lost: Callable[[Lease], None] | None = None,
+        max_hold: float = MAX_HOLD,
+    ) -> None:
+        """
+        Let the process's watchdog renew a lease until it is released.
+
+        Args:
+            lease: a lease of this client.
+            on_lost: called once, from the watchdog's thread, if the lease is lost.
+            max_hold: seconds after which it is no longer renewed but reported as lost.
+        """
+        lease.call_when_lost(on_lost)
+        process_watchdog().watch(lease, max_hold)
+
+    def unwatch(self, lease: Lease) -> None:
+        """Stop renewing a lease."""
+        process_watchdog().unwatch(lease)
+
+    def forget(self, lease: Lease) -> None:
+        """Stop counting a lease among those that `close` releases."""
+        self._leases.discard(lease)
+
+    def close(self) -> None:
+        """Release the leases that are still held, and close all connections. Idempotent."""
+        if self._pid == os.getpid():
+            for lease in tuple(self._leases):
+                lease.release()
+        process_watchdog().stop_if_idle()
+        self.transport.close()
+
+    def checked_ttl(self, ttl: float | timedelta) -> float:
+        """Return a lease length in seconds, or raise `ConfigurationError`."""
+        seconds = _seconds("ttl", ttl)
+        if SHORTEST_TTL <= seconds <= self.max_ttl:
+            return seconds
+        raise ConfigurationError(
+            f"ttl={seconds:g} s is not between {SHORTEST_TTL:g} s and max_ttl={self.max_ttl:g} s. "
+            "A longer lease needs a larger max_ttl in every client of these nodes; a lease that is "
+            "renewed (lock, watch) may be short however long the work takes."
+        )
+
+    def _terms(self, names: tuple[str, ...], ttl: float, label: str) -> Terms:
+        prefix = self.key_prefix
+        if len(names) == 1:
+            keys = (validate_key(prefix + names[0]),)
+        elif names:
+            keys = tuple(dict.fromkeys(validate_key(prefix + name) for name in names))
+        else:
+            raise LockKeyError("No lock key is given. Name one key or several.")
+        return Terms(
+            keys=keys,
+            ttl=ttl,
+            label=label,
+            drift_factor=self.drift_factor,
+            patience=min(self.node_timeout, ttl / 3),
+            quarantine_ms=milliseconds(self.max_ttl) if self.guard else 0,
+        )
+
+
+def _seconds(name: str, value: float | timedelta) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise ConfigurationError(
+            f"{name} is a number of seconds or a timedelta, not {type(value).__name__}."
+        )
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ConfigurationError(f"{name}={seconds:g} is not a positive number of seconds.")
+    return float(seconds)
+
+
+def _factor(value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 0.5:
+        raise ConfigurationError(
+            f"drift_factor={value!r} is not a number from 0 to below 0.5. The default is 0.01; "
+            "0.1 suits hosts whose clocks are slewed fast."
+        )
+    return float(value)

@@ -1,0 +1,267 @@
+"""
+The watchdog: one thread in a process that keeps all its leases alive, and says when one is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import logging
+import os
+import random
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from celery_redlock.protocol import Phase
+from celery_redlock.transport.poller import READ, as_milliseconds, new_poller
+from celery_redlock.transport.primitives import native_lock, start_native_thread
+
+if TYPE_CHECKING:
+    from celery_redlock.core.lease import Lease
+    from celery_redlock.transport import Transport
+
+_logger = logging.getLogger(__name__)
+
+#: Extensions that go to a node in one piece; more would hold up the node's other clients.
+_BATCH = 100
+
+#: Leases that are due within this time are renewed together.
+_TOGETHER = 0.01
+
+#: The thread ends when it has had nothing to watch for so long.
+_IDLE = 10.0
+
+
+class Watch:
+    """One lease under watch; times are on its transport's clock."""
+
+    __slots__ = ("lease", "renew_at", "until")
+
+    def __init__(self, lease: Lease, max_hold: float) -> None:
+        now = lease.now()
+        self.lease = lease
+        self.renew_at = now + lease.ttl / 3
+        self.until = now + max_hold
+
+    @property
+    def lose_at(self) -> float:
+        """When the loss is reported: a little before trust ends, so that a body can still stop."""
+        return self.lease.trusted_until - min(self.lease.ttl / 10, 0.5)
+
+    @property
+    def due(self) -> float:
+        """When this lease needs a look."""
+        return min(self.renew_at, self.lose_at, self.until)
+
+
+class Watchdog:
+    """
+    Renews leases at a third of their TTL until they are unwatched.
+
+    Guarantee: a lease that cannot be renewed is reported as lost once, before its trust ends, as
+    long as this thread gets to run; failures that may pass are tried again until then. Limit: a
+    process that is stopped, or a C extension that keeps the interpreter lock, stops this thread
+    as well, and the report comes when it runs again.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._lock = native_lock()
+        self._watches: dict[Lease, Watch] = {}
+        self._heap: list[tuple[float, int, Watch]] = []
+        self._sequence = itertools.count()
+        self._running = False
+        self._stopping = False
+        self._wakes_at = 0.0
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    def watch(self, lease: Lease, max_hold: float) -> None:
+        """Renew `lease` until `unwatch`, for at most `max_hold` seconds."""
+        watch = Watch(lease, max_hold)
+        with self._lock:
+            self._watches[lease] = watch
+            self._push(watch)
+            start = not self._running
+            self._running = True
+            wake = not start and watch.due < self._wakes_at
+        if start:
+            try:
+                start_native_thread(self._run)
+            except BaseException:
+                self._running = False
+                raise
+        elif wake:
+            self._wake()
+
+    def unwatch(self, lease: Lease) -> None:
+        """Stop renewing `lease`."""
+        with self._lock:
+            self._watches.pop(lease, None)
+
+    def stop_if_idle(self) -> None:
+        """End the thread, and wait for its end, unless it has leases to renew."""
+        with self._lock:
+            if self._watches or not self._running:
+                return
+            self._stopping = True
+        self._wake()
+        while self._running and self._stopping:
+            time.sleep(0.001)
+
+    def abandon(self) -> None:
+        """Close what a forked child inherited of its parent's watchdog."""
+        for fd in (self._wake_read, self._wake_write):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def _push(self, watch: Watch) -> None:
+        heapq.heappush(self._heap, (watch.due, next(self._sequence), watch))
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b"!")
+
+    def _run(self) -> None:
+        poller = new_poller(native=True)
+        poller.register(self._wake_read, READ)
+        while True:
+            try:
+                if self._rest(poller):
+                    return
+                for transport, watches in self._take_due():
+                    self._renew(transport, watches)
+            except BaseException:
+                # Whatever it was, the other leases still need their renewals.
+                _logger.exception("The lock watchdog failed in a round and goes on")
+                time.sleep(0.01)
+
+    def _rest(self, poller: object) -> bool:
+        """Sleep until something is due; return True when the thread shall end."""
+        idle_since: float | None = None
+        while True:
+            with self._lock:
+                self._forget_unwatched()
+                if self._heap:
+                    idle_since = None
+                    left = self._heap[0][0] - self._heap[0][2].lease.now()
+                    self._wakes_at = self._heap[0][0]
+                else:
+                    now = time.monotonic()
+                    idle_since = idle_since or now
+                    left = idle_since + _IDLE - now
+                    self._wakes_at = float("inf")
+                    if left <= 0 or self._stopping:
+                        self._running = self._stopping = False
+                        return True
+                self._stopping = False
+            if left <= 0:
+                return False
+            poller.poll(as_milliseconds(left))  # type: ignore[attr-defined]
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_read, 4096)
+
+    def _forget_unwatched(self) -> None:
+        while self._heap and self._watches.get(self._heap[0][2].lease) is not self._heap[0][2]:
+            heapq.heappop(self._heap)
+
+    def _take_due(self) -> Iterator[tuple[Transport, list[Watch]]]:
+        due: dict[int, tuple[Transport, list[Watch]]] = {}
+        with self._lock:
+            while self._heap:
+                watch = self._heap[0][2]
+                if self._heap[0][0] > watch.lease.now() + _TOGETHER:
+                    break
+                heapq.heappop(self._heap)
+                if self._watches.get(watch.lease) is watch:
+                    transport = watch.lease.transport
+                    due.setdefault(id(transport), (transport, []))[1].append(watch)
+        for transport, watches in due.values():
+            for batch in _chunks(watches):
+                yield transport, batch
+
+    def _renew(self, transport: Transport, watches: list[Watch]) -> None:
+        try:
+            alive = [watch for watch in watches if not self._ended(watch)]
+            if alive:
+                self._extend(transport, alive)
+        finally:
+            with self._lock:
+                for watch in watches:
+                    if self._watches.get(watch.lease) is watch:
+                        self._push(watch)
+
+    def _ended(self, watch: Watch) -> bool:
+        """Report a lease whose time has come, and stop watching it."""
+        now = watch.lease.now()
+        if now >= watch.until:
+            reason = "it was held for as long as max_hold allows"
+        elif now >= watch.lose_at:
+            reason = "no quorum of nodes extended it in time"
+        else:
+            return False
+        self.unwatch(watch.lease)
+        watch.lease.lose(reason)
+        return True
+
+    def _extend(self, transport: Transport, watches: list[Watch]) -> None:
+        channel = transport.checkout(native=True)
+        try:
+            channel.prepare()
+            batch = [watch.lease.extension() for watch in watches]
+            # No wait may run past the instant at which any lease has to be reported.
+            left = max(0.001, self._next_loss() - transport.now())
+            patience = min(watch.lease.patience for watch in watches)
+            channel.exchange(batch, min(patience, left), linger=min(patience, left))
+            for watch, (_, round_) in zip(watches, batch, strict=True):
+                watch.lease.settle_extension(round_, channel)
+                self._reschedule(watch, granted=round_.phase is Phase.GRANTED)
+        except BaseException:
+            for watch in watches:
+                self._reschedule(watch, granted=False)
+            transport.discard(channel)
+            raise
+        transport.checkin(channel)
+
+    def _next_loss(self) -> float:
+        with self._lock:
+            return min((watch.lose_at for watch in self._watches.values()), default=float("inf"))
+
+    def _reschedule(self, watch: Watch, *, granted: bool) -> None:
+        lease = watch.lease
+        if not lease.is_valid:
+            self.unwatch(lease)
+        elif granted:
+            watch.renew_at = lease.now() + lease.ttl / 3
+        else:
+            pause = min(lease.ttl / 12, 1.0)
+            watch.renew_at = lease.now() + pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+
+
+def _chunks(watches: list[Watch]) -> Iterator[list[Watch]]:
+    for start in range(0, len(watches), _BATCH):
+        yield watches[start : start + _BATCH]
+
+
+_watchdog: Watchdog | None = None
+
+
+def process_watchdog() -> Watchdog:
+    """Return this process's watchdog; a forked child has its own, with nothing to watch."""
+    global _watchdog  # noqa: PLW0603 - one thread for a process is the point
+    if _watchdog is None:
+        _watchdog = Watchdog()
+    return _watchdog
+
+
+def _after_fork() -> None:
+    global _watchdog  # noqa: PLW0603 - see above
+    if _watchdog is not None:
+        _watchdog.abandon()
+        _watchdog = None
+
+
+os.register_at_fork(after_in_child=_after_fork)

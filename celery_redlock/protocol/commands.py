@@ -1,0 +1,135 @@
+"""
+The five things that are said to a node, and how its answers read.
+
+Each command is one Lua script (`lua/<kind>.lua`), so a node does all of it or nothing. KEYS are the
+lock keys followed by their fence counters; `acquire` has the guard record as a last one. ARGV are
+the attempt's nonce (added by the transport, echoed by the node) and `args`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from celery_redlock.protocol.naming import GUARD_KEY, fence_key
+from celery_redlock.protocol.timing import MAX_TOKEN
+from celery_redlock.protocol.votes import (
+    ACKNOWLEDGED,
+    FOREIGN,
+    MISSING,
+    Failed,
+    Granted,
+    Held,
+    Holder,
+    Quarantined,
+    Vote,
+)
+
+
+class Kind(StrEnum):
+    """Names of the scripts."""
+
+    ACQUIRE = "acquire"
+    RAISE = "raise"
+    EXTEND = "extend"
+    HEAL = "heal"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One script call, the same for every node."""
+
+    kind: Kind
+    keys: tuple[str, ...]
+    args: tuple[str | int, ...]
+
+
+def _with_fences(keys: tuple[str, ...]) -> tuple[str, ...]:
+    if len(keys) == 1:
+        return (keys[0], fence_key(keys[0]))
+    return (*keys, *map(fence_key, keys))
+
+
+def acquire(
+    keys: tuple[str, ...], owner: str, ttl_ms: int, candidate: int, quarantine_ms: int
+) -> Command:
+    """
+    Take all keys or none.
+
+    Args:
+        keys: lock keys.
+        owner: this attempt's fresh owner value.
+        ttl_ms: lease length.
+        candidate: microseconds of wall time, the least fencing token that the client would like.
+        quarantine_ms: how long a node that fails the restart guard sits out; 0 turns the guard off.
+    """
+    return Command(
+        Kind.ACQUIRE, (*_with_fences(keys), GUARD_KEY), (owner, ttl_ms, candidate, quarantine_ms)
+    )
+
+
+def raise_fence(keys: tuple[str, ...], owner: str, token: int) -> Command:
+    """Raise the counters to `token` where all keys are still ours."""
+    return Command(Kind.RAISE, _with_fences(keys), (owner, token))
+
+
+def extend(keys: tuple[str, ...], owner: str, ttl_ms: int, token: int) -> Command:
+    """Lengthen, never shorten, where the keys are ours; raise the counters everywhere."""
+    return Command(Kind.EXTEND, _with_fences(keys), (owner, ttl_ms, token))
+
+
+def heal(keys: tuple[str, ...], owner: str, ttl_ms: int, token: int) -> Command:
+    """Set our keys again where a node lost them, and raise the counters."""
+    return Command(Kind.HEAL, _with_fences(keys), (owner, ttl_ms, token))
+
+
+def release(keys: tuple[str, ...], owner: str, token: int, keep_ms: int = 0) -> Command:
+    """
+    Delete what is ours, then raise the counters.
+
+    Args:
+        keys: lock keys.
+        owner: the attempt's owner value.
+        token: the lease's fencing token; 0 when the attempt never got one.
+        keep_ms: where positive, let our keys end after this time instead of now.
+    """
+    return Command(Kind.RELEASE, _with_fences(keys), (owner, token, keep_ms))
+
+
+def read_reply(fields: Sequence[Any]) -> Vote:
+    """
+    Turn a script's answer (without the nonce) into a vote.
+
+    Anything that no script of ours says becomes `Failed`, never an exception: a node that answers
+    garbage is a failed node.
+    """
+    try:
+        code = fields[0]
+        if code == b"G":
+            fences = [int(field) for field in fields[1:]]
+            low, high = min(fences), max(fences)
+            if 0 < low and high <= MAX_TOKEN:
+                return Granted(low, high)
+            return Failed(f"its fence counter is out of range: {high}")
+        if code == b"A":
+            return ACKNOWLEDGED
+        if code == b"M":
+            return MISSING
+        if code == b"F":
+            return FOREIGN
+        if code == b"H":
+            triples = zip(fields[1::3], fields[2::3], fields[3::3], strict=True)
+            return Held(
+                tuple(
+                    Holder(int(key), owner.decode(errors="replace"), int(pttl) / 1000)
+                    for key, owner, pttl in triples
+                )
+            )
+        if code == b"Q":
+            return Quarantined(int(fields[1]) / 1000)
+    except (TypeError, ValueError, IndexError, AttributeError):
+        pass
+    return Failed(f"answered something that is not a vote: {str(fields)[:80]}")

@@ -1,0 +1,72 @@
+-- Take all lock keys on this node, or none.
+--
+-- KEYS  lock keys, then the fence counter of each, then the guard record
+-- ARGV  nonce, owner, ttl in ms, candidate token in µs, quarantine in ms (0: guard off)
+--
+-- {nonce, 'G', counter, ...}                      granted, one counter for each key
+-- {nonce, 'H', index, holder, pttl in ms, ...}    somebody else has these keys
+-- {nonce, 'Q', ms}                                quarantined for so long
+--
+-- The guard record is a string "<identity> <not before, in µs>". The identity changes with every
+-- start of the server process (run_id) and every change of role (master_replid), and the record is
+-- gone after FLUSHALL or an empty start; in each case this node may have forgotten keys that a
+-- holder still trusts, so it sits out one longest lease. Looking at it here, in the same script
+-- as the SET, is what makes it hold on live connections and through proxies.
+local owner, ttl, quarantine = ARGV[2], ARGV[3], tonumber(ARGV[5])
+local count = (#KEYS - 1) / 2
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+
+if quarantine > 0 then
+  local server, replication = redis.pcall('INFO', 'server'), redis.pcall('INFO', 'replication')
+  local identity = 'hidden'
+  if type(server) == 'string' and type(replication) == 'string' then
+    local _, run = string.find(server, 'run_id:', 1, true)
+    local _, replid = string.find(replication, 'master_replid:', 1, true)
+    if run and replid then
+      identity = string.sub(server, run + 1, run + 40) .. string.sub(replication, replid + 1, replid + 40)
+    end
+  end
+  local record = redis.call('GET', KEYS[#KEYS])
+  local not_before = nil
+  if record and string.sub(record, 1, #identity + 1) == identity .. ' ' then
+    not_before = tonumber(string.sub(record, #identity + 2))
+  end
+  if not not_before then
+    not_before = now + quarantine * 1000
+    redis.call('SET', KEYS[#KEYS], identity .. ' ' .. string.format('%.0f', not_before))
+  end
+  if now < not_before then
+    return {ARGV[1], 'Q', math.ceil((not_before - now) / 1000)}
+  end
+end
+
+local taken, held = {}, {}
+for i = 1, count do
+  if redis.call('SET', KEYS[i], owner, 'NX', 'PX', ttl) then
+    taken[#taken + 1] = KEYS[i]
+  else
+    local holder = redis.pcall('GET', KEYS[i])
+    held[#held + 1] = i - 1
+    held[#held + 1] = type(holder) == 'string' and holder or 'not a string'
+    held[#held + 1] = redis.call('PTTL', KEYS[i])
+  end
+end
+if #held > 0 then
+  if #taken > 0 then redis.call('DEL', unpack(taken)) end
+  return {ARGV[1], 'H', unpack(held)}
+end
+
+-- Both the + 1 and the candidate matter: without the first two holders get one token, without the
+-- second tokens fall back after counters were lost. A client's clock may not run ahead of ours.
+local candidate = tonumber(ARGV[4])
+if candidate > now + 5000000 then candidate = now + 5000000 end
+local reply = {ARGV[1], 'G'}
+for i = count + 1, 2 * count do
+  local fence = tonumber(redis.call('GET', KEYS[i]) or '0') + 1
+  if fence < candidate then fence = candidate end
+  local text = string.format('%.0f', fence)
+  redis.call('SET', KEYS[i], text)
+  reply[#reply + 1] = text
+end
+return reply

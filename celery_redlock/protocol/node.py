@@ -1,0 +1,187 @@
+"""
+What the scripts mean, in Python: one node's memory and the effect of each command on it.
+
+In-memory nodes and model checkers run commands here instead of on a server. Tests hold this and
+the Lua sources against each other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from celery_redlock.protocol.commands import Command, Kind
+from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US
+from celery_redlock.protocol.votes import (
+    ACKNOWLEDGED,
+    FOREIGN,
+    MISSING,
+    Granted,
+    Held,
+    Holder,
+    Quarantined,
+    Vote,
+)
+
+
+@dataclass(slots=True)
+class StoredKey:
+    """A lock key on a node: its owner value and when it ends, in ms of the node's clock."""
+
+    owner: str
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class GuardRecord:
+    """The restart guard's record: whose data this is, and from when (µs) it may vote."""
+
+    identity: str
+    not_before: int
+
+
+@dataclass(slots=True)
+class NodeState:
+    """
+    One node: its data and the identity of the process that serves it.
+
+    Attributes:
+        identity: changes with every start and every change of role.
+        keys: lock keys.
+        fences: fence counters.
+        guard: the restart guard's record; lost with the data.
+    """
+
+    identity: str
+    keys: dict[str, StoredKey] = field(default_factory=dict)
+    fences: dict[str, int] = field(default_factory=dict)
+    guard: GuardRecord | None = None
+
+    def forget(self) -> None:
+        """Lose all data, as FLUSHALL or a start without persistence does."""
+        self.keys.clear()
+        self.fences.clear()
+        self.guard = None
+
+    def arm(self) -> None:
+        """Let this process vote at once."""
+        self.guard = GuardRecord(self.identity, 0)
+
+    def owner(self, key: str, now_us: int) -> str | None:
+        """Return who has `key`; a key is alive up to and including its last millisecond."""
+        stored = self.keys.get(key)
+        if stored is None:
+            return None
+        if now_us // 1000 > stored.expires_at:
+            del self.keys[key]
+            return None
+        return stored.owner
+
+    def run(self, command: Command, now_us: int) -> Vote:
+        """Do all of a command at one instant of the node's clock and return the vote."""
+        kind = command.kind
+        if kind is Kind.ACQUIRE:
+            return self._acquire(command, now_us)
+        count = len(command.keys) // 2
+        keys, fences = command.keys[:count], command.keys[count:]
+        owners = [self.owner(key, now_us) for key in keys]
+        if kind is Kind.RAISE:
+            return self._raise(command, owners, fences)
+        if kind is Kind.EXTEND:
+            return self._extend(command, keys, owners, fences, now_us)
+        if kind is Kind.HEAL:
+            return self._heal(command, keys, owners, fences, now_us)
+        return self._release(command, keys, owners, fences, now_us)
+
+    def _acquire(self, command: Command, now_us: int) -> Vote:
+        owner, ttl, candidate, quarantine = command.args
+        count = len(command.keys) // 2
+        keys, fences = command.keys[:count], command.keys[count:-1]
+        if int(quarantine) > 0:
+            if self.guard is None or self.guard.identity != self.identity:
+                self.guard = GuardRecord(self.identity, now_us + int(quarantine) * 1000)
+            if now_us < self.guard.not_before:
+                return Quarantined(math.ceil((self.guard.not_before - now_us) / 1000) / 1000)
+        held = []
+        for index, key in enumerate(keys):
+            holder = self.owner(key, now_us)
+            if holder is not None:
+                left = (self.keys[key].expires_at - now_us // 1000) / 1000
+                held.append(Holder(index, holder, left))
+        if held:
+            return Held(tuple(held))
+        expires_at = now_us // 1000 + int(ttl)
+        for key in keys:
+            self.keys[key] = StoredKey(str(owner), expires_at)
+        least = min(int(candidate), now_us + CANDIDATE_AHEAD_US)
+        counters = []
+        for fence in fences:
+            self.fences[fence] = max(self.fences.get(fence, 0) + 1, least)
+            counters.append(self.fences[fence])
+        return Granted(min(counters), max(counters))
+
+    def _raise(self, command: Command, owners: list[str | None], fences: tuple[str, ...]) -> Vote:
+        owner, token = command.args
+        if any(held_by != owner for held_by in owners):
+            return FOREIGN
+        self._raise_counters(fences, int(token))
+        return ACKNOWLEDGED
+
+    def _extend(
+        self,
+        command: Command,
+        keys: tuple[str, ...],
+        owners: list[str | None],
+        fences: tuple[str, ...],
+        now_us: int,
+    ) -> Vote:
+        owner, ttl, token = command.args
+        until = now_us // 1000 + int(ttl)
+        for key, held_by in zip(keys, owners, strict=True):
+            if held_by == owner:
+                stored = self.keys[key]
+                stored.expires_at = max(stored.expires_at, until)
+        self._raise_counters(fences, int(token))
+        if all(held_by == owner for held_by in owners):
+            return ACKNOWLEDGED
+        return MISSING if all(held_by in (owner, None) for held_by in owners) else FOREIGN
+
+    def _heal(
+        self,
+        command: Command,
+        keys: tuple[str, ...],
+        owners: list[str | None],
+        fences: tuple[str, ...],
+        now_us: int,
+    ) -> Vote:
+        owner, ttl, token = command.args
+        if any(held_by not in (owner, None) for held_by in owners):
+            return FOREIGN
+        for key, held_by in zip(keys, owners, strict=True):
+            if held_by is None:
+                self.keys[key] = StoredKey(str(owner), now_us // 1000 + int(ttl))
+        self._raise_counters(fences, int(token))
+        return ACKNOWLEDGED
+
+    def _release(
+        self,
+        command: Command,
+        keys: tuple[str, ...],
+        owners: list[str | None],
+        fences: tuple[str, ...],
+        now_us: int,
+    ) -> Vote:
+        owner, token, keep = command.args
+        for key, held_by in zip(keys, owners, strict=True):
+            if held_by == owner:
+                if int(keep) > 0:
+                    self.keys[key].expires_at = now_us // 1000 + int(keep)
+                else:
+                    del self.keys[key]
+        if int(token) > 0:
+            self._raise_counters(fences, int(token))
+        return ACKNOWLEDGED if all(held_by == owner for held_by in owners) else FOREIGN
+
+    def _raise_counters(self, fences: tuple[str, ...], token: int) -> None:
+        for fence in fences:
+            self.fences[fence] = max(self.fences.get(fence, 0), token)

@@ -1,0 +1,24 @@
+"""
+The Lua sources and the names under which nodes cache them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+
+from celery_redlock.protocol.commands import Kind
+
+_LUA = resources.files("celery_redlock.protocol") / "lua"
+
+#: Source of each command's script.
+SOURCE: dict[Kind, str] = {kind: (_LUA / f"{kind}.lua").read_text() for kind in Kind}
+
+#: SHA-1 of the source, which is what EVALSHA takes.
+SHA: dict[Kind, str] = {
+    kind: hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+    for kind, source in SOURCE.items()
+}
+
+#: Marks a brand-new node as serving at once; used by `celery-redlock init`.
+ARM_SOURCE: str = (_LUA / "arm.lua").read_text()

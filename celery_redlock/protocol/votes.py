@@ -1,0 +1,87 @@
+"""
+What one node can say to one command.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """
+    The node took all keys.
+
+    Attributes:
+        low: the smallest fence counter among the keys' buckets.
+        high: the largest; equal to `low` when there is one key.
+    """
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """
+    Who has one key on one node.
+
+    Attributes:
+        key: position of the key in the command.
+        owner: the value stored there.
+        expires_in: seconds until the node drops it; negative where it never will.
+    """
+
+    key: int
+    owner: str
+    expires_in: float
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The node took nothing, because somebody else has a key there."""
+
+    holders: tuple[Holder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """
+    The node restarted, lost data or changed its role, and sits out until old leases have ended.
+
+    Attributes:
+        remaining: seconds until it votes again.
+    """
+
+    remaining: float
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """The keys were ours there, and the command was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotHeld:
+    """
+    The keys were not all ours there.
+
+    Attributes:
+        missing: nobody has those that we lack, so a heal may set them again.
+    """
+
+    missing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The node gave no usable answer; the command may or may not have run there."""
+
+    reason: str
+
+
+Vote = Granted | Held | Quarantined | Acknowledged | NotHeld | Failed
+
+ACKNOWLEDGED = Acknowledged()
+MISSING = NotHeld(missing=True)
+FOREIGN = NotHeld(missing=False)

@@ -1,0 +1,240 @@
+"""
+One conversation with all Redis nodes: said to all at once, answers taken as they come.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+
+from celery_redlock.protocol import Command, Failed, Kind, Phase, Round
+from celery_redlock.protocol.commands import read_reply
+from celery_redlock.protocol.scripts import SHA, SOURCE
+from celery_redlock.transport.clock import now as clock
+from celery_redlock.transport.connections import Connections
+from celery_redlock.transport.link import Link, LinkBrokenError, Pending
+
+if TYPE_CHECKING:
+    from celery_redlock.transport.redis import RedisTransport
+
+_nonces = itertools.count(1)
+
+#: Commands after which a key of ours may exist on a node that has not answered.
+_SETTING = (Kind.ACQUIRE, Kind.HEAL)
+
+#: A connection that was idle for longer is looked at before it is trusted with an attempt.
+_IDLE = 1.0
+
+
+class RedisChannel:
+    """A `Channel` over one connection to each node."""
+
+    def __init__(self, transport: RedisTransport, *, native: bool) -> None:
+        self.native = native
+        self.afterwards: list[tuple[Command, Sequence[int]]] = []
+        self._transport = transport
+        self._health = transport.health
+        self._patience = transport.node_timeout
+        self._connections = Connections(transport, native=native)
+        self._links = self._connections.links
+        self._used_at = clock()
+        # The exchange under way: its number, the rounds that wait (with the phase that they wait
+        # in) and how many answers each node owes to it.
+        self._number = 0
+        self._open: dict[Round, Phase] = {}
+        self._owing: dict[int, int] = {}
+
+    def prepare(self) -> None:
+        """Wait, within bounds, until a quorum of nodes can be spoken to."""
+        now = clock()
+        idle = now - self._used_at >= _IDLE
+        if not idle and self._connections.complete:
+            return
+        if idle:
+            self._take_answers(0.0)
+        for index in self._connections.ensure(now):
+            for command in self._health[index].collect(now):
+                self.post(command, (index,))
+        self._used_at = clock()
+
+    def exchange(
+        self, batch: Sequence[tuple[Command, Round]], timeout: float, *, linger: float = 0.0
+    ) -> None:
+        """Say a batch to every node and feed the answers into its rounds."""
+        self._number += 1
+        self._used_at = now = clock()
+        entries = []
+        data = b""
+        for command, round_ in batch:
+            nonce = b"%x" % next(_nonces)
+            data += _pack(command, nonce)
+            entries.append(Pending(nonce, command, round_, self._number, now))
+        self._open = {round_: round_.phase for _, round_ in batch}
+        self._owing = {}
+        self._say(data, entries, now)
+        deadline = now + timeout
+        while self._open and self._owing and (left := deadline - clock()) > 0:
+            self._take_answers(left)
+        if self._open:
+            self._give_up(timeout)
+        elif linger:
+            deadline = min(deadline, clock() + linger)
+            while self._owing and (left := deadline - clock()) > 0:
+                self._take_answers(left)
+
+    def post(self, command: Command, nodes: Sequence[int] | None = None) -> None:
+        """Say a command without waiting; where there is no connection, when there is one."""
+        now = clock()
+        nonce = b"%x" % next(_nonces)
+        data = _pack(command, nonce)
+        entry = Pending(nonce, command, None, 0, now)
+        for index in range(len(self._links)) if nodes is None else nodes:
+            link = self._links[index]
+            if link is None or not self._send(index, link, data, [entry]):
+                self._health[index].owe(now + self._transport.max_ttl, command)
+
+    def unsettled(self) -> frozenset[int]:
+        """Return the nodes where a key may yet be set by something said on this channel."""
+        return frozenset(
+            index
+            for index, link in enumerate(self._links)
+            if link is not None and any(entry.command.kind in _SETTING for entry in link.pending)
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connections.close()
+
+    def abandon(self) -> None:
+        """Forget the connections in a forked child, which shares them with its parent."""
+        self._connections.abandon()
+
+    def _say(self, data: bytes, entries: list[Pending], now: float) -> None:
+        """Send to every node that is worth it; the others fail at once."""
+        count = len(entries)
+        left_out: list[int] = []
+        for index, link in enumerate(self._links):
+            if link is not None and link.overdue(now, self._patience):
+                link = self._catch_up(index, link, now)
+            health = self._health[index]
+            if link is None or (health.reason is not None and health.paused(now)):
+                left_out.append(index)
+            elif self._send(index, link, data, entries):
+                self._owing[index] = count
+            else:
+                left_out.append(index)
+        if left_out:
+            self._say_to_left_out(left_out, data, entries, now)
+
+    def _say_to_left_out(
+        self, left_out: list[int], data: bytes, entries: list[Pending], now: float
+    ) -> None:
+        needed = len(self._owing) < self._transport.quorum
+        # Whatever does not set keys is said to a node that does not answer, too: it may hold ours.
+        harmless = all(entry.command.kind not in _SETTING for entry in entries)
+        for index in left_out:
+            link = self._links[index]
+            sent = (
+                link is not None and (needed or harmless) and self._send(index, link, data, entries)
+            )
+            if sent and needed:
+                self._owing[index] = len(entries)
+                continue
+            if link is None and entries[0].command.kind is Kind.RELEASE:
+                for entry in entries:
+                    self._health[index].owe(now + self._transport.max_ttl, entry.command)
+            self._fail(index, self._health[index].reason or "not connected yet", now)
+
+    def _send(self, index: int, link: Link, data: bytes, entries: list[Pending]) -> bool:
+        try:
+            link.pending.extend(entries)
+            link.send(data)
+        except LinkBrokenError as exc:
+            self._connections.drop(index, str(exc))
+            return False
+        if link.clogged:
+            self._connections.await_writable(link)
+        return True
+
+    def _catch_up(self, index: int, link: Link, now: float) -> Link | None:
+        """Read what an overdue node has said meanwhile; if that is not all, it has failed."""
+        health = self._health[index]
+        try:
+            for pending, reply in link.receive():
+                self._count(index, link, pending, reply)
+                health.works()
+        except LinkBrokenError as exc:
+            self._connections.drop(index, str(exc))
+            return None
+        if link.overdue(now, self._patience):
+            health.failed(_no_answer(self._patience), now)
+            self._connections.complete = False
+        return link
+
+    def _take_answers(self, left: float) -> None:
+        """Wait for any node, at most so long, and count what has come."""
+        for index, link in self._connections.ready(left):
+            try:
+                for pending, reply in link.receive():
+                    self._count(index, link, pending, reply)
+            except LinkBrokenError as exc:
+                self._connections.drop(index, str(exc))
+                if self._owing.pop(index, None):
+                    self._fail(index, str(exc), clock())
+                continue
+            if self._health[index].reason is not None:
+                self._health[index].works()
+
+    def _count(self, index: int, link: Link, pending: Pending, reply: Any) -> None:
+        current = pending.exchange == self._number and index in self._owing
+        if isinstance(reply, Exception):
+            text = str(reply)
+            if text.startswith("NOSCRIPT") and (current or pending.command.kind is Kind.RELEASE):
+                # It has not run. What is still of use is said again, with the whole script.
+                data = _pack(pending.command, pending.nonce, in_full=True)
+                self._send(index, link, data, [pending])
+                return
+            vote: Any = Failed(text) if current else None
+        else:
+            vote = read_reply(reply) if current else None
+        if vote is None or pending.round is None:
+            return
+        owed = self._owing.get(index, 0) - 1
+        if owed > 0:
+            self._owing[index] = owed
+        else:
+            self._owing.pop(index, None)
+        self._vote(pending.round, index, vote, clock())
+
+    def _vote(self, round_: Round, index: int, vote: Any, now: float) -> None:
+        if round_.vote(index, vote, now) is not self._open.get(round_):
+            self._open.pop(round_, None)
+
+    def _fail(self, index: int, reason: str, now: float) -> None:
+        vote = Failed(reason)
+        for round_ in tuple(self._open):
+            self._vote(round_, index, vote, now)
+
+    def _give_up(self, timeout: float) -> None:
+        now = clock()
+        for index in self._owing:
+            reason = _no_answer(timeout)
+            self._health[index].failed(reason, now)
+            self._fail(index, reason, now)
+        self._connections.complete = False
+
+
+def _pack(command: Command, nonce: bytes, *, in_full: bool = False) -> bytes:
+    kind = command.kind
+    head = ("EVAL", SOURCE[kind]) if in_full else ("EVALSHA", SHA[kind])
+    packed: bytes = hiredis.pack_command(
+        (*head, len(command.keys), *command.keys, nonce, *command.args)
+    )
+    return packed
+
+
+def _no_answer(seconds: float) -> str:
+    return f"no answer within {seconds:.3g} s"

@@ -1,0 +1,257 @@
+"""
+The connections of one channel: made off the caller's path, replaced when they break or stay silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from celery_redlock.protocol import Kind
+from celery_redlock.transport.clock import now as clock
+from celery_redlock.transport.dial import describe_failure
+from celery_redlock.transport.link import Link, LinkBrokenError
+from celery_redlock.transport.poller import READ, WRITE, as_milliseconds, new_poller
+from celery_redlock.transport.primitives import (
+    close_greenlet_hub,
+    native_lock,
+    start_native_thread,
+)
+
+if TYPE_CHECKING:
+    from celery_redlock.transport.redis import RedisTransport
+
+#: A node that has been silent for so long may be gone for good behind a dead connection.
+_SILENT = 2.0
+
+
+class Connections:
+    """
+    One link for each node, or None.
+
+    Links are made in short-lived threads (greenlets where threads are patched) which hand them over
+    through `_arrived` and wake the poll with a byte in a pipe.
+
+    Attributes:
+        links: by node.
+        complete: whether every node has a link that answers; if so, `ensure` has nothing to do.
+    """
+
+    def __init__(self, transport: RedisTransport, *, native: bool) -> None:
+        self.links: list[Link | None] = [None] * len(transport.dialers)
+        self.complete = False
+        self._transport = transport
+        self._native = native
+        self._poller = new_poller(native=native)
+        self._index_of: dict[int, int] = {}
+        self._arrived: deque[tuple[int, Link | None, str]] = deque()
+        self._dialing: set[int] = set()
+        self._retired: list[tuple[float, Link]] = []
+        self._closed = False
+        self._pipe_lock = native_lock()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._poller.register(self._wake_read, READ)
+
+    def ensure(self, now: float) -> list[int]:
+        """
+        Start whatever connections are due, and wait until a quorum is there, within bounds.
+
+        Returns:
+            The nodes whose connections are new.
+        """
+        fresh = self._take_arrivals()
+        health = self._transport.health
+        patience = self._transport.node_timeout
+        complete = True
+        for index, link in enumerate(self.links):
+            if link is None or link.overdue(now, _SILENT):
+                complete = False
+                if not health[index].paused(now):
+                    self._dial(index)
+            elif link.overdue(now, patience):
+                complete = False
+        self.complete = complete
+        if self._count() < self._transport.quorum:
+            for index, link in enumerate(self.links):
+                if link is None:
+                    self._dial(index)
+            deadline = now + self._patience()
+            while (
+                self._dialing
+                and self._count() < self._transport.quorum
+                and (left := deadline - clock()) > 0
+            ):
+                self._poller.poll(as_milliseconds(left))
+                fresh += self._take_arrivals()
+        while self._retired and self._retired[0][0] < now:
+            self._retired.pop(0)[1].close()
+        return fresh
+
+    def ready(self, left: float) -> Iterator[tuple[int, Link]]:
+        """Wait at most so long, and yield the links that have something to read."""
+        for fd, events in self._poller.poll(as_milliseconds(left)):
+            index = self._index_of.get(fd)
+            if index is None:
+                self._hush()
+                continue
+            link = self.links[index]
+            if link is None:
+                continue
+            if events & WRITE:
+                # What is wrong with the connection shows when it is read.
+                with contextlib.suppress(LinkBrokenError):
+                    link.flush()
+                if not link.clogged:
+                    self._poller.modify(fd, READ)
+            if events & ~WRITE:
+                yield index, link
+
+    def await_writable(self, link: Link) -> None:
+        """Let `ready` pass on what the node's buffer did not take."""
+        self._poller.modify(link.fd, READ | WRITE)
+
+    def drop(self, index: int, reason: str) -> None:
+        """Close a broken link; what it still owed to the node is kept for the next one."""
+        link = self.links[index]
+        if link is None:
+            return
+        now = clock()
+        self._transport.health[index].failed(reason, now)
+        self._detach(index, link)
+        self._owe_again(index, link, now)
+        link.close()
+
+    def close(self) -> None:
+        """Close all links, also those that are still being made."""
+        self._closed = True
+        for index, link in enumerate(self.links):
+            if link is not None:
+                self._detach(index, link)
+                link.close()
+        for _, link in self._retired:
+            link.close()
+        self._retired.clear()
+        self._discard_arrivals()
+        self._close_pipe()
+
+    def abandon(self) -> None:
+        """Drop everything without a word on the wire."""
+        self.links[:] = [None] * len(self.links)
+        self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        with self._pipe_lock:
+            for fd in (self._wake_read, self._wake_write):
+                if fd >= 0:
+                    os.close(fd)
+            self._wake_read = self._wake_write = -1
+
+    def _count(self) -> int:
+        return sum(link is not None for link in self.links)
+
+    def _patience(self) -> float:
+        # A first connection may need a name look-up and a TLS handshake; later ones must not hold
+        # up an attempt for longer than a node's answer may.
+        first = any(not self._transport.health[index].ever for index in self._dialing)
+        return self._transport.connect_timeout if first else self._transport.node_timeout
+
+    def _dial(self, index: int) -> None:
+        if index in self._dialing:
+            return
+        self._dialing.add(index)
+        self._transport.dialing.begin()
+        run = partial(self._dial_and_hand_over, index)
+        if self._native:
+            start_native_thread(run)
+        else:
+            threading.Thread(target=run, daemon=True, name="redlock-dial").start()
+
+    def _dial_and_hand_over(self, index: int) -> None:
+        link: Link | None = None
+        reason = ""
+        try:
+            link, run_id = self._transport.dialers[index].dial(native=self._native)
+            reason = self._transport.same_server(index, run_id)
+        except Exception as exc:
+            reason = describe_failure(exc)
+        if link is not None and reason:
+            link.close()
+            link = None
+        self._arrived.append((index, link, reason))
+        if self._closed:
+            self._discard_arrivals()
+        else:
+            self._wake()
+        if self._native:
+            close_greenlet_hub()
+        self._transport.dialing.end()
+
+    def _wake(self) -> None:
+        # Under the lock, because a closed descriptor's number may be another file's by now.
+        with self._pipe_lock:
+            if self._wake_write >= 0:
+                with contextlib.suppress(BlockingIOError):
+                    os.write(self._wake_write, b"!")
+
+    def _hush(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 64)
+
+    def _take_arrivals(self) -> list[int]:
+        if not self._arrived:
+            return []
+        self._hush()
+        fresh = []
+        now = clock()
+        while self._arrived:
+            index, link, reason = self._arrived.popleft()
+            self._dialing.discard(index)
+            health = self._transport.health[index]
+            if link is None:
+                health.failed(reason, now)
+                continue
+            health.ever = True
+            health.works()
+            self._attach(index, link, now)
+            fresh.append(index)
+        return fresh
+
+    def _attach(self, index: int, link: Link, now: float) -> None:
+        old = self.links[index]
+        if old is not None and not old.overdue(now, self._transport.node_timeout):
+            link.close()
+            return
+        if old is not None:
+            # The old connection may lead to nowhere, or to a server that will wake and run what is
+            # in its buffer, the release included. So it is kept open for one longest lease.
+            self._detach(index, old)
+            self._owe_again(index, old, now)
+            self._retired.append((now + self._transport.max_ttl, old))
+        self.links[index] = link
+        self._index_of[link.fd] = index
+        self._poller.register(link.fd, READ)
+
+    def _detach(self, index: int, link: Link) -> None:
+        self.links[index] = None
+        self.complete = False
+        del self._index_of[link.fd]
+        self._poller.unregister(link.fd)
+
+    def _owe_again(self, index: int, link: Link, now: float) -> None:
+        health = self._transport.health[index]
+        for entry in link.pending:
+            if entry.command.kind is Kind.RELEASE:
+                health.owe(now + self._transport.max_ttl, entry.command)
+
+    def _discard_arrivals(self) -> None:
+        while self._arrived:
+            link = self._arrived.popleft()[1]
+            if link is not None:
+                link.close()

@@ -1,0 +1,157 @@
+"""
+Making a connection: redis-py does TCP, TLS, unix sockets, AUTH and HELLO; then the node is looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from redis import Connection
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.protocol.scripts import SOURCE
+from celery_redlock.transport.link import Link
+from celery_redlock.transport.nodes import NodeAddress
+from celery_redlock.transport.primitives import original
+
+_logger = logging.getLogger(__name__)
+
+
+class Dialer:
+    """
+    Opens links to one node.
+
+    Attributes:
+        address: the node.
+        warned: whether what this node's configuration does to locks has been logged.
+    """
+
+    def __init__(self, address: NodeAddress, timeout: float) -> None:
+        self.address = address
+        self.warned = False
+        try:
+            options: dict[str, Any] = dict(parse_url(address.url))
+            options.pop("max_connections", None)
+            options.update(
+                socket_timeout=timeout,
+                socket_connect_timeout=timeout,
+                # A retried SET NX whose first reply was lost reports failure while the key is held.
+                retry=Retry(NoBackoff(), 0),
+                retry_on_timeout=False,
+                health_check_interval=0,
+            )
+            self._type = options.pop("connection_class", Connection)
+            self._options = options
+            self._type(**options)
+        except (TypeError, ValueError) as exc:
+            raise ConfigurationError(
+                f"Lock node {address.name}: its URL has an option that redis-py does not take "
+                f"({type(exc).__name__})."
+            ) from None
+
+    def dial(self, *, native: bool) -> tuple[Link, str | None]:
+        """
+        Connect, authenticate and load the scripts; blocks up to the timeout for each step.
+
+        Returns:
+            The link, and the server's run id where it is visible.
+
+        Raises:
+            RedisError, OSError: the node cannot be used; the text says why.
+        """
+        connection = self._type(**self._options)
+        try:
+            connection.connect()
+            facts = self._introduce(connection)
+            if not self.warned:
+                self.warned = True
+                for warning in warnings_about(facts):
+                    _logger.warning("Lock node %s %s", self.address.name, warning)
+            sock = connection._sock
+            if native:
+                sock = _without_greenlets(connection)
+            return Link(connection, sock), facts.get("run_id") if facts else None
+        except BaseException:
+            connection.disconnect()
+            raise
+
+    @staticmethod
+    def _introduce(connection: Any) -> dict[str, str] | None:
+        connection.send_command("INFO")
+        for source in SOURCE.values():
+            connection.send_command("SCRIPT", "LOAD", source)
+        facts = _answer(connection)
+        for _ in SOURCE:
+            loaded = _answer(connection)
+            if isinstance(loaded, ResponseError):
+                raise loaded
+        return None if isinstance(facts, ResponseError) else read_info(facts)
+
+
+def _answer(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as exc:
+        return exc
+
+
+def read_info(text: str | bytes) -> dict[str, str]:
+    """Read the answer to INFO."""
+    if isinstance(text, bytes):
+        text = text.decode(errors="replace")
+    lines = (line.partition(":") for line in text.splitlines() if ":" in line)
+    return {name: value for name, _, value in lines}
+
+
+def warnings_about(facts: Mapping[str, str] | None) -> list[str]:
+    """Say what in a node's configuration weakens locks on it, with the mend."""
+    if facts is None or "run_id" not in facts or "master_replid" not in facts:
+        return [
+            "hides INFO from this user, so a restart that loads an old snapshot cannot be noticed "
+            "and two holders are possible after it. Grant +info."
+        ]
+    found = []
+    if facts.get("role") != "master":
+        found.append(
+            f"is a {facts.get('role')}, not a master, and takes no locks. Name independent masters."
+        )
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        found.append(
+            f"has maxmemory-policy {policy}, which may evict a lock that is held. "
+            "Set maxmemory-policy noeviction."
+        )
+    return found
+
+
+def describe_failure(exc: BaseException) -> str:
+    """Put a failed connection into one line."""
+    if isinstance(exc, RedisError | OSError):
+        return f"{type(exc).__name__}: {exc}"
+    return f"unexpected {type(exc).__name__}: {exc}"
+
+
+def _without_greenlets(connection: Any) -> Any:
+    """
+    Return the socket in a form that no greenlet hub is attached to.
+
+    Under gevent a patched socket belongs to the event loop of the thread that made it. The watchdog
+    only ever polls and never waits in the socket, so a plain one on the same descriptor serves;
+    TLS sockets have state of their own and stay as they are.
+    """
+    sock = connection._sock
+    if "gevent.monkey" not in sys.modules and "eventlet.patcher" not in sys.modules:
+        return sock
+    plain_type = original("socket", "socket")
+    if hasattr(sock, "pending") or type(sock) is plain_type:
+        return sock
+    plain = plain_type(sock.family, sock.type, sock.proto, fileno=sock.detach())
+    connection._sock = plain
+    return plain

@@ -1,0 +1,79 @@
+"""
+What the lock needs of a transport, on one screen.
+
+A transport knows N nodes. A channel is one conversation with all of them, used by one caller at a
+time; commands on a channel reach each node in the order in which they were said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from celery_redlock.protocol import Command, Round
+
+
+class Channel(Protocol):
+    """One conversation with all nodes."""
+
+    def prepare(self) -> None:
+        """Wait, within bounds, until a quorum of nodes can be spoken to. Never raises."""
+
+    def exchange(
+        self, batch: Sequence[tuple[Command, Round]], timeout: float, *, linger: float = 0.0
+    ) -> None:
+        """
+        Say each command to every node and feed the answers into its round.
+
+        Returns as soon as every round has left the phase that it was in, at the latest after
+        `timeout` seconds; nodes that gave no answer by then have voted `Failed`. With `linger`,
+        waits so much longer for the nodes whose vote was not needed.
+        """
+
+    def post(self, command: Command, nodes: Sequence[int] | None = None) -> None:
+        """
+        Say a command to all nodes (or to those given) without waiting for an answer.
+
+        It is queued behind what was said before, also to a node that does not answer now; where
+        there is no connection it is said when there is one, unless its effect would have ended.
+        """
+
+    def unsettled(self) -> frozenset[int]:
+        """Return the nodes that owe an answer on this channel."""
+
+
+class Transport(Protocol):
+    """N nodes and the channels to them."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The nodes' display names, without passwords."""
+
+    def now(self) -> float:
+        """Read the clock that bounds trust, in seconds. It counts while the machine sleeps."""
+
+    def wall_us(self) -> int:
+        """Read the wall clock, in microseconds."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+
+    def checkout(self, *, native: bool = False) -> Channel:
+        """
+        Borrow a channel.
+
+        Args:
+            native: for a native thread beside greenlets, which must not touch their loop.
+        """
+
+    def checkin(self, channel: Channel) -> None:
+        """Give a channel back, with whatever it still owes."""
+
+    def discard(self, channel: Channel) -> None:
+        """Give back a channel whose state is not known; it is closed."""
+
+    def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
+        """Say a command behind what `channel` still owes, whoever uses it now."""
+
+    def close(self) -> None:
+        """Close all connections. Idempotent."""

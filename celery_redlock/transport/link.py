@@ -1,0 +1,156 @@
+"""
+One connection to one node: bytes out, replies in, strictly first in first out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import hiredis
+
+from celery_redlock.protocol import Command, Round
+
+_RECEIVE_SIZE = 65536
+
+#: What RESP3 servers say without being asked; hiredis before 3.2 has no name for it.
+_PUSH: type = getattr(hiredis, "PushNotification", type(None))
+
+
+class LinkBrokenError(Exception):
+    """The connection is of no more use; the text says why."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """
+    A command that this connection owes an answer to.
+
+    Attributes:
+        nonce: what the answer must echo.
+        command: what was said.
+        round: where the answer counts, while `exchange` is the one under way.
+        exchange: number of the exchange that said it; 0 when nobody waits.
+        sent_at: when.
+    """
+
+    nonce: bytes
+    command: Command
+    round: Round | None
+    exchange: int
+    sent_at: float
+
+
+class Link:
+    """
+    A connected, authenticated socket in non-blocking mode, with what it owes.
+
+    The socket comes from redis-py's own connection object, which has done TLS, AUTH and HELLO; that
+    object is kept, because closing it is its business.
+    """
+
+    __slots__ = ("_connection", "_outgoing", "_reader", "_socket", "fd", "pending")
+
+    def __init__(self, connection: Any, sock: Any) -> None:
+        sock.setblocking(False)
+        self._connection = connection
+        self._socket = sock
+        self._reader = hiredis.Reader()
+        self._outgoing = b""
+        self.fd: int = sock.fileno()
+        self.pending: deque[Pending] = deque()
+
+    @property
+    def clogged(self) -> bool:
+        """Tell whether bytes wait because the node does not read."""
+        return bool(self._outgoing)
+
+    def overdue(self, now: float, patience: float) -> bool:
+        """Tell whether the oldest unanswered command has waited longer than `patience` seconds."""
+        return bool(self.pending) and now - self.pending[0].sent_at > patience
+
+    def send(self, data: bytes) -> None:
+        """Queue bytes and pass on what the socket takes now."""
+        if self._outgoing:
+            self._outgoing += data
+            self.flush()
+            return
+        try:
+            sent = self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as exc:
+            if not _would_block(exc):
+                raise LinkBrokenError(_describe(exc)) from exc
+            sent = 0
+        if sent < len(data):
+            self._outgoing = data[sent:]
+
+    def flush(self) -> None:
+        """Pass on waiting bytes."""
+        waiting, self._outgoing = self._outgoing, b""
+        if waiting:
+            self.send(waiting)
+
+    def receive(self) -> Iterator[tuple[Pending, Any]]:
+        """
+        Read what has come and match it with what was said, in order.
+
+        Replies are lists of our scripts' fields without the nonce, or exceptions from the server.
+
+        Raises:
+            LinkBrokenError: the node closed, or said something that was not asked for.
+        """
+        reader = self._reader
+        try:
+            data = self._socket.recv(_RECEIVE_SIZE)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as exc:
+            if _would_block(exc):
+                return
+            raise LinkBrokenError(_describe(exc)) from exc
+        if not data:
+            raise LinkBrokenError("closed the connection")
+        while data:
+            reader.feed(data)
+            yield from self._replies()
+            # TLS hands out one record at a time, and a poll does not see what it has buffered.
+            more = getattr(self._socket, "pending", None)
+            data = self._socket.recv(_RECEIVE_SIZE) if more is not None and more() else b""
+
+    def _replies(self) -> Iterator[tuple[Pending, Any]]:
+        while True:
+            try:
+                reply = self._reader.gets()
+            except hiredis.ProtocolError as exc:
+                raise LinkBrokenError(f"answered garbage: {exc}") from exc
+            if reply is False:
+                return
+            if isinstance(reply, _PUSH):
+                continue
+            if not self.pending:
+                raise LinkBrokenError(f"answered without being asked: {str(reply)[:80]}")
+            pending = self.pending.popleft()
+            if isinstance(reply, hiredis.ReplyError):
+                yield pending, reply
+            elif isinstance(reply, list) and reply and reply[0] == pending.nonce:
+                yield pending, reply[1:]
+            else:
+                raise LinkBrokenError(f"answered another question: {str(reply)[:80]}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.pending.clear()
+        self._connection.disconnect()
+
+
+def _would_block(exc: OSError) -> bool:
+    # SSL sockets raise SSLWantReadError and SSLWantWriteError, which are not BlockingIOError.
+    return type(exc).__name__ in ("SSLWantReadError", "SSLWantWriteError")
+
+
+def _describe(exc: OSError) -> str:
+    return f"{type(exc).__name__}: {exc.strerror or exc}"

@@ -1,0 +1,236 @@
+"""
+In-memory nodes: the scripts' meaning without servers, with a virtual clock and faults on demand.
+
+They keep what a real set of nodes keeps and lose it the same ways, so that tests and simulations
+say the same things to both. They live in one process: nothing is excluded across processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Protocol
+
+from celery_redlock.protocol import Command, Failed, Kind, Round, Vote
+from celery_redlock.protocol.node import NodeState
+from celery_redlock.transport import clock
+from celery_redlock.transport.interface import Channel
+from celery_redlock.transport.nodes import NodeAddress
+
+_starts = itertools.count(1)
+
+
+class Time(Protocol):
+    """Where time comes from."""
+
+    def now(self) -> float:
+        """Seconds of the clock that bounds trust."""
+
+    def wall_us(self) -> int:
+        """Microseconds of wall time."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+
+
+class RealTime:
+    """The machine's time."""
+
+    def now(self) -> float:
+        """Seconds of the clock that bounds trust."""
+        return clock.now()
+
+    def wall_us(self) -> int:
+        """Microseconds of wall time."""
+        return clock.wall_us()
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        import time
+
+        time.sleep(seconds)
+
+
+class VirtualTime:
+    """Time that passes only when it is told to."""
+
+    def __init__(self, start: float = 1_000_000.0) -> None:
+        self._now = start
+
+    def now(self) -> float:
+        """Seconds of the clock that bounds trust."""
+        return self._now
+
+    def wall_us(self) -> int:
+        """Microseconds of wall time."""
+        return round(self._now * 1_000_000)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self._now += seconds
+
+
+class MemoryNode:
+    """
+    One in-memory node.
+
+    Attributes:
+        name: display name.
+        state: its data.
+        skew: seconds by which its wall clock is ahead.
+        refusing: refuses connections while set.
+        garbage: answers nonsense while set.
+        paused: takes commands and runs them when resumed, as a stopped process does.
+    """
+
+    def __init__(self, name: str, time: Time | None = None) -> None:
+        self.name = name
+        self.time = time or RealTime()
+        self.state = NodeState(_identity())
+        self.state.arm()
+        self.skew = 0.0
+        self.refusing = False
+        self.garbage = False
+        self.paused = False
+        self._backlog: list[Command] = []
+
+    def now_us(self) -> int:
+        """Read the node's wall clock."""
+        return self.time.wall_us() + round(self.skew * 1_000_000)
+
+    def pause(self) -> None:
+        """Stop answering; what is said meanwhile runs at `resume`."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Run what was said meanwhile, and answer again."""
+        self.paused = False
+        backlog, self._backlog = self._backlog, []
+        for command in backlog:
+            self.state.run(command, self.now_us())
+
+    def kill(self) -> None:
+        """End the process; what it had not yet run is gone."""
+        self.refusing = True
+        self.paused = False
+        self._backlog.clear()
+
+    def restart(self, *, keep_data: bool = False) -> None:
+        """Start another process, empty or with all of the data."""
+        if not keep_data:
+            self.state.forget()
+        self.state.identity = _identity()
+        self.refusing = False
+
+    def flip_role(self) -> None:
+        """Become a replica and a master again."""
+        self.state.identity = _identity()
+
+    def flush(self) -> None:
+        """Lose all data while running on."""
+        self.state.forget()
+
+    def say(self, command: Command) -> Vote | None:
+        """Run a command and return its vote, or None for no answer."""
+        if self.refusing:
+            return Failed("connection refused")
+        if self.paused:
+            self._backlog.append(command)
+            return None
+        vote = self.state.run(command, self.now_us())
+        return Failed("answered garbage") if self.garbage else vote
+
+
+def _identity() -> str:
+    return f"memory-{next(_starts)}"
+
+
+#: What `memory://` URLs name. One process is the whole world of its in-memory nodes, so that every
+#: client in it that names the same nodes meets the same locks.
+_nodes: dict[str, MemoryNode] = {}
+
+
+def memory_node(address: NodeAddress) -> MemoryNode:
+    """Return the process's node of this name."""
+    return _nodes.setdefault(address.name, MemoryNode(address.name))
+
+
+class MemoryTransport:
+    """N in-memory nodes; also a channel to them, since nothing can be late on it."""
+
+    def __init__(self, nodes: Sequence[MemoryNode], *, node_timeout: float) -> None:
+        self.nodes = list(nodes)
+        self._time = self.nodes[0].time
+        self._timeout = node_timeout
+        self._unanswered: set[int] = set()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The nodes' display names."""
+        return tuple(node.name for node in self.nodes)
+
+    def now(self) -> float:
+        """Read the clock that bounds trust."""
+        return self._time.now()
+
+    def wall_us(self) -> int:
+        """Read the wall clock."""
+        return self._time.wall_us()
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self._time.sleep(seconds)
+
+    def checkout(self, *, native: bool = False) -> MemoryTransport:  # noqa: ARG002 - one signature
+        """Return itself: commands run at once, so any number of callers can share it."""
+        return self
+
+    def checkin(self, channel: Channel) -> None:
+        """Do nothing."""
+
+    def discard(self, channel: Channel) -> None:
+        """Do nothing."""
+
+    def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
+        """Say a command behind what is still owed."""
+        channel.post(command, nodes)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def prepare(self) -> None:
+        """Do nothing."""
+
+    def exchange(
+        self,
+        batch: Sequence[tuple[Command, Round]],
+        timeout: float,
+        *,
+        linger: float = 0.0,  # noqa: ARG002 - one signature
+    ) -> None:
+        """Say each command to every node and feed the answers into its round."""
+        for command, round_ in batch:
+            before = round_.phase
+            silent = []
+            for index, node in enumerate(self.nodes):
+                vote = node.say(command)
+                if vote is None:
+                    silent.append(index)
+                else:
+                    round_.vote(index, vote, self.now())
+            if silent and round_.phase is before:
+                self.sleep(timeout)
+                for index in silent:
+                    failed = Failed(f"no answer within {timeout:.3g} s")
+                    round_.vote(index, failed, self.now())
+            if command.kind is Kind.ACQUIRE:
+                self._unanswered.update(silent)
+
+    def post(self, command: Command, nodes: Sequence[int] | None = None) -> None:
+        """Say a command without taking the answer."""
+        for index in range(len(self.nodes)) if nodes is None else nodes:
+            self.nodes[index].say(command)
+
+    def unsettled(self) -> frozenset[int]:
+        """Return the nodes that owe an answer."""
+        return frozenset(self._unanswered)

@@ -1,0 +1,44 @@
+"""
+Threads, polls and pipes, in their cooperative and in their native form.
+
+Under gevent and eventlet the standard modules are patched so that waiting lets other greenlets run.
+That is right for a caller inside a greenlet, and wrong for the watchdog, which must run although a
+greenlet does not yield. So callers use the modules as they find them, and the watchdog asks for
+the originals.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def original(module: str, name: str) -> Any:
+    """Return an attribute of a standard module as it was before any monkey patching."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched(module):
+        return monkey.get_original(module, name)
+    patcher = sys.modules.get("eventlet.patcher")
+    if patcher is not None and patcher.already_patched:
+        return getattr(patcher.original(module), name)
+    return getattr(importlib.import_module(module), name)
+
+
+def start_native_thread(run: Callable[[], None]) -> None:
+    """Start a daemon thread that the operating system schedules."""
+    original("_thread", "start_new_thread")(run, ())
+
+
+def native_lock() -> Any:
+    """Return a lock that native threads and greenlets can share for very short sections."""
+    return original("_thread", "allocate_lock")()
+
+
+def close_greenlet_hub() -> None:
+    """End the event loop that gevent made for a native thread in which patched code has waited."""
+    gevent = sys.modules.get("gevent")
+    hub = gevent.hub.get_hub_if_exists() if gevent is not None else None  # type: ignore[attr-defined]
+    if hub is not None:
+        hub.destroy(destroy_loop=True)

@@ -1,0 +1,166 @@
+"""
+The transport for real servers: one client's nodes, and the channels to them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from celery_redlock.protocol import Command, quorum
+from celery_redlock.transport import clock
+from celery_redlock.transport.channel import RedisChannel
+from celery_redlock.transport.dial import Dialer
+from celery_redlock.transport.health import NodeHealth
+from celery_redlock.transport.interface import Channel
+from celery_redlock.transport.nodes import NodeAddress
+from celery_redlock.transport.primitives import native_lock
+
+#: A connection, with look-up, TLS and authentication, may take so long; it is off the caller's path
+#: except at the very first.
+_CONNECT_TIMEOUT = 1.0
+
+#: Idle channels that are kept; a burst of threads must not leave its connections open for good.
+_MOST_IDLE = 16
+
+
+class RedisTransport:
+    """
+    N servers that are spoken to at once.
+
+    Attributes:
+        dialers: one for each node.
+        health: one for each node, shared by all channels.
+        dialing: connection attempts under way, so that `close` can wait for the last.
+    """
+
+    def __init__(
+        self, nodes: Sequence[NodeAddress], *, node_timeout: float, max_ttl: float
+    ) -> None:
+        self.node_timeout = node_timeout
+        self.max_ttl = max_ttl
+        self.connect_timeout = max(_CONNECT_TIMEOUT, node_timeout)
+        self.quorum = quorum(len(nodes))
+        self.dialers = [Dialer(node, self.connect_timeout) for node in nodes]
+        self.health = [NodeHealth(node.name) for node in nodes]
+        self._names = tuple(node.name for node in nodes)
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self.dialing = _Attempts()
+        self._pid = os.getpid()
+        self._closed = False
+        self._run_ids: dict[int, str] = {}
+        self._idle: deque[RedisChannel] = deque()
+        self._idle_native: deque[RedisChannel] = deque()
+        self._lock = native_lock()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The nodes' display names, without passwords."""
+        return self._names
+
+    def now(self) -> float:
+        """Read the clock that bounds trust."""
+        return clock.now()
+
+    def wall_us(self) -> int:
+        """Read the wall clock."""
+        return clock.wall_us()
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, and other greenlets run."""
+        time.sleep(seconds)
+
+    def checkout(self, *, native: bool = False) -> RedisChannel:
+        """Borrow a channel; the one used last, so that a lease meets its own connections again."""
+        if self._pid != os.getpid():
+            self._forget_parent()
+        try:
+            return (self._idle_native if native else self._idle).pop()
+        except IndexError:
+            return RedisChannel(self, native=native)
+
+    def checkin(self, channel: Channel) -> None:
+        """Give a channel back."""
+        assert isinstance(channel, RedisChannel)
+        idle = self._idle_native if channel.native else self._idle
+        with self._lock:
+            afterwards, channel.afterwards = channel.afterwards, []
+            for command, nodes in afterwards:
+                channel.post(command, nodes)
+            if not self._closed and len(idle) < _MOST_IDLE:
+                idle.append(channel)
+                return
+        channel.close()
+
+    def discard(self, channel: Channel) -> None:
+        """Give back a channel whose state is not known; it is closed."""
+        assert isinstance(channel, RedisChannel)
+        channel.close()
+
+    def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
+        """Say a command behind what `channel` still owes, whoever uses it now."""
+        assert isinstance(channel, RedisChannel)
+        idle = self._idle_native if channel.native else self._idle
+        with self._lock:
+            if channel in idle:
+                channel.post(command, nodes)
+            else:
+                channel.afterwards.append((command, nodes))
+
+    def same_server(self, index: int, run_id: str | None) -> str:
+        """Return why a node may not vote: it answers with the run id of another node."""
+        if run_id is None:
+            return ""
+        for other, seen in self._run_ids.items():
+            if other != index and seen == run_id:
+                return (
+                    f"is the same server as {self._names[other]}, which would have two votes; "
+                    "name independent servers"
+                )
+        self._run_ids[index] = run_id
+        return ""
+
+    def close(self) -> None:
+        """Close all connections and wait for those that are being made."""
+        if self._pid != os.getpid():
+            self._forget_parent()
+        with self._lock:
+            self._closed = True
+            channels = [*self._idle, *self._idle_native]
+            self._idle.clear()
+            self._idle_native.clear()
+        for channel in channels:
+            channel.close()
+        self.dialing.wait_for_none()
+
+    def _forget_parent(self) -> None:
+        closed = self._closed
+        for channel in (*self._idle, *self._idle_native):
+            channel.abandon()
+        self._start_over()
+        self._closed = closed
+
+
+class _Attempts:
+    """Counts connection attempts under way."""
+
+    def __init__(self) -> None:
+        self._lock = native_lock()
+        self._count = 0
+
+    def begin(self) -> None:
+        with self._lock:
+            self._count += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._count -= 1
+
+    def wait_for_none(self) -> None:
+        # Attempts run in native threads or in greenlets; only sleeping lets both go on.
+        while self._count:
+            time.sleep(0.002)
