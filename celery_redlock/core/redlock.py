@@ -232,7 +232,7 @@ class Redlock:
     def _terms(self, names: tuple[str, ...], ttl: float, label: str) -> Terms:
         prefix = self.key_prefix
         if len(names) == 1:
-            keys = (validate_key(prefix + names[0]),)
+            keys: tuple[str, ...] = (validate_key(prefix + names[0]),)
         elif names:
             keys = tuple(dict.fromkeys(validate_key(prefix + name) for name in names))
         else:

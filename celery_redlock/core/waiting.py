@@ -82,7 +82,7 @@ def try_until_granted(
         return min(base.wait(state), max(0.0, left(state)))
 
     retrying = base.copy(
-        stop=stop_any(stop, base.stop),
+        stop=stop_any(stop, base.stop),  # type: ignore[arg-type]
         wait=pause,
         retry=retry_if_result(lambda made_now: not made_now.granted),
         retry_error_callback=lambda state: state.outcome.result() if state.outcome else first,

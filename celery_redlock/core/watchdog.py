@@ -251,14 +251,14 @@ _watchdog: Watchdog | None = None
 
 def process_watchdog() -> Watchdog:
     """Return this process's watchdog; a forked child has its own, with nothing to watch."""
-    global _watchdog  # noqa: PLW0603 - one thread for a process is the point
+    global _watchdog  # one thread for a process is the point
     if _watchdog is None:
         _watchdog = Watchdog()
     return _watchdog
 
 
 def _after_fork() -> None:
-    global _watchdog  # noqa: PLW0603 - see above
+    global _watchdog
     if _watchdog is not None:
         _watchdog.abandon()
         _watchdog = None

@@ -111,7 +111,7 @@ def read_reply(fields: Sequence[Any]) -> Vote:
         if code == b"G":
             fences = [int(field) for field in fields[1:]]
             low, high = min(fences), max(fences)
-            if 0 < low and high <= MAX_TOKEN:
+            if low >= 1 and high <= MAX_TOKEN:
                 return Granted(low, high)
             return Failed(f"its fence counter is out of range: {high}")
         if code == b"A":

@@ -190,7 +190,9 @@ class AcquireRound(Round):
                     seen.setdefault((holder.key, holder.owner), []).append(holder)
         if not seen:
             return None
-        return max(max(seen.values(), key=len), key=lambda holder: holder.expires_in)
+        return max(
+            max(seen.values(), key=lambda told: len(told)), key=lambda holder: holder.expires_in
+        )
 
 
 class ExtendRound(Round):
@@ -252,7 +254,7 @@ class ReleaseRound(Round):
         self._gone = 0
         self._lost = 0
 
-    def vote(self, node: int, vote: Vote, now: float) -> Phase:  # noqa: ARG002 - one signature
+    def vote(self, node: int, vote: Vote, now: float) -> Phase:
         """Count one node's answer and return the phase after it."""
         self.votes[node] = vote
         if self._phase is not Phase.VOTING:

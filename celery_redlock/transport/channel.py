@@ -230,10 +230,8 @@ class RedisChannel:
 def _pack(command: Command, nonce: bytes, *, in_full: bool = False) -> bytes:
     kind = command.kind
     head = ("EVAL", SOURCE[kind]) if in_full else ("EVALSHA", SHA[kind])
-    packed: bytes = hiredis.pack_command(
-        (*head, len(command.keys), *command.keys, nonce, *command.args)
-    )
-    return packed
+    words: Any = (*head, len(command.keys), *command.keys, nonce, *command.args)
+    return hiredis.pack_command(words)
 
 
 def _no_answer(seconds: float) -> str:

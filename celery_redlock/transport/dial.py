@@ -1,5 +1,5 @@
 """
-Making a connection: redis-py does TCP, TLS, unix sockets, AUTH and HELLO; then the node is looked at.
+Making a connection: redis-py does TCP, TLS, unix sockets, AUTH and HELLO; then we look at the node.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Dialer:
         self.address = address
         self.warned = False
         try:
-            options: dict[str, Any] = dict(parse_url(address.url))
+            options: dict[str, Any] = dict(parse_url(address.url))  # type: ignore[no-untyped-call]
             options.pop("max_connections", None)
             options.update(
                 socket_timeout=timeout,

@@ -181,7 +181,7 @@ class MemoryTransport:
         """Let time pass."""
         self._time.sleep(seconds)
 
-    def checkout(self, *, native: bool = False) -> MemoryTransport:  # noqa: ARG002 - one signature
+    def checkout(self, *, native: bool = False) -> MemoryTransport:
         """Return itself: commands run at once, so any number of callers can share it."""
         return self
 
@@ -206,7 +206,7 @@ class MemoryTransport:
         batch: Sequence[tuple[Command, Round]],
         timeout: float,
         *,
-        linger: float = 0.0,  # noqa: ARG002 - one signature
+        linger: float = 0.0,
     ) -> None:
         """Say each command to every node and feed the answers into its round."""
         for command, round_ in batch:

@@ -58,8 +58,8 @@ def parse_node(url: str) -> NodeAddress:
         return NodeAddress(url=url.strip(), name=name, identity=name)
     shown = f"{parts.scheme}://" if parts.scheme and "://" in url else "no scheme at all"
     raise ConfigurationError(
-        f"A lock node's URL starts with redis://, rediss://, unix:// or memory://, not with {shown}. "
-        f"Write one of: {_EXAMPLE}."
+        f"A lock node's URL starts with redis://, rediss://, unix:// or memory://, not with "
+        f"{shown}. Write one of: {_EXAMPLE}."
     )
 
 

@@ -39,6 +39,6 @@ def native_lock() -> Any:
 def close_greenlet_hub() -> None:
     """End the event loop that gevent made for a native thread in which patched code has waited."""
     gevent = sys.modules.get("gevent")
-    hub = gevent.hub.get_hub_if_exists() if gevent is not None else None  # type: ignore[attr-defined]
+    hub = gevent.hub.get_hub_if_exists() if gevent is not None else None
     if hub is not None:
         hub.destroy(destroy_loop=True)
