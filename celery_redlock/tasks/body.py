@@ -1,0 +1,185 @@
+"""
+The stretch of a task in which its lease matters: the body.
+
+`LeaseLost` is raised into a running body from outside, by means that cannot aim: a signal handler
+or an asynchronous exception strikes wherever the interpreter happens to be. A `Body` decides when
+they may strike, and takes back what struck too late, so that neither the release nor Celery's
+tracer ever sees it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from celery_redlock.errors import LeaseLost
+from celery_redlock.transport.primitives import native_lock
+
+__all__ = ["Body", "InjectedLoss"]
+
+
+class InjectedLoss(LeaseLost):
+    """
+    A `LeaseLost` raised into a body from outside; it knows whose it is.
+
+    An asynchronous exception is a class that the interpreter instantiates without arguments, so
+    each loss gets a class of its own. Outside this process it is a plain `LeaseLost`.
+    """
+
+    body: Body
+    loss: LeaseLost
+
+    def __init__(self) -> None:
+        super().__init__(*self.loss.args)
+        self.body.landed = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LeaseLost, self.loss.args
+
+    def plain(self) -> LeaseLost:
+        """Return the same error as the `LeaseLost` that everybody else knows."""
+        error = LeaseLost(*self.loss.args).with_traceback(self.__traceback__)
+        error.__cause__, error.__context__ = self.__cause__, self.__context__
+        error.__suppress_context__ = self.__suppress_context__
+        return error
+
+    @classmethod
+    def into(cls, body: Body, loss: LeaseLost) -> type[InjectedLoss]:
+        """Return the class to raise in `body` for `loss`."""
+        # Result backends store the name and the module of an exception's class.
+        names = {"__module__": LeaseLost.__module__, "__qualname__": LeaseLost.__qualname__}
+        return type(LeaseLost.__name__, (cls,), {**names, "body": body, "loss": loss})
+
+
+class Body:
+    """
+    One run of a task body, and at most one `LeaseLost` raised into it.
+
+    Attributes:
+        pid: the process that runs it; a forked child neither owns nor leaves it.
+        thread: the thread or greenlet that runs it.
+        outer: the body that runs this task eagerly, if any.
+        running: the interpreter is inside the body.
+        left: the body has unwound; nothing is raised any more.
+        due: what to raise in it, as soon as that is possible.
+        raised: it was thrown.
+        landed: it has become an exception inside the body.
+        guard: serialises throwing and leaving where they happen in different threads.
+    """
+
+    __slots__ = (
+        "_inner",
+        "due",
+        "guard",
+        "landed",
+        "left",
+        "outer",
+        "pid",
+        "raised",
+        "running",
+        "thread",
+    )
+
+    def __init__(self, enclosing: Body | None = None) -> None:
+        self.pid = os.getpid()
+        self.thread = threading.get_ident()
+        # Greenlets inherit context variables, and so the body that spawned them.
+        outer = enclosing if enclosing and enclosing.thread == self.thread else None
+        self.outer: Body | None = outer
+        self.running = self.left = self.raised = self.landed = False
+        self.due: type[InjectedLoss] | None = None
+        self._inner: Body | None = None
+        self.guard: Any = native_lock() if outer is None else outer.guard
+        if outer is not None:
+            outer._inner = self
+
+    @property
+    def is_open(self) -> bool:
+        """
+        Whether `LeaseLost` may strike now.
+
+        Not while a task that this body runs eagerly takes or releases its own lock.
+        """
+        body: Body | None = self
+        while body is not None:
+            if not body.running:
+                return False
+            body = body._inner
+        return self.due is not None and not self.raised
+
+    def run(
+        self,
+        call: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        forget: Callable[[], None],
+    ) -> Any:
+        """Run the body; `forget` takes back what was thrown at this thread and has not landed."""
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            self.running = True
+            result = call(*args, **kwargs)
+        except BaseException as exc:
+            error = exc
+        while True:
+            # The interpreter may raise at any call, also at the one below: not in a function
+            # of its own, whose entry would lie outside the try.
+            try:
+                self.leave(forget)
+                break
+            except InjectedLoss as late:
+                late.body.landed = late.body.raised = False
+        if error is None:
+            return result
+        if isinstance(error, InjectedLoss):
+            error = error.plain()
+        try:
+            raise error
+        finally:
+            error = None  # the traceback refers to this frame
+
+    def leave(self, forget: Callable[[], None]) -> None:
+        """End the body: from here on nothing is raised into it. Idempotent."""
+        if self.left or os.getpid() != self.pid:
+            return
+        with self.guard:
+            self.running = False
+            forget()
+            body = self.outer
+            while body is not None:
+                # What was forgotten may have been meant for the body around this one.
+                if not body.landed:
+                    body.raised = False
+                body = body.outer
+            if self.outer is not None:
+                self.outer._inner = None
+            self.left = True
+
+
+def _put_back(unraisable: sys.UnraisableHookArgs, hook: Callable[..., Any]) -> None:
+    if isinstance(unraisable.exc_value, InjectedLoss):
+        unraisable.exc_value.body.landed = unraisable.exc_value.body.raised = False
+    else:
+        hook(unraisable)
+
+
+def watch_unraisable() -> None:
+    """
+    Notice a `LeaseLost` that struck inside a finalizer.
+
+    The interpreter prints and drops such an exception, so the body never sees it; it is thrown
+    again.
+    """
+    hook = sys.unraisablehook
+    if getattr(hook, "celery_redlock", False):
+        return
+
+    def put_back(unraisable: sys.UnraisableHookArgs) -> None:
+        _put_back(unraisable, hook)
+
+    put_back.celery_redlock = True  # type: ignore[attr-defined]  # marks it as installed
+    sys.unraisablehook = put_back

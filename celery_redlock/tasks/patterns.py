@@ -1,0 +1,56 @@
+"""
+Locks for tasks whose code is not yours (`redlock_tasks`).
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any
+
+from celery.app.trace import build_tracer
+
+from celery_redlock.tasks.base import RedlockTask
+from celery_redlock.tasks.settings import read_settings
+
+__all__ = ["idle_patterns", "lock_matching_tasks"]
+
+BUILT_IN = "celery."
+
+
+def lock_matching_tasks(app: Any) -> None:
+    """
+    Make every registered task that a pattern names a task that locks. Idempotent.
+
+    Celery's own tasks need a pattern that begins with their `celery.`: `*` means the app's tasks.
+    """
+    patterns = read_settings(app).tasks
+    for task in list(app.tasks.values()) if patterns else ():
+        named = any(_matches(pattern, task.name) for pattern in patterns)
+        if named and not isinstance(task, RedlockTask):
+            _adopt(task, app)
+
+
+def idle_patterns(app: Any) -> list[str]:
+    """Return the patterns that match no registered task."""
+    return [
+        pattern
+        for pattern in read_settings(app).tasks
+        if not any(_matches(pattern, name) for name in app.tasks)
+    ]
+
+
+def _matches(pattern: str, name: str) -> bool:
+    if name.startswith(BUILT_IN) and not pattern.startswith(BUILT_IN):
+        return False
+    return fnmatchcase(name, pattern)
+
+
+def _adopt(task: Any, app: Any) -> None:
+    """Give a task a subclass of its class that locks; what its class does otherwise stays."""
+    cls = type(task)
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    task.__class__ = type(cls.__name__, (cls, RedlockTask), names)
+    task.bind(app)
+    if task.__trace__ is not None:
+        # Built for the class as it was, and would go past the lock.
+        task.__trace__ = build_tracer(task.name, task, app.loader, app=app)

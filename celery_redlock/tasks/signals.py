@@ -1,0 +1,59 @@
+"""
+The places where Celery's life cycle touches ours.
+
+Celery swallows what a signal handler raises, so nothing that must keep a body from running lives
+here; that is the business of the task's `__call__` and of the worker's `LockStep`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import current_app, signals
+from celery._state import connect_on_app_finalize
+
+from celery_redlock.tasks.client import close_clients
+from celery_redlock.tasks.patterns import lock_matching_tasks
+from celery_redlock.tasks.run import bodies_run
+from celery_redlock.tasks.worker import LockStep
+
+__all__ = ["connect"]
+
+
+def connect() -> None:
+    """Connect all handlers, once per process."""
+    handlers = {
+        signals.worker_init: _worker_starts,
+        signals.worker_process_init: _child_starts,
+        signals.worker_process_shutdown: _process_ends,
+        signals.worker_shutdown: _process_ends,
+    }
+    for signal, handler in handlers.items():
+        signal.connect(handler, weak=False, dispatch_uid=f"celery_redlock.{signal.name}")
+    connect_on_app_finalize(_app_finalizes)
+
+
+def _app_finalizes(app: Any) -> None:
+    # This is called before the app evaluates its pending tasks, and the patterns need all tasks.
+    app.on_after_finalize.connect(
+        _app_finalized, weak=False, dispatch_uid="celery_redlock.on_after_finalize"
+    )
+
+
+def _app_finalized(sender: Any, **_: Any) -> None:
+    lock_matching_tasks(sender)
+
+
+def _worker_starts(sender: Any, **_: Any) -> None:
+    sender.app.steps["worker"].add(LockStep)
+
+
+def _child_starts(**_: Any) -> None:
+    # A spawned child imports the app anew, and may have finalized it before this package.
+    lock_matching_tasks(current_app._get_current_object())
+
+
+def _process_ends(**_: Any) -> None:
+    # Threads outlast a cold shutdown, and their bodies still need their leases.
+    if not bodies_run():
+        close_clients()

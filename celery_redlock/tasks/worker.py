@@ -1,0 +1,65 @@
+"""
+What a worker does about its locks before it accepts work.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import bootsteps
+from celery.utils.log import get_logger
+
+from celery_redlock.core import probe_nodes
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.client import tell_nodes
+from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks
+from celery_redlock.tasks.settings import read_settings
+
+__all__ = ["LockStep"]
+
+logger = get_logger(__name__)
+
+
+class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
+    """
+    Applies `redlock_tasks` and asks every lock node once, before the pool starts.
+
+    What only a person can mend (a bad option, a wrong password) ends the worker's start. A node
+    that is merely down does not: it may come back, and a majority is enough.
+    """
+
+    name = "celery-redlock"
+
+    def create(self, parent: Any) -> None:
+        """Prepare the app's locks; `ConfigurationError` ends the worker's start."""
+        app = parent.app
+        lock_matching_tasks(app)
+        for pattern in idle_patterns(app):
+            logger.warning(
+                "redlock_tasks: no registered task matches %r, so it locks nothing. There are: %s",
+                pattern,
+                ", ".join(sorted(name for name in app.tasks if not name.startswith("celery."))),
+            )
+        if any(getattr(task, "redlock_plan", None) for task in app.tasks.values()):
+            _check_nodes(app)
+
+
+def _check_nodes(app: Any) -> None:
+    settings = read_settings(app)
+    tell_nodes(settings)
+    problems = [probe for probe in probe_nodes(settings.nodes) if probe.problem is not None]
+    lasting = [probe for probe in problems if probe.lasting]
+    if lasting:
+        listed = "; ".join(f"{probe.name}: {probe.problem}" for probe in lasting)
+        raise ConfigurationError(
+            f"Lock nodes refuse this worker: {listed}. Correct user, password and address in "
+            "redlock_nodes (or the broker URL, where redlock_nodes is not set)."
+        )
+    for probe in problems:
+        logger.warning(
+            "Lock node %s does not answer: %s. Locks need %d of %d nodes.",
+            probe.name,
+            probe.problem,
+            len(settings.nodes) // 2 + 1,
+            len(settings.nodes),
+        )
