@@ -190,9 +190,9 @@ class AcquireRound(Round):
                     seen.setdefault((holder.key, holder.owner), []).append(holder)
         if not seen:
             return None
-        return max(
-            max(seen.values(), key=lambda told: len(told)), key=lambda holder: holder.expires_in
-        )
+        most = max(len(told) for told in seen.values())
+        often = [holder for told in seen.values() if len(told) == most for holder in told]
+        return max(often, key=lambda holder: holder.expires_in)
 
 
 class ExtendRound(Round):

