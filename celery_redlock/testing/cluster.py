@@ -50,7 +50,6 @@ class LocalCluster:
         binary: a redis-server or valkey-server to run, or several that the nodes take in turn;
             None stands for the embedded one.
         proxy: put a TCP proxy in front, and its addresses into `urls`.
-        max_ttl: seconds that a restarted node sits out; the same number as the clients' `max_ttl`.
         armed: arm the restart guard at start. Without it the nodes sit out one `max_ttl` first.
         requirepass: a password; it is part of the URLs.
         unix_socket: let every node listen on a unix socket too, see `unix_urls`.
@@ -70,7 +69,6 @@ class LocalCluster:
         *,
         binary: Binary | Sequence[Binary] = None,
         proxy: bool = False,
-        max_ttl: float = 60.0,
         armed: bool = True,
         requirepass: str | None = None,
         unix_socket: bool = False,
@@ -83,7 +81,6 @@ class LocalCluster:
         if not binaries:
             raise ConfigurationError("binary is empty: name a server, or leave it out")
         paths = [find_binary(each) for each in binaries]
-        self.max_ttl = max_ttl
         self._binaries = [paths[index % len(paths)] for index in range(n)]
         self._with_proxy = proxy
         self._armed = armed
@@ -223,10 +220,21 @@ class LocalCluster:
         self.client(index).flushall()
 
     def arm(self) -> None:
-        """Arm the restart guard of nodes that are new or flushed, so that they vote at once."""
+        """
+        Let every node vote at once, restarted and flushed ones too.
+
+        Only when no lock is held: the guard's memory of what a node has lost is thrown away.
+
+        Raises:
+            LocalClusterError: a node could not be armed.
+        """
         from celery_redlock.core import arm_nodes
 
-        arm_nodes(self.server_urls, self.max_ttl)
+        for url in self.server_urls:
+            # One by one: advice about the whole set is for the clients that will use it.
+            (node,) = arm_nodes([url], force=True)
+            if not node.serves:
+                raise LocalClusterError(f"{node.name} could not be armed: {node.detail}")
 
     def reset(self) -> None:
         """

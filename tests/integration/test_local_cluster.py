@@ -337,6 +337,12 @@ def test_restarting_does_not_arm_the_guard_again(cluster: LocalCluster) -> None:
     assert cluster.client(0).exists(GUARD) == 0
 
 
+def test_arming_a_node_that_is_dead_says_so(cluster: LocalCluster) -> None:
+    cluster.kill(0)
+    with pytest.raises(LocalClusterError, match="could not be armed"):
+        cluster.arm()
+
+
 def test_flushing_empties_one_node(cluster: LocalCluster) -> None:
     for index in range(2):
         cluster.client(index).set("key", "value")
