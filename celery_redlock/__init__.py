@@ -1,15 +1,15 @@
 """
 Celery tasks under a quorum lock with fencing tokens.
 
-`Redlock` and what belongs to it work without Celery; `RedlockTask` and `current_lease` load Celery
-when they are first asked for.
+`Redlock` and `Lease` work without Celery; only `RedlockTask` and `current_lease` load it. Each is
+loaded when it is first asked for, so that importing the package or its errors costs little.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from celery_redlock.core import Lease, Redlock
 from celery_redlock.errors import (
     ConfigurationError,
     DuplicateTask,
@@ -24,6 +24,7 @@ from celery_redlock.errors import (
 )
 
 if TYPE_CHECKING:
+    from celery_redlock.core import Lease, Redlock
     from celery_redlock.tasks import RedlockTask, current_lease
 
 __version__ = "0.1.0"
@@ -46,9 +47,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("RedlockTask", "current_lease"):
-        from celery_redlock import tasks
+_HOME = {
+    "Lease": "celery_redlock.core",
+    "Redlock": "celery_redlock.core",
+    "RedlockTask": "celery_redlock.tasks",
+    "current_lease": "celery_redlock.tasks",
+}
 
-        return getattr(tasks, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

@@ -58,6 +58,14 @@ class Attempt:
         return self.round.phase
 
     @property
+    def undecided(self) -> bool:
+        """Tell whether another attempt may well end otherwise although nothing has changed."""
+        return self.phase is Phase.SPLIT or (
+            self.phase is Phase.UNAVAILABLE
+            and any(isinstance(vote, Failed) and not vote.tried for vote in self.round.votes)
+        )
+
+    @property
     def granted(self) -> bool:
         """Tell whether the lock is ours."""
         return self.round.phase is Phase.GRANTED
@@ -101,7 +109,7 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
 def failure(attempt: Attempt, key: str, names: tuple[str, ...], waited: float) -> LockNotAcquired:
     """Return the error that says why an attempt was not granted."""
     round_ = attempt.round
-    after = f" after {waited:.3g} s" if waited else ""
+    after = f" within {waited:g} s" if waited else ""
     if round_.phase in (Phase.CONTENDED, Phase.SPLIT):
         holder = round_.holder()
         split = round_.phase is Phase.SPLIT

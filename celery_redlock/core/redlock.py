@@ -134,7 +134,6 @@ class Redlock:
         transport = self.transport
         attempt = attempt_once(transport, terms)
         if not attempt.granted:
-            begun = transport.now()
             patience = wait.total_seconds() if isinstance(wait, timedelta) else wait
             attempt = try_until_granted(
                 attempt,
@@ -146,7 +145,7 @@ class Redlock:
             )
             if not attempt.granted:
                 shown = ", ".join(names)
-                raise failure(attempt, shown, transport.names, transport.now() - begun)
+                raise failure(attempt, shown, transport.names, patience)
         lease = Lease(self, names, terms, attempt)
         if at_least_for:
             lease.keep(at_least_for)

@@ -19,15 +19,15 @@ from tenacity.wait import wait_base
 
 from celery_redlock.core.attempt import Attempt
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.protocol import Phase
 
 RetryPolicy = BaseRetrying | wait_base
 
 #: Full jitter, 10 ms doubling to 250 ms: contenders that met once must not meet again.
 DEFAULT_WAIT = wait_random_exponential(multiplier=0.01, max=0.25)
 
-#: A split vote proves nothing about a holder, so it is tried again for so long even at `wait=0`.
-SPLIT_BUDGET = 0.25
+#: A split vote proves nothing about a holder, so it is tried again for so long even at `wait=0`;
+#: so is a quorum that was missed while nodes were left out that had failed lately.
+UNDECIDED_BUDGET = 0.25
 
 
 def checked_policy(retry: RetryPolicy | None) -> RetryPolicy:
@@ -67,7 +67,7 @@ def try_until_granted(
 
     def left(state: RetryCallState) -> float:
         last = state.outcome.result() if state.outcome is not None else first
-        budget = max(wait, SPLIT_BUDGET) if last.phase is Phase.SPLIT else wait
+        budget = max(wait, UNDECIDED_BUDGET) if last.undecided else wait
         return begun + budget - now()
 
     class _Exhausted(stop_base):

@@ -75,9 +75,16 @@ class NotHeld:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The node gave no usable answer; the command may or may not have run there."""
+    """
+    The node gave no usable answer; the command may or may not have run there.
+
+    Attributes:
+        reason: why, in a few words.
+        tried: it was asked; otherwise it was left out because it had failed lately.
+    """
 
     reason: str
+    tried: bool = True
 
 
 Vote = Granted | Held | Quarantined | Acknowledged | NotHeld | Failed

@@ -55,6 +55,9 @@ class RedisChannel:
             return
         if idle:
             self._take_answers(0.0)
+        for index, link in enumerate(self._links):
+            if link is not None and link.overdue(now, self._patience):
+                self._catch_up(index, link, now)
         for index in self._connections.ensure(now):
             for command in self._health[index].collect(now):
                 self.post(command, (index,))
@@ -146,7 +149,8 @@ class RedisChannel:
             if link is None and entries[0].command.kind is Kind.RELEASE:
                 for entry in entries:
                     self._health[index].owe(now + self._transport.max_ttl, entry.command)
-            self._fail(index, self._health[index].reason or "not connected yet", now)
+            reason = self._health[index].reason or "not connected yet"
+            self._fail(index, Failed(reason, tried=needed), now)
 
     def _send(self, index: int, link: Link, data: bytes, entries: list[Pending]) -> bool:
         try:
@@ -183,7 +187,7 @@ class RedisChannel:
             except LinkBrokenError as exc:
                 self._connections.drop(index, str(exc))
                 if self._owing.pop(index, None):
-                    self._fail(index, str(exc), clock())
+                    self._fail(index, Failed(str(exc)), clock())
                 continue
             if self._health[index].reason is not None:
                 self._health[index].works()
@@ -213,8 +217,7 @@ class RedisChannel:
         if round_.vote(index, vote, now) is not self._open.get(round_):
             self._open.pop(round_, None)
 
-    def _fail(self, index: int, reason: str, now: float) -> None:
-        vote = Failed(reason)
+    def _fail(self, index: int, vote: Failed, now: float) -> None:
         for round_ in tuple(self._open):
             self._vote(round_, index, vote, now)
 
@@ -223,7 +226,7 @@ class RedisChannel:
         for index in self._owing:
             reason = _no_answer(timeout)
             self._health[index].failed(reason, now)
-            self._fail(index, reason, now)
+            self._fail(index, Failed(reason), now)
         self._connections.complete = False
 
 
@@ -231,7 +234,8 @@ def _pack(command: Command, nonce: bytes, *, in_full: bool = False) -> bytes:
     kind = command.kind
     head = ("EVAL", SOURCE[kind]) if in_full else ("EVALSHA", SHA[kind])
     words: Any = (*head, len(command.keys), *command.keys, nonce, *command.args)
-    return hiredis.pack_command(words)
+    packed: bytes = hiredis.pack_command(words)
+    return packed
 
 
 def _no_answer(seconds: float) -> str:

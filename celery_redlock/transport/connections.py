@@ -78,14 +78,15 @@ class Connections:
             elif link.overdue(now, patience):
                 complete = False
         self.complete = complete
-        if self._count() < self._transport.quorum:
+        if self._usable(now) < self._transport.quorum:
+            # A quorum needs them: nodes in their pause as well.
             for index, link in enumerate(self.links):
                 if link is None:
                     self._dial(index)
             deadline = now + self._patience()
             while (
-                self._dialing
-                and self._count() < self._transport.quorum
+                any(self.links[index] is None for index in self._dialing)
+                and self._usable(now) < self._transport.quorum
                 and (left := deadline - clock()) > 0
             ):
                 self._poller.poll(as_milliseconds(left))
@@ -153,8 +154,11 @@ class Connections:
                     os.close(fd)
             self._wake_read = self._wake_write = -1
 
-    def _count(self) -> int:
-        return sum(link is not None for link in self.links)
+    def _usable(self, now: float) -> int:
+        return sum(
+            link is not None and (health.reason is None or not health.paused(now))
+            for link, health in zip(self.links, self._transport.health, strict=True)
+        )
 
     def _patience(self) -> float:
         # A first connection may need a name look-up and a TLS handshake; later ones must not hold
