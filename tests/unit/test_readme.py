@@ -1,0 +1,58 @@
+"""What the README says about options, settings and the first example is what the code does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from celery import Celery
+
+from celery_redlock.tasks.options import OPTIONS, LockOptions
+from celery_redlock.tasks.settings import CHECKS, SPEAKING_CHECKS, RedlockSettings
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def table(name: str) -> dict[str, str]:
+    """Return the first two columns of a marked table."""
+    part = README.split(f"<!-- {name}: begin")[1].split(f"<!-- {name}: end")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", part, flags=re.MULTILINE)
+    return {row: default.strip("`") for row, default in rows}
+
+
+def test_the_options_table_names_every_option() -> None:
+    assert set(table("options")) == {f"lock_{name}" for name in OPTIONS}
+
+
+@pytest.mark.parametrize("field", fields(LockOptions), ids=lambda field: field.name)
+def test_the_options_table_gives_the_default(field) -> None:
+    assert table("options")[f"lock_{field.name}"] == str(field.default)
+
+
+def test_the_settings_table_names_every_setting() -> None:
+    assert set(table("settings")) == {f"redlock_{name}" for name in (*CHECKS, *SPEAKING_CHECKS)}
+
+
+@pytest.mark.parametrize("name", ["max_ttl", "key_prefix", "drift_factor", "node_timeout", "guard"])
+def test_the_settings_table_gives_the_default(name: str) -> None:
+    assert table("settings")[f"redlock_{name}"] == str(getattr(RedlockSettings(), name))
+
+
+def test_the_first_example_runs_as_it_stands() -> None:
+    example = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)[0]
+    written: list[tuple[int, int, int]] = []
+
+    def write_to_ledger(account_id: int, amount: int, fencing_token: int) -> None:
+        written.append((account_id, amount, fencing_token))
+
+    names: dict[str, object] = {"write_to_ledger": write_to_ledger, "__name__": "example"}
+    code = re.sub(r"redis://lock(\d):6379", r"memory://readme-\1", example)
+    exec(compile(code, "README.md", "exec"), names)
+    app = names["app"]
+    assert isinstance(app, Celery)
+    app.conf.task_always_eager = True
+    names["settle"].delay(7, amount=100).get()  # type: ignore[attr-defined]
+    assert [entry[:2] for entry in written] == [(7, 100)]
+    assert written[0][2] > 0
