@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -80,7 +79,6 @@ class Redlock:
             addresses, node_timeout=self.node_timeout, max_ttl=self.max_ttl
         )
         self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
-        self._pid = os.getpid()
         if len(addresses) == 1:
             _logger.info(
                 "One lock node (%s): its loss stops all locks, and its restart may allow two "
@@ -211,9 +209,8 @@ class Redlock:
 
     def close(self) -> None:
         """Release the leases that are still held, and close all connections. Idempotent."""
-        if self._pid == os.getpid():
-            for lease in tuple(self._leases):
-                lease.release()
+        for lease in tuple(self._leases):
+            lease.release()
         process_watchdog().stop_if_idle()
         self.transport.close()
 

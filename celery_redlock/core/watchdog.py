@@ -232,7 +232,8 @@ class Watchdog:
 
     def _reschedule(self, watch: Watch, *, granted: bool) -> None:
         lease = watch.lease
-        if not lease.is_valid:
+        # Asking for the loss reports one that nobody has noticed yet.
+        if lease.lost or not lease.is_valid:
             self.unwatch(lease)
         elif granted:
             watch.renew_at = lease.now() + lease.ttl / 3

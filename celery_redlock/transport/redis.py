@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections import deque
 from collections.abc import Sequence
 
@@ -47,10 +48,10 @@ class RedisTransport:
         self.health = [NodeHealth(node.name) for node in nodes]
         self._names = tuple(node.name for node in nodes)
         self._start_over()
+        _transports.add(self)
 
     def _start_over(self) -> None:
         self.dialing = _Attempts()
-        self._pid = os.getpid()
         self._closed = False
         self._run_ids: dict[int, str] = {}
         self._idle: deque[RedisChannel] = deque()
@@ -76,8 +77,6 @@ class RedisTransport:
 
     def checkout(self, *, native: bool = False) -> RedisChannel:
         """Borrow a channel; the one used last, so that a lease meets its own connections again."""
-        if self._pid != os.getpid():
-            self._forget_parent()
         try:
             return (self._idle_native if native else self._idle).pop()
         except IndexError:
@@ -126,8 +125,6 @@ class RedisTransport:
 
     def close(self) -> None:
         """Close all connections and wait for those that are being made."""
-        if self._pid != os.getpid():
-            self._forget_parent()
         with self._lock:
             self._closed = True
             channels = [*self._idle, *self._idle_native]
@@ -137,12 +134,24 @@ class RedisTransport:
             channel.close()
         self.dialing.wait_for_none()
 
-    def _forget_parent(self) -> None:
+    def forget_parent(self) -> None:
+        """Begin anew in a forked child: its connections are the parent's."""
         closed = self._closed
         for channel in (*self._idle, *self._idle_native):
             channel.abandon()
         self._start_over()
         self._closed = closed
+
+
+_transports: weakref.WeakSet[RedisTransport] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for transport in tuple(_transports):
+        transport.forget_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Attempts:
