@@ -101,7 +101,7 @@ def _tls_query(options: Any) -> dict[str, str] | None:
         elif name == "ssl_cert_reqs" and value in VERIFY.values():
             query[name] = value
         elif name == "ssl_check_hostname" and isinstance(value, bool):
-            query[name] = str(value).lower()
+            query[name] = str(value)
         elif name in TLS_FILES and isinstance(value, str):
             query[name] = value
         else:

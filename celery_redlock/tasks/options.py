@@ -90,11 +90,12 @@ def check_option(name: str, value: Any, label: str) -> Any:
         raise ConfigurationError(f"{label}={value!r} {exc}.") from None
 
 
-def unknown_name(name: str, known: Iterable[str]) -> str:
+def unknown_name(name: str, prefix: str, known: Iterable[str]) -> str:
     """Say that a name is unknown, with the name that was probably meant."""
-    known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"the names are: {', '.join(known)}."
+    # Compared without the prefix that all names share, which would make any two look alike.
+    close = difflib.get_close_matches(name.removeprefix(prefix), known := sorted(known), n=1)
+    choices = ", ".join(prefix + choice for choice in known)
+    hint = f"did you mean {prefix}{close[0]}?" if close else f"the names are: {choices}."
     return f"{name} is unknown; {hint}"
 
 
@@ -124,10 +125,9 @@ def _refuse_unknown(task: Any, subject: str) -> None:
         # RedlockTask's own methods, such as lock_holder, are not options.
         ours = module.partition(".")[0] == __name__.partition(".")[0]
         if name.startswith(PREFIX) and name not in known and not ours:
-            choices = [PREFIX + option for option in OPTIONS]
             raise ConfigurationError(
-                f"{subject}: {unknown_name(name, choices)} Names that start with {PREFIX} are kept "
-                "for options."
+                f"{subject}: {unknown_name(name, PREFIX, OPTIONS)} Names that start with {PREFIX} "
+                "are kept for options."
             )
 
 

@@ -120,8 +120,9 @@ def read_settings(app: Any) -> RedlockSettings:
 
 def _given(conf: Any) -> dict[str, Any]:
     """Collect the `redlock_*` settings; a namespace (`CELERY_REDLOCK_TTL`) is taken off."""
-    namespace = conf.prefix or ""
-    known = {_named(name) for name in (*KNOWN, *PUBLISH_ONLY)}
+    # The namespace is known once the configuration is loaded, which Celery puts off to first use.
+    namespace = conf.finalize().prefix or ""
+    known = {PREFIX + name for name in (*KNOWN, *PUBLISH_ONLY)}
     found = {}
     for key in [key for key in conf if isinstance(key, str)]:
         name = key.lower().removeprefix(namespace.lower())
@@ -135,10 +136,6 @@ def _given(conf: Any) -> dict[str, Any]:
                 wanted = _spelled(name, namespace)
                 raise ConfigurationError(f"setting {key}: write it as {wanted}.") from None
     return {name: value for name, value in found.items() if value is not None or name not in known}
-
-
-def _named(name: str) -> str:
-    return PREFIX + name
 
 
 def _spelled(name: str, namespace: str) -> str:
@@ -162,7 +159,7 @@ def _checked(given: Mapping[str, Any], app: Callable[[], Any]) -> RedlockSetting
         elif name == "dedupe":
             raise ConfigurationError(f"setting {label} is not in this version; remove it.")
         else:
-            raise ConfigurationError(f"setting {unknown_name(label, map(_named, KNOWN))}")
+            raise ConfigurationError(f"setting {unknown_name(label, PREFIX, KNOWN)}")
     settings = RedlockSettings(
         given_nodes=values.pop("nodes", ()), defaults=defaults, app=app, **values
     )
@@ -200,8 +197,7 @@ def _tasks(value: Any) -> dict[str, dict[str, Any]]:
         names = {f"lock_{name}": name for name in (*OPTIONS, *PUBLISH_ONLY)}
         for label in options:
             if label not in names:
-                known = [f"lock_{name}" for name in OPTIONS]
-                raise ConfigurationError(f"{where}: {unknown_name(str(label), known)}")
+                raise ConfigurationError(f"{where}: {unknown_name(str(label), 'lock_', OPTIONS)}")
         checked[pattern] = {
             names[label]: check_option(names[label], option, f"{where}[{label!r}]")
             for label, option in options.items()

@@ -1,0 +1,237 @@
+"""What a task's options come to, with real apps."""
+
+from __future__ import annotations
+
+import re
+import types
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import tenacity
+from celery import Celery, Task
+
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.options import LockOptions, resolve_options
+from celery_redlock.tasks.settings import read_settings
+
+
+def resolve(*, base: type = Task, conf: dict[str, Any] | None = None, **options: Any) -> Any:
+    app = Celery("options", broker="memory://", set_as_current=False)
+    app.conf.update(conf or {})
+
+    @app.task(name="bank.settle", base=base, shared=False, **options)
+    def settle(account_id):
+        pass
+
+    app.finalize()
+    return resolve_options(app.tasks["bank.settle"], read_settings(app))
+
+
+def refused(message: str, **options: Any) -> str:
+    with pytest.raises(ConfigurationError, match=re.escape(message)) as caught:
+        resolve(**options)
+    assert "bank.settle" in str(caught.value)
+    return str(caught.value)
+
+
+class Slow(Task):
+    abstract = True
+    lock_ttl = 11
+    lock_wait = 1
+
+
+def test_a_task_without_lock_options_does_not_lock() -> None:
+    assert resolve() is None
+
+
+def test_an_app_wide_default_alone_switches_nothing_on() -> None:
+    assert resolve(conf={"redlock_ttl": 20, "redlock_key": "everything"}) is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"lock_key": True},
+        {"lock_at_least_for": 0},
+        {"base": Slow},
+        {"conf": {"task_annotations": {"*": {"lock_key": True}}}},
+        {"conf": {"task_annotations": {"bank.settle": {"lock_key": True}}}},
+        {"conf": {"redlock_tasks": {"bank.*": {"lock_key": True}}}},
+    ],
+)
+def test_one_option_anywhere_on_the_task_switches_locking_on(arguments: dict[str, Any]) -> None:
+    assert resolve(**arguments) is not None
+
+
+def test_the_defaults_are_those_of_the_documentation() -> None:
+    assert resolve(lock_key=True) == LockOptions(
+        key=True,
+        mode="while_executing",
+        ttl=30.0,
+        wait=0.5,
+        retry=None,
+        on_conflict="requeue",
+        skip_result=None,
+        give_up_after=3600.0,
+        on_unavailable="requeue",
+        on_lost="interrupt",
+        max_hold=86400.0,
+        at_least_for=0.0,
+    )
+
+
+LAYERS = [
+    ("setting", {"conf": {"redlock_ttl": 10}}, 10),
+    ("pattern", {"conf": {"redlock_tasks": {"bank.*": {"lock_ttl": 10.5}}}}, 10.5),
+    ("class", {"base": Slow}, 11),
+    ("decorator", {"lock_ttl": 12}, 12),
+    ("named annotation", {"annotations": {"bank.settle": {"lock_ttl": 13}}}, 13),
+    ("* annotation", {"annotations": {"*": {"lock_ttl": 14}}}, 14),
+]
+
+
+@pytest.mark.parametrize("count", range(1, len(LAYERS) + 1))
+def test_each_layer_goes_before_all_earlier_ones(count: int) -> None:
+    arguments: dict[str, Any] = {}
+    conf: dict[str, Any] = {}
+    annotations: dict[str, Any] = {}
+    for _, layer, _ in LAYERS[:count]:
+        conf |= layer.get("conf", {})
+        annotations |= layer.get("annotations", {})
+        arguments |= {n: v for n, v in layer.items() if n in ("base", "lock_ttl")}
+    if annotations:
+        conf["task_annotations"] = annotations
+    # Something on the task itself, so that the setting has a task to apply to.
+    options = resolve(conf=conf, lock_max_hold=1000, **arguments)
+    assert options.ttl == LAYERS[count - 1][2]
+
+
+def test_layers_that_say_different_things_add_up() -> None:
+    options = resolve(base=Slow, lock_max_hold=99, conf={"redlock_give_up_after": 77})
+    assert (options.ttl, options.wait, options.max_hold, options.give_up_after) == (11, 1, 99, 77)
+
+
+def test_none_means_not_said_here() -> None:
+    assert resolve(lock_ttl=None) is None
+    assert resolve(base=Slow, lock_ttl=None, conf={"redlock_ttl": 20}).ttl == 20
+
+
+def test_a_tasks_own_name_goes_before_a_pattern_and_the_first_pattern_before_later_ones() -> None:
+    patterns = {"bank.*": {"lock_ttl": 5}, "*": {"lock_ttl": 6}}
+    assert resolve(conf={"redlock_tasks": patterns}).ttl == 5
+    assert resolve(conf={"redlock_tasks": {**patterns, "bank.settle": {"lock_ttl": 7}}}).ttl == 7
+
+
+def test_a_small_max_ttl_lowers_the_default_ttl() -> None:
+    assert resolve(lock_key=True, conf={"redlock_max_ttl": 5}).ttl == 5
+
+
+def test_durations_may_be_timedeltas() -> None:
+    assert resolve(lock_ttl=timedelta(seconds=7)).ttl == 7.0
+
+
+def test_functions_are_not_bound_to_the_task() -> None:
+    def decide(error):
+        pass
+
+    options = resolve(lock_on_conflict=decide, lock_on_lost=decide, lock_key=decide)
+    assert options.on_conflict is options.on_lost is options.key is decide
+
+
+def test_a_static_method_of_the_class_is_the_function() -> None:
+    class Keyed(Task):
+        @staticmethod
+        def lock_key(account_id):
+            return f"account:{account_id}"
+
+    assert isinstance(resolve(base=Keyed).key, types.FunctionType)
+
+
+@pytest.mark.parametrize(
+    "retry", [tenacity.wait_fixed(1), tenacity.Retrying(stop=tenacity.stop_after_delay(3))]
+)
+def test_retry_is_a_tenacity_wait_or_a_whole_policy(retry: Any) -> None:
+    assert resolve(lock_retry=retry).retry is retry
+
+
+def test_a_task_class_resolves_as_its_instance_does() -> None:
+    app = Celery("options", broker="memory://", set_as_current=False)
+
+    class Settle(Slow):
+        name = "bank.settle"
+
+    task = app.register_task(Settle())
+    settings = read_settings(app)
+    assert resolve_options(type(task), settings) == resolve_options(task, settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lock_tll": 3}, "lock_tll is unknown; did you mean lock_ttl?"),
+        ({"lock_frobnicate": 3}, "lock_frobnicate is unknown; the names are: lock_at_least_for"),
+        ({"lock_ttl": "30"}, "lock_ttl='30' is not a duration"),
+        ({"lock_ttl": True}, "lock_ttl=True is not a duration"),
+        ({"lock_ttl": 0.1}, "lock_ttl=0.1 is out of range; give at least 0.2 seconds"),
+        ({"lock_ttl": float("inf")}, "lock_ttl=inf is out of range"),
+        ({"lock_ttl": 61}, "lock_ttl=61 is above redlock_max_ttl=60"),
+        ({"lock_wait": -1}, "lock_wait=-1 is out of range"),
+        ({"lock_wait": 9, "lock_give_up_after": 8}, "lock_wait=9 is above lock_give_up_after=8"),
+        ({"lock_max_hold": 9}, "lock_max_hold=9 is below lock_ttl=30"),
+        (
+            {"lock_at_least_for": 99, "lock_max_hold": 98},
+            "lock_at_least_for=99 is above lock_max_hold=98",
+        ),
+        ({"lock_skip_result": 1}, "lock_on_conflict='requeue' never skips"),
+        ({"lock_on_conflict": "ignore"}, "lock_on_conflict='ignore' is not a choice here"),
+        ({"lock_on_conflict": "replace"}, "belongs to the publish-time modes"),
+        ({"lock_on_unavailable": "skip"}, "lock_on_unavailable='skip' is not a choice here"),
+        ({"lock_on_lost": "panic"}, "lock_on_lost='panic' is not a choice here"),
+        ({"lock_mode": "until_executed"}, "not in this version; use 'while_executing'"),
+        ({"lock_mode": "while_queued"}, "lock_mode='while_queued' is not a choice here"),
+        ({"lock_retry": 3}, "lock_retry=3 is not a retry policy"),
+        ({"lock_retry": tenacity.AsyncRetrying()}, "is not a retry policy"),
+        ({"lock_key": False}, "lock_key=False is not a key"),
+        ({"lock_key": []}, "lock_key=[] is not a key"),
+        ({"lock_key": ["a", 1]}, "lock_key=['a', 1] is not a key"),
+        ({"lock_queue_ttl": 9}, "lock_queue_ttl belongs to the publish-time modes"),
+        ({"lock_publish_grace": 9}, "lock_publish_grace belongs to the publish-time modes"),
+        ({"lock_window": 9}, "lock_window belongs to the publish-time modes"),
+        ({"lock_dedupe_window": 9}, "lock_dedupe_window belongs to the publish-time modes"),
+    ],
+)
+def test_an_option_that_cannot_work_is_refused(options: dict[str, Any], message: str) -> None:
+    assert refused(message, **options).startswith("task 'bank.settle': ")
+
+
+def test_an_unknown_option_in_an_annotation_is_refused() -> None:
+    conf = {"task_annotations": {"*": {"lock_tll": 3}}}
+    refused("lock_tll is unknown; did you mean lock_ttl?", conf=conf)
+
+
+def test_an_unknown_option_of_a_base_class_is_refused() -> None:
+    class Misspelt(Task):
+        lock_keys = "account:{account_id}"
+
+    refused("lock_keys is unknown; did you mean lock_key?", base=Misspelt)
+
+
+def test_our_own_methods_are_not_options() -> None:
+    base = type(
+        "Ours", (Task,), {"lock_holder": lambda self: None, "__module__": "celery_redlock.x"}
+    )
+    assert resolve(base=base, lock_ttl=3).ttl == 3
+
+
+def test_a_skip_result_goes_with_skipping_and_with_a_function() -> None:
+    assert resolve(lock_on_conflict="skip", lock_skip_result=1).skip_result == 1
+    assert resolve(lock_on_conflict=lambda: None, lock_skip_result=1).skip_result == 1
+
+
+def test_an_app_wide_skip_result_leaves_other_tasks_alone() -> None:
+    assert resolve(lock_key=True, conf={"redlock_skip_result": 1}).skip_result == 1
+
+
+def test_a_default_wait_is_no_contradiction() -> None:
+    assert resolve(lock_give_up_after=0).give_up_after == 0
