@@ -99,8 +99,10 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
             channel.post(release(terms.keys, owner, 0))
     except BaseException:
         # A time limit or Ctrl-C in the middle leaves the channel in an unknown state.
-        channel.post(release(terms.keys, owner, 0))
-        transport.discard(channel)
+        try:
+            channel.post(release(terms.keys, owner, 0))
+        finally:
+            transport.discard(channel)
         raise
     transport.checkin(channel)
     return Attempt(owner, round_, channel)

@@ -11,6 +11,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from celery_redlock.core.attempt import Attempt, Terms
+from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.errors import LeaseLost, QuorumUnavailable
 from celery_redlock.protocol import (
     Command,
@@ -133,9 +134,9 @@ class Lease:
         self.check()
         if ttl is not None:
             self.ttl = self._client.checked_ttl(ttl)
-        channel = self._transport.checkout()
+        channel = self._transport.checkout(native=process_watchdog().runs_here())
         try:
-            channel.prepare()
+            channel.prepare(self.expires_in)
             command, round_ = self.extension()
             channel.exchange([(command, round_)], min(self._terms.patience, self.expires_in))
             self.settle_extension(round_, channel)
@@ -178,28 +179,34 @@ class Lease:
     def _release(self) -> bool:
         if self._pid != os.getpid():
             return False
-        self._client.unwatch(self)
+        watchdog = process_watchdog()
+        watchdog.unwatch(self)
         with self._lock:
             if self._state is _State.RELEASED:
                 return False
             held = self._state is _State.HELD and self._trusted_until > self._transport.now()
             self._state = _State.RELEASED
         keep = milliseconds(max(0.0, self._keep_until - self._transport.now()))
+        if keep:
+            # An extension that arrives after it would lengthen what is left of the hold.
+            watchdog.wait_for_renewal(self, self._terms.patience)
         command = release(self._terms.keys, self.owner, self.fencing_token, keep)
         round_ = ReleaseRound(len(self._transport.names))
-        channel = self._transport.checkout()
+        channel = self._transport.checkout(native=watchdog.runs_here())
         try:
             channel.prepare()
             channel.exchange([(command, round_)], self._terms.patience)
         except BaseException:
-            self._transport.discard(channel)
+            # A time limit or Ctrl-C in the middle: not every node may have been told.
+            try:
+                channel.post(command)
+            finally:
+                self._transport.discard(channel)
             raise
         self._transport.checkin(channel)
         for used in self._channels:
             if used is not channel:
-                unsettled = used.unsettled()
-                if unsettled:
-                    self._transport.settle(used, command, tuple(unsettled))
+                self._transport.settle(used, command)
         self._client.forget(self)
         return held and round_.phase is Phase.GRANTED
 
@@ -223,12 +230,12 @@ class Lease:
             return
         with self._lock:
             old_trust = self._trusted_until
-            if self._state is not _State.HELD:
+            # Whoever has looked since the old deadline has found it lost, and lost it stays.
+            if self._state is not _State.HELD or self._transport.now() >= old_trust:
                 return
             self._trusted_until = max(old_trust, round_.trusted_until)
-            # Under the lock that release takes first: a heal never follows a release. Only before
-            # the old deadline, so that it never outlives a lease that ended meanwhile.
-            if round_.missing and self._transport.now() < old_trust:
+            # Under the lock that release takes first: a heal never follows a release.
+            if round_.missing:
                 command = heal(
                     self._terms.keys, self.owner, milliseconds(self.ttl), self.fencing_token
                 )

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Self
 
@@ -109,7 +109,7 @@ class Redlock:
         wait: float | timedelta = 0.0,
         retry: RetryPolicy | None = None,
         label: str = "",
-        at_least_for: float = 0.0,
+        at_least_for: float | timedelta = 0.0,
     ) -> Lease:
         """
         Take a lock, or several at once, for `ttl` seconds. It is not renewed by itself.
@@ -127,12 +127,13 @@ class Redlock:
             QuorumUnavailable: too few nodes answered.
             LockKeyError: the key cannot be used.
         """
-        names = (key,) if isinstance(key, str) else tuple(key)
+        names = _names(key)
         terms = self._terms(names, self.ttl if ttl is None else self.checked_ttl(ttl), label)
         transport = self.transport
+        patience = _seconds("wait", wait) if wait else 0.0
+        hold = _seconds("at_least_for", at_least_for) if at_least_for else 0.0
         attempt = attempt_once(transport, terms)
         if not attempt.granted:
-            patience = wait.total_seconds() if isinstance(wait, timedelta) else wait
             attempt = try_until_granted(
                 attempt,
                 lambda: attempt_once(transport, terms),
@@ -145,8 +146,8 @@ class Redlock:
                 shown = ", ".join(names)
                 raise failure(attempt, shown, transport.names, patience)
         lease = Lease(self, names, terms, attempt)
-        if at_least_for:
-            lease.keep(at_least_for)
+        if hold:
+            lease.keep(hold)
         self._leases.add(lease)
         return lease
 
@@ -161,7 +162,7 @@ class Redlock:
         label: str = "",
         on_lost: Callable[[Lease], None] | None = None,
         max_hold: float = MAX_HOLD,
-        at_least_for: float = 0.0,
+        at_least_for: float | timedelta = 0.0,
     ) -> Iterator[Lease]:
         """
         Hold a lock for a block; the watchdog renews it until the block ends.
@@ -209,10 +210,16 @@ class Redlock:
 
     def close(self) -> None:
         """Release the leases that are still held, and close all connections. Idempotent."""
-        for lease in tuple(self._leases):
+        for lease in self._unreleased():
             lease.release()
         process_watchdog().stop_if_idle()
         self.transport.close()
+
+    def _unreleased(self) -> list[Lease]:
+        while True:
+            # Other threads may take locks meanwhile, which a set in iteration does not bear.
+            with contextlib.suppress(RuntimeError):
+                return list(self._leases)
 
     def checked_ttl(self, ttl: float | timedelta) -> float:
         """Return a lease length in seconds, or raise `ConfigurationError`."""
@@ -227,12 +234,18 @@ class Redlock:
 
     def _terms(self, names: tuple[str, ...], ttl: float, label: str) -> Terms:
         prefix = self.key_prefix
-        if len(names) == 1:
-            keys: tuple[str, ...] = (validate_key(prefix + names[0]),)
-        elif names:
-            keys = tuple(dict.fromkeys(validate_key(prefix + name) for name in names))
-        else:
-            raise LockKeyError("No lock key is given. Name one key or several.")
+        try:
+            if len(names) == 1:
+                keys: tuple[str, ...] = (validate_key(prefix + names[0]),)
+            else:
+                keys = tuple(dict.fromkeys(validate_key(prefix + name) for name in names))
+        except TypeError:
+            wrong = next(name for name in names if not isinstance(name, str))
+            raise LockKeyError(
+                f"A lock key is a str, not {type(wrong).__name__}: {wrong!r}."
+            ) from None
+        if not all(names):
+            raise LockKeyError("A lock key cannot be empty. Name one key or several.")
         return Terms(
             keys=keys,
             ttl=ttl,
@@ -241,6 +254,14 @@ class Redlock:
             patience=min(self.node_timeout, ttl / 3),
             quarantine_ms=milliseconds(self.max_ttl) if self.guard else 0,
         )
+
+
+def _names(key: str | Sequence[str]) -> tuple[str, ...]:
+    if isinstance(key, str):
+        return (key,)
+    if isinstance(key, bytes) or not isinstance(key, Iterable):
+        raise LockKeyError(f"A lock key is a str or several, not {type(key).__name__}: {key!r}.")
+    return tuple(key)
 
 
 def _seconds(name: str, value: float | timedelta) -> float:

@@ -11,12 +11,17 @@ import logging
 import os
 import random
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from celery_redlock.protocol import Phase
 from celery_redlock.transport.poller import READ, as_milliseconds, new_poller
-from celery_redlock.transport.primitives import native_lock, start_native_thread
+from celery_redlock.transport.primitives import (
+    close_greenlet_hub,
+    native_lock,
+    original,
+    start_native_thread,
+)
 
 if TYPE_CHECKING:
     from celery_redlock.core.lease import Lease
@@ -29,6 +34,9 @@ _BATCH = 100
 
 #: Leases that are due within this time are renewed together.
 _TOGETHER = 0.01
+
+#: Watches of released leases that may wait in the heap for their time, beside as many live ones.
+_MOST_STALE = 100
 
 #: The thread ends when it has had nothing to watch for so long.
 _IDLE = 10.0
@@ -56,6 +64,31 @@ class Watch:
         return min(self.renew_at, self.lose_at, self.until)
 
 
+class _Thread:
+    """One run of the watchdog's thread, and the pipe that wakes it."""
+
+    __slots__ = ("_ends", "ident", "reader")
+
+    def __init__(self) -> None:
+        self.ident: int | None = None
+        self._ends = list(os.pipe())
+        for fd in self._ends:
+            os.set_blocking(fd, False)
+        self.reader = self._ends[0]
+
+    def wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._ends[1], b"!")
+
+    def hush(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.reader, 4096)
+
+    def close(self) -> None:
+        while self._ends:
+            os.close(self._ends.pop())
+
+
 class Watchdog:
     """
     Renews leases at a third of their TTL until they are unwatched.
@@ -67,83 +100,103 @@ class Watchdog:
     """
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
         self._lock = native_lock()
         self._watches: dict[Lease, Watch] = {}
         self._heap: list[tuple[float, int, Watch]] = []
+        self._renewing: list[Watch] = []
         self._sequence = itertools.count()
-        self._running = False
+        self._thread: _Thread | None = None
         self._stopping = False
         self._wakes_at = 0.0
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
+        self._get_ident = original("_thread", "get_ident")
+        self._sleep = original("time", "sleep")
 
     def watch(self, lease: Lease, max_hold: float) -> None:
         """Renew `lease` until `unwatch`, for at most `max_hold` seconds."""
         watch = Watch(lease, max_hold)
         with self._lock:
             self._watches[lease] = watch
+            if len(self._heap) > _MOST_STALE + 2 * len(self._watches):
+                self._heap = [entry for entry in self._heap if self._is_live(entry[2])]
+                heapq.heapify(self._heap)
             self._push(watch)
-            start = not self._running
-            self._running = True
-            wake = not start and watch.due < self._wakes_at
-        if start:
-            try:
-                start_native_thread(self._run)
-            except BaseException:
-                self._running = False
-                raise
-        elif wake:
-            self._wake()
+            if self._thread is None:
+                self._start()
+            elif watch.due < self._wakes_at:
+                self._thread.wake()
 
     def unwatch(self, lease: Lease) -> None:
-        """Stop renewing `lease`."""
+        """Stop renewing `lease`. A renewal that has been sent may still be under way."""
         with self._lock:
             self._watches.pop(lease, None)
+
+    def wait_for_renewal(self, lease: Lease, limit: float) -> None:
+        """Let a renewal of `lease` that is under way end, for `limit` seconds at most."""
+        deadline = lease.now() + limit
+        while not self.runs_here() and lease.now() < deadline:
+            if all(watch.lease is not lease for watch in self._renewing):
+                return
+            time.sleep(0.001)
+
+    def runs_here(self) -> bool:
+        """Tell whether the caller is the watchdog's thread, in a callback."""
+        thread = self._thread
+        return thread is not None and thread.ident == self._get_ident()
 
     def stop_if_idle(self) -> None:
         """End the thread, and wait for its end, unless it has leases to renew."""
         with self._lock:
-            if self._watches or not self._running:
+            thread = self._thread
+            if self._watches or thread is None:
                 return
             self._stopping = True
-        self._wake()
-        while self._running and self._stopping:
+            thread.wake()
+        while self._thread is thread and self._stopping and not self.runs_here():
             time.sleep(0.001)
 
     def abandon(self) -> None:
         """Close what a forked child inherited of its parent's watchdog."""
-        for fd in (self._wake_read, self._wake_write):
-            with contextlib.suppress(OSError):
-                os.close(fd)
+        if self._thread is not None:
+            self._thread.close()
+
+    def _start(self) -> None:
+        self._thread = thread = _Thread()
+        try:
+            start_native_thread(partial(self._run, thread))
+        except BaseException:
+            # If an exception from a signal came when it had begun, it finds itself dismissed.
+            self._thread = None
+            raise
 
     def _push(self, watch: Watch) -> None:
         heapq.heappush(self._heap, (watch.due, next(self._sequence), watch))
 
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._wake_write, b"!")
+    def _is_live(self, watch: Watch) -> bool:
+        return self._watches.get(watch.lease) is watch
 
-    def _run(self) -> None:
+    def _run(self, thread: _Thread) -> None:
+        thread.ident = self._get_ident()
         poller = new_poller(native=True)
-        poller.register(self._wake_read, READ)
-        while True:
-            try:
-                if self._rest(poller):
-                    return
-                for transport, watches in self._take_due():
+        poller.register(thread.reader, READ)
+        while not self._rest(thread, poller):
+            for transport, watches in self._take_due():
+                try:
                     self._renew(transport, watches)
-            except BaseException:
-                # Whatever it was, the other leases still need their renewals.
-                _logger.exception("The lock watchdog failed in a round and goes on")
-                time.sleep(0.01)
+                except BaseException:
+                    # Whatever it was, the other leases still need their renewals.
+                    _logger.exception("The lock watchdog failed in a round and goes on")
+                    self._sleep(0.01)
+        # A callback may have waited in patched code.
+        close_greenlet_hub()
 
-    def _rest(self, poller: object) -> bool:
+    def _rest(self, thread: _Thread, poller: Any) -> bool:
         """Sleep until something is due; return True when the thread shall end."""
         idle_since: float | None = None
         while True:
             with self._lock:
+                if self._thread is not thread:
+                    thread.close()
+                    return True
                 self._forget_unwatched()
                 if self._heap:
                     idle_since = None
@@ -155,20 +208,21 @@ class Watchdog:
                     left = idle_since + _IDLE - now
                     self._wakes_at = float("inf")
                     if left <= 0 or self._stopping:
-                        self._running = self._stopping = False
+                        self._thread = None
+                        self._stopping = False
+                        thread.close()
                         return True
                 self._stopping = False
             if left <= 0:
                 return False
-            poller.poll(as_milliseconds(left))  # type: ignore[attr-defined]
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._wake_read, 4096)
+            poller.poll(as_milliseconds(left))
+            thread.hush()
 
     def _forget_unwatched(self) -> None:
-        while self._heap and self._watches.get(self._heap[0][2].lease) is not self._heap[0][2]:
+        while self._heap and not self._is_live(self._heap[0][2]):
             heapq.heappop(self._heap)
 
-    def _take_due(self) -> Iterator[tuple[Transport, list[Watch]]]:
+    def _take_due(self) -> list[tuple[Transport, list[Watch]]]:
         due: dict[int, tuple[Transport, list[Watch]]] = {}
         with self._lock:
             while self._heap:
@@ -176,22 +230,28 @@ class Watchdog:
                 if self._heap[0][0] > watch.lease.now() + _TOGETHER:
                     break
                 heapq.heappop(self._heap)
-                if self._watches.get(watch.lease) is watch:
+                if self._is_live(watch):
                     transport = watch.lease.transport
                     due.setdefault(id(transport), (transport, []))[1].append(watch)
-        for transport, watches in due.values():
-            for batch in _chunks(watches):
-                yield transport, batch
+        return [
+            (transport, watches[start : start + _BATCH])
+            for transport, watches in due.values()
+            for start in range(0, len(watches), _BATCH)
+        ]
 
     def _renew(self, transport: Transport, watches: list[Watch]) -> None:
+        with self._lock:
+            # Earlier batches took their time; what has been released meanwhile is not renewed.
+            self._renewing = watches = [watch for watch in watches if self._is_live(watch)]
         try:
             alive = [watch for watch in watches if not self._ended(watch)]
             if alive:
                 self._extend(transport, alive)
         finally:
             with self._lock:
+                self._renewing = []
                 for watch in watches:
-                    if self._watches.get(watch.lease) is watch:
+                    if self._is_live(watch):
                         self._push(watch)
 
     def _ended(self, watch: Watch) -> bool:
@@ -210,9 +270,9 @@ class Watchdog:
     def _extend(self, transport: Transport, watches: list[Watch]) -> None:
         channel = transport.checkout(native=True)
         try:
-            channel.prepare()
-            batch = [watch.lease.extension() for watch in watches]
             # No wait may run past the instant at which any lease has to be reported.
+            channel.prepare(max(0.0, self._next_loss() - transport.now()))
+            batch = [watch.lease.extension() for watch in watches]
             left = max(0.001, self._next_loss() - transport.now())
             patience = min(watch.lease.patience for watch in watches)
             channel.exchange(batch, min(patience, left), linger=min(patience, left))
@@ -242,27 +302,18 @@ class Watchdog:
             watch.renew_at = lease.now() + pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
 
 
-def _chunks(watches: list[Watch]) -> Iterator[list[Watch]]:
-    for start in range(0, len(watches), _BATCH):
-        yield watches[start : start + _BATCH]
-
-
-_watchdog: Watchdog | None = None
+_watchdog = Watchdog()
 
 
 def process_watchdog() -> Watchdog:
     """Return this process's watchdog; a forked child has its own, with nothing to watch."""
-    global _watchdog  # one thread for a process is the point
-    if _watchdog is None:
-        _watchdog = Watchdog()
     return _watchdog
 
 
 def _after_fork() -> None:
-    global _watchdog
-    if _watchdog is not None:
-        _watchdog.abandon()
-        _watchdog = None
+    global _watchdog  # one thread for a process is the point
+    _watchdog.abandon()
+    _watchdog = Watchdog()
 
 
 os.register_at_fork(after_in_child=_after_fork)

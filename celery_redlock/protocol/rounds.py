@@ -53,7 +53,7 @@ class Round:
     What all rounds share: the votes, the quorum and the phase.
 
     Attributes:
-        votes: the latest vote of each node, None where none came.
+        votes: each node's vote on the latest command, None where none came.
         needed: size of a quorum.
     """
 
@@ -72,6 +72,8 @@ class Round:
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
         """
         Count one node's answer and return the phase after it.
+
+        A node has one vote on each command; whatever else is said in its name changes nothing.
 
         Args:
             node: position of the node.
@@ -118,6 +120,8 @@ class AcquireRound(Round):
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
         """Count one node's answer and return the phase after it."""
         if self._phase is Phase.VOTING:
+            if self.votes[node] is not None:
+                return self._phase
             self.votes[node] = vote
             if type(vote) is Granted:
                 self._granted += 1
@@ -131,7 +135,7 @@ class AcquireRound(Round):
                 self._lost += 1
             return self._without_quorum()
         if self._phase is Phase.RAISING:
-            return self._second_vote(vote, now)
+            return self._second_vote(node, vote, now)
         return self._phase
 
     def _first_quorum(self, now: float) -> Phase:
@@ -144,9 +148,13 @@ class AcquireRound(Round):
         if self._exact >= self.needed:
             return self._enter(Phase.GRANTED)
         self._granted = self._lost = 0
+        self.votes = [None] * len(self.votes)
         return self._enter(Phase.RAISING)
 
-    def _second_vote(self, vote: Vote, now: float) -> Phase:
+    def _second_vote(self, node: int, vote: Vote, now: float) -> Phase:
+        if self.votes[node] is not None:
+            return self._phase
+        self.votes[node] = vote
         if type(vote) is Acknowledged:
             self._granted += 1
             if self._granted >= self.needed:
@@ -223,6 +231,8 @@ class ExtendRound(Round):
 
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
         """Count one node's answer and return the phase after it."""
+        if self.votes[node] is not None:
+            return self._phase
         self.votes[node] = vote
         if type(vote) is NotHeld and vote.missing:
             self.missing.append(node)
@@ -256,9 +266,9 @@ class ReleaseRound(Round):
 
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
         """Count one node's answer and return the phase after it."""
-        self.votes[node] = vote
-        if self._phase is not Phase.VOTING:
+        if self._phase is not Phase.VOTING or self.votes[node] is not None:
             return self._phase
+        self.votes[node] = vote
         if type(vote) is Acknowledged:
             self._released += 1
             return self._enter(Phase.GRANTED) if self._released >= self.needed else self._phase

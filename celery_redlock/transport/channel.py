@@ -5,6 +5,7 @@ One conversation with all Redis nodes: said to all at once, answers taken as the
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +16,12 @@ from celery_redlock.protocol.commands import read_reply
 from celery_redlock.protocol.scripts import SHA, SOURCE
 from celery_redlock.transport.clock import now as clock
 from celery_redlock.transport.connections import Connections
-from celery_redlock.transport.link import Link, LinkBrokenError, Pending
+from celery_redlock.transport.link import SETTING, Link, LinkBrokenError, Pending
 
 if TYPE_CHECKING:
     from celery_redlock.transport.redis import RedisTransport
 
 _nonces = itertools.count(1)
-
-#: Commands after which a key of ours may exist on a node that has not answered.
-_SETTING = (Kind.ACQUIRE, Kind.HEAL)
 
 #: A connection that was idle for longer is looked at before it is trusted with an attempt.
 _IDLE = 1.0
@@ -34,7 +32,7 @@ class RedisChannel:
 
     def __init__(self, transport: RedisTransport, *, native: bool) -> None:
         self.native = native
-        self.afterwards: list[tuple[Command, Sequence[int]]] = []
+        self.afterwards: list[Command] = []
         self._transport = transport
         self._health = transport.health
         self._patience = transport.node_timeout
@@ -47,7 +45,7 @@ class RedisChannel:
         self._open: dict[Round, Phase] = {}
         self._owing: dict[int, int] = {}
 
-    def prepare(self) -> None:
+    def prepare(self, limit: float = math.inf) -> None:
         """Wait, within bounds, until a quorum of nodes can be spoken to."""
         now = clock()
         idle = now - self._used_at >= _IDLE
@@ -58,7 +56,7 @@ class RedisChannel:
         for index, link in enumerate(self._links):
             if link is not None and link.overdue(now, self._patience):
                 self._catch_up(index, link, now)
-        for index in self._connections.ensure(now):
+        for index in self._connections.ensure(now, limit):
             for command in self._health[index].collect(now):
                 self.post(command, (index,))
         self._used_at = clock()
@@ -87,6 +85,8 @@ class RedisChannel:
             deadline = min(deadline, clock() + linger)
             while self._owing and (left := deadline - clock()) > 0:
                 self._take_answers(left)
+        # What is still owed is a leftover from now on: it counts for nothing and is not said again.
+        self._owing = {}
 
     def post(self, command: Command, nodes: Sequence[int] | None = None) -> None:
         """Say a command without waiting; where there is no connection, when there is one."""
@@ -96,16 +96,20 @@ class RedisChannel:
         entry = Pending(nonce, command, None, 0, now)
         for index in range(len(self._links)) if nodes is None else nodes:
             link = self._links[index]
-            if link is None or not self._send(index, link, data, [entry]):
-                self._health[index].owe(now + self._transport.max_ttl, command)
+            if link is None or link.refuses(command):
+                self._owe(index, command, now)
+            else:
+                self._send(index, link, data, [entry])
 
-    def unsettled(self) -> frozenset[int]:
-        """Return the nodes where a key may yet be set by something said on this channel."""
-        return frozenset(
+    def settle(self, command: Command) -> None:
+        """Say a command where a key may yet be set by something said on this channel."""
+        unsettled = [
             index
             for index, link in enumerate(self._links)
-            if link is not None and any(entry.command.kind in _SETTING for entry in link.pending)
-        )
+            if link is not None and any(entry.command.kind in SETTING for entry in link.pending)
+        ]
+        if unsettled:
+            self.post(command, unsettled)
 
     def close(self) -> None:
         """Close the connections."""
@@ -137,20 +141,22 @@ class RedisChannel:
     ) -> None:
         needed = len(self._owing) < self._transport.quorum
         # Whatever does not set keys is said to a node that does not answer, too: it may hold ours.
-        harmless = all(entry.command.kind not in _SETTING for entry in entries)
+        harmless = all(entry.command.kind not in SETTING for entry in entries)
         for index in left_out:
             link = self._links[index]
-            sent = (
-                link is not None and (needed or harmless) and self._send(index, link, data, entries)
-            )
-            if sent and needed:
+            if link is None or any(link.refuses(entry.command) for entry in entries):
+                for entry in entries:
+                    self._owe(index, entry.command, now)
+            elif (needed or harmless) and self._send(index, link, data, entries) and needed:
                 self._owing[index] = len(entries)
                 continue
-            if link is None and entries[0].command.kind is Kind.RELEASE:
-                for entry in entries:
-                    self._health[index].owe(now + self._transport.max_ttl, entry.command)
             reason = self._health[index].reason or "not connected yet"
             self._fail(index, Failed(reason, tried=needed), now)
+
+    def _owe(self, index: int, command: Command, now: float) -> None:
+        # Only what undoes may be said late: a key that is set after its lease has ended stays.
+        if command.kind is Kind.RELEASE:
+            self._health[index].owe(now + self._transport.max_ttl, command)
 
     def _send(self, index: int, link: Link, data: bytes, entries: list[Pending]) -> bool:
         try:
@@ -214,7 +220,10 @@ class RedisChannel:
         self._vote(pending.round, index, vote, clock())
 
     def _vote(self, round_: Round, index: int, vote: Any, now: float) -> None:
-        if round_.vote(index, vote, now) is not self._open.get(round_):
+        awaited = self._open.get(round_)
+        if awaited is None and round_.phase is Phase.RAISING:
+            return  # a vote on the first command, when the second is what has to be said next
+        if round_.vote(index, vote, now) is not awaited:
             self._open.pop(round_, None)
 
     def _fail(self, index: int, vote: Failed, now: float) -> None:

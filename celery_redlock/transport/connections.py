@@ -24,7 +24,7 @@ from celery_redlock.transport.primitives import (
 )
 
 if TYPE_CHECKING:
-    from celery_redlock.transport.redis import RedisTransport
+    from celery_redlock.transport.redis import DialAttempts, RedisTransport
 
 #: A node that has been silent for so long may be gone for good behind a dead connection.
 _SILENT = 2.0
@@ -47,6 +47,7 @@ class Connections:
         self.complete = False
         self._transport = transport
         self._native = native
+        self._pipe: list[int] = []
         self._poller = new_poller(native=native)
         self._index_of: dict[int, int] = {}
         self._arrived: deque[tuple[int, Link | None, str]] = deque()
@@ -54,14 +55,21 @@ class Connections:
         self._retired: list[tuple[float, Link]] = []
         self._closed = False
         self._pipe_lock = native_lock()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
-        self._poller.register(self._wake_read, READ)
+        self._pipe = list(os.pipe())
+        for fd in self._pipe:
+            os.set_blocking(fd, False)
+        self._poller.register(self._pipe[0], READ)
+        # A poll of its own: unread answers on the links must not turn the wait into a spin.
+        self._arrivals = new_poller(native=native)
+        self._arrivals.register(self._pipe[0], READ)
 
-    def ensure(self, now: float) -> list[int]:
+    def ensure(self, now: float, limit: float) -> list[int]:
         """
         Start whatever connections are due, and wait until a quorum is there, within bounds.
+
+        Args:
+            now: the time.
+            limit: seconds to wait at most.
 
         Returns:
             The nodes whose connections are new.
@@ -83,13 +91,13 @@ class Connections:
             for index, link in enumerate(self.links):
                 if link is None:
                     self._dial(index)
-            deadline = now + self._patience()
+            deadline = now + min(limit, self._patience())
             while (
                 any(self.links[index] is None for index in self._dialing)
                 and self._usable(now) < self._transport.quorum
                 and (left := deadline - clock()) > 0
             ):
-                self._poller.poll(as_milliseconds(left))
+                self._arrivals.poll(as_milliseconds(left))
                 fresh += self._take_arrivals()
         while self._retired and self._retired[0][0] < now:
             self._retired.pop(0)[1].close()
@@ -145,14 +153,19 @@ class Connections:
     def abandon(self) -> None:
         """Drop everything without a word on the wire."""
         self.links[:] = [None] * len(self.links)
+        self._pipe_lock = native_lock()
         self._close_pipe()
+
+    def __del__(self) -> None:
+        # A client that was not closed, or a channel whose borrower was interrupted: the links
+        # close themselves, descriptors of a pipe do not.
+        for fd in self._pipe:
+            os.close(fd)
 
     def _close_pipe(self) -> None:
         with self._pipe_lock:
-            for fd in (self._wake_read, self._wake_write):
-                if fd >= 0:
-                    os.close(fd)
-            self._wake_read = self._wake_write = -1
+            while self._pipe:
+                os.close(self._pipe.pop())
 
     def _usable(self, now: float) -> int:
         return sum(
@@ -170,43 +183,51 @@ class Connections:
         if index in self._dialing:
             return
         self._dialing.add(index)
-        self._transport.dialing.begin()
-        run = partial(self._dial_and_hand_over, index)
-        if self._native:
-            start_native_thread(run)
-        else:
-            threading.Thread(target=run, daemon=True, name="redlock-dial").start()
+        attempts = self._transport.dialing
+        attempts.begin()
+        run = partial(self._dial_and_hand_over, index, attempts)
+        try:
+            if self._native:
+                start_native_thread(run)
+            else:
+                threading.Thread(target=run, daemon=True, name="redlock-dial").start()
+        except RuntimeError as exc:
+            # The process may have no more threads; that is one node less, not the caller's end.
+            attempts.end()
+            self._arrived.append((index, None, str(exc)))
+            self._wake()
 
-    def _dial_and_hand_over(self, index: int) -> None:
+    def _dial_and_hand_over(self, index: int, attempts: DialAttempts) -> None:
         link: Link | None = None
-        reason = ""
+        reason = "the connection attempt was broken off"
         try:
             link, run_id = self._transport.dialers[index].dial(native=self._native)
             reason = self._transport.same_server(index, run_id)
+            if reason:
+                link.close()
+                link = None
         except Exception as exc:
             reason = describe_failure(exc)
-        if link is not None and reason:
-            link.close()
-            link = None
-        self._arrived.append((index, link, reason))
-        if self._closed:
-            self._discard_arrivals()
-        else:
-            self._wake()
-        if self._native:
-            close_greenlet_hub()
-        self._transport.dialing.end()
+        finally:
+            self._arrived.append((index, link, reason))
+            if self._closed:
+                self._discard_arrivals()
+            else:
+                self._wake()
+            if self._native:
+                close_greenlet_hub()
+            attempts.end()
 
     def _wake(self) -> None:
         # Under the lock, because a closed descriptor's number may be another file's by now.
         with self._pipe_lock:
-            if self._wake_write >= 0:
+            if self._pipe:
                 with contextlib.suppress(BlockingIOError):
-                    os.write(self._wake_write, b"!")
+                    os.write(self._pipe[1], b"!")
 
     def _hush(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_read, 64)
+            os.read(self._pipe[0], 64)
 
     def _take_arrivals(self) -> list[int]:
         if not self._arrived:
@@ -255,7 +276,9 @@ class Connections:
                 health.owe(now + self._transport.max_ttl, entry.command)
 
     def _discard_arrivals(self) -> None:
-        while self._arrived:
-            link = self._arrived.popleft()[1]
-            if link is not None:
-                link.close()
+        # By the closing thread and the dialing one, at the same time.
+        with contextlib.suppress(IndexError):
+            while True:
+                link = self._arrived.popleft()[1]
+                if link is not None:
+                    link.close()

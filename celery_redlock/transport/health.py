@@ -4,6 +4,7 @@ How a node has behaved lately: who is left out, for how long, and what is owed t
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import deque
 
@@ -60,8 +61,10 @@ class NodeHealth:
     def collect(self, now: float) -> list[Command]:
         """Take what is still worth saying."""
         owed = []
-        while self._owed:
-            until, command = self._owed.popleft()
-            if until > now:
-                owed.append(command)
+        # Several channels may collect at once, so looking first would prove nothing.
+        with contextlib.suppress(IndexError):
+            while True:
+                until, command = self._owed.popleft()
+                if until > now:
+                    owed.append(command)
         return owed

@@ -7,6 +7,7 @@ time; commands on a channel reach each node in the order in which they were said
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -16,8 +17,10 @@ from celery_redlock.protocol import Command, Round
 class Channel(Protocol):
     """One conversation with all nodes."""
 
-    def prepare(self) -> None:
-        """Wait, within bounds, until a quorum of nodes can be spoken to. Never raises."""
+    def prepare(self, limit: float = math.inf) -> None:
+        """
+        Wait until a quorum of nodes can be spoken to, within bounds, and for `limit` s at most.
+        """
 
     def exchange(
         self, batch: Sequence[tuple[Command, Round]], timeout: float, *, linger: float = 0.0
@@ -37,9 +40,6 @@ class Channel(Protocol):
         It is queued behind what was said before, also to a node that does not answer now; where
         there is no connection it is said when there is one, unless its effect would have ended.
         """
-
-    def unsettled(self) -> frozenset[int]:
-        """Return the nodes that owe an answer on this channel."""
 
 
 class Transport(Protocol):
@@ -72,8 +72,8 @@ class Transport(Protocol):
     def discard(self, channel: Channel) -> None:
         """Give back a channel whose state is not known; it is closed."""
 
-    def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
-        """Say a command behind what `channel` still owes, whoever uses it now."""
+    def settle(self, channel: Channel, command: Command) -> None:
+        """Say a command behind whatever said on `channel` may yet set a key, whoever uses it."""
 
     def close(self) -> None:
         """Close all connections. Idempotent."""

@@ -11,9 +11,15 @@ from typing import Any
 
 import hiredis
 
-from celery_redlock.protocol import Command, Round
+from celery_redlock.protocol import Command, Kind, Round
 
 _RECEIVE_SIZE = 65536
+
+#: Commands after which a key of ours may exist on a node that has not answered.
+SETTING = (Kind.ACQUIRE, Kind.HEAL)
+
+#: A node that has stopped gets no more than this said, but for releases of what it may yet set.
+_MOST_PENDING = 1000
 
 #: What RESP3 servers say without being asked; hiredis before 3.2 has no name for it.
 _PUSH: type = getattr(hiredis, "PushNotification", type(None))
@@ -51,7 +57,15 @@ class Link:
     object is kept, because closing it is its business.
     """
 
-    __slots__ = ("_connection", "_outgoing", "_reader", "_socket", "fd", "pending")
+    __slots__ = (
+        "_connection",
+        "_outgoing",
+        "_reader",
+        "_settings",
+        "_socket",
+        "fd",
+        "pending",
+    )
 
     def __init__(self, connection: Any, sock: Any) -> None:
         sock.setblocking(False)
@@ -61,6 +75,7 @@ class Link:
         self._outgoing = b""
         self.fd: int = sock.fileno()
         self.pending: deque[Pending] = deque()
+        self._settings: tuple[Pending, set[str | int]] | None = None
 
     @property
     def clogged(self) -> bool:
@@ -70,6 +85,25 @@ class Link:
     def overdue(self, now: float, patience: float) -> bool:
         """Tell whether the oldest unanswered command has waited longer than `patience` seconds."""
         return bool(self.pending) and now - self.pending[0].sent_at > patience
+
+    def refuses(self, command: Command) -> bool:
+        """
+        Tell whether a command is too much for a node that has long been silent.
+
+        What undoes a command that sits in the node's buffer is always taken, once: it has to run
+        behind it, and only this connection keeps the order.
+        """
+        if len(self.pending) < _MOST_PENDING:
+            return False
+        oldest = self.pending[0]
+        if self._settings is None or self._settings[0] is not oldest:
+            owners = {e.command.args[0] for e in self.pending if e.command.kind in SETTING}
+            self._settings = (oldest, owners)
+        owner, owners = command.args[0], self._settings[1]
+        if command.kind is not Kind.RELEASE or owner not in owners:
+            return True
+        owners.remove(owner)
+        return False
 
     def send(self, data: bytes) -> None:
         """Queue bytes and pass on what the socket takes now."""

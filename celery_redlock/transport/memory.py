@@ -8,14 +8,16 @@ say the same things to both. They live in one process: nothing is excluded acros
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from celery_redlock.protocol import Command, Failed, Kind, Round, Vote
+from celery_redlock.protocol import Command, Failed, Phase, Round, Vote
 from celery_redlock.protocol.node import NodeState
 from celery_redlock.transport import clock
 from celery_redlock.transport.interface import Channel
 from celery_redlock.transport.nodes import NodeAddress
+from celery_redlock.transport.primitives import native_lock
 
 _starts = itertools.count(1)
 
@@ -93,6 +95,7 @@ class MemoryNode:
         self.garbage = False
         self.paused = False
         self._backlog: list[Command] = []
+        self._lock = native_lock()
 
     def now_us(self) -> int:
         """Read the node's wall clock."""
@@ -104,10 +107,11 @@ class MemoryNode:
 
     def resume(self) -> None:
         """Run what was said meanwhile, and answer again."""
-        self.paused = False
-        backlog, self._backlog = self._backlog, []
-        for command in backlog:
-            self.state.run(command, self.now_us())
+        with self._lock:
+            self.paused = False
+            backlog, self._backlog = self._backlog, []
+            for command in backlog:
+                self.state.run(command, self.now_us())
 
     def kill(self) -> None:
         """End the process; what it had not yet run is gone."""
@@ -134,10 +138,12 @@ class MemoryNode:
         """Run a command and return its vote, or None for no answer."""
         if self.refusing:
             return Failed("connection refused")
-        if self.paused:
-            self._backlog.append(command)
-            return None
-        vote = self.state.run(command, self.now_us())
+        # A server runs one command at a time.
+        with self._lock:
+            if self.paused:
+                self._backlog.append(command)
+                return None
+            vote = self.state.run(command, self.now_us())
         return Failed("answered garbage") if self.garbage else vote
 
 
@@ -162,7 +168,6 @@ class MemoryTransport:
         self.nodes = list(nodes)
         self._time = self.nodes[0].time
         self._timeout = node_timeout
-        self._unanswered: set[int] = set()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -191,14 +196,13 @@ class MemoryTransport:
     def discard(self, channel: Channel) -> None:
         """Do nothing."""
 
-    def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
-        """Say a command behind what is still owed."""
-        channel.post(command, nodes)
+    def settle(self, channel: Channel, command: Command) -> None:
+        """Do nothing: a node runs what is said to it in order, on whatever channel."""
 
     def close(self) -> None:
         """Do nothing."""
 
-    def prepare(self) -> None:
+    def prepare(self, limit: float = math.inf) -> None:
         """Do nothing."""
 
     def exchange(
@@ -209,6 +213,7 @@ class MemoryTransport:
         linger: float = 0.0,
     ) -> None:
         """Say each command to every node and feed the answers into its round."""
+        undecided: list[tuple[Round, int]] = []
         for command, round_ in batch:
             before = round_.phase
             silent = []
@@ -216,21 +221,16 @@ class MemoryTransport:
                 vote = node.say(command)
                 if vote is None:
                     silent.append(index)
-                else:
+                elif round_.phase is not Phase.RAISING or before is Phase.RAISING:
                     round_.vote(index, vote, self.now())
-            if silent and round_.phase is before:
-                self.sleep(timeout)
-                for index in silent:
-                    failed = Failed(f"no answer within {timeout:.3g} s")
-                    round_.vote(index, failed, self.now())
-            if command.kind is Kind.ACQUIRE:
-                self._unanswered.update(silent)
+            if round_.phase is before:
+                undecided += [(round_, index) for index in silent]
+        if undecided:
+            self.sleep(timeout)
+            for round_, index in undecided:
+                round_.vote(index, Failed(f"no answer within {timeout:.3g} s"), self.now())
 
     def post(self, command: Command, nodes: Sequence[int] | None = None) -> None:
         """Say a command without taking the answer."""
         for index in range(len(self.nodes)) if nodes is None else nodes:
             self.nodes[index].say(command)
-
-    def unsettled(self) -> frozenset[int]:
-        """Return the nodes that owe an answer."""
-        return frozenset(self._unanswered)

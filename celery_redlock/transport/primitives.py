@@ -32,8 +32,12 @@ def start_native_thread(run: Callable[[], None]) -> None:
 
 
 def native_lock() -> Any:
-    """Return a lock that native threads and greenlets can share for very short sections."""
-    return original("_thread", "allocate_lock")()
+    """
+    Return a lock that native threads and greenlets can share for very short sections.
+
+    The same thread may take it again: a signal handler can run inside a section and ask for more.
+    """
+    return original("_thread", "RLock")()
 
 
 def close_greenlet_hub() -> None:

@@ -51,7 +51,7 @@ class RedisTransport:
         _transports.add(self)
 
     def _start_over(self) -> None:
-        self.dialing = _Attempts()
+        self.dialing = DialAttempts()
         self._closed = False
         self._run_ids: dict[int, str] = {}
         self._idle: deque[RedisChannel] = deque()
@@ -88,8 +88,8 @@ class RedisTransport:
         idle = self._idle_native if channel.native else self._idle
         with self._lock:
             afterwards, channel.afterwards = channel.afterwards, []
-            for command, nodes in afterwards:
-                channel.post(command, nodes)
+            for command in afterwards:
+                channel.settle(command)
             if not self._closed and len(idle) < _MOST_IDLE:
                 idle.append(channel)
                 return
@@ -100,27 +100,35 @@ class RedisTransport:
         assert isinstance(channel, RedisChannel)
         channel.close()
 
-    def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
-        """Say a command behind what `channel` still owes, whoever uses it now."""
+    def settle(self, channel: Channel, command: Command) -> None:
+        """Say a command behind whatever said on `channel` may yet set a key, whoever uses it."""
         assert isinstance(channel, RedisChannel)
         idle = self._idle_native if channel.native else self._idle
         with self._lock:
-            if channel in idle:
-                channel.post(command, nodes)
-            else:
-                channel.afterwards.append((command, nodes))
+            try:
+                # Borrowed meanwhile, because checking out does not take the lock.
+                idle.remove(channel)
+            except ValueError:
+                channel.afterwards.append(command)
+                return
+            try:
+                channel.settle(command)
+            finally:
+                idle.append(channel)
 
     def same_server(self, index: int, run_id: str | None) -> str:
         """Return why a node may not vote: it answers with the run id of another node."""
         if run_id is None:
             return ""
-        for other, seen in self._run_ids.items():
-            if other != index and seen == run_id:
-                return (
-                    f"is the same server as {self._names[other]}, which would have two votes; "
-                    "name independent servers"
-                )
-        self._run_ids[index] = run_id
+        # Both connections to one server are mostly made at the same time.
+        with self._lock:
+            for other, seen in self._run_ids.items():
+                if other != index and seen == run_id:
+                    return (
+                        f"is the same server as {self._names[other]}, which would have two votes; "
+                        "name independent servers"
+                    )
+            self._run_ids[index] = run_id
         return ""
 
     def close(self) -> None:
@@ -154,7 +162,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class _Attempts:
+class DialAttempts:
     """Counts connection attempts under way."""
 
     def __init__(self) -> None:
