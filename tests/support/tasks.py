@@ -1,0 +1,105 @@
+"""Task bodies run in this process, by the tracer that a worker would use, on an in-memory node."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from celery import Celery
+from celery.app.trace import build_tracer
+
+from celery_redlock import Redlock, RedlockTask
+from celery_redlock.transport import parse_nodes
+from celery_redlock.transport.memory import MemoryNode, memory_node
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended: Celery's state, and the result or the exception."""
+
+    state: str
+    value: Any
+
+
+class Bench:
+    """An app with one lock node of its own, whose messages can be run and looked at."""
+
+    def __init__(self, **conf: Any) -> None:
+        name = f"bench-{next(_numbers)}"
+        self.app = Celery(name, broker="memory://", backend="cache+memory://", set_as_current=False)
+        self.node_url = f"memory://{name}"
+        self.app.conf.update(
+            **{"redlock_nodes": [self.node_url], "task_default_queue": name, **conf}
+        )
+        self.elsewhere = Redlock(self.node_url)
+
+    def task(self, body: Callable[..., Any], **options: Any) -> Any:
+        """Declare a task, of a lambda too; one of ours unless `base` says otherwise."""
+        body.__name__ = "body"
+        options = {"base": RedlockTask, "name": "job", **options}
+        return self.app.task(shared=False, **options)(body)
+
+    @property
+    def node(self) -> MemoryNode:
+        (address,) = parse_nodes(self.node_url)
+        return memory_node(address)
+
+    def is_held(self, key: str) -> bool:
+        return f"redlock:{key}" in self.node.state.keys
+
+    def send(self, task: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        """Publish a task, and take its message out of the queue again as a worker does."""
+        task.apply_async(args, **options)
+        return self.receive()
+
+    def receive(self) -> dict[str, Any]:
+        """Take the next message out of the queue, as the request that a worker makes of it."""
+        with self.app.connection_for_read() as connection:
+            queue = connection.SimpleQueue(self.app.conf.task_default_queue)
+            message = queue.get(block=False)
+            message.ack()
+            args, kwargs, embed = message.payload
+            queue.close()
+        info = message.delivery_info
+        return {
+            **message.headers,
+            **embed,
+            "args": args,
+            "kwargs": kwargs,
+            "hostname": "worker@bench",
+            "is_eager": False,
+            "properties": message.properties,
+            "delivery_info": {
+                "exchange": info.get("exchange"),
+                "routing_key": info.get("routing_key"),
+                "priority": message.properties.get("priority"),
+                "redelivered": False,
+            },
+        }
+
+    @property
+    def queue_length(self) -> int:
+        with self.app.connection_for_read() as connection:
+            return int(connection.SimpleQueue(self.app.conf.task_default_queue).qsize())
+
+    def run(self, request: dict[str, Any], **changes: Any) -> Outcome:
+        """Run a request as a pool process does."""
+        request = {**request, **changes}
+        task = self.app.tasks[request["task"]]
+        trace = build_tracer(task.name, task, app=self.app)
+        traced = trace(request["id"], request["args"], request["kwargs"], request)
+        if traced.info is None:
+            return Outcome(state="SUCCESS", value=self.app.AsyncResult(request["id"]).result)
+        return Outcome(state=traced.info.state, value=traced.info.retval)
+
+    def call(self, task: Any, *args: Any, **options: Any) -> Outcome:
+        """Publish a task and run it."""
+        return self.run(self.send(task, *args, **options))
+
+    def close(self) -> None:
+        self.elsewhere.close()
+        self.app.close()

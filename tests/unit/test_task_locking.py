@@ -1,0 +1,226 @@
+"""A task body under its lock: when it locks, what the body sees, and what is left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Task
+from celery.exceptions import Ignore, Reject
+
+from celery_redlock import RedlockTask, current_lease
+from celery_redlock.errors import ConfigurationError, LockKeyError
+from tests.support.tasks import Bench
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.close()
+
+
+def declare(bench: Bench, body: Any, **options: Any) -> Any:
+    return bench.task(body, **{"bind": True, "lock_key": "k", **options})
+
+
+def test_the_lock_is_held_while_the_body_runs_and_gone_afterwards(bench: Bench) -> None:
+    task = declare(bench, lambda self: bench.is_held("k"))
+    assert bench.call(task).value is True
+    assert not bench.is_held("k")
+
+
+@pytest.mark.parametrize("raised", [ValueError("no"), Ignore(), Reject("no"), SystemExit(1)])
+def test_the_lock_is_released_however_the_body_ends(bench: Bench, raised: BaseException) -> None:
+    def body(self: Any) -> None:
+        assert bench.is_held("k")
+        raise raised
+
+    request = bench.send(declare(bench, body))
+    try:
+        bench.run(request)
+    except SystemExit:
+        assert isinstance(raised, SystemExit)
+    assert not bench.is_held("k")
+    assert current_lease() is None
+
+
+def test_the_bodys_own_exception_is_the_result(bench: Bench) -> None:
+    def body(self: Any) -> None:
+        raise ValueError("mine")
+
+    outcome = bench.call(declare(bench, body))
+    assert (outcome.state, str(outcome.value)) == ("FAILURE", "mine")
+
+
+def test_self_lease_current_lease_and_the_requests_token_agree(bench: Bench) -> None:
+    def body(self: Any) -> bool:
+        token = self.request.fencing_token
+        return self.lease is current_lease() and self.lease.fencing_token == token > 0
+
+    assert bench.call(declare(bench, body)).value is True
+
+
+def test_outside_a_body_there_is_no_lease(bench: Bench) -> None:
+    task = declare(bench, lambda self: None)
+    assert (task.lease, current_lease()) == (None, None)
+
+
+def test_tokens_of_successive_runs_increase(bench: Bench) -> None:
+    task = declare(bench, lambda self: self.request.fencing_token)
+    assert bench.call(task).value < bench.call(task).value
+
+
+def test_the_owner_value_names_the_task_the_worker_and_the_process(bench: Bench) -> None:
+    task = declare(bench, lambda self: self.lease.owner)
+    request = bench.send(task)
+    owner = bench.run(request).value
+    assert owner.split(maxsplit=1)[1] == f"{request['id']} worker@bench {os.getpid()}"
+
+
+def test_a_task_without_lock_options_has_no_call_of_its_own(bench: Bench) -> None:
+    task = bench.task(lambda self: self.lease, bind=True)
+    assert bench.call(task).value is None
+    assert not any("__call__" in vars(cls) for cls in type(task).__mro__[:-2])
+
+
+def test_a_task_without_a_lock_has_a_token_that_is_none(bench: Bench) -> None:
+    task = bench.task(lambda self: self.request.fencing_token, bind=True)
+    assert bench.call(task).value is None
+
+
+def test_a_plain_call_does_not_lock(bench: Bench) -> None:
+    assert declare(bench, lambda self: bench.is_held("k"))() is False
+
+
+def test_a_plain_call_inside_its_own_body_neither_locks_nor_releases(bench: Bench) -> None:
+    def body(self: Any, depth: int = 1) -> list[Any]:
+        inner = self(depth=0) if depth else []
+        return [*inner, self.lease.fencing_token, bench.is_held("k")]
+
+    inner_token, inner_held, token, held = bench.call(declare(bench, body)).value
+    assert (inner_token, inner_held, held) == (token, True, True)
+
+
+def test_apply_locks_like_a_worker(bench: Bench) -> None:
+    task = declare(bench, lambda self: [bench.is_held("k"), self.lease is current_lease()])
+    assert task.apply().get() == [True, True]
+    assert not bench.is_held("k")
+
+
+def test_a_locking_task_applied_inside_a_body_has_its_own_lease_meanwhile(bench: Bench) -> None:
+    inner = declare(bench, lambda self: self.lease.key, name="inner", lock_key="other")
+
+    def body(self: Any) -> list[str]:
+        return [current_lease().key, inner.apply().get(), current_lease().key]
+
+    assert bench.call(declare(bench, body)).value == ["k", "other", "k"]
+
+
+def test_several_keys_are_taken_together(bench: Bench) -> None:
+    task = declare(
+        bench,
+        lambda self, a, b: [bench.is_held("x:1"), bench.is_held("x:2"), bench.is_held("k")],
+        lock_key=["x:{a}", "x:{b}"],
+    )
+    assert bench.call(task, 1, 2).value == [True, True, False]
+
+
+def test_a_call_of_the_users_own_runs_under_the_lock(bench: Bench) -> None:
+    class Traced(RedlockTask):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
+            return [bench.is_held("k"), super().__call__(*args, **kwargs)]
+
+    task = declare(bench, lambda self: self.lease.key, base=Traced)
+    assert bench.call(task).value == [True, "k"]
+
+
+def test_the_lease_does_not_travel_in_what_the_body_sends(bench: Bench) -> None:
+    def body(self: Any) -> None:
+        raise self.retry(countdown=1)
+
+    bench.call(declare(bench, body))
+    assert not {"fencing_token", "redlock", "redlock_entered"} & set(bench.receive())
+
+
+def test_a_token_in_a_message_is_not_believed(bench: Bench) -> None:
+    task = declare(bench, lambda self: self.request.fencing_token)
+    assert bench.run(bench.send(task), fencing_token=1).value > 1
+
+
+def test_a_child_forked_in_the_body_holds_and_releases_nothing(bench: Bench) -> None:
+    def look(pipe: Any) -> None:
+        pipe.send([current_lease().is_valid, current_lease().release()])
+
+    def body(self: Any) -> list[bool]:
+        here, there = multiprocessing.Pipe()
+        child = multiprocessing.get_context("fork").Process(target=look, args=(there,))
+        child.start()
+        child.join()
+        return [*here.recv(), bench.is_held("k"), self.lease.is_valid]
+
+    assert bench.call(declare(bench, body)).value == [False, False, True, True]
+
+
+def test_the_arguments_decide_the_key_also_when_they_have_defaults(bench: Bench) -> None:
+    def body(self: Any, account_id: int, amount: int = 0) -> str:
+        return str(self.lease.key)
+
+    task = declare(bench, body, lock_key="{account_id}:{amount}")
+    assert bench.call(task, 7).value == "7:0"
+
+
+def test_a_wrong_option_fails_when_the_app_is_finalized(bench: Bench) -> None:
+    declare(bench, lambda self: None, lock_tttl=3)
+    with pytest.raises(ConfigurationError, match="lock_tttl is unknown; did you mean lock_ttl"):
+        bench.app.finalize()
+
+
+def test_a_template_that_names_no_argument_fails_when_the_app_is_finalized(bench: Bench) -> None:
+    declare(bench, lambda self, account: None, lock_key="{acount}")
+    with pytest.raises(LockKeyError, match="acount"):
+        bench.app.finalize()
+
+
+def test_a_class_based_task_locks(bench: Bench) -> None:
+    class Settle(RedlockTask):
+        name = "settle"
+        lock_key = "account:{account_id}"
+
+        def run(self, account_id: int) -> bool:
+            return bench.is_held(f"account:{account_id}")
+
+    task = bench.app.register_task(Settle())
+    assert bench.call(task, 3).value is True
+
+
+def test_a_subclass_of_a_locking_task_uses_its_own_options(bench: Bench) -> None:
+    class First(RedlockTask):
+        name = "first"
+        lock_key = "first"
+
+        def run(self) -> str:
+            return str(self.lease.key)
+
+    class Second(First):
+        name = "second"
+        lock_key = "second"
+
+    tasks = [bench.app.register_task(cls()) for cls in (First, Second)]
+    assert [bench.call(task).value for task in tasks] == ["first", "second"]
+
+
+def test_a_task_annotation_makes_a_redlock_task_lock() -> None:
+    bench = Bench(task_annotations={"job": {"lock_key": "annotated"}})
+    task = bench.task(lambda self: self.lease.key, bind=True)
+    assert bench.call(task).value == "annotated"
+    bench.close()
+
+
+def test_the_tasks_class_stays_a_celery_task(bench: Bench) -> None:
+    assert isinstance(declare(bench, lambda self: None), Task)

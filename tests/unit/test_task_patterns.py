@@ -1,0 +1,132 @@
+"""`redlock_tasks` and the worker's start."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Task
+from celery.app.trace import build_tracer
+
+from celery_redlock import RedlockTask
+from celery_redlock.errors import ConfigurationError, LockKeyError
+from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks
+from celery_redlock.tasks.worker import LockStep
+from tests.support.tasks import Bench
+
+
+def vendor_task(bench: Bench, body: Any = None, **options: Any) -> Any:
+    options = {"base": Task, "name": "vendor.report", **options}
+    return bench.task(body or (lambda month: bench.is_held(f"report:{month}")), **options)
+
+
+PATTERN = {"vendor.*": {"lock_key": "report:{month}"}}
+
+
+def start_worker(bench: Bench) -> None:
+    LockStep(SimpleNamespace(app=bench.app)).create(SimpleNamespace(app=bench.app))
+
+
+def test_a_pattern_makes_a_plain_task_lock_when_the_app_is_finalized() -> None:
+    bench = Bench(redlock_tasks=PATTERN)
+    task = vendor_task(bench)
+    bench.app.finalize()
+    assert bench.call(task, 5).value is True
+    assert isinstance(bench.app.tasks["vendor.report"], RedlockTask)
+
+
+def test_a_task_that_no_pattern_names_stays_as_it_was() -> None:
+    bench = Bench(redlock_tasks=PATTERN)
+    bench.task(lambda: None, base=Task, name="other")
+    bench.app.finalize()
+    assert not isinstance(bench.app.tasks["other"], RedlockTask)
+
+
+def test_a_star_does_not_mean_celerys_own_tasks() -> None:
+    bench = Bench(redlock_tasks={"*": {"lock_key": True}})
+    bench.app.finalize()
+    assert not isinstance(bench.app.tasks["celery.chord_unlock"], RedlockTask)
+
+
+def test_a_pattern_that_names_celerys_own_tasks_means_them() -> None:
+    bench = Bench(redlock_tasks={"celery.backend_cleanup": {"lock_key": True}})
+    bench.app.finalize()
+    assert isinstance(bench.app.tasks["celery.backend_cleanup"], RedlockTask)
+
+
+def test_a_call_of_the_tasks_own_runs_under_the_lock() -> None:
+    bench = Bench(redlock_tasks=PATTERN)
+
+    class Vendor(Task):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
+            return ["vendor", super().__call__(*args, **kwargs)]
+
+    task = vendor_task(bench, base=Vendor)
+    bench.app.finalize()
+    assert bench.call(task, 5).value == ["vendor", True]
+
+
+def test_a_tracer_that_was_built_before_is_built_again() -> None:
+    bench = Bench()
+    vendor_task(bench)
+    task = bench.app.tasks["vendor.report"]
+    task.__trace__ = build_tracer(task.name, task, app=bench.app)
+    bench.app.conf.redlock_tasks = PATTERN
+    lock_matching_tasks(bench.app)
+    request = bench.send(task, 5)
+    task.__trace__(request["id"], request["args"], request["kwargs"], request)
+    assert bench.app.AsyncResult(request["id"]).result is True
+
+
+def test_adopting_a_task_twice_changes_nothing() -> None:
+    bench = Bench(redlock_tasks=PATTERN)
+    vendor_task(bench)
+    bench.app.finalize()
+    adopted = type(bench.app.tasks["vendor.report"])
+    lock_matching_tasks(bench.app)
+    assert type(bench.app.tasks["vendor.report"]) is adopted
+
+
+def test_a_pattern_without_a_task_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(redlock_tasks={"vendr.*": {"lock_key": True}})
+    vendor_task(bench)
+    assert idle_patterns(bench.app) == ["vendr.*"]
+    start_worker(bench)
+    assert "no registered task matches 'vendr.*'" in caplog.text
+
+
+def test_a_pattern_whose_key_does_not_fit_ends_the_workers_start() -> None:
+    bench = Bench(redlock_tasks={"vendor.*": {"lock_key": "report:{year}"}})
+    vendor_task(bench)
+    with pytest.raises(LockKeyError, match="year"):
+        start_worker(bench)
+
+
+def test_a_node_that_is_down_does_not_keep_a_worker_from_starting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        bench = Bench(redlock_nodes=[f"redis://127.0.0.1:{unused.getsockname()[1]}/0"])
+        bench.task(lambda: None, lock_key="k")
+        start_worker(bench)
+    assert "does not answer" in caplog.text
+
+
+def test_a_worker_whose_tasks_do_not_lock_asks_no_node() -> None:
+    bench = Bench()
+    bench.app.conf.redlock_nodes = None
+    bench.task(lambda: None)
+    start_worker(bench)
+
+
+def test_a_worker_whose_broker_cannot_be_the_node_is_told_so() -> None:
+    bench = Bench()
+    bench.app.conf.redlock_nodes = None
+    bench.task(lambda: None, lock_key="k")
+    with pytest.raises(ConfigurationError, match="redlock_nodes is not set"):
+        start_worker(bench)
