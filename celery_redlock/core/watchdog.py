@@ -4,7 +4,6 @@ The watchdog: one thread in a process that keeps all its leases alive, and says 
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
 import logging
@@ -15,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery_redlock.protocol import Phase
+from celery_redlock.transport.bell import Bell
 from celery_redlock.transport.poller import READ, as_milliseconds, new_poller
 from celery_redlock.transport.primitives import (
     close_greenlet_hub,
@@ -65,28 +65,13 @@ class Watch:
 
 
 class _Thread:
-    """One run of the watchdog's thread, and the pipe that wakes it."""
+    """One run of the watchdog's thread."""
 
-    __slots__ = ("_ends", "ident", "reader")
+    __slots__ = ("bell", "ident")
 
     def __init__(self) -> None:
         self.ident: int | None = None
-        self._ends = list(os.pipe())
-        for fd in self._ends:
-            os.set_blocking(fd, False)
-        self.reader = self._ends[0]
-
-    def wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._ends[1], b"!")
-
-    def hush(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.reader, 4096)
-
-    def close(self) -> None:
-        while self._ends:
-            os.close(self._ends.pop())
+        self.bell = Bell()
 
 
 class Watchdog:
@@ -123,7 +108,7 @@ class Watchdog:
             if self._thread is None:
                 self._start()
             elif watch.due < self._wakes_at:
-                self._thread.wake()
+                self._thread.bell.ring()
 
     def unwatch(self, lease: Lease) -> None:
         """Stop renewing `lease`. A renewal that has been sent may still be under way."""
@@ -150,14 +135,14 @@ class Watchdog:
             if self._watches or thread is None:
                 return
             self._stopping = True
-            thread.wake()
+            thread.bell.ring()
         while self._thread is thread and self._stopping and not self.runs_here():
             time.sleep(0.001)
 
     def abandon(self) -> None:
         """Close what a forked child inherited of its parent's watchdog."""
         if self._thread is not None:
-            self._thread.close()
+            self._thread.bell.close_in_child()
 
     def _start(self) -> None:
         self._thread = thread = _Thread()
@@ -177,7 +162,7 @@ class Watchdog:
     def _run(self, thread: _Thread) -> None:
         thread.ident = self._get_ident()
         poller = new_poller(native=True)
-        poller.register(thread.reader, READ)
+        poller.register(thread.bell.fd, READ)
         while not self._rest(thread, poller):
             for transport, watches in self._take_due():
                 try:
@@ -195,7 +180,7 @@ class Watchdog:
         while True:
             with self._lock:
                 if self._thread is not thread:
-                    thread.close()
+                    thread.bell.close()
                     return True
                 self._forget_unwatched()
                 if self._heap:
@@ -210,13 +195,13 @@ class Watchdog:
                     if left <= 0 or self._stopping:
                         self._thread = None
                         self._stopping = False
-                        thread.close()
+                        thread.bell.close()
                         return True
                 self._stopping = False
             if left <= 0:
                 return False
             poller.poll(as_milliseconds(left))
-            thread.hush()
+            thread.bell.hush()
 
     def _forget_unwatched(self) -> None:
         while self._heap and not self._is_live(self._heap[0][2]):

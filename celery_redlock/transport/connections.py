@@ -5,7 +5,6 @@ The connections of one channel: made off the caller's path, replaced when they b
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -13,15 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from celery_redlock.protocol import Kind
+from celery_redlock.transport.bell import Bell
 from celery_redlock.transport.clock import now as clock
 from celery_redlock.transport.dial import describe_failure
 from celery_redlock.transport.link import Link, LinkBrokenError
 from celery_redlock.transport.poller import READ, WRITE, as_milliseconds, new_poller
-from celery_redlock.transport.primitives import (
-    close_greenlet_hub,
-    native_lock,
-    start_native_thread,
-)
+from celery_redlock.transport.primitives import close_greenlet_hub, start_native_thread
 
 if TYPE_CHECKING:
     from celery_redlock.transport.redis import DialAttempts, RedisTransport
@@ -35,7 +31,7 @@ class Connections:
     One link for each node, or None.
 
     Links are made in short-lived threads (greenlets where threads are patched) which hand them over
-    through `_arrived` and wake the poll with a byte in a pipe.
+    through `_arrived` and ring the bell that the poll listens to.
 
     Attributes:
         links: by node.
@@ -47,21 +43,17 @@ class Connections:
         self.complete = False
         self._transport = transport
         self._native = native
-        self._pipe: list[int] = []
         self._poller = new_poller(native=native)
         self._index_of: dict[int, int] = {}
         self._arrived: deque[tuple[int, Link | None, str]] = deque()
         self._dialing: set[int] = set()
         self._retired: list[tuple[float, Link]] = []
         self._closed = False
-        self._pipe_lock = native_lock()
-        self._pipe = list(os.pipe())
-        for fd in self._pipe:
-            os.set_blocking(fd, False)
-        self._poller.register(self._pipe[0], READ)
+        self._bell = Bell()
+        self._poller.register(self._bell.fd, READ)
         # A poll of its own: unread answers on the links must not turn the wait into a spin.
         self._arrivals = new_poller(native=native)
-        self._arrivals.register(self._pipe[0], READ)
+        self._arrivals.register(self._bell.fd, READ)
 
     def ensure(self, now: float, limit: float) -> list[int]:
         """
@@ -108,7 +100,7 @@ class Connections:
         for fd, events in self._poller.poll(as_milliseconds(left)):
             index = self._index_of.get(fd)
             if index is None:
-                self._hush()
+                self._bell.hush()
                 continue
             link = self.links[index]
             if link is None:
@@ -148,24 +140,12 @@ class Connections:
             link.close()
         self._retired.clear()
         self._discard_arrivals()
-        self._close_pipe()
+        self._bell.close()
 
     def abandon(self) -> None:
         """Drop everything without a word on the wire."""
         self.links[:] = [None] * len(self.links)
-        self._pipe_lock = native_lock()
-        self._close_pipe()
-
-    def __del__(self) -> None:
-        # A client that was not closed, or a channel whose borrower was interrupted: the links
-        # close themselves, descriptors of a pipe do not.
-        for fd in self._pipe:
-            os.close(fd)
-
-    def _close_pipe(self) -> None:
-        with self._pipe_lock:
-            while self._pipe:
-                os.close(self._pipe.pop())
+        self._bell.close_in_child()
 
     def _usable(self, now: float) -> int:
         return sum(
@@ -195,7 +175,7 @@ class Connections:
             # The process may have no more threads; that is one node less, not the caller's end.
             attempts.end()
             self._arrived.append((index, None, str(exc)))
-            self._wake()
+            self._bell.ring()
 
     def _dial_and_hand_over(self, index: int, attempts: DialAttempts) -> None:
         link: Link | None = None
@@ -213,26 +193,15 @@ class Connections:
             if self._closed:
                 self._discard_arrivals()
             else:
-                self._wake()
+                self._bell.ring()
             if self._native:
                 close_greenlet_hub()
             attempts.end()
 
-    def _wake(self) -> None:
-        # Under the lock, because a closed descriptor's number may be another file's by now.
-        with self._pipe_lock:
-            if self._pipe:
-                with contextlib.suppress(BlockingIOError):
-                    os.write(self._pipe[1], b"!")
-
-    def _hush(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._pipe[0], 64)
-
     def _take_arrivals(self) -> list[int]:
         if not self._arrived:
             return []
-        self._hush()
+        self._bell.hush()
         fresh = []
         now = clock()
         while self._arrived:
