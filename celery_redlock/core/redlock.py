@@ -18,6 +18,7 @@ from celery_redlock.core.waiting import RetryPolicy, checked_policy, try_until_g
 from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.errors import ConfigurationError, LockKeyError
 from celery_redlock.protocol import milliseconds, validate_key
+from celery_redlock.protocol.naming import META_PREFIX
 from celery_redlock.transport import Transport, open_transport, parse_nodes
 
 _logger = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class Redlock:
         addresses = parse_nodes(nodes)
         self.max_ttl = _seconds("max_ttl", max_ttl)
         self.ttl = self.checked_ttl(ttl)
-        self.key_prefix = key_prefix
+        self.key_prefix = _prefix(key_prefix)
         self.drift_factor = _factor(drift_factor)
         self.node_timeout = _seconds("node_timeout", node_timeout)
         self.guard = len(addresses) > 1 if guard is None else guard
@@ -244,7 +245,7 @@ class Redlock:
             raise LockKeyError(
                 f"A lock key is a str, not {type(wrong).__name__}: {wrong!r}."
             ) from None
-        if not all(names):
+        if not names or not all(names):
             raise LockKeyError("A lock key cannot be empty. Name one key or several.")
         return Terms(
             keys=keys,
@@ -273,6 +274,17 @@ def _seconds(name: str, value: float | timedelta) -> float:
     if not (math.isfinite(seconds) and seconds > 0):
         raise ConfigurationError(f"{name}={seconds:g} is not a positive number of seconds.")
     return float(seconds)
+
+
+def _prefix(value: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"key_prefix is a str, not {type(value).__name__}.")
+    if value.startswith(META_PREFIX):
+        raise ConfigurationError(
+            f"key_prefix={value!r} falls under {META_PREFIX!r}, which is reserved for the lock's "
+            "own records."
+        )
+    return value
 
 
 def _factor(value: float) -> float:

@@ -54,7 +54,7 @@ def parse_node(url: str) -> NodeAddress:
             raise ConfigurationError(f"unix:// lock nodes need a path. Write one of: {_EXAMPLE}.")
         return NodeAddress(url=url.strip(), name=f"unix://{parts.path}", identity=parts.path)
     if parts.scheme == "memory":
-        name = f"memory://{parts.netloc}{parts.path}"
+        name = f"memory://{parts.netloc.rpartition('@')[2]}{parts.path}"
         return NodeAddress(url=url.strip(), name=name, identity=name)
     shown = f"{parts.scheme}://" if parts.scheme and "://" in url else "no scheme at all"
     raise ConfigurationError(
@@ -67,6 +67,12 @@ def _tcp_node(url: str, parts: SplitResult, port: int | None) -> NodeAddress:
     if not parts.hostname:
         raise ConfigurationError(
             f"A {parts.scheme}:// lock node's URL names no host. Write one of: {_EXAMPLE}."
+        )
+    if parts.fragment or "@" in parts.path or ("@" in parts.query and "@" not in parts.netloc):
+        # What looks like the host is a piece of the user info then, so it is not shown.
+        raise ConfigurationError(
+            f"A {parts.scheme}:// lock node's URL has a / ? or # before its @. Percent-encode such "
+            f"characters in a user name or password. Write one of: {_EXAMPLE}."
         )
     database = parts.path.strip("/")
     if database and not database.isdigit():

@@ -1,0 +1,104 @@
+"""What nodes are told, and how whatever they answer is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_redlock.protocol import (
+    MAX_TOKEN,
+    Acknowledged,
+    Failed,
+    Granted,
+    Held,
+    Holder,
+    Kind,
+    NotHeld,
+    Quarantined,
+    acquire,
+    fence_key,
+    release,
+)
+from celery_redlock.protocol.commands import read_reply
+from celery_redlock.protocol.scripts import SHA, SOURCE
+
+
+def test_keys_are_followed_by_their_counters_and_the_guard_record() -> None:
+    command = acquire(("a", "b"), "owner", 1000, 5, 60000)
+    assert ("a", "b", fence_key("a"), fence_key("b"), "redlock-meta:guard") == command.keys
+
+
+def test_a_release_names_no_guard_record() -> None:
+    assert ("a", fence_key("a")) == release(("a",), "owner", 0).keys
+
+
+@pytest.mark.parametrize(
+    ("fields", "vote"),
+    [
+        ([b"G", b"7"], Granted(7, 7)),
+        ([b"G", b"9", b"7"], Granted(7, 9)),
+        ([b"G", str(MAX_TOKEN).encode()], Granted(MAX_TOKEN, MAX_TOKEN)),
+        ([b"A"], Acknowledged()),
+        ([b"M"], NotHeld(missing=True)),
+        ([b"F"], NotHeld(missing=False)),
+        ([b"Q", 1500], Quarantined(1.5)),
+        ([b"H", 0, b"owner", 2500], Held((Holder(0, "owner", 2.5),))),
+        ([b"H", 0, b"\xff\xfe", -1], Held((Holder(0, "\ufffd\ufffd", -0.001),))),
+        (
+            [b"H", 0, b"a", 1, 2, b"b", 2],
+            Held((Holder(0, "a", 0.001), Holder(2, "b", 0.002))),
+        ),
+    ],
+)
+def test_answers_of_the_scripts_are_votes(fields: list[Any], vote: object) -> None:
+    assert vote == read_reply(fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [],
+        [b"G"],
+        [b"G", b"0"],
+        [b"G", b"-1"],
+        [b"G", str(MAX_TOKEN + 1).encode()],
+        [b"G", b"seven"],
+        [b"G", None],
+        [b"H", 0, b"owner"],
+        [b"H", 0, None, 5],
+        [b"Q"],
+        [b"Q", b""],
+        [b"X"],
+        [None],
+        [b"HTTP/1.1 400 Bad Request"],
+        [[b"G", b"7"]],
+    ],
+)
+def test_anything_else_is_a_failed_node(fields: list[Any]) -> None:
+    assert isinstance(read_reply(fields), Failed)
+
+
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.binary(max_size=8), st.text(max_size=8)
+)
+fields = st.lists(st.one_of(scalars, st.lists(scalars, max_size=3)), max_size=6)
+
+
+@given(st.sampled_from([b"G", b"A", b"M", b"F", b"H", b"Q", b"", None, 7]), fields)
+def test_no_answer_whatever_raises(code: object, rest: list[Any]) -> None:
+    read_reply([code, *rest])
+
+
+@given(fields)
+def test_a_grant_has_its_tokens_in_range(rest: list[Any]) -> None:
+    vote = read_reply([b"G", *rest])
+    if isinstance(vote, Granted):
+        assert 1 <= vote.low <= vote.high <= MAX_TOKEN
+
+
+def test_every_command_has_a_script_of_its_own() -> None:
+    assert set(Kind) == set(SOURCE) == set(SHA)
+    assert len(set(SHA.values())) == len(Kind)

@@ -1,0 +1,120 @@
+"""Node URLs: what is taken, what is refused with the mend, and no password ever shown."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import pytest
+
+from celery_redlock import ConfigurationError, Redlock
+from celery_redlock.transport import parse_node, parse_nodes
+
+SECRET = "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("redis://host", "redis://host:6379/0"),
+        ("redis://HOST:7000/3", "redis://host:7000/3"),
+        ("  redis://host:7000 ", "redis://host:7000/0"),
+        (f"redis://:{SECRET}@host", "redis://host:6379/0"),
+        (f"redis://ana:{SECRET}@host:1/2", "redis://host:1/2"),
+        (f"rediss://ana:{SECRET}@host?ssl_cert_reqs=none", "rediss://host:6379/0"),
+        ("redis://[::1]:7000", "redis://[::1]:7000/0"),
+        (f"unix://ana:{SECRET}@/run/r.sock?db=1", "unix:///run/r.sock"),
+        ("memory://one", "memory://one"),
+        (f"memory://ana:{SECRET}@one", "memory://one"),
+    ],
+)
+def test_a_node_is_named_without_user_and_password(url: str, name: str) -> None:
+    node = parse_node(url)
+    assert name == node.name
+    assert SECRET not in repr(node)
+    assert name == pickle.loads(pickle.dumps(node)).name
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("", "no scheme at all"),
+        ("localhost:6379", "starts with redis://"),
+        (f"http://ana:{SECRET}@host", "not with http://"),
+        ("redis://", "names no host"),
+        (f"redis://:{SECRET}@:6379", "names no host"),
+        (f"redis://host:{SECRET}", "port is not a number"),
+        (f"redis://host:99999/{SECRET}", "port is not a number"),
+        (f"redis://ana:{SECRET}/1@host:6379", "port is not a number"),
+        ("redis://host/one", "database number"),
+        (f"redis://ana:12/{SECRET}@host:6379", "Percent-encode"),
+        (f"redis://ana:12#{SECRET}@host:6379", "Percent-encode"),
+        (f"redis://ana:12?{SECRET}@host:6379", "Percent-encode"),
+        ("redis://[::1", "malformed"),
+        ("unix://", "need a path"),
+        (7, "URL string, not int"),
+        (None, "URL string, not NoneType"),
+    ],
+)
+def test_a_malformed_url_is_refused_with_an_example_and_without_the_password(
+    url: object, says: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=says) as refused:
+        parse_node(url)  # type: ignore[arg-type]
+    assert "Write one of: redis://" in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "urls",
+    [
+        ["redis://a", "redis://a:6379/1"],
+        ["redis://a:1", f"redis://ana:{SECRET}@A:1"],
+        ["redis://a:1", "rediss://a:1"],
+        ["unix:///run/a", "unix:///run/a?db=2"],
+        ["memory://a", "memory://b", "memory://a"],
+    ],
+)
+def test_one_server_named_twice_is_refused(urls: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match="two votes") as refused:
+        parse_nodes(urls)
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("urls", ["", " , ", [], 7, None])
+def test_no_nodes_at_all_are_refused(urls: object) -> None:
+    with pytest.raises(ConfigurationError, match="Write one"):
+        parse_nodes(urls)  # type: ignore[arg-type]
+
+
+def test_one_string_may_hold_several_urls() -> None:
+    names = [node.name for node in parse_nodes("redis://a, redis://b,redis://c,")]
+    assert names == ["redis://a:6379/0", "redis://b:6379/0", "redis://c:6379/0"]
+
+
+def test_an_even_number_of_nodes_is_warned_about() -> None:
+    with pytest.warns(UserWarning, match="4 lock nodes bear the loss of no more than 1, as 3"):
+        parse_nodes([f"redis://{host}" for host in "abcd"])
+
+
+def test_an_odd_number_of_nodes_is_not_warned_about() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        parse_nodes([f"redis://{host}" for host in "abc"])
+
+
+def test_memory_nodes_are_not_mixed_with_servers() -> None:
+    with pytest.raises(ConfigurationError, match="cannot be mixed"):
+        Redlock(["memory://a", "redis://b", "redis://c"])
+
+
+def test_an_option_that_the_driver_does_not_take_is_refused_without_the_url() -> None:
+    with pytest.raises(ConfigurationError, match="redis://host:6379/0") as refused:
+        Redlock(f"redis://:{SECRET}@host?no_such_option=1")
+    assert SECRET not in str(refused.value)
+
+
+def test_a_client_shows_no_password() -> None:
+    with Redlock(f"redis://ana:{SECRET}@host:7000/1") as client:
+        assert client.node_names == ("redis://host:7000/1",)
+        assert SECRET not in repr(client)
