@@ -72,7 +72,7 @@ def acquire(
 
 
 def raise_fence(keys: tuple[str, ...], owner: str, token: int) -> Command:
-    """Raise the counters to `token` where all keys are still ours."""
+    """Bring the counters to `token` where all keys are still ours and none is above it."""
     return Command(Kind.RAISE, _with_fences(keys), (owner, token))
 
 

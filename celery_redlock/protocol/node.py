@@ -124,6 +124,10 @@ class NodeState:
         owner, token = command.args
         if any(held_by != owner for held_by in owners):
             return FOREIGN
+        # A counter above the token: this node granted us more than was counted, or somebody else
+        # since. To count it towards the quorum would let two holders end with one token.
+        if any(self.fences.get(fence, 0) > int(token) for fence in fences):
+            return FOREIGN
         self._raise_counters(fences, int(token))
         return ACKNOWLEDGED
 

@@ -4,15 +4,18 @@
 -- KEYS  lock keys, then the fence counter of each
 -- ARGV  nonce, owner, token
 --
--- {nonce, 'A'}   raised
--- {nonce, 'F'}   not ours any more, nothing changed
+-- {nonce, 'A'}   the keys are ours and the counters are at the token
+-- {nonce, 'F'}   not ours any more, or a counter is above the token already; nothing changed
 local count = #KEYS / 2
 for i = 1, count do
   if redis.call('GET', KEYS[i]) ~= ARGV[2] then return {ARGV[1], 'F'} end
 end
+-- A counter above the token: this node granted us more than was counted, or somebody else since.
+-- To count it towards the quorum would let two holders end with one token.
 for i = count + 1, 2 * count do
-  if tonumber(redis.call('GET', KEYS[i]) or '0') < tonumber(ARGV[3]) then
-    redis.call('SET', KEYS[i], ARGV[3])
-  end
+  if tonumber(redis.call('GET', KEYS[i]) or '0') > tonumber(ARGV[3]) then return {ARGV[1], 'F'} end
+end
+for i = count + 1, 2 * count do
+  redis.call('SET', KEYS[i], ARGV[3])
 end
 return {ARGV[1], 'A'}
