@@ -1,0 +1,1 @@
+"""The Celery app that the acceptance tests' workers load."""

@@ -1,0 +1,32 @@
+"""Plain tasks: they stand beside locked ones in canvases, and take no lock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.acceptance.apps.stage import app, await_gate, visiting
+
+
+@app.task(name="echo")
+def echo(value: Any) -> Any:
+    return value
+
+
+@app.task(name="tally")
+def tally(values: list[Any]) -> list[Any]:
+    return values
+
+
+@app.task(name="hold_nothing", bind=True)
+def hold_nothing(self: Any, key: str) -> str:
+    with visiting(self, key):
+        await_gate(key)
+    return "held nothing"
+
+
+@app.task(name="vendor.hold", bind=True)
+def vendor_hold(self: Any, key: str) -> str:
+    """A task whose code is somebody else's: only the setting `redlock_tasks` reaches it."""
+    with visiting(self, key):
+        await_gate(key)
+    return "vendor held"

@@ -1,0 +1,188 @@
+"""
+What each worker pool can do: one table for the tests and for the page that people read.
+
+`ROWS` says of each row of a locked task's life cycle on which pools it holds, and why not on the
+others. Tests take their pools from it (`@row("success")`), and `docs/reference/pools.md` is
+written from it by `python -m tests.acceptance.matrix`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+POOLS = ("prefork", "threads", "solo", "gevent", "eventlet")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "pools.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """
+    One row of the life cycle.
+
+    Attributes:
+        event: what happens to the task or its worker.
+        lock: what becomes of the lock.
+        reasons: for each pool that cannot do it, why not.
+    """
+
+    event: str
+    lock: str
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def pools(self) -> list[str]:
+        return [pool for pool in POOLS if pool not in self.reasons]
+
+
+def only(*pools: str, because: str) -> dict[str, str]:
+    return dict.fromkeys((pool for pool in POOLS if pool not in pools), because)
+
+
+SOFT_LIMIT = "Celery has soft time limits on prefork only"
+HARD_LIMIT = "Celery has hard time limits on prefork and gevent only"
+NO_CHILD = "there is no child process that could be killed alone"
+
+ROWS = {
+    row.event: row
+    for row in (
+        Row(event="success", lock="released after the body"),
+        Row(event="exception", lock="released after the body"),
+        Row(event="Ignore", lock="released after the body"),
+        Row(event="Reject", lock="released after the body"),
+        Row(event="Reject(requeue=True)", lock="released, taken again when redelivered"),
+        Row(event="self.retry", lock="released, taken again by the retry"),
+        Row(event="autoretry_for", lock="released, taken again by the retry"),
+        Row(event="self.replace", lock="released, taken by the replacement under the same id"),
+        Row(
+            event="requeue on conflict",
+            lock="waits for the holder under the same id, not charged to max_retries",
+        ),
+        Row(event="skip on conflict", lock="untouched; the task ends with lock_skip_result"),
+        Row(event="raise on conflict", lock="untouched; LockContended is the result"),
+        Row(event="reject on conflict", lock="untouched; the message is rejected"),
+        Row(event="callable on conflict", lock="as the callable decides"),
+        Row(event="lock_give_up_after", lock="untouched; LockNotAcquired is the result"),
+        Row(
+            event="no quorum",
+            lock="none; requeue, raise or run unlocked, as lock_on_unavailable says",
+        ),
+        Row(event="body longer than the TTL", lock="renewed while the body runs"),
+        Row(
+            event="lease lost, interrupt while sleeping",
+            lock="LeaseLost ends a time.sleep in the body",
+            reasons={
+                "threads": "a thread is reached at its next bytecode, not inside a system call",
+            },
+        ),
+        Row(event="lease lost, interrupt while working", lock="LeaseLost in the body"),
+        Row(event="lease lost, flag", lock="the lease is marked, the body goes on"),
+        Row(event="lease lost, callable", lock="the callable is told, the body goes on"),
+        Row(
+            event="soft time limit",
+            lock="renewed while the body handles it, released when it has unwound",
+            reasons=only("prefork", because=SOFT_LIMIT),
+        ),
+        Row(
+            event="hard time limit",
+            lock="released when the body has unwound",
+            reasons=only("prefork", "gevent", because=HARD_LIMIT),
+        ),
+        Row(
+            event="hard time limit, the body does not unwind within 0.1 s",
+            lock="the child is killed; the lock ends with its TTL",
+            reasons=only("prefork", because=NO_CHILD),
+        ),
+        Row(
+            event="revoke(terminate=True)",
+            lock="released when the body has unwound",
+            reasons={
+                "threads": "Celery cannot terminate a thread; the body and its lock go on",
+                "solo": "the worker hears of a revocation only when the body has ended",
+            },
+        ),
+        Row(
+            event="SIGTERM to the worker (warm shutdown)",
+            lock="renewed while the body runs, released after it",
+        ),
+        Row(
+            event="SIGQUIT to the worker with worker_soft_shutdown_timeout (soft shutdown)",
+            lock="renewed while the body runs, released after it",
+            reasons={
+                "solo": "the worker waits in the body's own thread, so the body stands still until "
+                "it is ended; its lock is renewed, and released then",
+            },
+        ),
+        Row(
+            event="SIGQUIT to the worker (cold shutdown)",
+            lock="released when the body has unwound",
+            reasons={
+                "threads": "Celery cannot end a thread; the worker waits for the body, and the "
+                "lock is renewed until then",
+            },
+        ),
+        Row(
+            event="SIGKILL of a pool child",
+            lock="ends with its TTL; a redelivered or next task waits it out",
+            reasons=only("prefork", because=NO_CHILD),
+        ),
+        Row(
+            event="SIGKILL of the whole worker",
+            lock="ends with its TTL; the next task waits it out",
+        ),
+        Row(event="fork in the body", lock="the child holds nothing, the parent goes on"),
+        Row(event="eager apply()", lock="locks as in a worker"),
+        Row(event="plain call", lock="not taken"),
+        Row(event="plain call inside its own body", lock="not taken again, not given back"),
+        Row(
+            event="self.lease, current_lease(), request.fencing_token",
+            lock="agree; tokens of successive holders increase",
+        ),
+        Row(event="redlock_tasks pattern on a plain task", lock="as on a RedlockTask"),
+    )
+}
+
+
+def row(event: str) -> pytest.MarkDecorator:
+    """Run a test on each pool on which this row of the table holds."""
+    return pytest.mark.parametrize("pool", ROWS[event].pools)
+
+
+def page() -> str:
+    """The reference page as it has to be."""
+    notes: list[str] = []
+    lines = []
+    for one in ROWS.values():
+        cells = []
+        for pool in POOLS:
+            reason = one.reasons.get(pool)
+            if reason is None:
+                cells.append("yes")
+                continue
+            if reason not in notes:
+                notes.append(reason)
+            cells.append(f"no [{notes.index(reason) + 1}]")
+        lines.append(f"| {one.event} | {one.lock} | {' | '.join(cells)} |")
+    return "\n".join(
+        [
+            "# What each pool can do",
+            "",
+            "<!-- Written by `python -m tests.acceptance.matrix`; edit the table there. -->",
+            "",
+            "Every `yes` is a test against a real worker process of that pool.",
+            "",
+            f"| event | lock | {' | '.join(POOLS)} |",
+            f"|---|---|{'---|' * len(POOLS)}",
+            *lines,
+            "",
+            *(f"{number}. {note}." for number, note in enumerate(notes, 1)),
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(page())

@@ -1,0 +1,117 @@
+"""What a test looks at: the lock on its nodes, and the journal that task bodies write."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import redis
+
+from tests.support.waiting import wait_until
+
+# The lock nodes must answer at once; a paused one must not hold up the test that paused it.
+LOOK_TIMEOUT = 0.5
+
+
+class Lock:
+    """One lock key as the nodes have it, read and written without the package under test."""
+
+    def __init__(self, key: str, urls: list[str]) -> None:
+        self.key = f"redlock:{key}"
+        self._nodes = [redis.Redis.from_url(url, socket_timeout=LOOK_TIMEOUT) for url in urls]
+        self.quorum = len(urls) // 2 + 1
+
+    @property
+    def values(self) -> list[str | None]:
+        """The stored owner on each node; None where the key is absent."""
+        return [self._value(node) for node in self._nodes]
+
+    def _value(self, node: redis.Redis) -> str | None:
+        value = node.get(self.key)
+        return None if value is None else value.decode()
+
+    @property
+    def owner(self) -> str | None:
+        """The one owner value that stands on a quorum."""
+        values = self.values
+        for value in set(values) - {None}:
+            if values.count(value) >= self.quorum:
+                return value
+        return None
+
+    @property
+    def is_held(self) -> bool:
+        return self.owner is not None
+
+    @property
+    def is_gone(self) -> bool:
+        return not any(self.values)
+
+    @property
+    def expires_in(self) -> float:
+        """Seconds until the last node's key ends; 0 when all have ended."""
+        return max(0, *(node.pttl(self.key) for node in self._nodes)) / 1000
+
+    def wait_until_gone(self) -> None:
+        wait_until(lambda: self.is_gone, message=lambda: f"{self.key} gone: {self.values}")
+
+    def wait_until_held(self) -> str:
+        return wait_until(lambda: self.owner, message=lambda: f"{self.key} held: {self.values}")
+
+    def wait_for_renewals(self, count: int) -> None:
+        """Wait until the remaining time has risen again `count` times."""
+        seen = 0
+        before = self.expires_in
+
+        def renewed() -> bool:
+            nonlocal seen, before
+            now = self.expires_in
+            seen += now > before
+            before = now
+            return seen >= count
+
+        wait_until(renewed, message=lambda: f"{count} renewals of {self.key}, saw {seen}")
+
+    def occupy(self, ttl: float = 60.0) -> None:
+        """Hold the lock as some canonical client elsewhere would."""
+        for node in self._nodes:
+            assert node.set(self.key, "somebody-else", nx=True, px=int(ttl * 1000))
+
+    def delete(self, count: int | None = None) -> None:
+        """Take the key away, whoever holds it, from the first `count` nodes or from all."""
+        for node in self._nodes[:count]:
+            node.delete(self.key)
+
+    def close(self) -> None:
+        for node in self._nodes:
+            node.close()
+
+
+class Journal:
+    """What the bodies that work on one key wrote down, and the gates that hold them up."""
+
+    def __init__(self, key: str, url: str) -> None:
+        self.key = key
+        self._store = redis.Redis.from_url(url)
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        return [json.loads(entry) for entry in self._store.lrange(f"journal:{self.key}", 0, -1)]
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [entry for entry in self.entries if entry["event"] == event]
+
+    def wait_for(self, event: str, count: int = 1) -> dict[str, Any]:
+        """Return the `count`-th entry of this event, once it is there."""
+        entries = wait_until(
+            lambda: self.of(event)[count - 1 :],
+            message=lambda: f"{event!r} number {count} in {self.entries}",
+        )
+        return entries[0]
+
+    def open(self, gate: str = "go") -> None:
+        """Let bodies through this gate, those that come later included."""
+        self._store.set(f"gate:{self.key}:{gate}", 1)
+
+    def close(self) -> None:
+        self._store.close()

@@ -1,0 +1,85 @@
+"""Settings that cannot work stop a worker at its start, and passwords stay unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from celery_redlock.testing import LocalCluster
+from tests.acceptance.conftest import StartWorker
+from tests.acceptance.scene import Journal
+from tests.support.waiting import PATIENCE
+
+PASSWORD = "open-sesame"
+DECLARED_ONLY = {"include": ["tests.acceptance.apps.misdeclared"]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """A task's options and an app's settings that cannot work, and what the error must name."""
+
+    options: dict[str, Any] = field(default_factory=lambda: {"lock_key": True})
+    settings: dict[str, Any] = field(default_factory=dict)
+    error: str = "ConfigurationError"
+    named: str
+
+
+MISFITS = {
+    "unknown option": Misfit(options={"lock_keyy": "x"}, named="lock_keyy"),
+    "unknown setting": Misfit(settings={"redlock_tttl": 5}, named="redlock_tttl"),
+    "ttl above max_ttl": Misfit(options={"lock_ttl": 90}, named="lock_ttl=90"),
+    "ttl too short": Misfit(options={"lock_ttl": 0.01}, named="lock_ttl=0.01"),
+    "template naming a missing argument": Misfit(
+        options={"lock_key": "account:{acount_id}"}, error="LockKeyError", named="'acount_id'"
+    ),
+    "malformed URL": Misfit(settings={"redlock_nodes": ["http://127.0.0.1:1"]}, named="http://"),
+    "duplicate node": Misfit(
+        settings={"redlock_nodes": ["redis://127.0.0.1:1/0"] * 3}, named="127.0.0.1:1"
+    ),
+}
+
+
+@pytest.mark.parametrize("misfit", MISFITS.values(), ids=MISFITS)
+def test_a_worker_does_not_start_with_what_cannot_work_and_names_it(
+    start_worker: StartWorker, misfit: Misfit
+) -> None:
+    worker = start_worker(declare=misfit.options, conf={**DECLARED_ONLY, **misfit.settings})
+
+    assert worker.wait_for_exit() != 0
+    complaints = [line for line in worker.log.splitlines() if f"{misfit.error}: " in line]
+    assert misfit.named in complaints[-1]
+
+
+@pytest.fixture(scope="module")
+def guarded_cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3, requirepass=PASSWORD) as cluster:
+        yield cluster
+
+
+def test_a_worker_does_not_start_with_a_wrong_password_and_does_not_print_it(
+    start_worker: StartWorker, guarded_cluster: LocalCluster
+) -> None:
+    nodes = [url.replace(PASSWORD, "close-sesame") for url in guarded_cluster.urls]
+
+    worker = start_worker(conf={"redlock_nodes": nodes})
+
+    assert worker.wait_for_exit() != 0
+    assert "ConfigurationError" in worker.log
+    assert "sesame" not in worker.log
+
+
+def test_what_celery_tells_about_a_worker_shows_no_password_of_its_nodes(
+    start_worker: StartWorker, guarded_cluster: LocalCluster, key: str, journal: Journal
+) -> None:
+    worker = start_worker(conf={"redlock_nodes": guarded_cluster.urls}).wait_until_ready()
+    journal.open()
+    assert worker.send("hold", key).get(timeout=PATIENCE) == "held"
+
+    inspect = worker.app.control.inspect(destination=[worker.nodename], timeout=5)
+    told = [worker.command("report"), inspect.conf(), inspect.report(), inspect.stats()]
+
+    assert all(told)
+    assert PASSWORD not in str([*told, worker.log])

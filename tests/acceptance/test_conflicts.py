@@ -1,0 +1,151 @@
+"""What a task does when somebody else holds its lock."""
+
+from __future__ import annotations
+
+import pytest
+from celery import chain, chord, states
+from celery.exceptions import ChordError
+
+from celery_redlock.errors import LockContended, LockNotAcquired
+from tests.acceptance.matrix import row
+from tests.acceptance.scene import Journal, Lock
+from tests.acceptance.worker import Worker
+from tests.support.waiting import PATIENCE, wait_until
+
+
+@row("requeue on conflict")
+def test_a_task_waits_for_the_holder_under_its_own_id_without_using_up_retries(
+    worker: Worker, key: str, lock: Lock, journal: Journal
+) -> None:
+    journal.open()
+    lock.occupy()
+    result = worker.send("queue_up", key)  # its max_retries is 0
+    wait_until(lambda: result.state == states.RETRY, message="the task to be requeued")
+    assert journal.entries == []
+
+    lock.delete()
+
+    assert result.get(timeout=PATIENCE) == "held"
+    (entered,) = journal.of("entered")
+    assert (entered["id"], entered["retries"]) == (result.id, 0)
+    lock.wait_until_gone()
+
+
+def test_two_tasks_with_one_key_run_one_after_the_other(
+    worker: Worker, key: str, lock: Lock, journal: Journal
+) -> None:
+    first, second = (worker.send("queue_up", key) for _ in range(2))
+    journal.wait_for("entered")
+    wait_until(
+        lambda: states.RETRY in (first.state, second.state), message="one task to be requeued"
+    )
+    assert len(journal.of("entered")) == 1
+
+    journal.open()
+
+    assert [first.get(timeout=PATIENCE), second.get(timeout=PATIENCE)] == ["held", "held"]
+    assert [entry["event"] for entry in journal.entries] == ["entered", "left"] * 2
+    earlier, later = journal.of("entered")
+    assert later["token"] > earlier["token"]
+    lock.wait_until_gone()
+
+
+@row("skip on conflict")
+def test_a_skipped_task_succeeds_with_the_skip_result_and_leaves_the_holder_alone(
+    worker: Worker, key: str, lock: Lock, journal: Journal
+) -> None:
+    lock.occupy()
+
+    result = worker.send("skip", key)
+
+    assert result.get(timeout=PATIENCE) == "skipped"
+    assert result.state == states.SUCCESS
+    assert journal.entries == []
+    assert lock.owner == "somebody-else"
+
+
+@row("skip on conflict")
+def test_a_chord_completes_when_a_member_is_skipped(worker: Worker, key: str, lock: Lock) -> None:
+    lock.occupy()
+
+    header = [worker.step("skip", key), worker.step("echo", "ran")]
+    result = chord(header, app=worker.app)(worker.step("tally"))
+
+    assert result.get(timeout=PATIENCE) == ["skipped", "ran"]
+
+
+@row("skip on conflict")
+def test_the_next_step_of_a_chain_gets_the_skip_result(
+    worker: Worker, key: str, lock: Lock
+) -> None:
+    lock.occupy()
+
+    result = chain(worker.step("skip", key), worker.step("echo"), app=worker.app)()
+
+    assert result.get(timeout=PATIENCE) == "skipped"
+
+
+@row("raise on conflict")
+def test_a_task_that_shall_raise_has_lock_contended_as_its_result(
+    worker: Worker, key: str, lock: Lock, journal: Journal
+) -> None:
+    lock.occupy()
+
+    result = worker.send("raise", key)
+
+    with pytest.raises(LockContended) as raised:
+        result.get(timeout=PATIENCE)
+    assert raised.value.key == key
+    assert raised.value.holder == "somebody-else"
+    assert journal.entries == []
+
+
+@row("reject on conflict")
+def test_a_task_that_shall_reject_gives_its_message_back_to_the_broker_for_good(
+    worker: Worker, key: str, lock: Lock, journal: Journal
+) -> None:
+    lock.occupy()
+
+    result = worker.send("refuse", key)
+
+    worker.wait_for_log(f"refuse[{result.id}] is rejected")
+    wait_until(lambda: worker.queue_is_empty, message="the rejected message to be gone")
+    assert journal.entries == []
+
+
+@row("reject on conflict")
+def test_a_chord_fails_when_a_member_is_rejected(worker: Worker, key: str, lock: Lock) -> None:
+    lock.occupy()
+
+    header = [worker.step("refuse", key), worker.step("echo", "ran")]
+    result = chord(header, app=worker.app)(worker.step("tally"))
+
+    wait_until(lambda: result.state == states.FAILURE, message="the chord to fail")
+    assert isinstance(result.result, ChordError)
+    assert "LockContended" in str(result.result)
+
+
+@row("callable on conflict")
+def test_a_callable_is_asked_what_to_do_about_a_conflict(
+    worker: Worker, key: str, lock: Lock, journal: Journal
+) -> None:
+    lock.occupy()
+
+    result = worker.send("decide", key)
+
+    with pytest.raises(LockContended):
+        result.get(timeout=PATIENCE)
+    assert journal.of("conflict")[0]["holder"] == "somebody-else"
+
+
+@row("lock_give_up_after")
+def test_a_task_gives_up_after_its_total_patience(
+    worker: Worker, key: str, lock: Lock, journal: Journal
+) -> None:
+    lock.occupy()
+
+    result = worker.send("give_up", key)
+
+    with pytest.raises(LockNotAcquired):
+        result.get(timeout=PATIENCE)
+    assert journal.entries == []

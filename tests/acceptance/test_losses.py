@@ -1,0 +1,119 @@
+"""Long bodies keep their lease, and bodies that lose it are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redlock.errors import LeaseLost
+from tests.acceptance.conftest import PauseNodes
+from tests.acceptance.matrix import row
+from tests.acceptance.scene import Journal, Lock
+from tests.acceptance.worker import Worker
+from tests.support.waiting import PATIENCE, wait_until
+
+
+@row("body longer than the TTL")
+def test_a_body_longer_than_its_ttl_keeps_the_lock(
+    worker: Worker, key: str, lock: Lock, journal: Journal
+) -> None:
+    result = worker.send("hold_shortly", key)
+    entered = journal.wait_for("entered")
+
+    # Renewed at a third of the TTL: the fifth is beyond the end that the first lease had.
+    lock.wait_for_renewals(5)
+
+    assert lock.owner == entered["owner"]
+    journal.open()
+    assert result.get(timeout=PATIENCE) == "held"
+    lock.wait_until_gone()
+
+
+@row("lease lost, interrupt while sleeping")
+def test_a_sleeping_body_is_woken_by_the_loss_of_its_lease(
+    worker: Worker, key: str, lock: Lock, journal: Journal
+) -> None:
+    result = worker.send("sleep_on", key)
+    journal.wait_for("entered")
+
+    lock.delete(lock.quorum)
+
+    assert journal.wait_for("unwound")["by"] == "LeaseLost"
+    with pytest.raises(LeaseLost) as raised:
+        result.get(timeout=PATIENCE)
+    assert raised.value.key == key
+    lock.wait_until_gone()
+
+
+@row("lease lost, interrupt while working")
+def test_a_working_body_is_interrupted_by_the_loss_of_its_lease(
+    worker: Worker, key: str, lock: Lock, journal: Journal
+) -> None:
+    result = worker.send("work_on", key)
+    journal.wait_for("entered")
+
+    lock.delete(lock.quorum)
+
+    assert journal.wait_for("unwound")["by"] == "LeaseLost"
+    with pytest.raises(LeaseLost):
+        result.get(timeout=PATIENCE)
+    lock.wait_until_gone()
+
+
+@row("lease lost, interrupt while working")
+def test_a_body_is_interrupted_when_too_many_nodes_stop_for_its_lease_to_be_renewed(
+    worker: Worker, key: str, journal: Journal, pause_nodes: PauseNodes
+) -> None:
+    result = worker.send("work_on", key)
+    journal.wait_for("entered")
+
+    pause_nodes(0, 1, 2)
+
+    assert journal.wait_for("unwound")["by"] == "LeaseLost"
+    with pytest.raises(LeaseLost):
+        result.get(timeout=PATIENCE)
+
+
+@row("lease lost, flag")
+def test_a_body_that_wants_a_flag_goes_on_with_a_marked_lease(
+    worker: Worker, key: str, lock: Lock, journal: Journal
+) -> None:
+    result = worker.send("watch_flag", key)
+    journal.wait_for("entered")
+
+    lock.delete(lock.quorum)
+
+    flagged = journal.wait_for("flagged")
+    assert not flagged["valid"]
+    assert flagged["lost"]
+    journal.open()
+    assert result.get(timeout=PATIENCE) == "went on"
+
+
+@row("lease lost, callable")
+def test_a_callable_is_told_of_the_loss_once_and_the_body_goes_on(
+    worker: Worker, key: str, lock: Lock, journal: Journal
+) -> None:
+    result = worker.send("be_told", key)
+    journal.wait_for("entered")
+
+    lock.delete(lock.quorum)
+
+    assert journal.wait_for("told")["lost"]
+    journal.open()
+    assert result.get(timeout=PATIENCE) == "went on"
+    assert len(journal.of("told")) == 1
+
+
+@row("lease lost, interrupt while working")
+def test_a_worker_goes_on_after_a_task_that_lost_its_lease(
+    worker: Worker, key: str, lock: Lock, journal: Journal
+) -> None:
+    lost = worker.send("work_on", key)
+    journal.wait_for("entered")
+    lock.delete(lock.quorum)
+    journal.wait_for("unwound")
+    wait_until(lost.ready, message="the task that lost its lease to have a result")
+
+    journal.open()
+
+    assert worker.send("hold", key).get(timeout=PATIENCE) == "held"

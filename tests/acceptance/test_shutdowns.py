@@ -1,0 +1,110 @@
+"""A worker that is told to stop, or just killed, while it holds a lock."""
+
+from __future__ import annotations
+
+import signal
+
+import celery
+import pytest
+
+from tests.acceptance.conftest import StartWorker
+from tests.acceptance.matrix import row
+from tests.acceptance.scene import Journal, Lock
+from tests.acceptance.worker import Worker
+from tests.support.waiting import PATIENCE
+
+needs_soft_shutdown = pytest.mark.skipif(
+    celery.VERSION[:2] < (5, 5), reason="soft shutdown came with Celery 5.5"
+)
+
+
+@row("SIGTERM to the worker (warm shutdown)")
+def test_a_lock_is_renewed_through_a_warm_shutdown_and_given_back_after_the_body(
+    pool: str, start_worker: StartWorker, key: str, lock: Lock, journal: Journal
+) -> None:
+    worker = start_worker(pool).wait_until_ready()
+    result = worker.send("hold_shortly", key)
+    entered = journal.wait_for("entered")
+
+    worker.signal(signal.SIGTERM)
+
+    worker.wait_for_log("Warm shutdown")
+    lock.wait_for_renewals(3)
+    assert lock.owner == entered["owner"]
+    journal.open()
+    assert worker.wait_for_exit() == 0
+    assert lock.is_gone
+    assert result.get(timeout=PATIENCE) == "held"
+
+
+@needs_soft_shutdown
+@row("SIGQUIT to the worker with worker_soft_shutdown_timeout (soft shutdown)")
+def test_a_lock_is_renewed_through_a_soft_shutdown_and_given_back_after_the_body(
+    pool: str, start_worker: StartWorker, key: str, lock: Lock, journal: Journal
+) -> None:
+    worker = start_worker(pool, conf={"worker_soft_shutdown_timeout": 4}).wait_until_ready()
+    worker.send("hold_shortly", key)
+    entered = journal.wait_for("entered")
+
+    worker.signal(signal.SIGQUIT)
+
+    worker.wait_for_log("Initiating Soft Shutdown")
+    lock.wait_for_renewals(1)
+    assert lock.owner == entered["owner"]
+    journal.open()
+    lock.wait_until_gone()
+    journal.wait_for("left")
+    worker.wait_for_exit()
+
+
+@row("SIGQUIT to the worker (cold shutdown)")
+def test_a_body_that_a_cold_shutdown_ends_gives_the_lock_back(
+    pool: str, start_worker: StartWorker, key: str, lock: Lock, journal: Journal
+) -> None:
+    worker = start_worker(pool).wait_until_ready()
+    worker.send("hold", key)
+    journal.wait_for("entered")
+
+    worker.signal(signal.SIGQUIT)
+
+    journal.wait_for("unwound")
+    lock.wait_until_gone()
+    worker.wait_for_exit()
+
+
+def test_a_thread_that_a_cold_shutdown_cannot_end_keeps_its_lock_to_the_end_of_the_body(
+    start_worker: StartWorker, key: str, lock: Lock, journal: Journal
+) -> None:
+    worker = start_worker("threads").wait_until_ready()
+    worker.send("hold_shortly", key)
+    entered = journal.wait_for("entered")
+
+    worker.signal(signal.SIGQUIT)
+
+    worker.wait_for_log("Cold shutdown")
+    lock.wait_for_renewals(3)
+    assert lock.owner == entered["owner"]
+    journal.open()
+    worker.wait_for_exit()
+    assert journal.of("left")
+    assert lock.is_gone
+
+
+@row("SIGKILL of the whole worker")
+def test_a_lock_outlives_a_killed_worker_by_its_ttl_and_the_next_task_waits_it_out(
+    pool: str, worker: Worker, start_worker: StartWorker, key: str, lock: Lock, journal: Journal
+) -> None:
+    killed = start_worker(pool).wait_until_ready()
+    killed.send("hold_shortly", key)
+    first = journal.wait_for("entered")
+
+    killed.signal(signal.SIGKILL)
+
+    killed.wait_for_exit()
+    following = worker.send("hold_shortly", key)
+    second = journal.wait_for("entered", 2)
+    assert lock.owner == second["owner"] != first["owner"]
+    assert second["token"] > first["token"]
+    journal.open()
+    assert following.get(timeout=PATIENCE) == "held"
+    lock.wait_until_gone()

@@ -1,0 +1,277 @@
+"""Lock nodes of either sort behind one face: the same tests say the same things to both."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from celery_redlock import Lease, Redlock
+from celery_redlock.core.attempt import Attempt, attempt_once
+from celery_redlock.protocol import Command, Vote, fence_key
+from celery_redlock.protocol.commands import read_reply
+from celery_redlock.protocol.node import StoredKey
+from celery_redlock.protocol.scripts import SOURCE
+from celery_redlock.testing import LocalCluster
+from celery_redlock.transport import parse_node
+from celery_redlock.transport.memory import memory_node
+from tests.support.waiting import wait_until
+
+PREFIX = "redlock:"
+
+# Tests that do not try what happens in time must not depend on how busy the machine is.
+CALM = 5.0
+
+
+class Nodes(ABC):
+    """A set of lock nodes that can be broken, looked into and spoken to past any client."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self.urls = list(urls)
+        self._clients: list[Redlock] = []
+
+    def __len__(self) -> int:
+        return len(self.urls)
+
+    def client(self, *, nodes: Sequence[str] | None = None, **options: Any) -> Redlock:
+        """Return a client that ends with the test; patient, unless the test says otherwise."""
+        options.setdefault("node_timeout", CALM)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".* lock nodes bear the loss")
+            client = Redlock(self.urls if nodes is None else nodes, **options)
+        self._clients.append(client)
+        return client
+
+    def connected(self, **options: Any) -> Redlock:
+        """Return a client that is connected to every node."""
+        client = self.client(**options)
+        self.connect(client)
+        return client
+
+    def connect(self, client: Redlock) -> None:
+        """Let a client take locks until every node takes part."""
+
+        def all_take_part() -> bool:
+            lease = client.acquire("warm-up", wait=CALM)
+            everywhere = all(owner == lease.owner for owner in self.owners("warm-up"))
+            lease.release()
+            return everywhere
+
+        wait_until(all_take_part, message="a node never took part")
+        self.wait_free("warm-up")
+
+    def attempt(self, client: Redlock, *names: str, ttl: float = 30.0) -> Attempt:
+        """Make exactly one attempt and return it with every vote."""
+        return attempt_once(client.transport, client._terms(names, ttl, ""))
+
+    def owners(self, name: str) -> list[str | None]:
+        """Return who has a key on each node."""
+        return [self.owner(node, name) for node in range(len(self))]
+
+    def wait_free(self, name: str) -> None:
+        """Wait until no node has the key."""
+        wait_until(
+            lambda: not any(self.owners(name)), message=lambda: f"{name}: {self.owners(name)}"
+        )
+
+    def wait_held(self, lease: Lease, nodes: Sequence[int] | None = None) -> None:
+        """Wait until the nodes have the lease's key."""
+        wait_until(
+            lambda: all(
+                self.owner(node, lease.key) == lease.owner
+                for node in (range(len(self)) if nodes is None else nodes)
+            ),
+            message=lambda: f"{lease.key}: {self.owners(lease.key)}",
+        )
+
+    def hold(self, name: str, owner: str, nodes: Sequence[int], ttl: float = 60.0) -> None:
+        """Let somebody else have a key on some nodes."""
+        for node in nodes:
+            self.put(node, name, owner, ttl)
+
+    def close(self) -> None:
+        """Close the clients."""
+        for client in self._clients:
+            client.close()
+
+    @abstractmethod
+    def owner(self, node: int, name: str) -> str | None:
+        """Return who has a key."""
+
+    @abstractmethod
+    def left(self, node: int, name: str) -> float:
+        """Return the seconds that a key has left."""
+
+    @abstractmethod
+    def put(self, node: int, name: str, owner: str, ttl: float = 60.0) -> None:
+        """Set a key."""
+
+    @abstractmethod
+    def forget(self, node: int, name: str) -> None:
+        """Delete a key."""
+
+    @abstractmethod
+    def fence(self, node: int, name: str) -> int:
+        """Return a key's counter."""
+
+    @abstractmethod
+    def set_fence(self, node: int, name: str, value: int) -> None:
+        """Set a key's counter."""
+
+    @abstractmethod
+    def now_us(self, node: int) -> int:
+        """Return a node's wall clock."""
+
+    @abstractmethod
+    def run(self, node: int, command: Command) -> Vote:
+        """Run a command past any client."""
+
+    @abstractmethod
+    def pause(self, *nodes: int) -> None:
+        """Stop nodes; what is said to them meanwhile runs later."""
+
+    @abstractmethod
+    def resume(self, *nodes: int) -> None:
+        """Let stopped nodes run on."""
+
+    @abstractmethod
+    def kill(self, *nodes: int) -> None:
+        """End nodes; they refuse connections."""
+
+    @abstractmethod
+    def restart(self, *nodes: int, keep_data: bool = False) -> None:
+        """Start nodes again, empty or with what they had."""
+
+    @abstractmethod
+    def flush(self, *nodes: int) -> None:
+        """Remove all data, while they run on."""
+
+    @abstractmethod
+    def flip_role(self, *nodes: int) -> None:
+        """Make nodes replicas, and masters again."""
+
+
+class MemoryNodes(Nodes):
+    """In-memory nodes of this process."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        super().__init__(urls)
+        self.nodes = [memory_node(parse_node(url)) for url in urls]
+
+    def owner(self, node: int, name: str) -> str | None:
+        return self.nodes[node].state.owner(PREFIX + name, self.now_us(node))
+
+    def left(self, node: int, name: str) -> float:
+        ends = self.nodes[node].state.keys[PREFIX + name].expires_at
+        return (ends - self.now_us(node) // 1000) / 1000
+
+    def put(self, node: int, name: str, owner: str, ttl: float = 60.0) -> None:
+        ends = self.now_us(node) // 1000 + round(ttl * 1000)
+        self.nodes[node].state.keys[PREFIX + name] = StoredKey(owner, ends)
+
+    def forget(self, node: int, name: str) -> None:
+        self.nodes[node].state.keys.pop(PREFIX + name, None)
+
+    def fence(self, node: int, name: str) -> int:
+        return self.nodes[node].state.fences.get(fence_key(PREFIX + name), 0)
+
+    def set_fence(self, node: int, name: str, value: int) -> None:
+        self.nodes[node].state.fences[fence_key(PREFIX + name)] = value
+
+    def now_us(self, node: int) -> int:
+        return self.nodes[node].now_us()
+
+    def run(self, node: int, command: Command) -> Vote:
+        return self.nodes[node].state.run(command, self.now_us(node))
+
+    def pause(self, *nodes: int) -> None:
+        for node in nodes:
+            self.nodes[node].pause()
+
+    def resume(self, *nodes: int) -> None:
+        for node in nodes:
+            self.nodes[node].resume()
+
+    def kill(self, *nodes: int) -> None:
+        for node in nodes:
+            self.nodes[node].kill()
+
+    def restart(self, *nodes: int, keep_data: bool = False) -> None:
+        for node in nodes:
+            self.nodes[node].restart(keep_data=keep_data)
+
+    def flush(self, *nodes: int) -> None:
+        for node in nodes:
+            self.nodes[node].flush()
+
+    def flip_role(self, *nodes: int) -> None:
+        for node in nodes:
+            self.nodes[node].flip_role()
+
+
+class ServerNodes(Nodes):
+    """Real servers on this machine."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        super().__init__(cluster.urls)
+        self.cluster = cluster
+
+    def owner(self, node: int, name: str) -> str | None:
+        found: Any = self.cluster.client(node).get(PREFIX + name)
+        return None if found is None else found.decode()
+
+    def left(self, node: int, name: str) -> float:
+        left: Any = self.cluster.client(node).pttl(PREFIX + name)
+        return float(left / 1000)
+
+    def put(self, node: int, name: str, owner: str, ttl: float = 60.0) -> None:
+        self.cluster.client(node).set(PREFIX + name, owner, px=round(ttl * 1000))
+
+    def forget(self, node: int, name: str) -> None:
+        self.cluster.client(node).delete(PREFIX + name)
+
+    def fence(self, node: int, name: str) -> int:
+        found: Any = self.cluster.client(node).get(fence_key(PREFIX + name))
+        return int(found or 0)
+
+    def set_fence(self, node: int, name: str, value: int) -> None:
+        self.cluster.client(node).set(fence_key(PREFIX + name), value)
+
+    def now_us(self, node: int) -> int:
+        seconds, micros = self.cluster.client(node).time()  # type: ignore[misc]
+        return int(seconds) * 1_000_000 + int(micros)
+
+    def run(self, node: int, command: Command) -> Vote:
+        reply: Any = self.cluster.client(node).eval(
+            SOURCE[command.kind], len(command.keys), *command.keys, "nonce", *command.args
+        )
+        assert reply[0] == b"nonce"
+        return read_reply(reply[1:])
+
+    def pause(self, *nodes: int) -> None:
+        for node in nodes:
+            self.cluster.pause(node)
+
+    def resume(self, *nodes: int) -> None:
+        for node in nodes:
+            self.cluster.resume(node)
+
+    def kill(self, *nodes: int) -> None:
+        for node in nodes:
+            self.cluster.kill(node)
+
+    def restart(self, *nodes: int, keep_data: bool = False) -> None:
+        for node in nodes:
+            self.cluster.restart(node, keep_data=keep_data)
+
+    def flush(self, *nodes: int) -> None:
+        for node in nodes:
+            self.cluster.flush(node)
+
+    def flip_role(self, *nodes: int) -> None:
+        for node in nodes:
+            client = self.cluster.client(node)
+            # Nobody listens on port 1, so nothing is copied: the role alone changes, twice.
+            client.replicaof("127.0.0.1", 1)
+            client.replicaof("NO", "ONE")

@@ -1,0 +1,37 @@
+"""Waiting on conditions: tests never sleep for a while and hope."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# Long enough for a busy two-core machine: it is only ever used up by a test that fails.
+PATIENCE = 30.0
+
+
+def wait_until(
+    condition: Callable[[], T],
+    timeout: float = PATIENCE,
+    *,
+    message: str | Callable[[], str] = "",
+    interval: float = 0.02,
+) -> T:
+    """
+    Return the first truthy value of `condition`; fail once `timeout` seconds have passed.
+
+    Args:
+        condition: called again and again; must be cheap and free of side effects.
+        timeout: seconds until the test is failed.
+        message: what was waited for, or a callable that tells it when it is too late.
+        interval: seconds between two looks.
+    """
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        if time.monotonic() >= deadline:
+            told = message() if callable(message) else message
+            raise AssertionError(f"not within {timeout:g} s: {told or condition}")
+        time.sleep(interval)
+    return value
