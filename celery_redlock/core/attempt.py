@@ -147,9 +147,8 @@ def reasons(round_: AcquireRound, names: tuple[str, ...]) -> dict[str, str]:
     """Return why each node did not help, where it is the node's doing."""
     found = {}
     for name, vote in zip(names, round_.votes, strict=True):
-        if vote is None:
-            found[name] = "no answer"
-        elif isinstance(vote, Failed):
+        # None: it had not answered yet when the others had decided, which is nobody's fault.
+        if isinstance(vote, Failed):
             found[name] = vote.reason
         elif isinstance(vote, Quarantined):
             found[name] = (

@@ -147,9 +147,9 @@ class Lease:
         self.check()
         if round_.phase is not Phase.GRANTED:
             nodes = {
-                name: vote.reason if isinstance(vote, Failed) else "no answer"
+                name: vote.reason
                 for name, vote in zip(self._transport.names, round_.votes, strict=True)
-                if vote is None or isinstance(vote, Failed)
+                if isinstance(vote, Failed)
             }
             listed = "; ".join(f"{name}: {why}" for name, why in nodes.items())
             raise QuorumUnavailable(

@@ -1,0 +1,133 @@
+"""An attempt is decided as early as it can be, and only a quorum decides."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from celery_redlock import LockContended, QuorumUnavailable
+from celery_redlock.protocol import Granted, Held, Phase
+from tests.support.nodes import Nodes
+
+
+def test_early_decision_a_grant_does_not_wait_for_stopped_nodes(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    any_nodes.pause(3, 4)
+    attempt = any_nodes.attempt(client, "key")
+    assert attempt.granted
+    assert attempt.round.votes[3:] == [None, None]
+    any_nodes.resume(3, 4)
+
+
+def test_early_decision_a_conflict_does_not_wait_for_stopped_nodes(nodes: Nodes) -> None:
+    client = nodes.connected()
+    nodes.hold("key", "somebody", [0, 1, 2])
+    nodes.pause(3, 4)
+    attempt = nodes.attempt(client, "key")
+    assert attempt.phase is Phase.CONTENDED
+    assert attempt.round.votes[3:] == [None, None]
+    nodes.resume(3, 4)
+
+
+def test_a_conflict_tells_the_holder_and_for_how_long(any_nodes: Nodes) -> None:
+    any_nodes.hold("key", "somebody", range(5), ttl=40.0)
+    with pytest.raises(LockContended, match="held by 'somebody'") as taken:
+        any_nodes.client().acquire("key")
+    error = taken.value
+    assert (error.key, error.holder, error.split) == ("key", "somebody", False)
+    assert 0 < (error.expires_in or 0) <= 40
+
+
+def test_a_verdict_carries_every_vote(nodes: Nodes) -> None:
+    client = nodes.connected()
+    nodes.hold("key", "a", [0, 1])
+    nodes.hold("key", "b", [2, 3])
+    votes = nodes.attempt(client, "key").round.votes
+    assert [Held, Held, Held, Held, Granted] == [type(vote) for vote in votes]
+
+
+def test_a_split_vote_is_no_conflict(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    any_nodes.hold("key", "a", [0, 1])
+    any_nodes.hold("key", "b", [2, 3])
+    with pytest.raises(LockContended, match="several contenders") as taken:
+        client.acquire("key")
+    assert taken.value.split
+    assert any_nodes.owners("key")[4:] == [None]
+
+
+def test_a_split_vote_is_tried_again_even_without_patience(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    any_nodes.hold("key", "a", [0, 1])
+    any_nodes.hold("key", "b", [2, 3], ttl=0.05)
+    lease = client.acquire("key", wait=0)
+    assert any_nodes.owners("key") == ["a", "a", lease.owner, lease.owner, lease.owner]
+
+
+def test_two_contenders_never_both_give_way_to_each_other(nodes: Nodes) -> None:
+    clients = [nodes.connected() for _ in range(2)]
+    rounds = 60
+    gate = threading.Barrier(2)
+    gave_way: list[list[bool]] = [[], []]
+
+    def contend(me: int) -> None:
+        for number in range(rounds):
+            gate.wait()
+            try:
+                clients[me].acquire(f"prize-{number}")
+            except LockContended as taken:
+                gave_way[me].append(not taken.split)
+            else:
+                gave_way[me].append(False)
+
+    threads = [threading.Thread(target=contend, args=(me,)) for me in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert rounds == len(gave_way[0]) == len(gave_way[1])
+    assert (True, True) not in set(zip(*gave_way, strict=True))
+
+
+@pytest.mark.parametrize(("size", "needed"), [(2, 2), (4, 3)])
+def test_half_of_an_even_number_of_nodes_is_no_quorum(nodes: Nodes, size: int, needed: int) -> None:
+    client = nodes.client(nodes=nodes.urls[:size])
+    nodes.hold("key", "somebody", range(size - needed + 1))
+    with pytest.raises(LockContended) as taken:
+        client.acquire("key")
+    assert taken.value.split
+    nodes.forget(0, "key")
+    assert client.acquire("key").is_valid
+
+
+def test_two_of_five_dead_nodes_do_not_matter(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    any_nodes.kill(1, 3)
+    lease = client.acquire("key")
+    lease.extend()
+    assert lease.release()
+
+
+def test_three_of_five_dead_nodes_leave_no_quorum_and_are_named(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    any_nodes.kill(1, 2, 3)
+    with pytest.raises(QuorumUnavailable, match="needs 3 of 5 nodes") as failed:
+        client.acquire("key")
+    assert [client.node_names[node] for node in (1, 2, 3)] == list(failed.value.nodes)
+    assert all(failed.value.nodes.values())
+    any_nodes.restart(1, 2, 3)
+    any_nodes.wait_free("key")
+
+
+def test_every_attempt_has_an_owner_value_of_its_own(nodes: Nodes) -> None:
+    client = nodes.client()
+    nodes.hold("key", "somebody", range(5))
+    owners = {nodes.attempt(client, "key").owner for _ in range(20)}
+    assert len(owners) == 20
+
+
+def test_the_owner_value_ends_with_the_label(nodes: Nodes) -> None:
+    lease = nodes.client().acquire("key", label="task-1 host 42")
+    assert f"{lease.owner[:32]} task-1 host 42" == lease.owner
+    nodes.wait_held(lease, [n for n, owner in enumerate(nodes.owners("key")) if owner])
