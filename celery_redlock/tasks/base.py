@@ -14,7 +14,7 @@ from celery.app.task import Context
 from celery_redlock.core import Lease
 from celery_redlock.tasks.keys import KeyMaker
 from celery_redlock.tasks.options import resolve_options
-from celery_redlock.tasks.run import LockPlan, connect_backstop, current_lease, run_locked
+from celery_redlock.tasks.run import LockPlan, connect_backstop, lease_of, run_locked
 from celery_redlock.tasks.settings import read_settings
 
 __all__ = ["RedlockTask", "plan_lock"]
@@ -55,8 +55,8 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
 
     @property
     def lease(self) -> Lease | None:
-        """The lease that the running body holds, or None."""
-        return current_lease() if self.request.redlock_entered else None
+        """The lease under which this task's body runs, or None."""
+        return lease_of(self)
 
 
 def plan_lock(cls: Any, app: Any) -> None:

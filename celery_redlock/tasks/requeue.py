@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from celery.app.task import get_actual_ignore_result
 from celery.exceptions import Reject, Retry
 from celery.utils.log import get_logger
 
@@ -97,7 +96,7 @@ def requeue(
         request,
         countdown=delay,
         headers=headers,
-        ignore_result=get_actual_ignore_result(task, request),
+        ignore_result=_ignores_result(task, request),
     )
     try:
         again.apply_async()
@@ -113,6 +112,12 @@ def requeue(
         error,
     )
     raise Retry("lock", exc=error, when=delay, sig=again)
+
+
+def _ignores_result(task: Any, request: Any) -> bool | None:
+    # The class of a request says False where the message said nothing.
+    said = vars(request).get("ignore_result")
+    return task.ignore_result if said is None else said
 
 
 def give_up(

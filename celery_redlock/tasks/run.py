@@ -25,7 +25,7 @@ from celery_redlock.tasks.options import LockOptions
 from celery_redlock.tasks.reach import Reach, reach_here
 from celery_redlock.tasks.requeue import end_episode
 
-__all__ = ["LockPlan", "bodies_run", "connect_backstop", "current_lease", "run_locked"]
+__all__ = ["LockPlan", "bodies_run", "connect_backstop", "current_lease", "lease_of", "run_locked"]
 
 logger = get_logger(__name__)
 
@@ -49,10 +49,10 @@ class LockPlan:
 class Hold:
     """A request's lock, from before it is taken until the body has unwound."""
 
-    __slots__ = ("_reach", "_task_name", "body", "closed", "lease", "request")
+    __slots__ = ("_reach", "body", "closed", "lease", "request", "task")
 
     def __init__(self, task: Any, request: Any, enclosing: Hold | None) -> None:
-        self._task_name = task.name
+        self.task = task
         self._reach: Reach | None = None
         self.request = request
         self.body: Body = Body(enclosing.body if enclosing else None)
@@ -84,7 +84,7 @@ class Hold:
         logger.warning(
             "Task %s[%s] ended without its lock %s: %s. Another body may have run beside its last "
             "part; a resource that checks fencing tokens has refused what came too late.",
-            self._task_name,
+            self.task.name,
             self.request.id,
             lease.key,
             lost or "a quorum of nodes did not confirm it at release",
@@ -172,6 +172,12 @@ def run_locked(
         hold.close()
         _holds.discard(hold)
         _current.reset(token)
+
+
+def lease_of(task: Any) -> Lease | None:
+    """Return the lease under which a task's body runs here, or None."""
+    hold = _current.get()
+    return hold.lease if hold is not None and hold.task is task else None
 
 
 def connect_backstop() -> None:
