@@ -49,7 +49,7 @@ def _adopt(task: Any, app: Any) -> None:
     """Give a task a subclass of its class that locks; what its class does otherwise stays."""
     cls = type(task)
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    locking = type(cls.__name__, (cls, RedlockTask), names)
+    locking: Any = type(cls.__name__, (cls, RedlockTask), names)
     # First, because it may refuse: then the task stays as it was, and the next call says so again.
     locking.bind(app)
     task.__class__ = locking

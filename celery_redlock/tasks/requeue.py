@@ -114,7 +114,7 @@ def requeue(
     raise Retry("lock", exc=error, when=delay, sig=again)
 
 
-def _ignores_result(task: Any, request: Any) -> bool | None:
+def _ignores_result(task: Any, request: Any) -> Any:
     # The class of a request says False where the message said nothing.
     said = vars(request).get("ignore_result")
     return task.ignore_result if said is None else said
