@@ -42,7 +42,6 @@ def native_lock() -> Any:
 
 def close_greenlet_hub() -> None:
     """End the event loop that gevent made for a native thread in which patched code has waited."""
-    gevent = sys.modules.get("gevent")
-    hub = gevent.hub.get_hub_if_exists() if gevent is not None else None
-    if hub is not None:
+    local = sys.modules.get("gevent._hub_local")
+    if local is not None and (hub := local.get_hub_if_exists()) is not None:
         hub.destroy(destroy_loop=True)
