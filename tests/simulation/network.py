@@ -1,0 +1,255 @@
+"""
+The network: connections that keep order, delay, break and are cut, and what a dial does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import TYPE_CHECKING
+
+import hiredis
+
+from celery_redlock.transport.link import Link
+from tests.simulation.scheduler import Machine, Scheduler
+from tests.simulation.shims import READ, WRITE, Files, Poller
+
+if TYPE_CHECKING:
+    from tests.simulation.node import SimNode
+    from tests.simulation.plan import Plan
+
+
+class Network:
+    """All links between machines and nodes."""
+
+    def __init__(self, scheduler: Scheduler, files: Files, plan: Plan) -> None:
+        self.scheduler = scheduler
+        self.files = files
+        self.patience = plan.node_timeout
+        self.buffer = plan.buffer
+        self.pieces = plan.buffer < 10_000
+        self.late_replies = 0
+        self.connections = 0
+        self._seed = plan.seed
+        self._delay = plan.delay
+        self._random: dict[tuple[str, int], random.Random] = {}
+        #: until when a pair is cut off from each other, and how much slower it is until when
+        self._cut: dict[tuple[str, int], float] = {}
+        self._slow: dict[tuple[str, int], tuple[float, float]] = {}
+        self._wires: list[Wire] = []
+
+    def delay(self, machine: Machine, node: int) -> float:
+        pair = (machine.name, node)
+        rng = self._random.get(pair)
+        if rng is None:
+            rng = self._random[pair] = random.Random(f"{self._seed} {pair}")
+        draw = rng.random()
+        base = self._delay * (0.5 + draw)
+        if draw > 0.995:
+            base += self.patience * 2 * rng.random()
+        if pair in self._slow:
+            until, extra = self._slow[pair]
+            if self.scheduler.now < until:
+                base += extra * (0.5 + rng.random())
+        return base
+
+    def cut_until(self, machine: Machine, node: int) -> float:
+        return self._cut.get((machine.name, node), 0.0)
+
+    def cut(self, machine: Machine, node: int, until: float) -> None:
+        pair = (machine.name, node)
+        self._cut[pair] = max(until, self._cut.get(pair, 0.0))
+
+    def slow(self, machine: Machine, node: int, until: float, extra: float) -> None:
+        self._slow[(machine.name, node)] = (until, extra)
+
+    def heal(self) -> None:
+        now = self.scheduler.now
+        self._cut = dict.fromkeys(self._cut, now)
+        self._slow.clear()
+
+    def add(self, wire: Wire) -> None:
+        self.connections += 1
+        self._wires = [other for other in self._wires if not other.closed]
+        self._wires.append(wire)
+
+    def wires(self, machine: Machine | None, node: int) -> list[Wire]:
+        return [
+            wire
+            for wire in self._wires
+            if wire.node.index == node and (machine is None or wire.machine is machine)
+        ]
+
+
+class Wire:
+    """
+    One TCP connection. What is said arrives once, in order, or not at all after a break.
+
+    It is the client's socket, too: `send`, `recv`, `fileno` and `setblocking` are what a `Link`
+    calls, `ready` what a poll asks.
+    """
+
+    def __init__(self, network: Network, machine: Machine, node: SimNode) -> None:
+        self.machine = machine
+        self.node = node
+        self.epoch = node.epoch
+        self.closed = False
+        self.pollers: list[Poller] = []
+        #: With a small buffer calls arrive in pieces; otherwise one send is one arrival.
+        self.reader = hiredis.Reader() if network.pieces else None
+        self._network = network
+        self._scheduler = network.scheduler
+        self._fd = network.files.add(self)
+        self._inbox: deque[bytes] = deque()
+        self._broken = False
+        self._in_flight = 0
+        self._to_node_at = 0.0
+        self._to_client_at = 0.0
+        #: Nothing arrives after this: the break cuts off the tail, never the middle.
+        self._nothing_after = float("inf")
+
+    def setblocking(self, flag: bool) -> None:
+        pass
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def ready(self, wanted: int) -> int:
+        mask = READ if self._inbox or self._broken else 0
+        if wanted & WRITE and (self._broken or self._in_flight < self._network.buffer):
+            mask |= WRITE
+        return mask
+
+    def send(self, data: bytes) -> int:
+        if self.machine.dead:
+            return len(data)
+        if self._broken:
+            raise BrokenPipeError(32, "Broken pipe")
+        room = self._network.buffer - self._in_flight
+        if room <= 0:
+            raise BlockingIOError
+        if room < len(data):
+            data = data[:room]
+        self._in_flight += len(data)
+        now = self._scheduler.now
+        arrival = max(self._to_node_at, now + self._network.delay(self.machine, self.node.index))
+        self._to_node_at = arrival
+        self._scheduler.at(arrival, self._arrive, data, now)
+        return len(data)
+
+    def recv(self, _size: int) -> bytes:
+        if self._inbox:
+            data = b"".join(self._inbox)
+            self._inbox.clear()
+            return data
+        if self._broken:
+            raise ConnectionResetError(104, "Connection reset by peer")
+        raise BlockingIOError
+
+    def close(self) -> None:
+        """The client closes; what it had said still arrives."""
+        self.closed = True
+        self._network.files.by_fd.pop(self._fd, None)
+        self._inbox.clear()
+        self.pollers.clear()
+
+    def break_off(self, seconds: float) -> None:
+        """Break: what would arrive later than so many seconds from now never does."""
+        self._nothing_after = min(self._nothing_after, self._scheduler.now + seconds)
+        self._scheduler.after(seconds, self._reset)
+
+    def answer(self, data: bytes, said_at: float) -> None:
+        """The node says something."""
+        if self.closed:
+            return
+        delay = self._network.delay(self.machine, self.node.index)
+        arrival = max(self._to_client_at, self._scheduler.now + delay)
+        self._to_client_at = arrival
+        self._scheduler.at(arrival, self._deliver, data, said_at)
+
+    def _arrive(self, data: bytes, said_at: float) -> None:
+        now = self._scheduler.now
+        if now > self._nothing_after:
+            return
+        cut = self._network.cut_until(self.machine, self.node.index)
+        if cut > now:
+            self._to_node_at = max(self._to_node_at, cut)
+            self._scheduler.at(cut, self._arrive, data, said_at)
+            return
+        self.node.receive(self, data, said_at)
+
+    def taken(self, size: int) -> None:
+        """The node has read so many bytes."""
+        full = self._in_flight >= self._network.buffer
+        self._in_flight -= size
+        if full:
+            self._notify()
+
+    def _deliver(self, data: bytes, said_at: float) -> None:
+        now = self._scheduler.now
+        if now > self._nothing_after or self.closed:
+            return
+        cut = self._network.cut_until(self.machine, self.node.index)
+        if cut > now:
+            self._to_client_at = max(self._to_client_at, cut)
+            self._scheduler.at(cut, self._deliver, data, said_at)
+            return
+        if now - said_at > self._network.patience:
+            self._network.late_replies += 1
+        self._inbox.append(data)
+        self._notify()
+
+    def _reset(self) -> None:
+        if self.closed or self._broken:
+            return
+        cut = self._network.cut_until(self.machine, self.node.index)
+        if cut > self._scheduler.now:
+            self._scheduler.at(cut, self._reset)
+            return
+        self._broken = True
+        self._notify()
+
+    def _notify(self) -> None:
+        for poller in tuple(self.pollers):
+            poller.notify()
+
+    def refused(self) -> None:
+        """Another process answers at this address: it knows nothing of this connection."""
+        self._scheduler.after(self._network.delay(self.machine, self.node.index), self._reset)
+
+
+class Connection:
+    """What a `Link` keeps to close its socket with."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def disconnect(self) -> None:
+        self._wire.close()
+
+
+class SimDialer:
+    """Opens links, as `Dialer` does."""
+
+    def __init__(self, network: Network, node: SimNode, timeout: float) -> None:
+        self._network = network
+        self._node = node
+        self._timeout = timeout
+
+    def dial(self, *, native: bool) -> tuple[Link, str | None]:
+        machine = self._network.files.machine()
+        node, network = self._node, self._network
+        trips = 4  # TCP, then INFO and SCRIPT LOAD in one piece
+        seconds = sum(network.delay(machine, node.index) for _ in range(trips))
+        now = network.scheduler.now
+        silent_until = max(network.cut_until(machine, node.index), node.stopped_until)
+        if silent_until > now + self._timeout:
+            machine.wait(self._timeout)
+            raise TimeoutError(110, "timed out")
+        machine.wait(max(seconds, silent_until - now))
+        if node.down:
+            raise ConnectionRefusedError(111, "Connection refused")
+        node.load_scripts()
+        wire = Wire(network, machine, node)
+        network.add(wire)
+        return Link(Connection(wire), wire), f"run {node.index} {node.epoch}"

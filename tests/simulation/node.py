@@ -1,0 +1,183 @@
+"""
+A node: `NodeState` behind the bytes that a server reads and writes.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import hiredis
+
+from celery_redlock.protocol import Command, Kind
+from celery_redlock.protocol.node import NodeState
+from celery_redlock.protocol.scripts import SHA, SOURCE
+from celery_redlock.protocol.votes import Acknowledged, Granted, Held, NotHeld, Quarantined
+from tests.simulation.network import Wire
+from tests.simulation.scheduler import Clock, Scheduler
+
+_BY_SHA = {sha.encode(): kind for kind, sha in SHA.items()}
+_BY_SOURCE = {source.encode(): kind for kind, source in SOURCE.items()}
+
+
+class SimNode:
+    """
+    One server process at one address.
+
+    Attributes:
+        epoch: counts its starts; a connection to an earlier one is refused.
+        down: no process serves now.
+        stopped_until: SIGSTOP; what is said meanwhile runs afterwards.
+        commands: how often each command has run.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, index: int, clock: Clock, parser: Parser, trace: Any
+    ) -> None:
+        self.index = index
+        self.clock = clock
+        self.epoch = 1
+        self.down = False
+        self.read_only = False
+        self.stopped_until = 0.0
+        self.commands: dict[Kind, int] = dict.fromkeys(Kind, 0)
+        self.state = NodeState(f"{index}-1")
+        self.state.arm()
+        self._identities = 1
+        self._scheduler = scheduler
+        self._scripts: set[Kind] = set()
+        self._snapshot: NodeState | None = None
+        self._backlog: list[tuple[Wire, bytes, float]] = []
+        self._parser = parser
+        self._trace = trace
+
+    def load_scripts(self) -> None:
+        self._scripts.update(Kind)
+
+    def forget_scripts(self) -> None:
+        self._scripts.clear()
+
+    def take_snapshot(self) -> None:
+        self._snapshot = copy.deepcopy(self.state)
+
+    def new_identity(self) -> None:
+        self._identities += 1
+        self.state.identity = f"{self.index}-{self._identities}"
+
+    def crash(self) -> None:
+        self.down = True
+        self.epoch += 1
+        self.stopped_until = 0.0
+        self._backlog.clear()
+
+    def start(self, data: str) -> bool:
+        """Serve again with `none`, `stale` or `full` data; tell whether anything was lost."""
+        if data == "stale" and self._snapshot is not None:
+            self.state = copy.deepcopy(self._snapshot)
+        elif data != "full":
+            self.state.forget()
+        self.new_identity()
+        self.forget_scripts()
+        self.down = False
+        self.read_only = False
+        return data != "full"
+
+    def stop(self, until: float) -> None:
+        self.stopped_until = max(self.stopped_until, until)
+        self._scheduler.at(self.stopped_until, self.go_on)
+
+    def go_on(self) -> None:
+        if self._scheduler.now < self.stopped_until:
+            return
+        backlog, self._backlog = self._backlog, []
+        for wire, data, said_at in backlog:
+            self._run(wire, data, said_at)
+
+    def receive(self, wire: Wire, data: bytes, said_at: float) -> None:
+        if self.down or wire.epoch != self.epoch:
+            wire.refused()
+        elif self._scheduler.now < self.stopped_until:
+            self._backlog.append((wire, data, said_at))
+        else:
+            self._run(wire, data, said_at)
+
+    def _run(self, wire: Wire, data: bytes, said_at: float) -> None:
+        wire.taken(len(data))
+        if wire.reader is None:
+            calls = self._parser.read(data)
+        else:
+            wire.reader.feed(data)
+            calls = _calls(wire.reader)
+        if not calls:
+            return
+        now_us = self.clock.wall_us()
+        wire.answer(b"".join([self._answer(wire, call, now_us) for call in calls]), said_at)
+
+    def _answer(self, wire: Wire, call: Any, now_us: int) -> bytes:
+        in_full, nonce, command = call
+        kind = command.kind
+        if in_full:
+            self._scripts.add(kind)
+        elif kind not in self._scripts:
+            return b"-NOSCRIPT No matching script.\r\n"
+        if self.read_only:
+            return b"-READONLY You can't write against a read only replica.\r\n"
+        self.commands[kind] += 1
+        vote = self.state.run(command, now_us)
+        if self._trace is not None:
+            owner = command.args[0][:8]
+            keys = " ".join(command.keys[: len(command.keys) // 2])
+            self._trace(f"node {self.index} {kind} {keys} {owner} of {wire.machine.name}: {vote}")
+        return _reply(nonce, len(command.keys) // 2, vote)
+
+
+class Parser:
+    """Reads calls; the same bytes go to every node, so what was read last is remembered."""
+
+    def __init__(self) -> None:
+        self._seen: bytes = b""
+        self._calls: list[Any] = []
+
+    def read(self, data: bytes) -> list[Any]:
+        if data != self._seen:
+            reader = hiredis.Reader()
+            reader.feed(data)
+            self._seen, self._calls = data, _calls(reader)
+        return self._calls
+
+
+def _calls(reader: hiredis.Reader) -> list[Any]:
+    calls = []
+    while (words := reader.gets()) is not False:
+        calls.append(_call(words))
+    return calls
+
+
+def _call(words: list[bytes]) -> tuple[bool, bytes, Command]:
+    in_full = words[0] == b"EVAL"
+    kind = _BY_SOURCE[words[1]] if in_full else _BY_SHA[words[1]]
+    count = int(words[2])
+    keys = tuple(word.decode() for word in words[3 : 3 + count])
+    args = tuple(word.decode() for word in words[4 + count :])
+    return in_full, words[3 + count], Command(kind, keys, args)
+
+
+def _reply(nonce: bytes, keys: int, vote: Any) -> bytes:
+    fields: list[Any] = [nonce]
+    if isinstance(vote, Granted):
+        fields += [b"G", b"%d" % vote.low]
+        fields += [b"%d" % vote.high] * (keys - 1)
+    elif isinstance(vote, Acknowledged):
+        fields.append(b"A")
+    elif isinstance(vote, NotHeld):
+        fields.append(b"M" if vote.missing else b"F")
+    elif isinstance(vote, Held):
+        fields.append(b"H")
+        for holder in vote.holders:
+            fields += [holder.key, holder.owner.encode(), round(holder.expires_in * 1000)]
+    elif isinstance(vote, Quarantined):
+        fields += [b"Q", round(vote.remaining * 1000)]
+    return b"*%d\r\n" % len(fields) + b"".join(
+        b":%d\r\n" % field if isinstance(field, int) else b"$%d\r\n%s\r\n" % (len(field), field)
+        for field in fields
+    )

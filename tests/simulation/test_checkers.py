@@ -1,0 +1,207 @@
+"""
+Every checker fires on a history that breaks its promise, planted by hand or by broken assumptions.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.simulation.history import History, Hold, Resource
+from tests.simulation.plan import OUTSIDE, Fault, Plan, make_plan
+from tests.simulation.runner import simulate
+from tests.simulation.shrink import minimal
+from tests.simulation.world import carry_out
+
+PLAN = Plan(
+    seed=0,
+    flavour="inside",
+    nodes=((1.0, 0.0),) * 3,
+    machines=((1.0, 0.0),) * 2,
+    threads=1,
+    keys=1,
+    duration=1.0,
+    ttl=1.0,
+    max_ttl=1.0,
+)
+
+MACHINE = SimpleNamespace(name="client", freezes=0)
+
+
+class Planted:
+    """A history that is told what happens; leases are valid as long as it says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.valid: set[str] = set()
+        self.history = History(PLAN, lambda: self.now, self._is_valid)
+        self._owners = 0
+
+    def _is_valid(self, hold: Hold) -> bool:
+        return hold.lease.owner in self.valid
+
+    def grant(self, token: int, floors: dict[str, int] | None = None) -> Hold:
+        self._owners += 1
+        owner = f"owner {self._owners}"
+        self.valid.add(owner)
+        self.history.won(owner, floors or self.history.floors(("key",)))
+        lease: Any = SimpleNamespace(owner=owner, keys=("key",), fencing_token=token)
+        return self.history.granted(lease, MACHINE)
+
+    def expire(self, hold: Hold) -> None:
+        self.valid.discard(hold.lease.owner)
+
+    def release(self, hold: Hold) -> None:
+        self.history.ended(hold)
+        self.expire(hold)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [broken.kind for broken in self.history.violations]
+
+
+def test_a_proper_succession_of_holders_is_fine() -> None:
+    planted = Planted()
+    planted.release(planted.grant(5))
+    planted.expire(planted.grant(6))
+    planted.grant(9)
+
+    assert planted.kinds == []
+
+
+def test_two_trusted_holders_at_once_are_seen() -> None:
+    planted = Planted()
+    planted.grant(5)
+    planted.grant(6)
+
+    assert planted.kinds == ["exclusion"]
+
+
+def test_a_token_that_is_given_out_twice_is_seen() -> None:
+    planted = Planted()
+    planted.release(planted.grant(5))
+    planted.grant(5)
+
+    assert planted.kinds == ["token reuse"]
+
+
+def test_a_token_that_falls_back_is_seen() -> None:
+    planted = Planted()
+    planted.release(planted.grant(5))
+    planted.grant(4)
+
+    assert planted.kinds == ["token order"]
+
+
+def test_tokens_of_attempts_that_overlap_are_ordered_by_their_trust() -> None:
+    planted = Planted()
+    before = planted.history.floors(("key",))
+    planted.release(planted.grant(5))
+    planted.grant(4, before)
+
+    assert planted.kinds == ["token order"]
+
+
+def test_a_holder_that_is_valid_again_after_it_was_superseded_is_seen() -> None:
+    planted = Planted()
+    old = planted.grant(5)
+    planted.expire(old)
+    planted.release(planted.grant(6))
+    planted.valid.add(old.lease.owner)
+    planted.history.look(old)
+
+    assert planted.kinds == ["resumed"]
+
+
+def test_a_loss_that_is_reported_twice_is_seen() -> None:
+    planted = Planted()
+    hold = planted.grant(5)
+    planted.history.lost(hold, "why", late_by=-0.1)
+    planted.history.lost(hold, "why", late_by=-0.1)
+
+    assert planted.kinds == ["reported twice"]
+
+
+def test_a_loss_that_is_reported_too_late_is_seen() -> None:
+    planted = Planted()
+    planted.history.lost(planted.grant(5), "why", late_by=0.1)
+
+    assert planted.kinds == ["late report"]
+
+
+def test_a_lost_update_is_seen() -> None:
+    planted = Planted()
+    resource = Resource("key", planted.history, guarded=True)
+    first, second = resource.read(5), resource.read(5)
+    assert first == second == 0
+    resource.write(5, 1)
+    resource.write(5, 1)
+
+    assert planted.kinds == ["lost update"]
+
+
+def test_a_guarded_resource_refuses_a_holder_whose_successor_has_read() -> None:
+    resource = Resource("key", Planted().history, guarded=True)
+    resource.read(5)
+    resource.read(6)
+
+    assert resource.write(5, 1) is False
+
+
+def test_lost_data_without_the_guard_suspends_exclusion_and_nothing_else_does() -> None:
+    planted = Planted()
+    planted.history.data_lost()
+    assert planted.history.exclusion_holds
+    planted.history.node_clock_stepped(1.0)
+    assert not planted.history.exclusion_holds
+
+
+@pytest.mark.parametrize("flavour", OUTSIDE)
+def test_broken_assumptions_let_two_holders_in_and_the_checker_sees_them(flavour: str) -> None:
+    overlaps = 0
+    for seed in range(1, 20):
+        outcome = carry_out(make_plan(seed, flavour=flavour))
+        assert outcome.violations == []
+        overlaps += outcome.counters["overlaps outside"]
+        if overlaps:
+            return
+    pytest.fail(f"no overlap was seen with {flavour}")
+
+
+def test_the_same_overlaps_are_a_violation_when_the_checker_is_told_that_all_is_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(History, "data_lost", lambda self: None)
+    kinds = {
+        broken.kind
+        for seed in range(1, 20)
+        for broken in carry_out(make_plan(seed, flavour="no guard")).violations
+    }
+
+    assert "exclusion" in kinds
+
+
+def test_without_compare_on_release_the_simulation_finds_two_holders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from celery_redlock.protocol.node import NodeState
+    from celery_redlock.protocol.votes import ACKNOWLEDGED
+
+    def delete_whatever_is_there(self: NodeState, command: Any, keys: Any, *_: Any) -> Any:
+        for key in keys:
+            self.keys.pop(key, None)
+        return ACKNOWLEDGED
+
+    monkeypatch.setattr(NodeState, "_release", delete_whatever_is_there)
+
+    assert simulate(range(1, 10), stop_at_first=True).violations
+
+
+def test_shrinking_leaves_the_faults_that_are_needed() -> None:
+    faults = tuple(Fault(at=float(n), kind="flush", node=n) for n in range(20))
+
+    left = minimal(faults, lambda rest: {3, 17} <= {fault.node for fault in rest})
+
+    assert [fault.node for fault in left] == [3, 17]

@@ -1,0 +1,82 @@
+"""
+Short histories: they keep every promise, and are the same again for the same seed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.plan import Plan, make_plan
+from tests.simulation.runner import PROFILES, simulate
+from tests.simulation.world import carry_out
+
+SEEDS = sorted((Path(__file__).parent / "seeds").glob("*.json"))
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 7])
+def test_a_short_history_keeps_every_promise(size: int) -> None:
+    outcome = carry_out(make_plan(size, flavour="inside", size=size))
+
+    assert outcome.violations == []
+    assert outcome.counters["acquisitions"] > 20
+
+
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+def test_a_history_full_of_one_class_of_faults_keeps_every_promise(profile: str) -> None:
+    assert simulate([3], profile=profile).violations == []
+
+
+def test_the_same_plan_gives_the_same_trace_byte_for_byte() -> None:
+    plan = make_plan(11)
+
+    first, second = carry_out(plan, traced=True), carry_out(plan, traced=True)
+
+    assert len(first.trace) > 1000
+    assert first.trace == second.trace
+
+
+def test_another_process_with_another_hash_seed_gives_the_same_trace() -> None:
+    plan = make_plan(12)
+    code = (
+        "from tests.simulation.plan import make_plan\n"
+        "from tests.simulation.world import carry_out\n"
+        "print(carry_out(make_plan(12), traced=True).digest)"
+    )
+
+    printed = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)},
+    ).stdout.strip()
+
+    assert printed == carry_out(plan, traced=True).digest
+
+
+def test_tracing_changes_nothing() -> None:
+    plan = make_plan(13)
+
+    assert carry_out(plan, traced=True).counters == carry_out(plan).counters
+
+
+def test_a_plan_survives_being_written_down() -> None:
+    plan = make_plan(14)
+
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+@pytest.mark.parametrize("path", SEEDS, ids=lambda path: path.stem)
+def test_a_fault_that_was_found_once_stays_mended(path: Path) -> None:
+    kept = json.loads(path.read_text())
+
+    outcome = carry_out(Plan.from_json(kept["plan"]))
+
+    assert outcome.violations == [], kept["found"]

@@ -1,0 +1,323 @@
+"""
+One history: a plan carried out on the shipped code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import random
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import celery_redlock.core.attempt as attempt_module
+import celery_redlock.core.lease as lease_module
+import celery_redlock.core.redlock as redlock_module
+import celery_redlock.core.watchdog as watchdog_module
+import celery_redlock.transport.clock as clock_module
+import celery_redlock.transport.connections as connections_module
+import celery_redlock.transport.redis as redis_module
+from celery_redlock.core import Redlock
+from celery_redlock.errors import LockNotAcquired
+from celery_redlock.protocol import Phase, Quarantined
+from tests.simulation.faults import inflict
+from tests.simulation.history import History, Hold, Resource, Violation
+from tests.simulation.network import Network, SimDialer
+from tests.simulation.node import Parser, SimNode
+from tests.simulation.plan import Plan
+from tests.simulation.scheduler import Clock, Machine, Scheduler
+from tests.simulation.shims import Bell, Files, Os, Poller, Threading, Time
+from tests.simulation.workload import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a history ended."""
+
+    violations: list[Violation]
+    counters: Counter[str]
+    trace: list[str]
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
+
+
+class World:
+    """Everything that exists in one history."""
+
+    def __init__(self, plan: Plan, *, traced: bool) -> None:
+        self.plan = plan
+        self.healed = False
+        self.keys = [f"key{number}" for number in range(plan.keys)]
+        self.lines: list[str] = []
+        self._traced = traced
+        self.scheduler = Scheduler()
+        self.files = Files(self.scheduler)
+        self.network = Network(self.scheduler, self.files, plan)
+        self.history = History(plan, lambda: self.scheduler.now, self._valid)
+        parser = Parser()
+        self.nodes = [
+            SimNode(
+                self.scheduler,
+                index,
+                Clock(self.scheduler, rate, wall, disciplined=False),
+                parser,
+                self.trace if traced else None,
+            )
+            for index, (rate, wall) in enumerate(plan.nodes)
+        ]
+        self.resources = {
+            key: (
+                Resource(key, self.history, guarded=True),
+                Resource(key, self.history, guarded=False),
+            )
+            for key in self.keys
+        }
+        self.machines: list[Machine] = []
+        self._births = 0
+        self._watchdogs: dict[Machine, Any] = {}
+
+    def run(self) -> Outcome:
+        for slot in range(len(self.plan.machines)):
+            self.machines.append(self._new_machine(slot))
+            self._work(self.machines[slot])
+        for fault in self.plan.faults:
+            self.scheduler.at(fault.at, inflict, self, fault)
+        self.scheduler.run(self.plan.duration, self._broken)
+        if not self._broken():
+            self._heal()
+            self._probe()
+        for machine in self.machines:
+            machine.kill()
+        counters = self.history.counters
+        counters["late reply"] += self.network.late_replies
+        counters["connections"] += self.network.connections
+        for node in self.nodes:
+            counters["commands"] += sum(node.commands.values())
+        return Outcome(self.history.violations, counters, self.lines)
+
+    def trace(self, text: str) -> None:
+        if self._traced:
+            self.lines.append(f"{self.scheduler.now:10.5f} {text}")
+
+    def kill(self, slot: int) -> None:
+        machine = self.machines[slot]
+        self.history.died(machine)
+        machine.kill()
+
+    def start_machine(self, slot: int) -> None:
+        if not self.healed:
+            self.machines[slot] = self._new_machine(slot)
+            self._work(self.machines[slot])
+
+    def start_node(self, index: int, data: str) -> None:
+        if self.nodes[index].down:
+            self.trace(f"node {index} starts with its data: {data}")
+            if self.nodes[index].start(data):
+                self.history.data_lost()
+
+    def make_master(self, index: int) -> None:
+        if self.nodes[index].read_only:
+            self.nodes[index].read_only = False
+            self.nodes[index].new_identity()
+
+    def process_watchdog(self) -> Any:
+        machine = self.files.machine()
+        if machine not in self._watchdogs:
+            self._watchdogs[machine] = watchdog_module.Watchdog()
+        return self._watchdogs[machine]
+
+    def _broken(self) -> bool:
+        return bool(self.history.violations)
+
+    def _valid(self, hold: Hold) -> bool:
+        machine = hold.machine
+        before = self.files.observed
+        self.files.observed = machine
+        machine.observed = True
+        try:
+            return bool(hold.lease.is_valid)
+        finally:
+            machine.observed = False
+            self.files.observed = before
+
+    def _new_machine(self, slot: int) -> Machine:
+        self._births += 1
+        rate, wall = self.plan.machines[slot]
+        name = f"client{slot}.{self._births}"
+        return Machine(self.scheduler, name, f"{self.plan.seed} {name}", rate, wall)
+
+    def _client(self) -> Redlock:
+        plan = self.plan
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return Redlock(
+                [f"redis://n{node.index}:6379" for node in self.nodes],
+                ttl=plan.ttl,
+                max_ttl=plan.max_ttl,
+                key_prefix="",
+                drift_factor=plan.drift_factor,
+                node_timeout=plan.node_timeout,
+                guard=plan.guard,
+            )
+
+    def _work(self, machine: Machine) -> None:
+        client = self._client()
+        for _ in range(self.plan.threads):
+            machine.spawn(Worker(self, machine, client).run)
+
+    def _heal(self) -> None:
+        """End every fault and kill every client, holders and all, with its words under way."""
+        self.trace("everything is healed, all clients die")
+        self.healed = True
+        for slot in range(len(self.machines)):
+            self.kill(slot)
+        self.network.heal()
+        for node in self.nodes:
+            self.start_node(node.index, "full")
+            self.make_master(node.index)
+            node.stopped_until = min(node.stopped_until, self.scheduler.now)
+            node.go_on()
+
+    def _probe(self) -> None:
+        """Every key can be had within TTL, quarantine and backoff."""
+        plan = self.plan
+        slowest = min(rate for rate, _ in plan.nodes)
+        quickest = max(rate for rate, _ in plan.machines)
+        # What is on its way still arrives; then a key lives a TTL, and a node may sit out.
+        under_way = 20 * plan.node_timeout
+        patience = (under_way + plan.ttl + plan.max_ttl + 0.5) / slowest * quickest
+        probe = Machine(self.scheduler, "probe", f"{plan.seed} probe", 1.0, 0.0)
+        self.machines.append(probe)
+        client = self._client()
+        waiting = set(self.keys)
+
+        def take(key: str) -> None:
+            try:
+                lease = client.acquire(key, ttl=plan.ttl, wait=patience)
+            except LockNotAcquired as exc:
+                if plan.flavour == "inside":
+                    self.history.violate("liveness", f"after {patience:.2f} s: {exc}")
+            else:
+                self.history.ended(self.history.granted(lease, probe))
+                lease.release()
+            waiting.discard(key)
+
+        for key in self.keys:
+            probe.spawn(lambda key=key: take(key))
+        end = self.scheduler.now + 3 * patience + 5
+        self.scheduler.run(end, lambda: not waiting or self._broken())
+        if waiting and not self._broken():
+            self.history.violate("liveness", f"no answer at all for {sorted(waiting)}")
+
+
+class _Errors(logging.Handler):
+    """An exception that the shipped code logs and survives is a finding, too."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self._world.files.machine().dead:
+            error = record.exc_info[1] if record.exc_info else None
+            self._world.history.violate("error", f"{record.getMessage()}: {error!r}")
+
+
+@contextlib.contextmanager
+def _simulated(world: World) -> Iterator[None]:
+    """Let the shipped modules find the simulated machine, and count what passes."""
+    history, files, counters = world.history, world.files, world.history.counters
+    os_, time_, threads = Os(files), Time(files), Threading(files)
+    really_attempt = redlock_module.attempt_once
+    really_raise, really_heal = attempt_module.raise_fence, lease_module.heal
+    split: dict[int, Any] = {}
+
+    def attempt_once(transport: Any, terms: Any) -> Any:
+        floors = history.floors(terms.keys)
+        counters["attempts"] += 1
+        if split.pop(id(terms), None) is terms:
+            counters["split retry"] += 1
+        made = really_attempt(transport, terms)
+        if made.granted:
+            history.won(made.owner, floors)
+        elif made.phase is Phase.SPLIT:
+            split[id(terms)] = terms
+        if any(type(vote) is Quarantined for vote in made.round.votes):
+            counters["quarantine"] += 1
+        if world._traced:
+            world.trace(
+                f"{files.machine().name} attempt {made.owner[:8]} on {' '.join(terms.keys)}: "
+                f"{made.phase.name} {made.round.token}"
+            )
+        return made
+
+    def raise_fence(*args: Any) -> Any:
+        counters["second round"] += 1
+        return really_raise(*args)
+
+    def heal(*args: Any) -> Any:
+        counters["heal"] += 1
+        return really_heal(*args)
+
+    def dialer(address: Any, timeout: float) -> SimDialer:
+        index = int(address.name.removeprefix("redis://n").partition(":")[0])
+        return SimDialer(world.network, world.nodes[index], timeout)
+
+    def new_poller(*, native: bool) -> Poller:
+        return Poller(files)
+
+    def bell() -> Bell:
+        return Bell(files)
+
+    places: list[tuple[Any, str, Any]] = [
+        (redlock_module, "attempt_once", attempt_once),
+        (redlock_module, "process_watchdog", world.process_watchdog),
+        (attempt_module, "os", os_),
+        (attempt_module, "raise_fence", raise_fence),
+        (lease_module, "heal", heal),
+        (lease_module, "process_watchdog", world.process_watchdog),
+        (watchdog_module, "Bell", bell),
+        (watchdog_module, "original", threads.original),
+        (watchdog_module, "time", time_),
+        (watchdog_module, "new_poller", new_poller),
+        (watchdog_module, "start_native_thread", threads.start_native_thread),
+        (clock_module, "time", time_),
+        (connections_module, "Bell", bell),
+        (connections_module, "threading", threads),
+        (connections_module, "new_poller", new_poller),
+        (connections_module, "start_native_thread", threads.start_native_thread),
+        (connections_module, "close_greenlet_hub", lambda: None),
+        (redis_module, "Dialer", dialer),
+        (redis_module, "time", time_),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in places]
+    logger = logging.getLogger("celery_redlock")
+    logged = logger.handlers, logger.propagate, logger.level
+    dice = random.getstate()
+    for module, name, value in places:
+        setattr(module, name, value)
+    logger.handlers, logger.propagate = [_Errors(world)], False
+    logger.setLevel(logging.ERROR)
+    # Shipped code and tenacity draw their jitter from the module's own generator.
+    random.seed(f"jitter {world.plan.seed}")
+    try:
+        yield
+    finally:
+        random.setstate(dice)
+        logger.handlers, logger.propagate = logged[0], logged[1]
+        logger.setLevel(logged[2])
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def carry_out(plan: Plan, *, traced: bool = False) -> Outcome:
+    """Run one plan; the same plan gives the same outcome, and the same trace byte for byte."""
+    world = World(plan, traced=traced)
+    with _simulated(world):
+        return world.run()
