@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from celery_redlock.errors import LockContended
 from celery_redlock.protocol import MAX_TOKEN
 from tests.simulation.plan import Plan
 
@@ -26,7 +27,7 @@ class Violation:
 
     Attributes:
         kind: `exclusion`, `token order`, `token reuse`, `resumed`, `lost update`, `liveness`,
-            `late report`, `reported twice` or `error`.
+            `false conflict`, `left behind`, `late report`, `reported twice` or `error`.
         text: what happened.
         at: true time.
     """
@@ -79,6 +80,9 @@ class History:
         self._skew_bounded = max(offsets) - min(offsets) <= plan.max_ttl / 2
         self.counters_lost = False
         self.exclusion_holds = self.timing_holds
+        #: On how many nodes an owner value has been set, ever.
+        self.set_on: Counter[str] = Counter()
+        self._quorum = len(plan.nodes) // 2 + 1
         self._open: dict[str, list[Hold]] = {}
         self._tokens: dict[str, set[int]] = {}
         self._newest: dict[str, int] = {}
@@ -157,6 +161,17 @@ class History:
                 )
             else:
                 self.counters["overlaps outside"] += 1
+
+    def contended(self, error: LockContended) -> None:
+        """Somebody was told that another one holds the lock, and may drop its work for that."""
+        self.counters["contended"] += 1
+        if error.split:
+            self.counters["split at the end"] += 1
+        elif self.set_on[error.holder or ""] < self._quorum:
+            self.violate(
+                "false conflict",
+                f"{error.holder!r} is said to hold {error.key} and never had a quorum",
+            )
 
     def look(self, hold: Hold) -> None:
         """Look at a hold again: one that was superseded must never be valid again."""

@@ -5,6 +5,7 @@ A node: `NodeState` behind the bytes that a server reads and writes.
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from typing import Any
 
 import hiredis
@@ -32,7 +33,13 @@ class SimNode:
     """
 
     def __init__(
-        self, scheduler: Scheduler, index: int, clock: Clock, parser: Parser, trace: Any
+        self,
+        scheduler: Scheduler,
+        index: int,
+        clock: Clock,
+        parser: Parser,
+        set_on: Counter[str],
+        trace: Any,
     ) -> None:
         self.index = index
         self.clock = clock
@@ -49,6 +56,8 @@ class SimNode:
         self._snapshot: NodeState | None = None
         self._backlog: list[tuple[Wire, bytes, float]] = []
         self._parser = parser
+        #: On how many nodes an owner value has been set.
+        self._set_on = set_on
         self._trace = trace
 
     def load_scripts(self) -> None:
@@ -124,6 +133,8 @@ class SimNode:
             return b"-READONLY You can't write against a read only replica.\r\n"
         self.commands[kind] += 1
         vote = self.state.run(command, now_us)
+        if kind is Kind.HEAL or type(vote) is Granted:
+            self._set_on[command.args[0]] += 1
         if self._trace is not None:
             owner = command.args[0][:8]
             keys = " ".join(command.keys[: len(command.keys) // 2])

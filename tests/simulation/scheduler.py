@@ -99,6 +99,8 @@ class Machine:
         self.suspended = 0.0
         #: A checker looks through this machine's eyes; that must not disturb it.
         self.observed = False
+        #: Owner values of its attempts.
+        self.owners: set[str] = set()
         self._boot = 1000.0 + self.random.random() * 1e5
         self._tasks: list[Task] = []
         self._deferred: list[tuple[Task, int]] = []

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from celery_redlock.errors import LockContended
 from tests.simulation.history import History, Hold, Resource
 from tests.simulation.plan import OUTSIDE, Fault, Plan, make_plan
 from tests.simulation.runner import simulate
@@ -140,6 +141,26 @@ def test_a_lost_update_is_seen() -> None:
     resource.write(5, 1)
 
     assert planted.kinds == ["lost update"]
+
+
+def test_a_conflict_with_somebody_who_never_had_a_quorum_is_seen() -> None:
+    planted = Planted()
+    planted.history.set_on["owner"] = 1
+    planted.history.contended(LockContended("held", "key", "owner", 1.0))
+
+    assert planted.kinds == ["false conflict"]
+
+
+def test_a_key_that_nobody_releases_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_redlock.core.lease.Lease.release", lambda self: True)
+    monkeypatch.setattr(History, "contended", lambda self, error: None)
+    kinds = {
+        broken.kind
+        for seed in (3, 6, 9)
+        for broken in carry_out(make_plan(seed, flavour="inside")).violations
+    }
+
+    assert "left behind" in kinds
 
 
 def test_a_guarded_resource_refuses_a_holder_whose_successor_has_read() -> None:

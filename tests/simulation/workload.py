@@ -45,9 +45,7 @@ class Worker:
                 else:
                     self._watched(keys, wait)
             except LockContended as exc:
-                self._history.counters["contended"] += 1
-                if exc.split:
-                    self._history.counters["split at the end"] += 1
+                self._history.contended(exc)
                 self._machine.wait(self._ttl * rng.uniform(0.0, 0.5))
             except QuorumUnavailable:
                 self._history.counters["unavailable"] += 1

@@ -31,6 +31,7 @@ from tests.simulation.node import Parser, SimNode
 from tests.simulation.plan import Plan
 from tests.simulation.scheduler import Clock, Machine, Scheduler
 from tests.simulation.shims import Bell, Files, Os, Poller, Threading, Time
+from tests.simulation.tidiness import Tidiness
 from tests.simulation.workload import Worker
 
 
@@ -67,6 +68,7 @@ class World:
                 index,
                 Clock(self.scheduler, rate, wall, disciplined=False),
                 parser,
+                self.history.set_on,
                 self.trace if traced else None,
             )
             for index, (rate, wall) in enumerate(plan.nodes)
@@ -92,6 +94,8 @@ class World:
         if not self._broken():
             self._heal()
             self._probe()
+        if not self._broken() and self.plan.seed % 3 == 0 and self.plan.flavour == "inside":
+            self._tidy()
         for machine in self.machines:
             machine.kill()
         counters = self.history.counters
@@ -152,14 +156,14 @@ class World:
         name = f"client{slot}.{self._births}"
         return Machine(self.scheduler, name, f"{self.plan.seed} {name}", rate, wall)
 
-    def _client(self) -> Redlock:
+    def _client(self, *, max_ttl: float | None = None) -> Redlock:
         plan = self.plan
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return Redlock(
                 [f"redis://n{node.index}:6379" for node in self.nodes],
                 ttl=plan.ttl,
-                max_ttl=plan.max_ttl,
+                max_ttl=max_ttl or plan.max_ttl,
                 key_prefix="",
                 drift_factor=plan.drift_factor,
                 node_timeout=plan.node_timeout,
@@ -216,6 +220,12 @@ class World:
             self.history.violate("liveness", f"no answer at all for {sorted(waiting)}")
 
 
+    def _tidy(self) -> None:
+        machine = Machine(self.scheduler, "tidy", f"{self.plan.seed} tidy", 1.0, 0.0)
+        self.machines.append(machine)
+        Tidiness(self, machine, self._client(max_ttl=60.0)).judge()
+
+
 class _Errors(logging.Handler):
     """An exception that the shipped code logs and survives is a finding, too."""
 
@@ -244,6 +254,7 @@ def _simulated(world: World) -> Iterator[None]:
         if split.pop(id(terms), None) is terms:
             counters["split retry"] += 1
         made = really_attempt(transport, terms)
+        files.machine().owners.add(made.owner)
         if made.granted:
             history.won(made.owner, floors)
         elif made.phase is Phase.SPLIT:
