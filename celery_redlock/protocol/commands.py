@@ -99,6 +99,14 @@ def release(keys: tuple[str, ...], owner: str, token: int, keep_ms: int = 0) -> 
     return Command(Kind.RELEASE, _with_fences(keys), (owner, token, keep_ms))
 
 
+def granted(counters: Sequence[int]) -> Vote:
+    """Return a grant with the counters of all keys' buckets, if they can be tokens."""
+    low, high = min(counters), max(counters)
+    if low >= 1 and high <= MAX_TOKEN:
+        return Granted(low, high)
+    return Failed(f"its fence counter is out of range: {high}")
+
+
 def read_reply(fields: Sequence[Any]) -> Vote:
     """
     Turn a script's answer (without the nonce) into a vote.
@@ -109,11 +117,7 @@ def read_reply(fields: Sequence[Any]) -> Vote:
     try:
         code = fields[0]
         if code == b"G":
-            fences = [int(field) for field in fields[1:]]
-            low, high = min(fences), max(fences)
-            if low >= 1 and high <= MAX_TOKEN:
-                return Granted(low, high)
-            return Failed(f"its fence counter is out of range: {high}")
+            return granted([int(field) for field in fields[1:]])
         if code == b"A":
             return ACKNOWLEDGED
         if code == b"M":

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from celery_redlock.protocol.commands import Command, Kind
+from celery_redlock.protocol.commands import Command, Kind, granted
 from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US
 from celery_redlock.protocol.votes import (
     ACKNOWLEDGED,
     FOREIGN,
     MISSING,
-    Granted,
     Held,
     Holder,
     Quarantined,
@@ -118,7 +117,7 @@ class NodeState:
         for fence in fences:
             self.fences[fence] = max(self.fences.get(fence, 0) + 1, least)
             counters.append(self.fences[fence])
-        return Granted(min(counters), max(counters))
+        return granted(counters)
 
     def _raise(self, command: Command, owners: list[str | None], fences: tuple[str, ...]) -> Vote:
         owner, token = command.args

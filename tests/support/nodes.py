@@ -239,7 +239,7 @@ class ServerNodes(Nodes):
         self.cluster.client(node).set(fence_key(PREFIX + name), value)
 
     def now_us(self, node: int) -> int:
-        seconds, micros = self.cluster.client(node).time()  # type: ignore[misc]
+        seconds, micros = self.cluster.client(node).time()
         return int(seconds) * 1_000_000 + int(micros)
 
     def run(self, node: int, command: Command) -> Vote:

@@ -28,10 +28,15 @@ if quarantine > 0 then
     end
   end
   local record = redis.call('GET', KEYS[#KEYS])
-  local not_before = nil
-  if record and string.sub(record, 1, #identity + 1) == identity .. ' ' then
-    not_before = tonumber(string.sub(record, #identity + 2))
+  local identified = nil
+  if record and identity == 'hidden' then
+    -- This user has to believe the record. If it wrote one of its own, users who may look and users
+    -- who may not would take each other's for a restart, and this node would never vote.
+    identified = string.find(record, ' ', 1, true)
+  elseif record and string.sub(record, 1, #identity + 1) == identity .. ' ' then
+    identified = #identity + 1
   end
+  local not_before = identified and tonumber(string.sub(record, identified + 1))
   if not not_before then
     not_before = now + quarantine * 1000
     redis.call('SET', KEYS[#KEYS], identity .. ' ' .. string.format('%.0f', not_before))

@@ -13,8 +13,10 @@ BRIEF = 0.3
 
 def wait_tried(nodes: Nodes, name: str, *which: int) -> None:
     """Wait until nodes have run what they were told: a grant leaves its mark on the counter."""
-    for node in which:
-        wait_until(lambda node=node: nodes.fence(node, name), message=f"node {node} ran nothing")
+    wait_until(
+        lambda: all(nodes.fence(node, name) for node in which),
+        message=lambda: f"counters: {[nodes.fence(node, name) for node in which]}",
+    )
 
 
 def test_a_failed_attempt_is_undone_on_the_nodes_that_granted_it(any_nodes: Nodes) -> None:

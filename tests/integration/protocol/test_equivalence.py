@@ -1,0 +1,196 @@
+"""
+The scripts and their meaning in Python agree, vote by vote and key by key.
+
+Time is compared where both can be held still: the same random commands go to a server and to
+`NodeState`, whose clock follows the server's, and lifetimes are compared with a margin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from celery_redlock.protocol import (
+    MAX_TOKEN,
+    Command,
+    Failed,
+    Held,
+    Holder,
+    Quarantined,
+    Vote,
+    acquire,
+    extend,
+    fence_key,
+    heal,
+    raise_fence,
+    release,
+)
+from celery_redlock.protocol.naming import GUARD_KEY
+from celery_redlock.protocol.node import GuardRecord, NodeState, StoredKey
+from celery_redlock.testing import LocalCluster
+from tests.support.nodes import PREFIX, ServerNodes
+
+LONG = 100_000
+LONGER = 300_000
+
+names = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=3, unique=True)
+keys = names.map(lambda chosen: tuple(PREFIX + name for name in chosen))
+owners = st.sampled_from(["us", "them", "others"])
+lifetimes = st.sampled_from([LONG, LONGER])
+tokens = st.sampled_from([1, 7, 2**50, MAX_TOKEN - 1])
+
+# The clamp follows the clock to the microsecond, which no two looks share; it has its own test.
+NO_CANDIDATE = st.just(0)
+
+commands = st.one_of(
+    st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(0)),
+    st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(LONG)),
+    st.builds(raise_fence, keys, owners, tokens),
+    st.builds(extend, keys, owners, lifetimes, tokens),
+    st.builds(heal, keys, owners, lifetimes, tokens),
+    st.builds(release, keys, owners, st.one_of(st.just(0), tokens)),
+    st.builds(release, keys, owners, tokens, lifetimes),
+)
+events = st.sampled_from(["flush", "arm", "role", "expire"])
+steps = st.lists(st.one_of(commands, commands, commands, events), min_size=1, max_size=25)
+
+
+def roughly(milliseconds: float) -> int:
+    """Tell LONG from LONGER, however slow the machine is between two looks."""
+    return round(milliseconds / LONG)
+
+
+class Pair:
+    """A server and its meaning."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.server = ServerNodes(cluster)
+        self._redis: Any = cluster.client(0)
+        self._redis.flushall()
+        self.meaning = NodeState(self.identity())
+
+    def identity(self) -> str:
+        info = self._redis.info("everything")
+        return f"{info['run_id']}{info['master_replid']}"
+
+    def run(self, command: Command) -> tuple[Vote, Vote]:
+        before = self.server.now_us(0)
+        said = self.server.run(0, command)
+        return said, self.meaning.run(command, before)
+
+    def happen(self, event: str) -> None:
+        if event == "flush":
+            self._redis.flushall()
+            self.meaning.forget()
+        elif event == "arm":
+            self._redis.set(GUARD_KEY, f"{self.identity()} 0")
+            self.meaning.arm()
+        elif event == "role":
+            self.server.flip_role(0)
+            self.meaning.identity = self.identity()
+        else:
+            # The server's keys end at once, so do those of the meaning.
+            for key in list(self.meaning.keys):
+                self._redis.pexpire(key, -1)
+            self.meaning.keys.clear()
+
+    def data(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        stored: dict[str, Any] = {}
+        for raw in self._redis.keys("*"):
+            key = raw.decode()
+            value = self._redis.get(key).decode()
+            if key == GUARD_KEY:
+                identity, _, not_before = value.rpartition(" ")
+                stored[key] = (identity, int(not_before) > 0)
+            elif key.startswith(PREFIX):
+                stored[key] = (value, roughly(self._redis.pttl(key)))
+            else:
+                stored[key] = int(value)
+        return stored, self._meant()
+
+    def _meant(self) -> dict[str, Any]:
+        now_ms = self.server.now_us(0) // 1000
+        meant: dict[str, Any] = {
+            key: (held.owner, roughly(held.expires_at - now_ms))
+            for key, held in self.meaning.keys.items()
+        }
+        meant |= self.meaning.fences
+        if self.meaning.guard is not None:
+            meant[GUARD_KEY] = (self.meaning.guard.identity, self.meaning.guard.not_before > 0)
+        return meant
+
+
+def comparable(vote: Vote) -> Vote:
+    """Take out what depends on the instant, and the words."""
+    if isinstance(vote, Quarantined):
+        return Quarantined(roughly(vote.remaining * 1000))
+    if isinstance(vote, Held):
+        return Held(
+            tuple(
+                Holder(held.key, held.owner, roughly(held.expires_in * 1000))
+                for held in vote.holders
+            )
+        )
+    return Failed("") if isinstance(vote, Failed) else vote
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(1, armed=False) as started:
+        yield started
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+)
+@given(steps)
+def test_scripts_and_their_meaning_agree(
+    cluster: LocalCluster, sequence: list[Command | str]
+) -> None:
+    pair = Pair(cluster)
+    for step in sequence:
+        if isinstance(step, str):
+            pair.happen(step)
+            continue
+        said, meant = pair.run(step)
+        assert comparable(meant) == comparable(said)
+    stored, meant_data = pair.data()
+    assert meant_data == stored
+
+
+@given(counter=st.integers(0, 2**51), candidate=st.integers(1, 2**53 - 1))
+@settings(max_examples=60, deadline=None)
+def test_scripts_and_their_meaning_agree_on_counters_and_the_clamp(
+    cluster: LocalCluster, counter: int, candidate: int
+) -> None:
+    pair = Pair(cluster)
+    pair.server.set_fence(0, "a", counter)
+    before = pair.server.now_us(0)
+    pair.server.run(0, acquire((PREFIX + "a",), "us", LONG, candidate, 0))
+    after = pair.server.now_us(0)
+    meant = []
+    for now in (before, after):
+        state = NodeState("x", fences={fence_key(PREFIX + "a"): counter})
+        state.run(acquire((PREFIX + "a",), "us", LONG, candidate, 0), now)
+        meant.append(state.fences[fence_key(PREFIX + "a")])
+    assert meant[0] <= pair.server.fence(0, "a") <= meant[1]
+
+
+def test_meaning_a_key_lives_up_to_and_including_its_last_millisecond() -> None:
+    state = NodeState("x", keys={"key": StoredKey("us", 1000)})
+    assert state.owner("key", 1_000_999) == "us"
+    assert state.owner("key", 1_001_000) is None
+
+
+def test_meaning_quarantine_ends_at_its_instant() -> None:
+    state = NodeState("x", guard=GuardRecord("x", 5_000_000))
+    command = acquire(("key",), "us", 1000, 1, 1000)
+    assert isinstance(state.run(command, 4_999_999), Quarantined)
+    assert not isinstance(state.run(command, 5_000_000), Quarantined)

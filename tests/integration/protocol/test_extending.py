@@ -1,0 +1,175 @@
+"""Extension lengthens what is held and nothing else; healing mends what a minority lost."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from celery_redlock import LeaseLost, QuorumUnavailable
+from celery_redlock.protocol import NotHeld, Quarantined, extend, heal
+from tests.support.nodes import PREFIX, Nodes
+from tests.support.waiting import wait_until
+
+KEY = (PREFIX + "key",)
+
+
+def test_an_extension_lengthens_the_keys_and_the_trust(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.acquire("key", ttl=5.0)
+    any_nodes.wait_held(lease)
+    lease.extend(30.0)
+    assert lease.expires_in > 20
+    wait_until(lambda: all(any_nodes.left(node, "key") > 20 for node in range(5)))
+
+
+def test_extend_never_shortens(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.acquire("key", ttl=30.0)
+    any_nodes.wait_held(lease)
+    lease.extend(1.0)
+    assert lease.expires_in > 20
+    assert all(any_nodes.left(node, "key") > 20 for node in range(5))
+
+
+def test_extend_never_resurrects(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.acquire("key")
+    any_nodes.wait_held(lease)
+    for node in (0, 1, 2):
+        any_nodes.forget(node, "key")
+    with pytest.raises(LeaseLost, match="no longer has it"):
+        lease.extend()
+    assert any_nodes.owners("key") == [None, None, None, lease.owner, lease.owner]
+
+
+def test_extend_creates_no_key_and_takes_none_over(any_nodes: Nodes) -> None:
+    any_nodes.put(1, "key", "them")
+    command = extend(KEY, "us", 60_000, 7)
+    assert NotHeld(missing=True) == any_nodes.run(0, command)
+    assert NotHeld(missing=False) == any_nodes.run(1, command)
+    assert any_nodes.owners("key")[:2] == [None, "them"]
+
+
+def test_a_lost_lease_stays_lost_when_its_keys_come_back(nodes: Nodes) -> None:
+    client = nodes.connected()
+    lease = client.acquire("key")
+    nodes.wait_held(lease)
+    for node in range(5):
+        nodes.forget(node, "key")
+    with pytest.raises(LeaseLost):
+        lease.extend()
+    nodes.hold("key", lease.owner, range(5))
+    assert not lease.is_valid
+    with pytest.raises(LeaseLost):
+        lease.extend()
+    with pytest.raises(LeaseLost):
+        lease.check()
+    assert not lease.release()
+    nodes.wait_free("key")
+
+
+def test_an_extension_has_to_complete_before_the_trust_ends(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.acquire("key", ttl=0.6)
+    any_nodes.wait_held(lease)
+    any_nodes.pause(0, 1, 2)
+    with pytest.raises((QuorumUnavailable, LeaseLost)):
+        lease.extend()
+    wait_until(lambda: not lease.is_valid)
+    any_nodes.resume(0, 1, 2)
+    with pytest.raises(LeaseLost, match="not extended in time"):
+        lease.extend()
+
+
+def test_an_extension_that_fails_names_the_nodes_and_leaves_the_trust(nodes: Nodes) -> None:
+    client = nodes.connected()
+    lease = client.acquire("key", ttl=30.0)
+    nodes.wait_held(lease)
+    nodes.kill(0, 1, 2)
+    with pytest.raises(QuorumUnavailable, match="was not extended and has") as failed:
+        lease.extend()
+    assert set(client.node_names[:3]) <= set(failed.value.nodes)
+    assert lease.is_valid
+
+
+def test_a_released_lease_cannot_be_extended(nodes: Nodes) -> None:
+    lease = nodes.client().acquire("key")
+    lease.release()
+    with pytest.raises(LeaseLost, match="it was released"):
+        lease.extend()
+
+
+def test_heal_keys_that_a_minority_lost_come_back(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.acquire("key")
+    any_nodes.wait_held(lease)
+
+    def healed() -> bool:
+        lease.extend()
+        return all(owner == lease.owner for owner in any_nodes.owners("key"))
+
+    for node in (0, 1):
+        any_nodes.forget(node, "key")
+        any_nodes.set_fence(node, "key", 1)
+    wait_until(healed)
+    assert all(any_nodes.fence(node, "key") >= lease.fencing_token for node in range(5))
+    assert lease.release()
+    any_nodes.wait_free("key")
+
+
+def test_heal_does_not_take_over_what_somebody_else_has(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.acquire("key")
+    any_nodes.wait_held(lease)
+    any_nodes.put(0, "key", "somebody")
+    for _ in range(3):
+        lease.extend()
+    assert any_nodes.owner(0, "key") == "somebody"
+    assert NotHeld(missing=False) == any_nodes.run(0, heal(KEY, "us", 1000, 7))
+
+
+def test_a_healed_key_does_not_count_for_the_extension_that_healed_it(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.acquire("key")
+    any_nodes.wait_held(lease)
+    for node in (0, 1, 2):
+        any_nodes.forget(node, "key")
+    with pytest.raises(LeaseLost):
+        lease.extend()
+    assert any_nodes.owners("key")[:3] == [None] * 3
+
+
+def test_heal_reaches_a_quarantined_node_too(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    with client.lock("key", ttl=1.0) as lease:
+        any_nodes.wait_held(lease)
+        any_nodes.flush(0)
+        vote = wait_until(lambda: any_nodes.attempt(client, uuid.uuid4().hex).round.votes[0])
+        assert isinstance(vote, Quarantined)
+        any_nodes.wait_held(lease)
+        assert lease.is_valid
+    any_nodes.wait_free("key")
+
+
+def test_a_rolling_restart_of_all_nodes_does_not_end_a_long_task(nodes: Nodes) -> None:
+    client = nodes.connected()
+    with client.lock("key", ttl=0.9) as lease:
+        nodes.wait_held(lease)
+        for node in range(5):
+            nodes.restart(node)
+            nodes.wait_held(lease, [node])
+        assert lease.is_valid
+        assert lease.lost is None
+    nodes.wait_free("key")
+
+
+def test_a_lease_of_a_minority_of_stopped_nodes_is_extended(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.acquire("key", ttl=5.0)
+    any_nodes.pause(0, 1)
+    lease.extend(30.0)
+    assert lease.expires_in > 20
+    assert lease.release()
+    any_nodes.resume(0, 1)
+    any_nodes.wait_free("key")

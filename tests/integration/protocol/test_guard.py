@@ -1,0 +1,173 @@
+"""The restart guard: nodes that may have forgotten keys sit out one longest lease."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from celery_redlock import LockNotAcquired, QuorumUnavailable, Redlock
+from celery_redlock.protocol import Quarantined
+from tests.support.nodes import CALM, Nodes, ServerNodes
+from tests.support.waiting import wait_until
+
+Loss = Callable[[Nodes, int], None]
+
+
+def killed(nodes: Nodes, node: int) -> None:
+    nodes.kill(node)
+    nodes.restart(node)
+
+
+def killed_with_an_old_snapshot(nodes: Nodes, node: int) -> None:
+    # What a held key looks like in a snapshot that is older than the key.
+    nodes.forget(node, "key")
+    nodes.restart(node, keep_data=True)
+
+
+def flushed(nodes: Nodes, node: int) -> None:
+    nodes.flush(node)
+
+
+def role_flipped(nodes: Nodes, node: int) -> None:
+    nodes.forget(node, "key")
+    nodes.flip_role(node)
+
+
+LOSSES = [killed, killed_with_an_old_snapshot, flushed, role_flipped]
+
+
+def take(client: Redlock, name: str) -> bool:
+    try:
+        client.acquire(name).release()
+    except LockNotAcquired:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_nodes_that_may_have_forgotten_a_lease_do_not_grant_it_again(
+    any_nodes: Nodes, lose: Loss
+) -> None:
+    client, other = any_nodes.connected(), any_nodes.connected()
+    lease = client.acquire("key")
+    any_nodes.wait_held(lease)
+    for node in (0, 1, 2):
+        lose(any_nodes, node)
+    with pytest.raises(QuorumUnavailable, match="sits out") as refused:
+        other.acquire("key", wait=CALM / 5)
+    assert set(refused.value.nodes) == {other.node_names[node] for node in (0, 1, 2)}
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_without_the_guard_the_same_loss_breaks_exclusion(nodes: Nodes, lose: Loss) -> None:
+    client, other = nodes.connected(guard=False), nodes.connected(guard=False)
+    lease = client.acquire("key")
+    nodes.wait_held(lease)
+    for node in (0, 1, 2):
+        lose(nodes, node)
+    second = other.acquire("key", wait=CALM)
+    assert second.is_valid
+    assert lease.is_valid
+    assert second.fencing_token > lease.fencing_token
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_a_node_votes_again_after_one_longest_lease(nodes: Nodes, lose: Loss) -> None:
+    client = nodes.connected(ttl=0.3, max_ttl=0.3)
+    for node in range(5):
+        lose(nodes, node)
+    assert not take(client, "first look")
+    wait_until(lambda: take(client, "second look"))
+
+
+def test_a_quarantined_node_tells_how_long(any_nodes: Nodes) -> None:
+    client = any_nodes.connected(max_ttl=60.0)
+    any_nodes.flush(0)
+    vote = wait_until(lambda: any_nodes.attempt(client, "key").round.votes[0])
+    assert isinstance(vote, Quarantined)
+    assert 0 < vote.remaining <= 60
+
+
+def test_a_minority_in_quarantine_does_not_matter(nodes: Nodes) -> None:
+    client = nodes.connected()
+    nodes.flush(0, 1)
+    lease = client.acquire("key", wait=CALM)
+    assert nodes.owners("key")[:2] == [None, None]
+    assert lease.release()
+
+
+def test_quarantine_outlasts_another_restart(nodes: Nodes) -> None:
+    client = nodes.connected(max_ttl=60.0)
+    for _ in range(2):
+        for node in (0, 1, 2):
+            killed(nodes, node)
+        assert not take(client, "key")
+
+
+def test_a_single_node_is_not_guarded_unless_asked(nodes: Nodes) -> None:
+    plain = nodes.client(nodes=nodes.urls[:1])
+    assert take(plain, "key")
+    killed(nodes, 0)
+    wait_until(lambda: take(plain, "key"))
+    guarded = nodes.client(nodes=nodes.urls[:1], guard=True)
+    killed(nodes, 0)
+    with pytest.raises(QuorumUnavailable, match="sits out"):
+        guarded.acquire("key", wait=CALM / 5)
+
+
+def test_a_single_node_is_told_about_in_the_log(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="celery_redlock"):
+        nodes.client(nodes=nodes.urls[:1])
+    assert "restart guard is off; switch it on with guard=True" in caplog.text
+
+
+def test_brand_new_nodes_sit_out_until_they_are_armed(servers: ServerNodes) -> None:
+    client = servers.client()
+    servers.flush(*range(5))
+    with pytest.raises(QuorumUnavailable, match="celery-redlock init"):
+        client.acquire("key")
+    servers.cluster.arm()
+    assert take(client, "key")
+
+
+def test_a_node_that_copied_another_sits_out(servers: ServerNodes) -> None:
+    client = servers.connected()
+    host_and_port = servers.urls[1].removeprefix("redis://").removesuffix("/0").split(":")
+    copy = servers.cluster.client(0)
+    copy.replicaof(*host_and_port)
+    wait_until(lambda: copy.info("replication")["master_link_status"] == "up")
+    while_replica = servers.attempt(client, "key")
+    copy.replicaof("NO", "ONE")
+    assert while_replica.granted
+
+    def vote_as_master() -> object:
+        return servers.attempt(client, uuid.uuid4().hex).round.votes[0]
+
+    assert isinstance(wait_until(vote_as_master), Quarantined)
+
+
+def test_a_user_without_info_does_not_unseat_those_who_have_it(servers: ServerNodes) -> None:
+    """Both see one record; if each took the other's for a restart, the node would never vote."""
+    for node in range(5):
+        servers.cluster.client(node).acl_setuser(
+            "blind",
+            enabled=True,
+            passwords=["+pw"],
+            keys=["*"],
+            categories=["+@all"],
+            commands=["-info"],
+        )
+    try:
+        blind_urls = [url.replace("redis://", "redis://blind:pw@") for url in servers.urls]
+        seeing, blind = servers.connected(), servers.connected(nodes=blind_urls)
+        for _ in range(2):
+            assert take(blind, "key")
+            assert take(seeing, "key")
+    finally:
+        for node in range(5):
+            servers.cluster.client(node).acl_deluser("blind")

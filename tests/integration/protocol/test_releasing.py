@@ -1,0 +1,105 @@
+"""Release gives up what is ours, at once or when a minimum hold has passed."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redlock import LockContended
+from celery_redlock.protocol import Acknowledged, NotHeld, release
+from tests.support.nodes import PREFIX, Nodes
+from tests.support.waiting import wait_until
+
+KEY = (PREFIX + "key",)
+
+
+def test_a_release_frees_every_node(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.acquire("key")
+    any_nodes.wait_held(lease)
+    assert lease.release()
+    any_nodes.wait_free("key")
+
+
+def test_a_release_deletes_only_what_is_ours(any_nodes: Nodes) -> None:
+    any_nodes.put(0, "key", "them")
+    any_nodes.put(1, "key", "us")
+    assert NotHeld(missing=False) == any_nodes.run(0, release(KEY, "us", 7))
+    assert Acknowledged() == any_nodes.run(1, release(KEY, "us", 7))
+    assert any_nodes.owners("key")[:2] == ["them", None]
+
+
+def test_a_release_of_a_lease_that_ended_tells_so(nodes: Nodes) -> None:
+    client = nodes.connected()
+    lease = client.acquire("key")
+    nodes.wait_held(lease)
+    for node in (0, 1, 2):
+        nodes.forget(node, "key")
+    assert not lease.release()
+    nodes.wait_free("key")
+
+
+def test_a_release_without_a_quorum_does_not_raise(nodes: Nodes) -> None:
+    client = nodes.connected()
+    lease = client.acquire("key")
+    nodes.kill(*range(5))
+    assert not lease.release()
+    assert not lease.is_valid
+
+
+def test_a_minimum_hold_keeps_the_key_after_the_release(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.acquire("key", ttl=30.0, at_least_for=5.0)
+    any_nodes.wait_held(lease)
+    assert lease.release()
+    assert not lease.is_valid
+    wait_until(lambda: all(0 < any_nodes.left(node, "key") <= 5 for node in range(5)))
+    with pytest.raises(LockContended):
+        client.acquire("key")
+
+
+def test_a_minimum_hold_ends_by_itself(nodes: Nodes) -> None:
+    client = nodes.connected()
+    assert client.acquire("key", ttl=30.0, at_least_for=0.3).release()
+    assert client.acquire("key", wait=60.0).release()
+
+
+def test_a_minimum_hold_may_outlast_the_longest_lease(nodes: Nodes) -> None:
+    client = nodes.connected(ttl=1.0, max_ttl=1.0)
+    lease = client.acquire("key", at_least_for=600.0)
+    nodes.wait_held(lease)
+    assert lease.release()
+    wait_until(lambda: all(500 < nodes.left(node, "key") <= 600 for node in range(5)))
+
+
+def test_a_minimum_hold_that_has_passed_does_not_matter(nodes: Nodes) -> None:
+    client = nodes.connected()
+    lease = client.acquire("key", at_least_for=0.01)
+    wait_until(lambda: lease.expires_in < 29.9)
+    assert lease.release()
+    nodes.wait_free("key")
+
+
+def test_a_broken_counter_cannot_keep_a_lock(servers: Nodes) -> None:
+    client = servers.connected()
+    lease = client.acquire("key")
+    servers.wait_held(lease)
+    for node in range(5):
+        servers.set_fence(node, "key", "broken")  # type: ignore[arg-type]
+    lease.release()
+    servers.wait_free("key")
+
+
+def test_closing_the_client_releases_what_it_holds(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    leases = [client.acquire(f"key-{number}") for number in range(5)]
+    client.close()
+    assert not any(lease.is_valid for lease in leases)
+    for lease in leases:
+        any_nodes.wait_free(lease.key)
+
+
+def test_a_block_releases_its_lock_however_it_ends(nodes: Nodes) -> None:
+    client = nodes.connected()
+    with pytest.raises(ZeroDivisionError), client.lock("key"):
+        _ = 1 / 0
+    nodes.wait_free("key")
