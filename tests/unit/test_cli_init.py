@@ -1,0 +1,104 @@
+"""`celery-redlock init` arms brand-new nodes, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from celery_redlock.cli import main
+from celery_redlock.core import Redlock
+from celery_redlock.errors import QuorumUnavailable
+from celery_redlock.testing import LocalCluster
+
+PASSWORD = "s3cr3t-word"
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3, armed=False, requirepass=PASSWORD) as cluster:
+        yield cluster
+
+
+def init(cluster: LocalCluster, *options: str) -> int:
+    return main(["init", "--nodes", ",".join(cluster.urls), *options])
+
+
+def states(output: str) -> list[str]:
+    return [line.split()[1] for line in output.splitlines()]
+
+
+def test_brand_new_nodes_serve_at_once_after_init(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Redlock(cluster.urls) as redlock:
+        assert init(cluster) == 0
+        assert states(capsys.readouterr().out) == ["armed"] * 3
+        assert redlock.acquire("key").release()
+
+
+def test_init_is_harmless_on_nodes_that_serve(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    init(cluster)
+    capsys.readouterr()
+
+    assert init(cluster) == 0
+    assert states(capsys.readouterr().out) == ["serving"] * 3
+
+
+def test_an_empty_node_of_a_set_in_use_is_not_armed(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    init(cluster)
+    cluster.flush(1)
+    capsys.readouterr()
+
+    assert init(cluster) == 1
+    output = capsys.readouterr().out
+    assert states(output) == ["serving", "missing", "serving"]
+    assert "may have crashed and lost its locks" in output
+    cluster.kill(2)
+    with Redlock(cluster.urls) as redlock, pytest.raises(QuorumUnavailable, match="sits out"):
+        redlock.acquire("key")
+
+
+def test_force_arms_a_node_whatever_its_record_says(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    init(cluster)
+    cluster.flush(1)
+    capsys.readouterr()
+
+    assert init(cluster, "--force") == 0
+    assert states(capsys.readouterr().out) == ["armed"] * 3
+
+
+def test_a_node_that_does_not_answer_is_named_and_fails_the_command(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.kill(1)
+
+    assert init(cluster) == 1
+    output = capsys.readouterr().out
+    assert states(output) == ["armed", "failed", "armed"]
+    assert "refused" in output.splitlines()[1]
+
+
+def test_no_password_is_printed(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.kill(1)
+    init(cluster)
+
+    printed = capsys.readouterr()
+    assert PASSWORD not in printed.out + printed.err
+
+
+def test_a_wrong_password_is_said_without_printing_it(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = [url.replace(PASSWORD, "wr0ng") for url in cluster.urls]
+
+    assert main(["init", "--nodes", ",".join(wrong)]) == 1
+    printed = capsys.readouterr()
+    assert states(printed.out) == ["failed"] * 3
+    assert "wr0ng" not in printed.out + printed.err
