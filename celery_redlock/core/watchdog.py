@@ -10,6 +10,7 @@ import logging
 import os
 import random
 import time
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,9 @@ _TOGETHER = 0.01
 
 #: Watches of released leases that may wait in the heap for their time, beside as many live ones.
 _MOST_STALE = 100
+
+#: A lease that is shorter has the watchdog connect at once, not when the first renewal is due.
+_SHORT = 6.0
 
 #: The thread ends when it has had nothing to watch for so long.
 _IDLE = 10.0
@@ -91,6 +95,7 @@ class Watchdog:
         self._renewing: list[Watch] = []
         self._sequence = itertools.count()
         self._thread: _Thread | None = None
+        self._met: weakref.WeakSet[Transport] = weakref.WeakSet()
         self._stopping = False
         self._wakes_at = 0.0
         self._get_ident = original("_thread", "get_ident")
@@ -99,6 +104,10 @@ class Watchdog:
     def watch(self, lease: Lease, max_hold: float) -> None:
         """Renew `lease` until `unwatch`, for at most `max_hold` seconds."""
         watch = Watch(lease, max_hold)
+        if lease.ttl < _SHORT and lease.transport not in self._met:
+            # To connect, with TLS perhaps, can take as long as such a lease has until its end.
+            self._met.add(lease.transport)
+            watch.renew_at = lease.now()
         with self._lock:
             self._watches[lease] = watch
             if len(self._heap) > _MOST_STALE + 2 * len(self._watches):

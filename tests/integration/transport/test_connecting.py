@@ -1,0 +1,229 @@
+"""Every sort of address works, and a server that is not fit for locks is told about."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from celery_redlock import QuorumUnavailable, Redlock
+from celery_redlock.core import probe_nodes
+from celery_redlock.testing import LocalCluster
+from celery_redlock.transport.dial import warnings_about
+from tests.support.nodes import CALM, ServerNodes
+from tests.support.tls import make_certificate, terminate_tls
+from tests.support.waiting import wait_until
+
+PASSWORD = "p@ss:w/o#rd?"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3, unix_socket=True) as started:
+        yield started
+
+
+@pytest.fixture
+def nodes(cluster: LocalCluster) -> Iterator[ServerNodes]:
+    cluster.reset()
+    found = ServerNodes(cluster)
+    yield found
+    found.close()
+
+
+def use(client: Redlock, *, ttl: float = 0.6) -> None:
+    for _ in range(3):
+        lease = client.acquire("key", wait=CALM)
+        lease.extend()
+        assert lease.release()
+    with client.lock("key", ttl=ttl, wait=CALM) as lease:
+        trust = lease.trusted_until
+        wait_until(lambda: lease.trusted_until > trust)
+
+
+def test_unix_sockets(nodes: ServerNodes) -> None:
+    client = nodes.connected(nodes=nodes.cluster.unix_urls)
+    use(client)
+    assert all(name.startswith("unix:///") for name in client.node_names)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_both_protocol_versions(nodes: ServerNodes, protocol: int) -> None:
+    use(nodes.connected(nodes=[f"{url}?protocol={protocol}" for url in nodes.urls]))
+
+
+def test_resp3_pushes_between_answers_are_skipped(nodes: ServerNodes) -> None:
+    client = nodes.connected(nodes=[f"{url}?protocol=3" for url in nodes.urls])
+    lease = client.acquire("key")
+    channel = client.transport.checkout()
+    for link in channel._links:  # type: ignore[attr-defined]
+        # Every key that is touched is pushed to this connection from now on.
+        link._socket.sendall(b"*4\r\n$6\r\nCLIENT\r\n$8\r\nTRACKING\r\n$2\r\nON\r\n$5\r\nBCAST\r\n")
+        link._socket.setblocking(True)
+        assert link._socket.recv(100).startswith(b"+OK")
+        link._socket.setblocking(False)
+    client.transport.checkin(channel)
+    lease.release()
+    for _ in range(20):
+        assert client.acquire("key").release()
+
+
+def test_another_database(nodes: ServerNodes) -> None:
+    client = nodes.client(nodes=[url.replace("/0", "/3") for url in nodes.urls], guard=False)
+    use(client)
+
+
+def test_tls_with_a_certificate_of_ones_own(nodes: ServerNodes, tmp_path: Path) -> None:
+    assert shutil.which("openssl")
+    certificate, key = make_certificate(tmp_path)
+    with contextlib.ExitStack() as stack:
+        urls = []
+        for url in nodes.urls:
+            port = stack.enter_context(terminate_tls(int(url.split(":")[2][:-2]), certificate, key))
+            urls.append(f"rediss://127.0.0.1:{port}/0")
+        trusting = nodes.client(nodes=[f"{url}?ssl_ca_certs={certificate}" for url in urls])
+        use(trusting, ttl=3.0)
+        # An answer that is larger than what one read takes.
+        many = [f"key-{number}" for number in range(900)]
+        with trusting.lock(many):
+            doubting = nodes.client(nodes=urls)
+            with pytest.raises(QuorumUnavailable, match="(?i)certificate"):
+                doubting.acquire("key")
+            trusting.acquire("key").release()
+        trusting.close()
+        doubting.close()
+
+
+def test_passwords_with_any_character() -> None:
+    with LocalCluster(1, requirepass=PASSWORD) as cluster:
+        url = cluster.urls[0]
+        assert quote(PASSWORD, safe="") in url
+        with Redlock(url) as client:
+            use(client)
+        wrong = url.replace(quote(PASSWORD, safe=""), "wr0ng")
+        with Redlock(wrong) as client, pytest.raises(QuorumUnavailable) as refused:
+            client.acquire("key")
+        assert "wr0ng" not in str(refused.value)
+        assert "invalid username-password pair" in str(refused.value)
+        missing = url.replace(f":{quote(PASSWORD, safe='')}@", "")
+        assert [(probe.lasting, probe.problem is None) for probe in probe_nodes([missing])] == [
+            (True, False)
+        ]
+        for probe in probe_nodes([wrong]):
+            assert probe.lasting
+            assert "wr0ng" not in str(probe)
+
+
+LEAST_RIGHTS = [
+    "+evalsha",
+    "+eval",
+    "+script|load",
+    "+info",
+    "+time",
+    "+set",
+    "+get",
+    "+del",
+    "+pttl",
+    "+pexpire",
+]
+
+
+def test_a_user_with_the_least_rights(nodes: ServerNodes) -> None:
+    for node in range(3):
+        nodes.cluster.client(node).acl_setuser(
+            "locker",
+            enabled=True,
+            passwords=["+pw"],
+            keys=["redlock:*", "redlock-meta:*"],
+            commands=LEAST_RIGHTS,
+        )
+    urls = [url.replace("redis://", "redis://locker:pw@") for url in nodes.urls]
+    client = nodes.connected(nodes=urls)
+    use(client)
+    for node in range(3):
+        nodes.cluster.client(node).script_flush()
+    use(client)
+
+
+def test_scripts_that_a_server_forgot_are_said_again_in_full(nodes: ServerNodes) -> None:
+    client = nodes.connected()
+    lease = client.acquire("held")
+    nodes.wait_held(lease)
+    for node in range(3):
+        nodes.cluster.client(node).script_flush()
+    lease.extend()
+    assert client.acquire("key").release()
+    for node in range(3):
+        nodes.cluster.client(node).script_flush()
+    assert lease.release()
+    nodes.wait_free("held")
+    nodes.wait_free("key")
+
+
+def test_a_release_without_its_script_still_undoes_a_failed_attempt(nodes: ServerNodes) -> None:
+    client = nodes.connected()
+    nodes.hold("key", "somebody", [0, 1])
+    for node in range(3):
+        nodes.cluster.client(node).script_flush()
+    assert not nodes.attempt(client, "key").granted
+    # Whatever the third node answered late is read by the next attempt.
+    wait_until(
+        lambda: client.acquire("other", wait=CALM).release() and nodes.owner(2, "key") is None
+    )
+
+
+def test_one_server_named_by_two_addresses_has_one_vote(nodes: ServerNodes) -> None:
+    first = nodes.urls[0]
+    other_name = first.replace("127.0.0.1", "localhost")
+    for _ in range(5):
+        client = nodes.client(nodes=[first, other_name, nodes.urls[1]], guard=False)
+        assert client.acquire("key", wait=CALM).release()
+        nodes.kill(1)
+        with pytest.raises(QuorumUnavailable, match="is the same server as"):
+            client.acquire("key")
+        client.close()
+        nodes.restart(1)
+
+
+def test_a_replica_takes_no_locks_and_is_warned_about(
+    nodes: ServerNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes.cluster.client(0).replicaof("127.0.0.1", 1)
+    nodes.cluster.client(1).replicaof("127.0.0.1", 1)
+    client = nodes.client()
+    with pytest.raises(QuorumUnavailable, match="READONLY"):
+        client.acquire("key", wait=1.0)
+    wait_until(lambda: caplog.text.count("is a slave, not a master, and takes no locks") == 2)
+
+
+def test_a_policy_that_evicts_is_warned_about_once(
+    nodes: ServerNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes.cluster.client(0).config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        client = nodes.connected()
+        assert client.acquire("key").release()
+    finally:
+        nodes.cluster.client(0).config_set("maxmemory-policy", "noeviction")
+    assert caplog.text.count("Set maxmemory-policy noeviction") == 1
+    assert all(record.levelno == logging.WARNING for record in caplog.records)
+
+
+@pytest.mark.parametrize("facts", [None, {}, {"run_id": "x"}, {"master_replid": "x"}])
+def test_hidden_info_is_warned_about_with_the_mend(facts: dict[str, str] | None) -> None:
+    assert [warning[-12:-1] for warning in warnings_about(facts)] == ["Grant +info"]
+
+
+def test_a_master_that_keeps_everything_is_not_warned_about() -> None:
+    facts = {
+        "run_id": "x",
+        "master_replid": "y",
+        "role": "master",
+        "maxmemory_policy": "noeviction",
+    }
+    assert warnings_about(facts) == []

@@ -1,0 +1,158 @@
+"""Any minority of nodes may stop, refuse, vanish or talk garbage; a majority that does is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from celery_redlock import LeaseLost, QuorumUnavailable
+from celery_redlock.testing import LocalCluster
+from tests.support.nodes import ServerNodes
+from tests.support.waiting import wait_until
+
+BRIEF = 0.3
+
+Break = Callable[[LocalCluster, int], None]
+BREAKS = {
+    "stopped": LocalCluster.pause,
+    "refusing": LocalCluster.refuse,
+    "partitioned": LocalCluster.partition,
+    "talking garbage": LocalCluster.garbage,
+    "killed": LocalCluster.kill,
+}
+SAYS = {
+    "stopped": "no answer within 0.3 s",
+    "refusing": "closed the connection|ConnectionError|ConnectionResetError|BrokenPipeError",
+    "partitioned": "no answer within 0.3 s",
+    "talking garbage": "garbage|another question|without being asked|InvalidResponse|Protocol",
+    "killed": "closed the connection|ConnectionError|ConnectionResetError|BrokenPipeError",
+}
+
+
+def mend(cluster: LocalCluster, node: int) -> None:
+    cluster.heal(node)
+    if cluster.state(node) == "dead":
+        cluster.restart(node)
+    cluster.resume(node)
+
+
+@pytest.fixture
+def nodes(redlock_cluster_factory: Callable[..., LocalCluster]) -> Iterator[ServerNodes]:
+    found = ServerNodes(redlock_cluster_factory(5, proxy=True))
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("how", BREAKS)
+@pytest.mark.parametrize("count", [1, 2])
+def test_with_a_minority_of_broken_nodes_locks_work(
+    nodes: ServerNodes, how: str, count: int
+) -> None:
+    client = nodes.connected(node_timeout=2.0)
+    before = client.acquire("held before")
+    nodes.wait_held(before)
+    for node in range(count):
+        BREAKS[how](nodes.cluster, node)
+    before.extend()
+    for _ in range(20):
+        lease = client.acquire("key", wait=10.0)
+        lease.extend()
+        assert lease.release()
+    assert before.release()
+    for node in range(count):
+        mend(nodes.cluster, node)
+    # A node that reset its connections hears of the release when there is a new one.
+    wait_until(
+        lambda: (
+            client.acquire("other", wait=10.0).release()
+            and not any(nodes.owners("key") + nodes.owners("held before"))
+        )
+    )
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_a_majority_of_broken_nodes_is_named_with_the_reasons(nodes: ServerNodes, how: str) -> None:
+    client = nodes.connected(node_timeout=BRIEF)
+    for node in range(3):
+        BREAKS[how](nodes.cluster, node)
+    for _ in range(3):
+        with pytest.raises(QuorumUnavailable, match="needs 3 of 5 nodes") as failed:
+            client.acquire("key")
+        assert set(client.node_names[:3]) <= set(failed.value.nodes)
+        for name in client.node_names[:3]:
+            assert name in str(failed.value)
+    # The first answers say what the node did, later ones what connecting to it said.
+    for node in range(3):
+        mend(nodes.cluster, node)
+    nodes.cluster.arm()
+    wait_until(lambda: client.acquire("other", wait=10.0).release())
+    nodes.wait_free("key")
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_the_first_failure_says_what_the_nodes_did(nodes: ServerNodes, how: str) -> None:
+    client = nodes.connected(node_timeout=BRIEF)
+    for node in range(3):
+        BREAKS[how](nodes.cluster, node)
+    with pytest.raises(QuorumUnavailable, match=SAYS[how]):
+        client.acquire("key")
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_a_lease_without_a_majority_is_lost_in_time_and_stays_lost(
+    nodes: ServerNodes, how: str
+) -> None:
+    client = nodes.connected(node_timeout=BRIEF)
+    told: list[float] = []
+    with client.lock("key", ttl=1.5, on_lost=lambda lease: told.append(lease.now())) as lease:
+        for node in range(3):
+            BREAKS[how](nodes.cluster, node)
+        wait_until(lambda: told)
+        assert told[0] < lease.trusted_until
+        assert not lease.is_valid
+        for node in range(3):
+            mend(nodes.cluster, node)
+        with pytest.raises(LeaseLost):
+            lease.check()
+    nodes.wait_free("key")
+    assert len(told) == 1
+
+
+def test_slow_nodes_beyond_the_timeout_count_as_failed_and_their_late_answers_for_nothing(
+    nodes: ServerNodes,
+) -> None:
+    client = nodes.connected(node_timeout=BRIEF)
+    for node in range(3):
+        nodes.cluster.delay(node, BRIEF, only="replies")
+        nodes.cluster.delay(node, 2 * BRIEF, only="requests")
+    with pytest.raises(QuorumUnavailable):
+        client.acquire("key")
+    for node in range(3):
+        nodes.cluster.heal(node)
+    wait_until(lambda: client.acquire("other", wait=10.0).release())
+    nodes.wait_free("key")
+
+
+def test_clients_that_start_while_a_minority_is_gone_work_and_take_it_in_later(
+    nodes: ServerNodes,
+) -> None:
+    nodes.cluster.partition(0)
+    nodes.cluster.refuse(1)
+    client = nodes.client(node_timeout=2.0)
+    assert client.acquire("key").release()
+    nodes.cluster.heal(0)
+    nodes.cluster.heal(1)
+    nodes.connect(client)
+
+
+def test_a_client_that_starts_without_a_majority_says_so_and_recovers(nodes: ServerNodes) -> None:
+    for node in range(3):
+        nodes.cluster.refuse(node)
+    client = nodes.client(node_timeout=BRIEF)
+    with pytest.raises(QuorumUnavailable, match="ConnectionError|closed|reset") as failed:
+        client.acquire("key")
+    assert set(client.node_names[:3]) <= set(failed.value.nodes)
+    for node in range(3):
+        nodes.cluster.heal(node)
+    assert client.acquire("key", wait=30.0).release()
