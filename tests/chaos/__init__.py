@@ -1,0 +1,5 @@
+"""
+Real servers, real processes and real faults, with a history that is checked afterwards.
+
+Run `python -m tests.chaos --duration 60`; `--outside` for faults beyond what the lock assumes.
+"""

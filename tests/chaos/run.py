@@ -1,0 +1,200 @@
+"""One run: nodes, proxies, clocks, workers and nemesis, from start to verdict."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from celery_redlock.testing import LocalCluster, TcpProxy
+from celery_redlock.testing.ports import LOOPBACK
+from celery_redlock.testing.server import find_binary
+from tests.chaos.checks import Verdict, Violation, judge
+from tests.chaos.clocks import Clock, build_shim, write_launcher
+from tests.chaos.crew import Crew
+from tests.chaos.history import History, Journal, build_history, now, read_events
+from tests.chaos.nemesis import Nemesis
+from tests.chaos.resources import Record, Resource
+from tests.chaos.schedule import (
+    DRIFT_FACTOR,
+    MAX_TTL,
+    MOST_SKEW,
+    NODES,
+    TTL,
+    WORKERS,
+    plan,
+)
+from tests.chaos.worker import Orders
+
+PLAIN = ("plain-a", "plain-b")
+FENCED = ("fenced-a", "fenced-b")
+
+#: Enough for a TTL, a node left out for a while, and workers that start on a busy machine.
+_LIVES_WITHIN = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """
+    All that is known after a run.
+
+    Attributes:
+        started: when the first fault could come.
+        healed: when everything was mended.
+        revived: seconds from then until each key was granted again.
+        clocks: whether clocks of nodes could be set.
+    """
+
+    seed: int
+    outside: bool
+    seconds: float
+    started: float
+    healed: float
+    revived: Mapping[str, float | None]
+    clocks: bool
+    faults: Mapping[str, int]
+    history: History
+    plain: Mapping[str, list[Record]]
+    fenced: Mapping[str, list[Record]]
+    verdict: Verdict
+
+
+def run(seed: int, duration: float, *, outside: bool = False) -> Outcome:
+    """Run for `duration` seconds of faults and judge what happened; leaves nothing behind."""
+    with ExitStack() as stack:
+        directory = Path(tempfile.mkdtemp(prefix="celery-redlock-chaos-"))
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        return _Run(seed, duration, outside, directory, stack).go()
+
+
+class _Run:
+    def __init__(
+        self, seed: int, duration: float, outside: bool, directory: Path, stack: ExitStack
+    ) -> None:
+        self._seed = seed
+        self._duration = duration
+        self._outside = outside
+        self._directory = directory
+        self._stack = stack
+        self._shim = build_shim(directory)
+        self._journal = Journal(directory / "nemesis.jsonl")
+        stack.callback(self._journal.close)
+        self._resources = {key: Resource(directory / key) for key in (*PLAIN, *FENCED)}
+
+    def go(self) -> Outcome:
+        for resource in self._resources.values():
+            resource.create()
+        node_clocks = self._make_clocks("node", NODES)
+        cluster = self._stack.enter_context(LocalCluster(NODES, binary=self._binary(node_clocks)))
+        proxies = []
+        for _ in range(2):
+            targets = [(LOOPBACK, int(url.rpartition(":")[2][:-2])) for url in cluster.server_urls]
+            proxies.append(TcpProxy(targets))
+            self._stack.callback(proxies[-1].close)
+        crew = self._make_crew(proxies)
+        self._stack.callback(crew.close)
+        crew.start()
+        self._await_grants(0.0)
+        nemesis = Nemesis(
+            cluster=cluster,
+            proxies=proxies,
+            clocks=node_clocks,
+            crew=crew,
+            journal=self._journal,
+            keys=(*PLAIN, *FENCED),
+            guarded=not self._outside,
+        )
+        clocks = bool(node_clocks)
+        schedule = plan(self._seed, self._duration, outside=self._outside, clocks=clocks)
+        started = now()
+        nemesis.run(schedule, self._duration)
+        healed = now()
+        self._journal.note("healed")
+        revived = self._await_grants(healed)
+        stuck = crew.end()
+        seconds = now() - started
+        history = build_history(read_events(self._directory))
+        plain = {key: self._resources[key].records() for key in PLAIN}
+        fenced = {key: self._resources[key].records() for key in FENCED}
+        verdict = judge(history, plain, fenced, outside=self._outside)
+        for key, after in revived.items():
+            if after is None:
+                verdict.violations.append(
+                    Violation(
+                        rule="locks are granted again after all faults are mended",
+                        what=f"{key} was not within {_LIVES_WITHIN:g} s",
+                    )
+                )
+        verdict.violations += [
+            Violation(rule="workers end when told to", what=f"worker {name} did not")
+            for name in stuck
+        ]
+        return Outcome(
+            seed=self._seed,
+            outside=self._outside,
+            seconds=seconds,
+            started=started,
+            healed=healed,
+            revived=revived,
+            clocks=clocks,
+            faults=dict(nemesis.faults),
+            history=history,
+            plain=plain,
+            fenced=fenced,
+            verdict=verdict,
+        )
+
+    def _make_clocks(self, name: str, count: int) -> list[Clock]:
+        if self._shim is None:
+            return []
+        clocks = [Clock(self._directory / f"{name}-{n}.clock", self._shim) for n in range(count)]
+        for clock in clocks:
+            self._stack.callback(clock.close)
+        return clocks
+
+    def _binary(self, clocks: list[Clock]) -> list[Path] | None:
+        server = find_binary(None)
+        return [
+            write_launcher(self._directory / f"server-{n}", server, clock.environment)
+            for n, clock in enumerate(clocks)
+        ] or None
+
+    def _make_crew(self, proxies: list[TcpProxy]) -> Crew:
+        skewed = [] if self._outside else self._make_clocks("worker", WORKERS)
+        for slot, clock in enumerate(skewed):
+            clock.step(MOST_SKEW * (2 * slot / (WORKERS - 1) - 1))
+        orders = [
+            Orders(
+                name="",
+                seed=self._seed,
+                # The half of the workers that loses a node while the other one still has it.
+                nodes=[f"redis://{host}:{port}/0" for host, port in proxies[slot % 2].addresses],
+                directory=str(self._directory),
+                plain=list(PLAIN),
+                fenced=list(FENCED),
+                ttl=TTL,
+                max_ttl=MAX_TTL,
+                drift_factor=DRIFT_FACTOR,
+                guard=not self._outside,
+            )
+            for slot in range(WORKERS)
+        ]
+        environments = [clock.environment for clock in skewed] or [{}] * WORKERS
+        return Crew(orders, environments, self._journal, self._directory)
+
+    def _await_grants(self, after: float) -> dict[str, float | None]:
+        """Wait until each key was granted to somebody; return how long each took."""
+        found: dict[str, float | None] = dict.fromkeys(self._resources)
+        deadline = now() + _LIVES_WITHIN
+        while now() < deadline and None in found.values():
+            for event in read_events(self._directory):
+                if event["event"] == "granted" and event["t"] > after:
+                    key = event["key"]
+                    if found[key] is None:
+                        found[key] = event["t"] - after
+            time.sleep(0.2)
+        return found
