@@ -21,6 +21,8 @@ _TROUBLE, _PEACE, _SILENCE = 1.5, 4.5, 3.0
 
 _THREADS = 3
 
+_TICK = 0.4
+
 
 class Tidiness:
     """A client that contends on one key while connections break and nodes stall, and then stops."""
@@ -81,4 +83,10 @@ class Tidiness:
                 lease.release()
             except LockNotAcquired:
                 pass
-            self._machine.wait(rng.expovariate(4.0 if in_peace else 30.0))
+            if in_peace:
+                # All at once, so that every connection is used again: a break that nobody has met
+                # yet is noticed then, and what was lost in it is said again.
+                tick = (int(scheduler.now / _TICK) + 1) * _TICK
+                self._machine.wait(tick - scheduler.now)
+            else:
+                self._machine.wait(rng.expovariate(30.0))
