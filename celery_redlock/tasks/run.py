@@ -49,15 +49,15 @@ class LockPlan:
 class Hold:
     """A request's lock, from before it is taken until the body has unwound."""
 
-    __slots__ = ("_reach", "body", "closed", "lease", "request", "task")
+    __slots__ = ("_reach", "body", "enclosing", "lease", "request", "task")
 
     def __init__(self, task: Any, request: Any, enclosing: Hold | None) -> None:
         self.task = task
         self._reach: Reach | None = None
         self.request = request
+        self.enclosing = enclosing
         self.body: Body = Body(enclosing.body if enclosing else None)
         self.lease: Lease | None = None
-        self.closed = False
 
     def reach(self, lost_signal: int) -> Reach:
         """Prepare the way for a `LeaseLost` into the body that is about to run here."""
@@ -68,17 +68,18 @@ class Hold:
         if self._reach is not None:
             self._reach.forget()
 
-    def close(self) -> None:
-        """Release what is held. Idempotent; a forked child leaves its parent's lock alone."""
-        if self.closed or os.getpid() != self.body.pid:
-            return
-        self.body.leave(self.forget_thrown)
-        if self.lease is not None:
-            lost = self.lease.lost
-            still_held = self.lease.release()
-            if not still_held and not self.body.landed:
-                self._warn(self.lease, lost)
-        self.closed = True
+    def end(self) -> None:
+        """Release what is held; a forked child leaves its parent's lock alone."""
+        if os.getpid() == self.body.pid:
+            self.body.leave(self.forget_thrown)
+            if self.lease is not None:
+                lost = self.lease.lost
+                still_held = self.lease.release()
+                if not still_held and not self.body.landed:
+                    self._warn(self.lease, lost)
+        _holds.discard(self)
+        # Last: until it is done, the backstop finds the hold here.
+        _current.set(self.enclosing)
 
     def _warn(self, lease: Lease, lost: str | None) -> None:
         logger.warning(
@@ -136,9 +137,8 @@ def run_locked(
             at_least_for=options.at_least_for,
         )
 
-    enclosing = _current.get()
-    hold = Hold(task, request, enclosing)
-    token = _current.set(hold)
+    hold = Hold(task, request, _current.get())
+    _current.set(hold)
     _holds.add(hold)
     # Exceptions from outside (soft time limit, SIGTERM) can strike anywhere. From here on they
     # release the lock; one that strikes between the nodes' answer and the assignment of the lease,
@@ -169,9 +169,7 @@ def run_locked(
             )
         return hold.body.run(call, args, kwargs, hold.forget_thrown)
     finally:
-        hold.close()
-        _holds.discard(hold)
-        _current.reset(token)
+        hold.end()
 
 
 def lease_of(task: Any) -> Lease | None:
@@ -195,6 +193,4 @@ def _release_left_behind(task: Any = None, **_: Any) -> None:
     """Release what an exception inside the release itself has left."""
     hold = _current.get()
     if hold is not None and hold.request is task.request:
-        _current.set(None)
-        hold.close()
-        _holds.discard(hold)
+        hold.end()

@@ -11,7 +11,7 @@ import pytest
 from celery import Task
 from celery.exceptions import Ignore, Reject
 
-from celery_redlock import RedlockTask, current_lease
+from celery_redlock import Lease, RedlockTask, current_lease
 from celery_redlock.errors import ConfigurationError, LockKeyError
 from tests.support.tasks import Bench
 
@@ -224,3 +224,22 @@ def test_a_task_annotation_makes_a_redlock_task_lock() -> None:
 
 def test_the_tasks_class_stays_a_celery_task(bench: Bench) -> None:
     assert isinstance(declare(bench, lambda self: None), Task)
+
+
+def test_a_release_that_a_signal_cut_short_is_made_up_for_when_the_task_has_ended(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = Lease.release
+    calls: list[Lease] = []
+
+    def interrupted_once(lease: Lease) -> bool:
+        calls.append(lease)
+        if len(calls) == 1:
+            raise SystemExit(1)
+        return release(lease)
+
+    monkeypatch.setattr(Lease, "release", interrupted_once)
+    with pytest.raises(SystemExit):
+        bench.call(declare(bench, lambda self: None))
+    assert not bench.is_held("k")
+    assert current_lease() is None
