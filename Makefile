@@ -59,6 +59,21 @@ lint: $(READY) ## style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+.PHONY: proof
+proof: $(READY) ## models, simulation and planted bugs; at most ten minutes on two cores
+	$(BIN)/python -m tests.proof
+
+.PHONY: proof-nightly
+proof-nightly: $(READY) ## the same with a budget of hours
+	$(BIN)/python -m tests.proof --nightly
+
+DURATION ?= 60
+
+.PHONY: chaos
+chaos: $(READY) ## real servers and processes under a nemesis for DURATION seconds; writes chaos.html
+	$(BIN)/python -m tests.chaos --duration $(DURATION) --html chaos.html
+	$(BIN)/python -m tests.chaos --duration 20 --outside
+
 .PHONY: bench
 bench: $(BENCH_READY) ## measure against peers, as ratios in one run; writes bench/results.json
 	$(BENCH)/bin/python -m bench
