@@ -1,0 +1,287 @@
+"""
+What is explored, and how far.
+
+Where time stands, everything may be late and every key may expire at any moment: fencing has to
+hold. Where time passes in ticks of a millisecond, clocks gain at most the drift that is allowed:
+exclusion has to hold. Votes that are split have to be told from a conflict in any case.
+
+A node keeps a key until the end of a millisecond, so its clock may gain one more than the drift that
+is allowed for; a quarantine has no such reserve.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.models.world import Contender, Setting
+
+#: Two keys whose fence counters are one.
+_SHARING = ("k1", "k655")
+
+_ONE = Contender(candidate=1)
+_STAYS = Contender(releases=False, gives_up=False)
+_FIRST = Contender(releases=False, gives_up=False, starts_by=0)
+
+_SECOND_ROUND = frozenset({"second round", "granted (raises)", "raise: NotHeld", "split (raises)"})
+_RESTART = frozenset({"acquire: Quarantined", "late (asks)"})
+_EXTENDED = frozenset({"extension: kept", "extension: lost", "extend: NotHeld"})
+
+FENCING = (
+    Setting(name="fence-equal", contenders=(_ONE, _ONE), expects=_SECOND_ROUND),
+    Setting(
+        name="fence-apart",
+        contenders=(_ONE, Contender(candidate=3)),
+        expects=_SECOND_ROUND,
+    ),
+    Setting(
+        name="fence-poison",
+        contenders=(Contender(candidate=2**53 - 1, gives_up=False), _ONE),
+        expiries=3,
+        expects=_SECOND_ROUND,
+    ),
+    Setting(
+        name="fence-extend",
+        contenders=(Contender(candidate=1, extends=1), Contender(candidate=1, gives_up=False)),
+        expiries=4,
+        expects=_SECOND_ROUND | _EXTENDED | {"says heal", "heal: Acknowledged", "heal: NotHeld"},
+    ),
+    Setting(
+        name="fence-again",
+        contenders=(_ONE, Contender(candidate=1, after=0, gives_up=False), _ONE),
+        expiries=2,
+        expects=_SECOND_ROUND,
+    ),
+    Setting(
+        name="fence-three",
+        contenders=(_ONE, Contender(candidate=1, gives_up=False), Contender(candidate=2)),
+        expiries=3,
+        expects=frozenset({"second round"}),
+    ),
+    Setting(
+        name="fence-keys",
+        contenders=(
+            Contender(candidate=1, keys=("a", "b")),
+            Contender(candidate=1, keys=("b", "a"), gives_up=False),
+        ),
+        expiries=4,
+        expects=_SECOND_ROUND,
+    ),
+    Setting(
+        name="fence-overlap",
+        contenders=(
+            Contender(candidate=1, keys=("a", "b"), gives_up=False),
+            Contender(candidate=1, keys=("a",), gives_up=False),
+            Contender(candidate=2, keys=("b",), gives_up=False),
+        ),
+        expiries=2,
+        expects=frozenset({"second round"}),
+    ),
+    Setting(
+        name="fence-uneven",
+        contenders=(
+            Contender(candidate=1, keys=("b", "a"), gives_up=False),
+            Contender(candidate=1, keys=("a",), gives_up=False),
+        ),
+        fences=(("b", 1),),
+        expiries=4,
+        expects=frozenset({"second round", "granted (raises)"}),
+    ),
+    Setting(
+        name="fence-bucket",
+        contenders=(
+            Contender(candidate=1, keys=_SHARING, gives_up=False),
+            Contender(candidate=1, keys=(_SHARING[1],), gives_up=False),
+        ),
+        expiries=4,
+        expects=frozenset({"second round", "granted (raises)"}),
+    ),
+)
+
+EXCLUSION = (
+    Setting(
+        name="trust-stay",
+        contenders=(_FIRST, _STAYS),
+        timed=True,
+        ttl=3,
+        horizon=2,
+        leaps=1,
+        expects=frozenset({"late (asks)", "contended (asks)"}),
+    ),
+    Setting(
+        name="trust-long",
+        contenders=(_FIRST, _STAYS),
+        timed=True,
+        horizon=6,
+        leaps=2,
+        expects=frozenset({"contended (asks)"}),
+    ),
+    Setting(
+        name="trust-drift",
+        contenders=(_FIRST, _STAYS),
+        timed=True,
+        ttl=4,
+        drift_factor=0.25,  # with the 2 ms for precision, 3 ms of 4 are not trusted
+        horizon=2,
+        leaps=1,
+        leap=4,
+        expects=frozenset({"late (asks)"}),
+    ),
+    Setting(
+        name="trust-second",
+        contenders=(_FIRST, Contender(starts_by=0)),
+        timed=True,
+        ttl=3,
+        horizon=1,
+        expects=frozenset({"late (raises)", "granted (raises)"}),
+    ),
+    Setting(
+        name="trust-release",
+        contenders=(Contender(), Contender(gives_up=False)),
+        timed=True,
+        ttl=3,
+        horizon=2,
+        leaps=1,
+        expects=frozenset({"late (asks)", "contended (asks)"}),
+    ),
+    Setting(
+        name="trust-restart",
+        contenders=(_FIRST, _STAYS),
+        timed=True,
+        ttl=3,
+        horizon=1,
+        max_ttl=3,
+        crashes=1,
+        crash_kinds=("empty", "stale", "flush"),
+        expects=_RESTART | {"crash: empty", "crash: stale", "crash: flush"},
+    ),
+    Setting(
+        name="trust-quarantine",
+        contenders=(_FIRST, _STAYS),
+        timed=True,
+        leap=2,
+        ttl=3,
+        horizon=1,
+        max_ttl=3,
+        crashes=1,
+        crash_kinds=("noticed",),
+        leaps=1,
+        expects=_RESTART,
+    ),
+    Setting(
+        name="trust-crashes",
+        contenders=(_FIRST, _STAYS),
+        timed=True,
+        leap=2,
+        ttl=3,
+        horizon=4,
+        max_ttl=3,
+        crashes=2,
+        crash_kinds=("noticed",),
+        expects=_RESTART,
+    ),
+    Setting(
+        name="trust-extend",
+        contenders=(replace(_FIRST, extends=1), _STAYS),
+        timed=True,
+        ttl=4,
+        horizon=2,
+        leaps=1,
+        expects=frozenset({"extension: kept", "extension: lost"}),
+    ),
+    Setting(
+        name="trust-shorter",
+        contenders=(replace(_FIRST, extends=1, extends_to=1), _STAYS),
+        timed=True,
+        ttl=5,
+        horizon=2,
+        expects=frozenset({"extension: kept"}),
+    ),
+    Setting(
+        name="trust-heal",
+        contenders=(replace(_FIRST, extends=1), _STAYS),
+        timed=True,
+        ttl=4,
+        horizon=2,
+        losses=1,
+        leaps=1,
+        expects=frozenset({"says heal"}),
+    ),
+    Setting(
+        name="trust-heal-quarantined",
+        contenders=(replace(_FIRST, extends=1), _STAYS),
+        timed=True,
+        leap=2,
+        ttl=4,
+        horizon=2,
+        max_ttl=4,
+        crashes=1,
+        crash_kinds=("noticed",),
+        expects=frozenset({"says heal", "acquire: Quarantined"}),
+    ),
+    Setting(
+        name="trust-keys",
+        contenders=(
+            Contender(keys=("a", "b"), gives_up=False),
+            Contender(keys=("b", "c"), gives_up=False),
+        ),
+        timed=True,
+        horizon=2,
+        expects=frozenset({"contended (asks)"}),
+    ),
+    Setting(
+        name="trust-three",
+        contenders=(Contender(starts_by=0), Contender(gives_up=False), _STAYS),
+        timed=True,
+        ttl=3,
+        horizon=0,
+        expects=frozenset({"split (asks)", "release: NotHeld"}),
+    ),
+    Setting(
+        name="trust-again",
+        contenders=(Contender(starts_by=0), Contender(after=0, gives_up=False), _STAYS),
+        timed=True,
+        ttl=3,
+        horizon=0,
+        expects=frozenset({"release: NotHeld"}),
+    ),
+    Setting(
+        name="order-lost-counters",
+        contenders=(_FIRST, _STAYS),
+        timed=True,
+        ttl=3,
+        horizon=1,
+        crashes=2,
+        crash_kinds=("counters",),
+        leaps=1,
+        expects=frozenset({"crash: counters"}),
+    ),
+)
+
+SPLIT = (
+    Setting(
+        name="split-two",
+        contenders=(_ONE, _ONE),
+        split=True,
+        expects=frozenset({"split (asks)", "contended (asks)", "unavailable (asks)"}),
+    ),
+    Setting(
+        name="split-three",
+        contenders=(Contender(gives_up=False),) * 3,
+        expiries=1,
+        split=True,
+        expects=frozenset({"split (asks)", "contended (asks)"}),
+    ),
+    Setting(
+        name="split-keys",
+        contenders=(
+            Contender(keys=("a", "b"), gives_up=False),
+            Contender(keys=("b", "c"), gives_up=False),
+            Contender(keys=("c", "a"), gives_up=False),
+        ),
+        expiries=0,
+        split=True,
+        expects=frozenset({"split (asks)", "contended (asks)"}),
+    ),
+)
+
+ALL = {setting.name: setting for setting in (*FENCING, *EXCLUSION, *SPLIT)}

@@ -1,0 +1,225 @@
+"""
+The shipped client code, taken one step at a time.
+
+`attempt_once` and `Lease` run as they are; only their transport is ours. It lets an exchange see
+the answers that an explorer chose, and stops the code at the next exchange by an exception. A step
+that resumes after an earlier exchange runs the code again from its start, with the round restored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_redlock.core import attempt as attempt_module
+from celery_redlock.core.attempt import Terms, attempt_once
+from celery_redlock.core.lease import Lease
+from celery_redlock.errors import LeaseLost, QuorumUnavailable
+from celery_redlock.protocol import Command, Failed, Phase, Round, Vote
+
+#: One millisecond, in which models count time.
+TICK = 0.001
+
+#: Code looks at the clock a moment after the tick, so that no comparison hangs on float rounding.
+MOMENT = 1e-9
+
+_NO_ANSWER = Failed("no answer")
+
+Feed = tuple[tuple[int, Vote], ...]
+Snapshot = tuple[tuple[str, Any], ...]
+
+
+class Paused(BaseException):
+    """The code has said something and waits for answers."""
+
+
+def snapshot(obj: Round) -> tuple[Snapshot, tuple[Vote | None, ...]]:
+    """Return what a round remembers, its votes apart."""
+    names = [name for cls in type(obj).__mro__ for name in getattr(cls, "__slots__", ())]
+    scalars = tuple((name, getattr(obj, name)) for name in names if name != "votes")
+    for name, value in scalars:
+        # States sort their nodes; whatever is by node has to move with them.
+        if not isinstance(value, int | float | Phase):
+            raise TypeError(f"{type(obj).__name__}.{name} is not a plain value: {value!r}")
+    return scalars, tuple(obj.votes)
+
+
+@dataclass(slots=True)
+class Stage:
+    """A transport and its only channel; runs one step.
+
+    Attributes:
+        count: number of nodes.
+        time: reading of the clock that bounds trust.
+        wall: reading of the wall clock in µs.
+        restored: rounds of the exchanges that are over, in order.
+        feed: answers for the next exchange; None stops there.
+        answered_at: when those answers were taken.
+        resumed_at: when the code went on after them.
+        said: what the code has said, to which nodes, and whether it waits for the answers.
+        waits: the round where the code was stopped.
+    """
+
+    count: int
+    time: float
+    wall: int = 0
+    restored: list[tuple[Snapshot, tuple[Vote | None, ...]]] = field(default_factory=list)
+    feed: Feed | None = None
+    answered_at: float = 0.0
+    resumed_at: float = 0.0
+    said: list[tuple[Command, tuple[int, ...], bool]] = field(default_factory=list)
+    waits: Round | None = None
+    gives_up: bool = False
+    decided: int = 0
+    stopped: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"node {index}" for index in range(self.count))
+
+    def now(self) -> float:
+        return self.time
+
+    def wall_us(self) -> int:
+        return self.wall
+
+    def checkout(self, *, native: bool = False) -> Stage:
+        return self
+
+    def checkin(self, channel: Stage) -> None: ...
+
+    def discard(self, channel: Stage) -> None: ...
+
+    def prepare(self, patience: float = 0.0) -> None: ...
+
+    def unsettled(self) -> frozenset[int]:
+        return frozenset()
+
+    def post(self, command: Command, nodes: Sequence[int] | None = None) -> None:
+        if not self.stopped:
+            self.said.append((command, self._all(nodes), False))
+
+    def exchange(self, batch: Sequence[tuple[Command, Round]], timeout: float) -> None:
+        [(command, round_)] = batch
+        if self.restored:
+            scalars, votes = self.restored.pop(0)
+            for name, value in scalars:
+                setattr(round_, name, value)
+            round_.votes = list(votes)
+        elif self.feed is not None:
+            self._answer(round_, self.feed)
+            self.feed = None
+        else:
+            self.said.append((command, self._all(None), True))
+            self.waits = round_
+            self.stopped = True
+            raise Paused
+
+    def _answer(self, round_: Round, feed: Feed) -> None:
+        before = round_.phase
+        self.time = self.answered_at
+        self.decided = 0
+        for count, (node, vote) in enumerate(feed, 1):
+            round_.vote(node, vote, self.time)
+            if not self.decided and round_.phase is not before:
+                self.decided = count
+        if not self.decided:
+            if not self.gives_up:
+                self.stopped = True
+                raise Paused
+            answered = {node for node, _ in feed}
+            for node in range(self.count):
+                if node not in answered:
+                    round_.vote(node, _NO_ANSWER, self.time)
+        self.time = self.resumed_at
+
+    def _all(self, nodes: Sequence[int] | None) -> tuple[int, ...]:
+        return tuple(range(self.count)) if nodes is None else tuple(nodes)
+
+
+class _Entropy:
+    """Stands where `attempt` reads random bytes: fresh for each attempt, the same in each run."""
+
+    current = 0
+
+    @classmethod
+    def urandom(cls, size: int) -> bytes:
+        return bytes([cls.current + 1]) * size
+
+
+class _Client:
+    """As much of `Redlock` as a lease needs."""
+
+    def __init__(self, transport: Stage) -> None:
+        self.transport = transport
+
+    def checked_ttl(self, ttl: float) -> float:
+        return ttl
+
+    def unwatch(self, lease: Lease) -> None: ...
+
+    def forget(self, lease: Lease) -> None: ...
+
+
+def prepare() -> None:
+    """Make the shipped code deterministic and silent in this process."""
+    attempt_module.os = types.SimpleNamespace(urandom=_Entropy.urandom)  # type: ignore[attr-defined]
+    logging.getLogger("celery_redlock").setLevel(logging.CRITICAL)
+
+
+def run_attempt(index: int, terms: Terms, stage: Stage) -> tuple[Phase, int, float, str] | None:
+    """Run attempt number `index`; return its end, or None where it waits."""
+    _Entropy.current = index
+    try:
+        made = attempt_once(stage, terms)  # type: ignore[arg-type]
+    except Paused:
+        return None
+    return made.phase, made.round.token, made.round.trusted_until, made.owner
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a model remembers of a lease."""
+
+    owner: str
+    token: int
+    trusted_until: float
+
+
+def revive(held: Held, terms: Terms, stage: Stage) -> Lease:
+    """Make the lease that a model remembers."""
+    round_ = types.SimpleNamespace(token=held.token, trusted_until=held.trusted_until)
+    made = types.SimpleNamespace(owner=held.owner, round=round_, channel=stage)
+    return Lease(_Client(stage), terms.keys, terms, made)  # type: ignore[arg-type]
+
+
+def run_extend(
+    held: Held, terms: Terms, stage: Stage, ticks: int | None
+) -> tuple[str, Held] | None:
+    """Extend a lease; return how it ended (kept, lost, no quorum), or None where it waits."""
+    lease = revive(held, terms, stage)
+    try:
+        lease.extend(None if ticks is None else ticks * TICK)
+        end = "kept"
+    except LeaseLost:
+        end = "lost"
+    except QuorumUnavailable:
+        end = "no quorum"
+    except Paused:
+        return None
+    return end, Held(held.owner, held.token, lease.trusted_until)
+
+
+def run_release(held: Held, terms: Terms, stage: Stage) -> None:
+    """Release a lease; what it says is in `stage.said`."""
+    with contextlib.suppress(Paused):
+        revive(held, terms, stage).release()
+
+
+def is_trusted(held: Held, terms: Terms, time: float) -> bool:
+    """Tell whether the holder may act at this instant."""
+    return revive(held, terms, Stage(1, time)).is_valid
