@@ -155,7 +155,7 @@ class Threading:
         assert (module, name) == ("time", "sleep")
         return Time(self._files).sleep
 
-    def start_native_thread(self, run: Callable[[], object]) -> None:
+    def start_native_thread(self, run: Callable[[], object], *_: Any) -> None:
         self._files.machine().spawn(run)
 
 
