@@ -46,11 +46,20 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """How an attempt ended, with every vote."""
+    """
+    How an attempt ended, with every vote.
+
+    Attributes:
+        owner: its owner value.
+        round: the votes.
+        channel: through which it was made.
+        unsettled: nodes where it may yet set keys.
+    """
 
     owner: str
     round: AcquireRound
     channel: Channel
+    unsettled: frozenset[int]
 
     @property
     def phase(self) -> Phase:
@@ -97,6 +106,7 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
             channel.exchange(((second, round_),), terms.patience)
         if round_.phase is not Phase.GRANTED:
             channel.post(release(terms.keys, owner, 0))
+        unsettled = channel.unsettled()
     except BaseException:
         # A time limit or Ctrl-C in the middle leaves the channel in an unknown state.
         try:
@@ -105,7 +115,7 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
             transport.discard(channel)
         raise
     transport.checkin(channel)
-    return Attempt(owner, round_, channel)
+    return Attempt(owner, round_, channel, unsettled)
 
 
 def failure(attempt: Attempt, key: str, names: tuple[str, ...], waited: float) -> LockNotAcquired:

@@ -11,6 +11,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from celery_redlock.core.attempt import Attempt, Terms
+from celery_redlock.core.releasing import release_leases
 from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.errors import LeaseLost, QuorumUnavailable
 from celery_redlock.protocol import (
@@ -18,7 +19,6 @@ from celery_redlock.protocol import (
     ExtendRound,
     Failed,
     Phase,
-    ReleaseRound,
     extend,
     heal,
     milliseconds,
@@ -70,7 +70,9 @@ class Lease:
         self._client = client
         self._terms = terms
         self._transport = client.transport
-        self._channels: list[Channel] = [attempt.channel]
+        # Where something said for this lease may yet set a key. It is noted at once: when the
+        # answer has come, the key may have been set behind a release on another connection.
+        self._unsettled: dict[Channel, set[int]] = {attempt.channel: set(attempt.unsettled)}
         self._trusted_until = attempt.round.trusted_until
         self._acquired_at = self._transport.now()
         self._keep_until = 0.0
@@ -177,38 +179,37 @@ class Lease:
         self._keep_until = self._acquired_at + seconds
 
     def _release(self) -> bool:
-        if self._pid != os.getpid():
+        held = self.begin_release()
+        if held is None:
             return False
-        watchdog = process_watchdog()
-        watchdog.unwatch(self)
+        return release_leases(self._transport, (self,)) and held
+
+    def begin_release(self) -> bool | None:
+        """Stop renewing, and return whether it was valid; None if there is nothing to release."""
+        if self._pid != os.getpid():
+            return None
+        process_watchdog().unwatch(self)
         with self._lock:
             if self._state is _State.RELEASED:
-                return False
+                return None
             held = self._state is _State.HELD and self._trusted_until > self._transport.now()
             self._state = _State.RELEASED
+        return held
+
+    def release_command(self) -> Command:
+        """Return what a release says."""
         keep = milliseconds(max(0.0, self._keep_until - self._transport.now()))
         if keep:
             # An extension that arrives after it would lengthen what is left of the hold.
-            watchdog.wait_for_renewal(self, self._terms.patience)
-        command = release(self._terms.keys, self.owner, self.fencing_token, keep)
-        round_ = ReleaseRound(len(self._transport.names))
-        channel = self._transport.checkout(native=watchdog.runs_here())
-        try:
-            channel.prepare()
-            channel.exchange([(command, round_)], self._terms.patience)
-        except BaseException:
-            # A time limit or Ctrl-C in the middle: not every node may have been told.
-            try:
-                channel.post(command)
-            finally:
-                self._transport.discard(channel)
-            raise
-        self._transport.checkin(channel)
-        for used in self._channels:
-            if used is not channel:
-                self._transport.settle(used, command)
+            process_watchdog().wait_for_renewal(self, self._terms.patience)
+        return release(self._terms.keys, self.owner, self.fencing_token, keep)
+
+    def settle_release(self, command: Command, channel: Channel) -> None:
+        """Say the release on other channels, too, where something of ours is still under way."""
+        for used, nodes in self._unsettled.items():
+            if nodes and used is not channel:
+                self._transport.settle(used, command, sorted(nodes))
         self._client.forget(self)
-        return held and round_.phase is Phase.GRANTED
 
     def extension(self) -> tuple[Command, ExtendRound]:
         """Return what an extension says, and the round that counts its votes."""
@@ -240,8 +241,7 @@ class Lease:
                     self._terms.keys, self.owner, milliseconds(self.ttl), self.fencing_token
                 )
                 channel.post(command, round_.missing)
-                if channel not in self._channels:
-                    self._channels.append(channel)
+                self._unsettled.setdefault(channel, set()).update(round_.missing)
 
     @property
     def transport(self) -> Transport:

@@ -14,6 +14,7 @@ from typing import Self
 
 from celery_redlock.core.attempt import Terms, attempt_once, failure
 from celery_redlock.core.lease import Lease
+from celery_redlock.core.releasing import release_leases
 from celery_redlock.core.waiting import RetryPolicy, checked_policy, try_until_granted
 from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.errors import ConfigurationError, LockKeyError
@@ -211,8 +212,11 @@ class Redlock:
 
     def close(self) -> None:
         """Release the leases that are still held, and close all connections. Idempotent."""
-        for lease in self._unreleased():
-            lease.release()
+        try:
+            held = [lease for lease in self._unreleased() if lease.begin_release() is not None]
+            release_leases(self.transport, held)
+        except Exception:
+            _logger.exception("Locks could not be released at close; they end with their TTLs")
         process_watchdog().stop_if_idle()
         self.transport.close()
 

@@ -156,7 +156,7 @@ class Watchdog:
     def _start(self) -> None:
         self._thread = thread = _Thread()
         try:
-            start_native_thread(partial(self._run, thread))
+            start_native_thread(partial(self._run, thread), "redlock-watchdog")
         except BaseException:
             # If an exception from a signal came when it had begun, it finds itself dismissed.
             self._thread = None

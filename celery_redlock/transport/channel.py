@@ -32,7 +32,7 @@ class RedisChannel:
 
     def __init__(self, transport: RedisTransport, *, native: bool) -> None:
         self.native = native
-        self.afterwards: list[Command] = []
+        self.afterwards: list[tuple[Command, Sequence[int]]] = []
         self._transport = transport
         self._health = transport.health
         self._patience = transport.node_timeout
@@ -101,15 +101,13 @@ class RedisChannel:
             else:
                 self._send(index, link, data, [entry])
 
-    def settle(self, command: Command) -> None:
-        """Say a command where a key may yet be set by something said on this channel."""
-        unsettled = [
+    def unsettled(self) -> frozenset[int]:
+        """Return the nodes where a key may yet be set by something said on this channel."""
+        return frozenset(
             index
             for index, link in enumerate(self._links)
             if link is not None and any(entry.command.kind in SETTING for entry in link.pending)
-        ]
-        if unsettled:
-            self.post(command, unsettled)
+        )
 
     def close(self) -> None:
         """Close the connections."""

@@ -168,7 +168,7 @@ class Connections:
         run = partial(self._dial_and_hand_over, index, attempts)
         try:
             if self._native:
-                start_native_thread(run)
+                start_native_thread(run, "redlock-dial")
             else:
                 threading.Thread(target=run, daemon=True, name="redlock-dial").start()
         except RuntimeError as exc:

@@ -41,6 +41,9 @@ class Channel(Protocol):
         there is no connection it is said when there is one, unless its effect would have ended.
         """
 
+    def unsettled(self) -> frozenset[int]:
+        """Return the nodes where a key may yet be set by something said on this channel."""
+
 
 class Transport(Protocol):
     """N nodes and the channels to them."""
@@ -72,8 +75,8 @@ class Transport(Protocol):
     def discard(self, channel: Channel) -> None:
         """Give back a channel whose state is not known; it is closed."""
 
-    def settle(self, channel: Channel, command: Command) -> None:
-        """Say a command behind whatever said on `channel` may yet set a key, whoever uses it."""
+    def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
+        """Say a command to nodes behind what was said on `channel`, whoever uses it now."""
 
     def close(self) -> None:
         """Close all connections. Idempotent."""

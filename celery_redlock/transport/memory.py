@@ -196,7 +196,11 @@ class MemoryTransport:
     def discard(self, channel: Channel) -> None:
         """Do nothing."""
 
-    def settle(self, channel: Channel, command: Command) -> None:
+    def unsettled(self) -> frozenset[int]:
+        """Return no node, as `settle` says."""
+        return frozenset()
+
+    def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Do nothing: a node runs what is said to it in order, on whatever channel."""
 
     def close(self) -> None:

@@ -9,8 +9,10 @@ the originals.
 
 from __future__ import annotations
 
+import _thread
 import importlib
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -26,9 +28,14 @@ def original(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def start_native_thread(run: Callable[[], None]) -> None:
+def start_native_thread(run: Callable[[], None], name: str = "redlock") -> None:
     """Start a daemon thread that the operating system schedules."""
-    original("_thread", "start_new_thread")(run, ())
+    start_new_thread = original("_thread", "start_new_thread")
+    if start_new_thread is _thread.start_new_thread:
+        # Nothing is patched: the thread has a name, and leaves no trace when it has ended.
+        threading.Thread(target=run, daemon=True, name=name).start()
+    else:
+        start_new_thread(run, ())
 
 
 def native_lock() -> Any:

@@ -88,8 +88,8 @@ class RedisTransport:
         idle = self._idle_native if channel.native else self._idle
         with self._lock:
             afterwards, channel.afterwards = channel.afterwards, []
-            for command in afterwards:
-                channel.settle(command)
+            for command, nodes in afterwards:
+                channel.post(command, nodes)
             if not self._closed and len(idle) < _MOST_IDLE:
                 idle.append(channel)
                 return
@@ -100,8 +100,8 @@ class RedisTransport:
         assert isinstance(channel, RedisChannel)
         channel.close()
 
-    def settle(self, channel: Channel, command: Command) -> None:
-        """Say a command behind whatever said on `channel` may yet set a key, whoever uses it."""
+    def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
+        """Say a command to nodes behind what was said on `channel`, whoever uses it now."""
         assert isinstance(channel, RedisChannel)
         idle = self._idle_native if channel.native else self._idle
         with self._lock:
@@ -109,10 +109,10 @@ class RedisTransport:
                 # Borrowed meanwhile, because checking out does not take the lock.
                 idle.remove(channel)
             except ValueError:
-                channel.afterwards.append(command)
+                channel.afterwards.append((command, nodes))
                 return
             try:
-                channel.settle(command)
+                channel.post(command, nodes)
             finally:
                 idle.append(channel)
 

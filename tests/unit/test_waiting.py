@@ -32,7 +32,7 @@ def attempt(votes: Sequence[Vote]) -> Attempt:
     round_ = AcquireRound(5, sent_at=0.0, ttl=10.0, drift_factor=0.01)
     for node, vote in enumerate(votes):
         round_.vote(node, vote, 0.0)
-    return Attempt("owner", round_, None)  # type: ignore[arg-type]
+    return Attempt("owner", round_, None, frozenset())  # type: ignore[arg-type]
 
 
 @dataclass

@@ -92,7 +92,7 @@ def test_tls_with_a_certificate_of_ones_own(nodes: ServerNodes, tmp_path: Path) 
         many = [f"key-{number}" for number in range(900)]
         with trusting.lock(many):
             doubting = nodes.client(nodes=urls)
-            with pytest.raises(QuorumUnavailable, match="(?i)certificate"):
+            with pytest.raises(QuorumUnavailable, match=r"(?i)certificate"):
                 doubting.acquire("key")
             trusting.acquire("key").release()
         trusting.close()

@@ -150,7 +150,7 @@ def test_a_client_that_starts_without_a_majority_says_so_and_recovers(nodes: Ser
     for node in range(3):
         nodes.cluster.refuse(node)
     client = nodes.client(node_timeout=BRIEF)
-    with pytest.raises(QuorumUnavailable, match="ConnectionError|closed|reset") as failed:
+    with pytest.raises(QuorumUnavailable, match=r"ConnectionError|closed|reset") as failed:
         client.acquire("key")
     assert set(client.node_names[:3]) <= set(failed.value.nodes)
     for node in range(3):

@@ -1,0 +1,303 @@
+"""The watchdog keeps leases alive, says in time when one is lost, and knows when to stop."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+
+from celery_redlock import Lease, LeaseLost, QuorumUnavailable, Redlock
+from celery_redlock.core.watchdog import process_watchdog
+from tests.support.nodes import Nodes, ServerNodes
+from tests.support.waiting import wait_until
+
+BRIEF = 0.3
+
+
+@dataclass
+class Told:
+    """What a lease's callback was told, and when on the lease's clock."""
+
+    leases: list[Lease] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    def __call__(self, lease: Lease) -> None:
+        self.times.append(lease.now())
+        self.leases.append(lease)
+
+
+def renewed(lease: Lease, times: int = 1) -> None:
+    for _ in range(times):
+        trust = lease.trusted_until
+        wait_until(lambda trust=trust: lease.trusted_until > trust or lease.lost)
+    assert lease.lost is None
+
+
+def test_a_watched_lease_outlives_its_ttl(nodes: Nodes) -> None:
+    client = nodes.connected()
+    with client.lock("key", ttl=0.9) as lease:
+        begun = lease.now()
+        wait_until(lambda: lease.now() > begun + 2.5)
+        lease.check()
+        nodes.wait_held(lease)
+    nodes.wait_free("key")
+
+
+def test_renewals_come_at_a_third_of_the_ttl(nodes: Nodes) -> None:
+    client = nodes.connected()
+    with client.lock("key", ttl=3.0) as lease:
+        renewed(lease)  # for a first short lease there is one at once, which connects
+        trusts = [lease.trusted_until]
+        for _ in range(2):
+            renewed(lease)
+            trusts.append(lease.trusted_until)
+    # Trust counts from the sending, so its steps are the time between renewals.
+    steps = [later - earlier for earlier, later in zip(trusts, trusts[1:], strict=False)]
+    assert all(step >= 0.9 for step in steps)
+
+
+def test_a_lease_that_is_not_watched_ends_with_its_ttl(nodes: Nodes) -> None:
+    client = nodes.connected()
+    lease = client.acquire("key", ttl=0.4)
+    wait_until(lambda: not lease.is_valid)
+    assert lease.lost == "it was not extended in time"
+    nodes.wait_free("key")
+
+
+def test_a_thousand_leases_are_renewed(nodes: Nodes) -> None:
+    client = nodes.connected()
+    told = Told()
+    leases = []
+    for number in range(1000):
+        leases.append(client.acquire(f"key-{number}", ttl=12.0, wait=5.0))
+        client.watch(leases[-1], on_lost=told)
+    before = [lease.trusted_until for lease in leases]
+    wait_until(
+        lambda: all(
+            lease.trusted_until > trust for lease, trust in zip(leases, before, strict=True)
+        )
+    )
+    assert told.leases == []
+    client.close()
+    assert not any(nodes.owners("key-0") + nodes.owners("key-999"))
+
+
+def test_a_failure_that_passes_is_no_loss(servers: ServerNodes) -> None:
+    client = servers.connected(node_timeout=0.2)
+    told = Told()
+    with client.lock("key", ttl=6.0, on_lost=told) as lease:
+        renewed(lease)
+        servers.pause(0, 1, 2)
+        with pytest.raises(QuorumUnavailable):
+            client.acquire("other")
+        trust = lease.trusted_until
+        wait_until(lambda: lease.now() > trust - 3.5)
+        servers.resume(0, 1, 2)
+        renewed(lease)
+        lease.check()
+    assert told.leases == []
+
+
+@pytest.mark.parametrize("how", ["stopped", "partitioned"])
+def test_a_loss_is_told_once_and_before_the_trust_ends(proxied: ServerNodes, how: str) -> None:
+    client = proxied.connected(node_timeout=BRIEF)
+    told = Told()
+    with client.lock("key", ttl=1.2, on_lost=told) as lease:
+        renewed(lease)
+        for node in range(3):
+            if how == "stopped":
+                proxied.pause(node)
+            else:
+                proxied.cluster.partition(node)
+        wait_until(lambda: told.leases)
+        assert told.leases == [lease]
+        assert told.times[0] < lease.trusted_until
+        assert lease.lost == "no quorum of nodes extended it in time"
+        for node in range(3):
+            proxied.resume(node)
+            proxied.cluster.heal(node)
+        with pytest.raises(LeaseLost, match="not valid: no quorum"):
+            lease.check()
+    assert len(told.leases) == 1
+    proxied.wait_free("key")
+
+
+def test_a_loss_is_in_time_for_each_of_many_leases(proxied: ServerNodes) -> None:
+    client = proxied.connected(node_timeout=BRIEF)
+    told = Told()
+    leases = [client.acquire(f"key-{number}", ttl=2.0, wait=5.0) for number in range(250)]
+    for lease in leases:
+        client.watch(lease, on_lost=told)
+    renewed(leases[-1])
+    for node in range(3):
+        proxied.cluster.partition(node)
+    wait_until(lambda: len(told.leases) == 250)
+    assert all(
+        time < lease.trusted_until for time, lease in zip(told.times, told.leases, strict=True)
+    )
+
+
+def test_a_lease_that_a_quorum_no_longer_has_is_lost_at_the_next_renewal(nodes: Nodes) -> None:
+    client = nodes.connected()
+    told = Told()
+    with client.lock("key", ttl=0.9, on_lost=told) as lease:
+        nodes.wait_held(lease)
+        for node in (0, 1, 2):
+            nodes.forget(node, "key")
+        wait_until(lambda: told.leases)
+        assert lease.lost == "a quorum of nodes no longer has it"
+
+
+def test_max_hold_ends_the_renewal(nodes: Nodes) -> None:
+    client = nodes.connected()
+    told = Told()
+    with client.lock("key", ttl=30.0, on_lost=told, max_hold=0.3) as lease:
+        wait_until(lambda: told.leases)
+        assert lease.lost == "it was held for as long as max_hold allows"
+        assert not lease.is_valid
+        assert client._unreleased() == [lease]
+    nodes.wait_free("key")
+
+
+def test_after_release_nothing_is_renewed(nodes: Nodes) -> None:
+    client = nodes.connected()
+    told = Told()
+    lease = client.acquire("key", ttl=0.6)
+    client.watch(lease, on_lost=told)
+    renewed(lease)
+    assert lease.release()
+    nodes.wait_free("key")
+    trust = lease.trusted_until
+    with client.lock("other", ttl=0.6) as other:
+        renewed(other, 3)
+    assert trust == lease.trusted_until
+    assert told.leases == []
+    assert lease.lost is None
+
+
+def test_release_while_a_renewal_is_under_way_leaves_a_minimum_hold_as_it_is(
+    proxied: ServerNodes,
+) -> None:
+    client = proxied.connected(node_timeout=2.0)
+    lease = client.acquire("key", ttl=60.0, at_least_for=10.0)
+    proxied.wait_held(lease)
+    client.watch(lease)
+    for node in range(5):
+        proxied.cluster.delay(node, 0.1, only="requests")
+    watch = process_watchdog()._watches[lease]
+    with process_watchdog()._lock:
+        watch.renew_at = 0.0
+        process_watchdog()._push(watch)
+    process_watchdog()._thread.bell.ring()  # type: ignore[union-attr]
+    wait_until(lambda: process_watchdog()._renewing, interval=0.001)
+    assert lease.release()
+    for node in range(5):
+        proxied.cluster.heal(node)
+    assert client.acquire("other", wait=5.0).release()
+    assert all(proxied.left(node, "key") <= 10 for node in range(5))
+
+
+def test_unwatching_ends_the_renewal_and_leaves_the_lease(nodes: Nodes) -> None:
+    client = nodes.connected()
+    lease = client.acquire("key", ttl=0.6)
+    client.watch(lease)
+    renewed(lease)
+    client.unwatch(lease)
+    wait_until(lambda: not lease.is_valid)
+    assert lease.lost == "it was not extended in time"
+
+
+def test_watching_again_replaces_the_watch(nodes: Nodes) -> None:
+    client = nodes.connected()
+    first, second = Told(), Told()
+    lease = client.acquire("key", ttl=0.9)
+    client.watch(lease, on_lost=first)
+    client.watch(lease, on_lost=second, max_hold=0.4)
+    wait_until(lambda: second.leases)
+    assert first.leases == []
+
+
+def test_a_callback_that_raises_does_not_stop_the_watchdog(nodes: Nodes) -> None:
+    def explode(_: Lease) -> None:
+        raise ZeroDivisionError
+
+    client = nodes.connected()
+    with client.lock("key", ttl=0.9) as lease:
+        doomed = client.acquire("doomed", ttl=0.9)
+        client.watch(doomed, on_lost=explode, max_hold=0.1)
+        wait_until(lambda: doomed.lost)
+        renewed(lease, 2)
+
+
+def test_a_callback_may_use_and_close_the_client(nodes: Nodes) -> None:
+    client = nodes.connected()
+    done: list[bool] = []
+
+    def clean_up(lease: Lease) -> None:
+        lease.release()
+        client.acquire("from the callback").release()
+        client.close()
+        done.append(process_watchdog().runs_here())
+
+    lease = client.acquire("key", ttl=30.0)
+    client.watch(lease, on_lost=clean_up, max_hold=0.1)
+    wait_until(lambda: done)
+    assert done == [True]
+    wait_until(lambda: process_watchdog()._thread is None)
+    nodes.wait_free("key")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, MemoryError])
+def test_the_watchdog_survives_any_exception_and_keeps_the_other_leases(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    client = nodes.connected()
+    channel_type = type(client.transport.checkout())
+    exchange = channel_type.exchange
+    failures = iter([error] * 3)
+
+    def failing(self: object, batch: object, *args: object, **options: object) -> None:
+        if process_watchdog().runs_here() and (failure := next(failures, None)):
+            raise failure
+        exchange(self, batch, *args, **options)  # type: ignore[arg-type]
+
+    with client.lock("key", ttl=1.5) as lease, client.lock("key 2", ttl=1.5) as other:
+        renewed(lease)
+        monkeypatch.setattr(channel_type, "exchange", failing)
+        wait_until(lambda: next(failures, "none left") == "none left" or lease.lost, interval=0.5)
+        renewed(lease, 2)
+        renewed(other, 2)
+
+
+def test_one_thread_serves_all_clients_and_ends_when_the_last_is_closed(nodes: Nodes) -> None:
+    before = threading.active_count()
+    clients = [nodes.connected() for _ in range(3)]
+    leases = [client.acquire(f"key-{n}", ttl=5.0) for n, client in enumerate(clients)]
+    for client, lease in zip(clients, leases, strict=True):
+        client.watch(lease)
+    assert process_watchdog()._thread is not None
+    for client in clients:
+        assert process_watchdog()._thread is not None
+        client.close()
+    assert process_watchdog()._thread is None
+    wait_until(lambda: threading.active_count() == before)
+
+
+def test_watching_many_short_leases_keeps_no_trace_of_them(redlock_memory_nodes: list[str]) -> None:
+    with Redlock(redlock_memory_nodes) as client, client.lock("long", ttl=30.0):
+        for number in range(2000):
+            with client.lock(f"key-{number}", ttl=30.0):
+                pass
+        assert len(process_watchdog()._heap) < 300
+        assert len(client._unreleased()) == 1
+
+
+def test_a_lease_found_lost_by_somebody_else_is_told_about_too(nodes: Nodes) -> None:
+    client = nodes.connected()
+    told = Told()
+    lease = client.acquire("key", ttl=0.4)
+    lease.call_when_lost(told)
+    wait_until(lambda: lease.lost)
+    wait_until(lambda: lease.lost)
+    assert told.leases == [lease]
