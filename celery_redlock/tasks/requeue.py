@@ -25,6 +25,7 @@ __all__ = ["HEADER", "Episode", "end_episode", "episode_of", "give_up", "requeue
 logger = get_logger(__name__)
 
 HEADER = "redlock"
+SHORTEST_DELAY = 0.25
 FIRST_DELAY = 1.0
 MAX_DELAY = 60.0
 
@@ -165,7 +166,10 @@ def _not_published(task: Any, request: Any, error: LockNotAcquired, failure: Exc
 def _delay(hops: int, longest: float) -> float:
     # Full jitter: waiting tasks that started together must not come back together.
     ceiling = min(longest, FIRST_DELAY * 2.0 ** min(hops, 16))
-    return random.uniform(0.0, ceiling)  # noqa: S311  # spreads load, protects nothing
+    # Celery stores RETRY for this run only after the new message is out. A run that began at once
+    # could end before that, and its SUCCESS would be overwritten.
+    floor = min(SHORTEST_DELAY, ceiling)
+    return random.uniform(floor, ceiling)  # noqa: S311  # spreads load, protects nothing
 
 
 def _longest_delay(app: Any) -> float:
