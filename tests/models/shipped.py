@@ -48,7 +48,7 @@ def snapshot(obj: Round) -> tuple[Snapshot, tuple[Vote | None, ...]]:
     return scalars, tuple(obj.votes)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Stage:
     """A transport and its only channel; runs one step.
 
@@ -94,6 +94,8 @@ class Stage:
 
     def discard(self, channel: Stage) -> None: ...
 
+    def settle(self, channel: Stage, *said: object) -> None: ...
+
     def prepare(self, patience: float = 0.0) -> None: ...
 
     def unsettled(self) -> frozenset[int]:
@@ -103,7 +105,9 @@ class Stage:
         if not self.stopped:
             self.said.append((command, self._all(nodes), False))
 
-    def exchange(self, batch: Sequence[tuple[Command, Round]], timeout: float) -> None:
+    def exchange(
+        self, batch: Sequence[tuple[Command, Round]], timeout: float, *, linger: float = 0.0
+    ) -> None:
         [(command, round_)] = batch
         if self.restored:
             scalars, votes = self.restored.pop(0)
@@ -193,7 +197,9 @@ class Held:
 def revive(held: Held, terms: Terms, stage: Stage) -> Lease:
     """Make the lease that a model remembers."""
     round_ = types.SimpleNamespace(token=held.token, trusted_until=held.trusted_until)
-    made = types.SimpleNamespace(owner=held.owner, round=round_, channel=stage)
+    made = types.SimpleNamespace(
+        owner=held.owner, round=round_, channel=stage, unsettled=stage.unsettled()
+    )
     return Lease(_Client(stage), terms.keys, terms, made)  # type: ignore[arg-type]
 
 

@@ -94,25 +94,30 @@ class Fate:
 def try_to_kill(mutant: Mutant) -> Fate:
     """Run a mutant's killer against it."""
     begun = time.perf_counter()
-    with planted(mutant) as home:
-        environment = {**os.environ, "PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", *mutant.killer],
-                cwd=home,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as exc:
-            said, end = f"no end after {exc.timeout:.0f} s", "broken"
-        else:
-            said = done.stdout + done.stderr
-            seen = any(line.startswith("VIOLATION") for line in said.splitlines())
-            if done.returncode == 1 and seen:
-                end = "killed"
-            else:
-                end = "survived" if done.returncode == 0 else "broken"
+    try:
+        with planted(mutant) as home:
+            end, said = _run(mutant, home)
+    except StaleEditError as exc:
+        end, said = "broken", str(exc)
     return Fate(name=mutant.name, end=end, seconds=time.perf_counter() - begun, said=said)
+
+
+def _run(mutant: Mutant, home: Path) -> tuple[str, str]:
+    environment = {**os.environ, "PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", *mutant.killer],
+            cwd=home,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as exc:
+        return "broken", f"no end after {exc.timeout:.0f} s"
+    said = done.stdout + done.stderr
+    if done.returncode == 0:
+        return "survived", said
+    seen = any(line.startswith("VIOLATION") for line in said.splitlines())
+    return ("killed" if done.returncode == 1 and seen else "broken"), said

@@ -142,8 +142,8 @@ FENCING = (
         _modelled("fence-uneven"),
         (
             NODE,
-            "        for fence in fences:\n            self.fences[fence] = max(self.fences.get(f",
-            "        for fence in fences[:1]:\n            self.fences[fence] = max(self.fences.get(f",
+            "token: int) -> None:\n        for fence in fences:",
+            "token: int) -> None:\n        for fence in fences[:1]:",
         ),
     ),
     _mutant(

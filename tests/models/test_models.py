@@ -1,0 +1,58 @@
+"""
+The explorer itself: it finds what is broken, says how, and finds nothing where nothing is.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.models import examine
+from tests.models.settings import ALL
+from tests.mutants.planting import ROOT, planted
+from tests.mutants.registry import MUTANTS
+
+
+@pytest.mark.parametrize("name", ["trust-second", "fence-poison"])
+def test_a_small_setting_is_explored_to_the_end_without_a_violation(name: str) -> None:
+    outcome = examine.examine(name, 200_000)
+    assert outcome.exhausted
+    assert not outcome.violation
+    assert not outcome.missing
+
+
+def test_exploring_twice_finds_the_same_states() -> None:
+    first = examine.examine("trust-second", 5_000)
+    again = examine.examine("trust-second", 5_000)
+    assert (first.states, first.moves) == (again.states, again.moves)
+
+
+def test_a_planted_fault_is_told_by_a_trace_that_a_person_can_follow() -> None:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "counters do not count")
+    with planted(mutant) as home:
+        done = subprocess.run(
+            [sys.executable, "-m", *mutant.killer],
+            cwd=home,
+            env={"PYTHONPATH": str(home)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1, done.stderr
+    lines = done.stdout.splitlines()
+    violation = next(index for index, line in enumerate(lines) if line.startswith("VIOLATION"))
+    trace = lines[violation + 1 : -1]
+    assert trace[0].endswith("starts")
+    assert any("runs A's acquire: granted 1" in line for line in trace)
+    assert "holds with token" in trace[-1]
+
+
+def test_every_setting_has_a_name_of_its_own_and_says_what_it_must_reach() -> None:
+    assert all(setting.expects for setting in ALL.values())
+    assert len(ALL) == len({setting.name for setting in ALL.values()})
+
+
+def test_what_is_explored_is_the_shipped_code() -> None:
+    assert examine.__file__.startswith(str(ROOT))
