@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Self
@@ -25,6 +24,8 @@ from celery_redlock.transport import Transport, open_transport, parse_nodes
 _logger = logging.getLogger(__name__)
 
 SHORTEST_TTL = 0.2
+
+_MANY_LEASES = 1000
 
 #: Default end of a watched hold, in seconds: a body that hangs must not hold for ever.
 MAX_HOLD = 24 * 3600.0
@@ -80,7 +81,9 @@ class Redlock:
         self.transport: Transport = open_transport(
             addresses, node_timeout=self.node_timeout, max_ttl=self.max_ttl
         )
-        self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
+        # Held strongly: a lease that its taker has dropped keeps its keys until it is released.
+        self._leases: set[Lease] = set()
+        self._look_through_at = _MANY_LEASES
         if len(addresses) == 1:
             _logger.info(
                 "One lock node (%s): its loss stops all locks, and its restart may allow two "
@@ -151,6 +154,8 @@ class Redlock:
         if hold:
             lease.keep(hold)
         self._leases.add(lease)
+        if len(self._leases) > self._look_through_at:
+            self._forget_ended()
         return lease
 
     @contextlib.contextmanager
@@ -221,10 +226,14 @@ class Redlock:
         self.transport.close()
 
     def _unreleased(self) -> list[Lease]:
-        while True:
-            # Other threads may take locks meanwhile, which a set in iteration does not bear.
-            with contextlib.suppress(RuntimeError):
-                return list(self._leases)
+        return list(self._leases)
+
+    def _forget_ended(self) -> None:
+        """Drop the leases that were left to end by themselves."""
+        for lease in self._unreleased():
+            if not lease.is_valid:
+                self._leases.discard(lease)
+        self._look_through_at = 2 * len(self._leases) + _MANY_LEASES
 
     def checked_ttl(self, ttl: float | timedelta) -> float:
         """Return a lease length in seconds, or raise `ConfigurationError`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import dataclass, field
 
@@ -27,10 +28,14 @@ class Told:
         self.leases.append(lease)
 
 
+def wait_for_more(lease: Lease) -> None:
+    trust = lease.trusted_until
+    wait_until(lambda: lease.trusted_until > trust or lease.lost)
+
+
 def renewed(lease: Lease, times: int = 1) -> None:
     for _ in range(times):
-        trust = lease.trusted_until
-        wait_until(lambda trust=trust: lease.trusted_until > trust or lease.lost)
+        wait_for_more(lease)
     assert lease.lost is None
 
 
@@ -53,7 +58,7 @@ def test_renewals_come_at_a_third_of_the_ttl(nodes: Nodes) -> None:
             renewed(lease)
             trusts.append(lease.trusted_until)
     # Trust counts from the sending, so its steps are the time between renewals.
-    steps = [later - earlier for earlier, later in zip(trusts, trusts[1:], strict=False)]
+    steps = [later - earlier for earlier, later in itertools.pairwise(trusts)]
     assert all(step >= 0.9 for step in steps)
 
 
