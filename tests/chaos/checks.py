@@ -94,7 +94,7 @@ def judge(
     plain: Mapping[str, Sequence[Record]],
     fenced: Mapping[str, Sequence[Record]],
     *,
-    outside: bool,
+    expect_overlaps: bool,
 ) -> Verdict:
     """
     Check everything.
@@ -103,7 +103,8 @@ def judge(
         history: what workers and nemesis wrote down.
         plain: the records of the resources without a guard, by key.
         fenced: the records of the resources with a guard.
-        outside: faults went beyond the assumptions, so overlaps are no violation but required.
+        expect_overlaps: the run went beyond the assumptions, so overlaps are no violation but must
+            be seen.
     """
     verdict = Verdict(
         overlaps=list(find_overlaps(history.holds)),
@@ -127,11 +128,11 @@ def judge(
     verdict.late_losses = sum(
         hold.lost is not None and hold.lost > hold.until for hold in history.holds
     )
-    if outside:
+    if expect_overlaps:
         if not verdict.overlaps:
             found.append(
                 Violation(
-                    rule="faults beyond the assumptions show as overlaps",
+                    rule="overlaps are seen where there must be some",
                     what="there is none, so either the faults are too weak or the check is blind",
                 )
             )

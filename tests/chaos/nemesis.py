@@ -21,6 +21,7 @@ from tests.chaos.schedule import (
     MOST_NUDGE,
     NODES,
     NUDGE_PAUSE,
+    RELAY,
     TTL,
     WORKERS,
     Fault,
@@ -51,6 +52,7 @@ class Nemesis:
         crew: Crew,
         journal: Journal,
         keys: Sequence[str],
+        limited: bool,
         guarded: bool,
     ) -> None:
         self.faults: Counter[str] = Counter()
@@ -60,6 +62,7 @@ class Nemesis:
         self._crew = crew
         self._journal = journal
         self._keys = keys
+        self._limited = limited
         self._guarded = guarded
         self._running: list[tuple[float, Progress]] = []
         self._faulty: set[int] = set()
@@ -108,7 +111,9 @@ class Nemesis:
             return now() - self._nudged_at[fault.targets[0]] > NUDGE_PAUSE
         if self._faulty.intersection(fault.targets):
             return False
-        return not self._guarded or len(self._faulty) < MINORITY
+        if fault.kind == RELAY:
+            return not self._faulty
+        return not self._limited or len(self._faulty) < MINORITY
 
     def _begin(self, fault: Fault) -> None:
         self.faults[fault.kind] += 1
@@ -166,6 +171,8 @@ class Nemesis:
             self._cluster.restart(node, keep_data=True)
         elif fault.kind == "flush":
             self._cluster.flush(node)
+        elif fault.kind == RELAY:
+            yield from self._relay(*fault.targets, seconds=fault.seconds)
         elif fault.kind == "wipe majority":
             for each in fault.targets:
                 self._cluster.restart(each)
@@ -173,6 +180,16 @@ class Nemesis:
             yield from self._bend_clocks(fault)
         else:
             yield from self._bend_network(fault, node)
+
+    def _relay(self, forgets: int, *refuse: int, seconds: float) -> Progress:
+        for proxy in self._proxies:
+            for node in refuse:
+                proxy.refuse(node)
+        yield seconds
+        for proxy in self._proxies:
+            for node in refuse:
+                proxy.heal(node)
+        self._cluster.flush(forgets)
 
     def _bend_network(self, fault: Fault, node: int) -> Progress:
         proxies = self._proxies[:1] if fault.kind == "cut off from half" else self._proxies

@@ -53,6 +53,7 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; }
 .refused { stroke: var(--bad); fill: var(--bad); stroke-width: 1.5; }
 .legend i { display: inline-block; width: 11px; height: 11px; border-radius: 2px;
   margin: 0 5px 0 14px; }
+.legend i:first-child { margin-left: 0; }
 pre { background: var(--card); border: 1px solid var(--line); padding: 10px; overflow: auto;
   font-size: 12px; }
 """
@@ -108,6 +109,12 @@ def _about(outcome: Outcome) -> str:
             "clocks leap and race, so that leases end early. Two holders at once are expected "
             "here: they show that the checks see, and that the guarded resource bears it."
         )
+    if not outcome.guard:
+        return (
+            "The restart guard is switched off, and nothing else is wrong: at most two nodes are "
+            "faulty at any time. Two holders at once are expected here: they show what the guard "
+            "is for, and that the guarded resource bears it."
+        )
     clocks = "" if outcome.clocks else " <b>No C compiler: clocks were left alone.</b>"
     return (
         "At most two nodes are faulty at any time, a node that sits out included, and clocks stay "
@@ -118,8 +125,8 @@ def _about(outcome: Outcome) -> str:
 def _cards(outcome: Outcome) -> str:
     verdict = outcome.verdict
     paused, lost = verdict.plain_lost_to_pauses, verdict.plain_lost
-    expected = "good" if bool(verdict.overlaps) == outcome.outside else "bad"
-    plain = "" if outcome.outside or lost == paused else "bad"
+    expected = "good" if bool(verdict.overlaps) == outcome.expects_overlaps else "bad"
+    plain = "" if outcome.expects_overlaps or lost == paused else "bad"
     by_pauses = f"{paused} of them to a writer that was paused beyond its lease, after its check"
     revived = [after for after in outcome.revived.values() if after is not None]
     cards = [
@@ -200,9 +207,11 @@ def _rules(outcome: Outcome) -> str:
         "a loss is reported before trust ends, unless the process was paused",
         "locks are granted again after all faults are mended",
         "nothing stays held longer than its TTL after its holder was killed",
+        "workers do not die by themselves",
+        "workers end when told to",
     ]
-    if outcome.outside:
-        rules.insert(0, "faults beyond the assumptions show as overlaps")
+    if outcome.expects_overlaps:
+        rules.insert(0, "overlaps are seen where there must be some")
     else:
         rules[:0] = [
             "at most one holder trusts its lease",

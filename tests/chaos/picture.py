@@ -20,6 +20,7 @@ _FAMILIES = {
     "restart empty": "memory",
     "restart stale": "memory",
     "flush": "memory",
+    "relay": "memory",
     "wipe majority": "memory",
     "clock back": "clock",
     "majority leaps": "clock",
@@ -186,6 +187,8 @@ class Picture:
         first = -(-(self._start - zero) // step) * step
         while zero + first + at <= self._end:
             x = self._x(zero + first + at)
+            if x > _WIDTH - 2 * _RIGHT:
+                return
             yield f'<path class="grid" d="M{x:.1f} 0V{self._y:.0f}"/>'
             yield (f'<text class="time" x="{x:.1f}" y="{self._y + 16:.0f}">{first + at:g} s</text>')
             at += step

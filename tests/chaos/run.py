@@ -51,6 +51,7 @@ class Outcome:
 
     seed: int
     outside: bool
+    guard: bool
     seconds: float
     started: float
     healed: float
@@ -62,22 +63,42 @@ class Outcome:
     fenced: Mapping[str, list[Record]]
     verdict: Verdict
 
+    @property
+    def expects_overlaps(self) -> bool:
+        """Whether two holders at once are what the run is to show."""
+        return self.outside or not self.guard
 
-def run(seed: int, duration: float, *, outside: bool = False) -> Outcome:
-    """Run for `duration` seconds of faults and judge what happened; leaves nothing behind."""
+
+def run(seed: int, duration: float, *, outside: bool = False, guard: bool = True) -> Outcome:
+    """
+    Run for `duration` seconds of faults and judge what happened; leaves nothing behind.
+
+    Args:
+        seed: for the schedule of faults.
+        duration: seconds.
+        outside: go beyond the assumptions, which includes going without the restart guard.
+        guard: False for faults within the assumptions and clients without the restart guard.
+    """
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="celery-redlock-chaos-"))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        return _Run(seed, duration, outside, directory, stack).go()
+        return _Run(seed, duration, outside, guard and not outside, directory, stack).go()
 
 
 class _Run:
     def __init__(
-        self, seed: int, duration: float, outside: bool, directory: Path, stack: ExitStack
+        self,
+        seed: int,
+        duration: float,
+        outside: bool,
+        guard: bool,
+        directory: Path,
+        stack: ExitStack,
     ) -> None:
         self._seed = seed
         self._duration = duration
         self._outside = outside
+        self._guard = guard
         self._directory = directory
         self._stack = stack
         self._shim = build_shim(directory)
@@ -106,7 +127,8 @@ class _Run:
             crew=crew,
             journal=self._journal,
             keys=(*PLAIN, *FENCED),
-            guarded=not self._outside,
+            limited=not self._outside,
+            guarded=self._guard,
         )
         clocks = bool(node_clocks)
         schedule = plan(self._seed, self._duration, outside=self._outside, clocks=clocks)
@@ -120,7 +142,7 @@ class _Run:
         history = build_history(read_events(self._directory))
         plain = {key: self._resources[key].records() for key in PLAIN}
         fenced = {key: self._resources[key].records() for key in FENCED}
-        verdict = judge(history, plain, fenced, outside=self._outside)
+        verdict = judge(history, plain, fenced, expect_overlaps=self._outside or not self._guard)
         for key, after in revived.items():
             if after is None:
                 verdict.violations.append(
@@ -136,6 +158,7 @@ class _Run:
         return Outcome(
             seed=self._seed,
             outside=self._outside,
+            guard=self._guard,
             seconds=seconds,
             started=started,
             healed=healed,
@@ -179,7 +202,7 @@ class _Run:
                 ttl=TTL,
                 max_ttl=MAX_TTL,
                 drift_factor=DRIFT_FACTOR,
-                guard=not self._outside,
+                guard=self._guard,
             )
             for slot in range(WORKERS)
         ]

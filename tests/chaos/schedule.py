@@ -28,8 +28,12 @@ NUDGE_PAUSE = 2.5
 #: By how much workers' wall clocks are off; tokens stay in order while it is far below MAX_TTL.
 MOST_SKEW = 0.25
 
+#: Two nodes refuse, and miss what the other three grant. They come back, and at once one of the
+#: three forgets: together they would be a quorum that knows nothing, but for the restart guard.
+RELAY = "relay"
+
 #: Faults that make a node forget, so that it sits out MAX_TTL afterwards.
-FORGETTING = ("restart empty", "restart stale", "flush")
+FORGETTING = ("restart empty", "restart stale", "flush", RELAY)
 NODE_FAULTS = (
     *FORGETTING,
     "stop",
@@ -100,16 +104,19 @@ def _deck(rng: random.Random, kinds: Sequence[str]) -> Iterator[str]:
 
 def _nodes(rng: random.Random, duration: float, clocks: bool) -> Iterator[Fault]:
     free_at = [0.0] * NODES
-    kinds = _deck(rng, NODE_FAULTS + ((CLOCK_NODE_FAULT,) if clocks else ()))
+    # The relay is what tells best whether the guard works.
+    kinds = _deck(rng, (*NODE_FAULTS, RELAY, *((CLOCK_NODE_FAULT,) if clocks else ())))
     at = 0.5
     while True:
         at += rng.expovariate(1 / 0.3)
         # The moment at which fewer than a minority are faulty.
         at = max(at, sorted(free_at)[-MINORITY])
+        kind = next(kinds)
+        if kind == RELAY:
+            at = max(at, *free_at)
         if at >= duration:
             return
         node = rng.choice([index for index in range(NODES) if free_at[index] <= at])
-        kind = next(kinds)
         seconds = rng.uniform(0.3, 2.0)
         amount = 0.0
         if kind == "slow":
@@ -122,9 +129,15 @@ def _nodes(rng: random.Random, duration: float, clocks: bool) -> Iterator[Fault]
             # Its keys live that much longer, so it may vote against everybody for so long.
             amount = rng.uniform(0.1, 0.8)
             seconds = amount + TTL
+        targets: tuple[int, ...] = (node,)
+        if kind == RELAY:
+            others = [index for index in range(NODES) if index != node]
+            targets += tuple(rng.sample(others, MINORITY))
         sits_out = MAX_TTL + 0.5 if kind in FORGETTING else 0.2
-        free_at[node] = at + seconds + (amount if kind == "restart stale" else 0.0) + sits_out
-        yield Fault(at=at, kind=kind, targets=(node,), seconds=seconds, amount=amount)
+        lead = amount if kind == "restart stale" else 0.0
+        for target in targets:
+            free_at[target] = at + lead + seconds + sits_out
+        yield Fault(at=at, kind=kind, targets=targets, seconds=seconds, amount=amount)
 
 
 def _drift(rng: random.Random, duration: float) -> Iterator[Fault]:

@@ -16,6 +16,7 @@ from tests.chaos.schedule import (
     NODE_FAULTS,
     NUDGE_PAUSE,
     OUTSIDE_CLOCK_FAULTS,
+    RELAY,
     TTL,
     WORKER_FAULTS,
     Fault,
@@ -46,11 +47,9 @@ def test_never_more_than_a_minority_is_faulty_counting_those_that_sit_out(seed):
         for fault in plan(seed, 120, outside=False, clocks=True)
         if not fault.on_worker and fault.kind not in CLOCK_FAULTS
     ]
-    for fault in faults:
-        faulty = {
-            other.targets[0] for other in faults if other.at <= fault.at < _faulty_until(other)
-        }
-        assert len(faulty) <= MINORITY
+    times = [time for fault in faults for time in _faulty_times(fault)]
+    for _, start, _ in times:
+        assert len({node for node, begun, end in times if begun <= start < end}) <= MINORITY
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -73,6 +72,10 @@ def test_without_a_compiler_no_clock_is_touched():
     assert not kinds & {CLOCK_NODE_FAULT, *CLOCK_FAULTS, *OUTSIDE_CLOCK_FAULTS}
 
 
-def _faulty_until(fault: Fault) -> float:
-    extra = MAX_TTL if fault.kind in FORGETTING else 0.0
-    return fault.at + fault.seconds + extra
+def _faulty_times(fault: Fault) -> list[tuple[int, float, float]]:
+    """Return which node is faulty from when until when."""
+    first, *others = fault.targets
+    mended = fault.at + fault.seconds
+    begun = mended if fault.kind == RELAY else fault.at
+    serves = mended + (MAX_TTL if fault.kind in FORGETTING else 0.0)
+    return [(first, begun, serves), *((node, fault.at, mended) for node in others)]
