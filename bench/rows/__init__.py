@@ -1,0 +1,26 @@
+"""
+The rows of the benchmark: name to function. Each starts the servers that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bench.results import Result
+from bench.rows.keys import keys_left
+from bench.rows.locks import floor, one_node, pottery, redlock_py
+from bench.rows.renewal import renewal
+from bench.rows.stopped import stopped_nodes
+from bench.rows.throughput import throughput
+
+#: Each takes whether to be quick, at the price of precision.
+ROWS: dict[str, Callable[[bool], list[Result]]] = {
+    "one-node": one_node,
+    "floor": floor,
+    "pottery": pottery,
+    "redlock-py": redlock_py,
+    "stopped": stopped_nodes,
+    "tasks": throughput,
+    "renewal": renewal,
+    "keys": keys_left,
+}

@@ -1,0 +1,77 @@
+"""
+One round of the watchdog: a thousand leases that are due together, against a single one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from bench.measure import Rounds, compare, time_each
+from bench.results import Goal, Result, in_microseconds, ratios
+from celery_redlock import Redlock
+from celery_redlock.core.watchdog import Watch, Watchdog
+from celery_redlock.testing import LocalCluster
+
+_LEASES = 1000
+_MAX_HOLD = 3600.0
+
+
+def renewal(quick: bool) -> list[Result]:
+    """Renew 1000 leases and 1 lease in turns."""
+    with LocalCluster(5) as nodes, Redlock(nodes.urls, ttl=60.0) as redlock:
+        time_each(lambda: redlock.acquire("warm-up").release(), 50)
+        one = _round(redlock, ["alone"])
+        many = _round(redlock, [f"key {number}" for number in range(_LEASES)])
+        # A round of one is short; ten of them are timed for each of the many.
+        pairs = [
+            (of_many, of_ten / 10)
+            for of_many, of_ten in compare(
+                many,
+                lambda: [one() for _ in range(10)],
+                Rounds(count=10 if quick else 40, operations=1),
+            )
+        ]
+    return [
+        Result(
+            row="renewal",
+            what=f"one watchdog round that renews {_LEASES} leases / one that renews 1",
+            goal=Goal(value=100.0, limit="most", unit="x"),
+            values=ratios(pairs),
+            detail=in_microseconds(f"{_LEASES} leases", "1 lease", pairs),
+        )
+    ]
+
+
+class _IdleWatchdog(Watchdog):
+    """Renews what is due when told to, without a thread."""
+
+    def add(self, watch: Watch) -> None:
+        self._watches[watch.lease] = watch
+        self._push(watch)
+
+    def renew_now(self) -> None:
+        for watch in self._watches.values():
+            watch.renew_at = 0.0
+        self._heap = [(0.0, number, watch) for number, watch in enumerate(self._watches.values())]
+        for transport, watches in self._take_due():
+            self._renew(transport, watches)
+
+
+def _round(redlock: Redlock, keys: list[str]) -> Callable[[], None]:
+    """Take the locks; return what renews them all once and checks that it did."""
+    watchdog = _IdleWatchdog()
+    leases = [redlock.acquire(key) for key in keys]
+    for lease in leases:
+        watchdog.add(Watch(lease, _MAX_HOLD))
+    # The watchdog has connections of its own, and the first round goes to those that are up by then.
+    watchdog.renew_now()
+
+    def renew() -> None:
+        begun = time.monotonic()
+        trusted = leases[-1].trusted_until
+        watchdog.renew_now()
+        if leases[-1].trusted_until <= trusted:
+            raise RuntimeError(f"not renewed in {time.monotonic() - begun:.3f} s")
+
+    return renew
