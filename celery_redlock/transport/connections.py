@@ -164,20 +164,25 @@ class Connections:
             return
         self._dialing.add(index)
         attempts = self._transport.dialing
-        attempts.begin()
-        run = partial(self._dial_and_hand_over, index, attempts)
+        attempt = object()
+        run = partial(self._dial_and_hand_over, index, attempts, attempt)
         try:
+            attempts.begin(attempt)
             if self._native:
                 start_native_thread(run, "redlock-dial")
             else:
                 threading.Thread(target=run, daemon=True, name="redlock-dial").start()
         except RuntimeError as exc:
             # The process may have no more threads; that is one node less, not the caller's end.
-            attempts.end()
+            attempts.end(attempt)
             self._arrived.append((index, None, str(exc)))
             self._bell.ring()
+        except BaseException:
+            # From a signal's handler; the thread may be there or not.
+            attempts.end(attempt)
+            raise
 
-    def _dial_and_hand_over(self, index: int, attempts: DialAttempts) -> None:
+    def _dial_and_hand_over(self, index: int, attempts: DialAttempts, attempt: object) -> None:
         link: Link | None = None
         reason = "the connection attempt was broken off"
         try:
@@ -196,7 +201,7 @@ class Connections:
                 self._bell.ring()
             if self._native:
                 close_greenlet_hub()
-            attempts.end()
+            attempts.end(attempt)
 
     def _take_arrivals(self) -> list[int]:
         if not self._arrived:

@@ -163,21 +163,21 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class DialAttempts:
-    """Counts connection attempts under way."""
+    """Connection attempts under way."""
 
     def __init__(self) -> None:
-        self._lock = native_lock()
-        self._count = 0
+        self._under_way: set[object] = set()
 
-    def begin(self) -> None:
-        with self._lock:
-            self._count += 1
+    def begin(self, attempt: object) -> None:
+        """Count an attempt."""
+        self._under_way.add(attempt)
 
-    def end(self) -> None:
-        with self._lock:
-            self._count -= 1
+    def end(self, attempt: object) -> None:
+        """Count it no longer."""
+        self._under_way.discard(attempt)
 
     def wait_for_none(self) -> None:
+        """Wait for the last to end."""
         # Attempts run in native threads or in greenlets; only sleeping lets both go on.
-        while self._count:
+        while self._under_way:
             time.sleep(0.002)

@@ -1,0 +1,204 @@
+"""Threads, forks, processes and signals: one holder at a time, and no connection out of step."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import signal
+import struct
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import pytest
+
+from celery_redlock import LockNotAcquired
+from celery_redlock.testing import LocalCluster
+from tests.support.nodes import ServerNodes
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def nodes(redlock_cluster: LocalCluster) -> Iterator[ServerNodes]:
+    found = ServerNodes(redlock_cluster)
+    yield found
+    found.close()
+
+
+class Ledger:
+    """Shared memory that sees overlaps, lost updates and tokens that fall back."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 40)
+
+    def _get(self, place: int) -> int:
+        return int(struct.unpack_from("q", self._memory, 8 * place)[0])
+
+    def _set(self, place: int, value: int) -> None:
+        struct.pack_into("q", self._memory, 8 * place, value)
+
+    def work(self, token: int) -> None:
+        """Read, dawdle and write, as only one holder at a time may."""
+        if self._get(0):
+            self._set(1, self._get(1) + 1)
+        self._set(0, 1)
+        if token <= self._get(2):
+            self._set(3, self._get(3) + 1)
+        self._set(2, token)
+        count = self._get(4)
+        time.sleep(0.0005)
+        self._set(4, count + 1)
+        self._set(0, 0)
+
+    def check(self, expected: int) -> None:
+        assert (0, 0, expected) == (self._get(1), self._get(3), self._get(4))
+
+
+def in_child(run: Callable[[], None]) -> int:
+    """Run something in a forked child; its exit code says whether it raised."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        run()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def end_of(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_sixteen_threads_never_overlap_and_tokens_increase(nodes: ServerNodes) -> None:
+    client = nodes.connected()
+    ledger = Ledger()
+
+    def work() -> None:
+        for _ in range(10):
+            lease = client.acquire("key", wait=100.0)
+            ledger.work(lease.fencing_token)
+            assert lease.release()
+
+    threads = [threading.Thread(target=work) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ledger.check(160)
+
+
+def test_four_processes_never_overlap_and_tokens_increase(nodes: ServerNodes) -> None:
+    client = nodes.connected()
+    ledger = Ledger()
+
+    def work() -> None:
+        for _ in range(25):
+            with client.lock("key", wait=100.0) as lease:
+                ledger.work(lease.fencing_token)
+
+    children = [in_child(work) for _ in range(4)]
+    assert [end_of(child) for child in children] == [0] * 4
+    ledger.check(100)
+
+
+def test_a_forked_child_holds_nothing_and_the_parent_goes_on(nodes: ServerNodes) -> None:
+    client = nodes.connected()
+    with client.lock("key", ttl=1.2) as lease:
+        nodes.wait_held(lease)
+
+        def check() -> None:
+            assert not lease.is_valid
+            assert lease.lost == "it is held by the parent of this forked process"
+            assert not lease.release()
+            with pytest.raises(LockNotAcquired):
+                client.acquire("key")
+            with client.lock("other", ttl=0.6, wait=10.0) as own:
+                trust = own.trusted_until
+                wait_until(lambda: own.trusted_until > trust)
+            client.close()
+
+        assert end_of(in_child(check)) == 0
+        nodes.wait_held(lease)
+        trust = lease.trusted_until
+        wait_until(lambda: lease.trusted_until > trust)
+        lease.check()
+    nodes.wait_free("key")
+
+
+def test_forking_while_other_threads_use_the_client(nodes: ServerNodes) -> None:
+    client = nodes.connected()
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def use(number: int) -> None:
+        try:
+            while not stop.is_set():
+                with client.lock(f"key-{number}", wait=30.0):
+                    pass
+        except BaseException as exc:
+            failures.append(exc)
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+
+    def use_in_child() -> None:
+        for _ in range(3):
+            client.acquire("in the child", wait=30.0).release()
+        client.close()
+
+    try:
+        assert [end_of(in_child(use_in_child)) for _ in range(10)] == [0] * 10
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+
+
+class Struck(Exception):
+    """What a time limit's handler raises, anywhere."""
+
+
+# An exception in the middle of Thread.start makes CPython's own bookkeeping of that thread fail.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_exceptions_from_signal_handlers_leave_no_key_and_no_connection_out_of_step(
+    nodes: ServerNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = nodes.connected()
+    armed = False
+
+    def strike(_: int, __: FrameType | None) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise Struck
+
+    earlier = signal.signal(signal.SIGALRM, strike)
+    struck = 0
+    try:
+        for number in range(100):
+            try:
+                armed = True
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00005, 0.003))
+                while armed:
+                    client.acquire(f"key-{number}", ttl=5.0, wait=2.0).release()
+            except Struck:
+                struck += 1
+            finally:
+                armed = False
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, earlier)
+    assert struck > 10
+    # Whatever was interrupted, the client works and nothing outlives its TTL.
+    for number in range(100):
+        assert client.acquire(f"key-{number}", wait=20.0).release()
+    assert "another question" not in caplog.text
