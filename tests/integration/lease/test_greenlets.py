@@ -1,0 +1,87 @@
+"""Under gevent and eventlet waiting is cooperative, and renewal does not depend on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from celery_redlock.testing import LocalCluster
+
+ROOT = Path(__file__).resolve().parents[3]
+
+PATCH = {
+    "gevent": "from gevent import monkey; monkey.patch_all(); from gevent import spawn",
+    "eventlet": "import eventlet; eventlet.monkey_patch(); from eventlet import spawn",
+}
+
+BODY = """
+import sys, time
+from celery_redlock import Redlock
+urls = sys.argv[1:]
+
+turns = 0
+def count():
+    global turns
+    while True:
+        turns += 1
+        time.sleep(0.001)
+spawn(count)
+
+client = Redlock(urls, node_timeout=5.0)
+other = Redlock(urls, node_timeout=5.0)
+
+# While one greenlet waits for a lock, the others run.
+held = client.acquire("key", ttl=0.8)
+before = turns
+taken = other.acquire("key", wait=20.0)
+assert turns > before + 20, (before, turns)
+assert taken.release()
+
+# A greenlet that does not yield does not keep the watchdog from renewing.
+told = []
+with client.lock("hogged", ttl=1.5, on_lost=told.append) as lease:
+    trust = lease.trusted_until
+    while lease.trusted_until < trust + 2.0 and lease.lost is None:
+        pass
+    lease.check()
+assert told == []
+
+# Many greenlets share one client.
+done = []
+def work(number):
+    for _ in range(3):
+        client.acquire("shared", wait=60.0).release()
+    done.append(number)
+for number in range(8):
+    spawn(work, number)
+while len(done) < 8:
+    time.sleep(0.01)
+
+# A loss found by the watchdog may use the client from its own thread.
+freed = []
+lease = client.acquire("doomed", ttl=30.0)
+client.watch(lease, on_lost=lambda lost: freed.append(lost.release()), max_hold=0.2)
+while not freed:
+    time.sleep(0.01)
+other.acquire("doomed", wait=20.0).release()
+client.close()
+other.close()
+print("all is well")
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", PATCH)
+def test_a_client_works_with_greenlets(redlock_cluster: LocalCluster, kind: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PATCH[kind] + "\n" + BODY, *redlock_cluster.urls],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        cwd=ROOT,
+    )
+    assert (0, "all is well\n") == (ended.returncode, ended.stdout), ended.stderr
