@@ -64,7 +64,7 @@ def _round(redlock: Redlock, keys: list[str]) -> Callable[[], None]:
     leases = [redlock.acquire(key) for key in keys]
     for lease in leases:
         watchdog.add(Watch(lease, _MAX_HOLD))
-    # The watchdog has connections of its own, and the first round goes to those that are up by then.
+    # The watchdog has connections of its own; the first round goes to those that are up by then.
     watchdog.renew_now()
 
     def renew() -> None:
