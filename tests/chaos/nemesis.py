@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 
 import redis
 
@@ -119,6 +120,8 @@ class Nemesis:
         self.faults[fault.kind] += 1
         if fault.on_worker:
             self._running.append((0.0, self._on_worker(fault)))
+        elif fault.kind == RELAY:
+            self._running.append((0.0, self._relay(fault)))
         else:
             self._running.append((0.0, self._on_nodes(fault)))
 
@@ -153,6 +156,25 @@ class Nemesis:
             self._harmed_at[node] = now()
         self._journal.note("serving", kind=fault.kind, nodes=fault.targets)
 
+    def _relay(self, fault: Fault) -> Progress:
+        """Let two nodes refuse, and one forget without a pause after they are back."""
+        forgets, *refuse = fault.targets
+        self._journal.note("fault", kind=fault.kind, nodes=refuse, amount=0.0, point=False)
+        self._faulty.update(refuse)
+        for node in refuse:
+            self._harmed_at[node] = float("inf")
+            for proxy in self._proxies:
+                proxy.refuse(node)
+        yield fault.seconds
+        for node in refuse:
+            self._harmed_at[node] = now()
+            for proxy in self._proxies:
+                proxy.heal(node)
+        self._faulty.difference_update(refuse)
+        for event in ("mended", "serving"):
+            self._journal.note(event, kind=fault.kind, nodes=refuse)
+        yield from self._on_nodes(replace(fault, kind="flush", targets=(forgets,)))
+
     def _harm(self, fault: Fault) -> Progress:
         node = fault.targets[0]
         if fault.kind == "stop":
@@ -171,8 +193,6 @@ class Nemesis:
             self._cluster.restart(node, keep_data=True)
         elif fault.kind == "flush":
             self._cluster.flush(node)
-        elif fault.kind == RELAY:
-            yield from self._relay(*fault.targets, seconds=fault.seconds)
         elif fault.kind == "wipe majority":
             for each in fault.targets:
                 self._cluster.restart(each)
@@ -180,16 +200,6 @@ class Nemesis:
             yield from self._bend_clocks(fault)
         else:
             yield from self._bend_network(fault, node)
-
-    def _relay(self, forgets: int, *refuse: int, seconds: float) -> Progress:
-        for proxy in self._proxies:
-            for node in refuse:
-                proxy.refuse(node)
-        yield seconds
-        for proxy in self._proxies:
-            for node in refuse:
-                proxy.heal(node)
-        self._cluster.flush(forgets)
 
     def _bend_network(self, fault: Fault, node: int) -> Progress:
         proxies = self._proxies[:1] if fault.kind == "cut off from half" else self._proxies

@@ -20,7 +20,6 @@ _FAMILIES = {
     "restart empty": "memory",
     "restart stale": "memory",
     "flush": "memory",
-    "relay": "memory",
     "wipe majority": "memory",
     "clock back": "clock",
     "majority leaps": "clock",
