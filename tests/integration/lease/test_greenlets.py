@@ -84,4 +84,4 @@ def test_a_client_works_with_greenlets(redlock_cluster: LocalCluster, kind: str)
         check=False,
         cwd=ROOT,
     )
-    assert (0, "all is well\n") == (ended.returncode, ended.stdout), ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, "all is well\n"), ended.stderr
