@@ -36,7 +36,7 @@ class RedisChannel:
         self._transport = transport
         self._health = transport.health
         self._patience = transport.node_timeout
-        self._connections = Connections(transport, native=native)
+        self._connections = Connections(transport, self._say_owed, native=native)
         self._links = self._connections.links
         self._used_at = clock()
         # The exchange under way: its number, the rounds that wait (with the phase that they wait
@@ -56,9 +56,7 @@ class RedisChannel:
         for index, link in enumerate(self._links):
             if link is not None and link.overdue(now, self._patience):
                 self._catch_up(index, link, now)
-        for index in self._connections.ensure(now, limit):
-            for command in self._health[index].collect(now):
-                self.post(command, (index,))
+        self._say_owed_to(self._connections.ensure(now, limit), now)
         self._used_at = clock()
 
     def exchange(
@@ -87,6 +85,7 @@ class RedisChannel:
                 self._take_answers(left)
         # What is still owed is a leftover from now on: it counts for nothing and is not said again.
         self._owing = {}
+        self._say_owed_to(self._connections.take_arrivals(), now)
 
     def post(self, command: Command, nodes: Sequence[int] | None = None) -> None:
         """Say a command without waiting; where there is no connection, when there is one."""
@@ -100,6 +99,7 @@ class RedisChannel:
                 self._owe(index, command, now)
             else:
                 self._send(index, link, data, [entry])
+        self._say_owed_to(self._connections.take_arrivals(), now)
 
     def unsettled(self) -> frozenset[int]:
         """Return the nodes where a key may yet be set by something said on this channel."""
@@ -154,7 +154,24 @@ class RedisChannel:
     def _owe(self, index: int, command: Command, now: float) -> None:
         # Only what undoes may be said late: a key that is set after its lease has ended stays.
         if command.kind is Kind.RELEASE:
-            self._health[index].owe(now + self._transport.max_ttl, command)
+            self._connections.owe(index, now + self._transport.max_ttl, command)
+
+    def _say_owed_to(self, nodes: Sequence[int], now: float) -> None:
+        for index in nodes:
+            link = self._links[index]
+            if link is not None:
+                try:
+                    self._say_owed(index, link)
+                except LinkBrokenError as exc:
+                    self._connections.drop(index, str(exc))
+
+    def _say_owed(self, index: int, link: Link) -> None:
+        """Say what a node is owed; also called by the thread that has just made the link."""
+        now = clock()
+        for command in self._health[index].collect(now):
+            nonce = b"%x" % next(_nonces)
+            link.pending.append(Pending(nonce, command, None, 0, now))
+            link.send(_pack(command, nonce))
 
     def _send(self, index: int, link: Link, data: bytes, entries: list[Pending]) -> bool:
         try:

@@ -7,20 +7,28 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from celery_redlock.protocol import Kind
+from celery_redlock.protocol import Command, Kind
 from celery_redlock.transport.bell import Bell
 from celery_redlock.transport.clock import now as clock
 from celery_redlock.transport.dial import describe_failure
 from celery_redlock.transport.link import Link, LinkBrokenError
 from celery_redlock.transport.poller import READ, WRITE, as_milliseconds, new_poller
-from celery_redlock.transport.primitives import close_greenlet_hub, start_native_thread
+from celery_redlock.transport.primitives import (
+    close_greenlet_hub,
+    native_lock,
+    start_native_thread,
+)
 
 if TYPE_CHECKING:
     from celery_redlock.transport.redis import DialAttempts, RedisTransport
+
+#: A connection attempt that was made a moment ago is waited for although a quorum is there: a lease
+#: on all nodes bears more than one on a bare quorum.
+_GRACE = 0.05
 
 #: A node that has been silent for so long may be gone for good behind a dead connection.
 _SILENT = 2.0
@@ -38,7 +46,9 @@ class Connections:
         complete: whether every node has a link that answers; if so, `ensure` has nothing to do.
     """
 
-    def __init__(self, transport: RedisTransport, *, native: bool) -> None:
+    def __init__(
+        self, transport: RedisTransport, greet: Callable[[int, Link], None], *, native: bool
+    ) -> None:
         self.links: list[Link | None] = [None] * len(transport.dialers)
         self.complete = False
         self._transport = transport
@@ -46,9 +56,11 @@ class Connections:
         self._poller = new_poller(native=native)
         self._index_of: dict[int, int] = {}
         self._arrived: deque[tuple[int, Link | None, str]] = deque()
-        self._dialing: set[int] = set()
+        self._greet = greet
+        self._dialing: dict[int, float] = {}
         self._retired: list[tuple[float, Link]] = []
         self._closed = False
+        self._handing_over = native_lock()
         self._bell = Bell()
         self._poller.register(self._bell.fd, READ)
         # A poll of its own: unread answers on the links must not turn the wait into a spin.
@@ -66,7 +78,7 @@ class Connections:
         Returns:
             The nodes whose connections are new.
         """
-        fresh = self._take_arrivals()
+        fresh = self.take_arrivals()
         health = self._transport.health
         patience = self._transport.node_timeout
         complete = True
@@ -83,14 +95,9 @@ class Connections:
             for index, link in enumerate(self.links):
                 if link is None:
                     self._dial(index)
-            deadline = now + min(limit, self._patience())
-            while (
-                any(self.links[index] is None for index in self._dialing)
-                and self._usable(now) < self._transport.quorum
-                and (left := deadline - clock()) > 0
-            ):
-                self._arrivals.poll(as_milliseconds(left))
-                fresh += self._take_arrivals()
+        while (left := min(self._awaited_until(now), now + limit) - clock()) > 0:
+            self._arrivals.poll(as_milliseconds(left))
+            fresh += self.take_arrivals()
         while self._retired and self._retired[0][0] < now:
             self._retired.pop(0)[1].close()
         return fresh
@@ -147,6 +154,24 @@ class Connections:
         self.links[:] = [None] * len(self.links)
         self._bell.close_in_child()
 
+    def owe(self, index: int, until: float, command: Command) -> None:
+        """
+        Keep a command for when there is a connection to the node.
+
+        The thread that makes one says it; if it has just handed one over, `take_arrivals` shows it.
+        """
+        with self._handing_over:
+            self._transport.health[index].owe(until, command)
+
+    def _awaited_until(self, now: float) -> float:
+        """Return until when the connection attempts that are under way are worth a wait."""
+        health = self._transport.health
+        lacking = [index for index in self._dialing if self.links[index] is None]
+        if lacking and self._usable(now) < self._transport.quorum:
+            return now + self._patience()
+        begun = [self._dialing[index] for index in lacking if health[index].reason is None]
+        return max(begun, default=0.0) + _GRACE
+
     def _usable(self, now: float) -> int:
         return sum(
             link is not None and (health.reason is None or not health.paused(now))
@@ -162,7 +187,7 @@ class Connections:
     def _dial(self, index: int) -> None:
         if index in self._dialing:
             return
-        self._dialing.add(index)
+        self._dialing[index] = clock()
         attempts = self._transport.dialing
         attempt = object()
         run = partial(self._dial_and_hand_over, index, attempts, attempt)
@@ -194,7 +219,7 @@ class Connections:
         except Exception as exc:
             reason = describe_failure(exc)
         finally:
-            self._arrived.append((index, link, reason))
+            self._hand_over(index, link, reason)
             if self._closed:
                 self._discard_arrivals()
             else:
@@ -203,7 +228,19 @@ class Connections:
                 close_greenlet_hub()
             attempts.end(attempt)
 
-    def _take_arrivals(self) -> list[int]:
+    def _hand_over(self, index: int, link: Link | None, reason: str) -> None:
+        with self._handing_over:
+            # Here and not where the link is taken over: that may be never, if nobody wants a lock.
+            if link is not None:
+                try:
+                    self._greet(index, link)
+                except LinkBrokenError as exc:
+                    link.close()
+                    link, reason = None, str(exc)
+            self._arrived.append((index, link, reason))
+
+    def take_arrivals(self) -> list[int]:
+        """Take over the connections that have been made; return their nodes."""
         if not self._arrived:
             return []
         self._bell.hush()
@@ -211,7 +248,7 @@ class Connections:
         now = clock()
         while self._arrived:
             index, link, reason = self._arrived.popleft()
-            self._dialing.discard(index)
+            self._dialing.pop(index, None)
             health = self._transport.health[index]
             if link is None:
                 health.failed(reason, now)
