@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import redlock as redlock_py
+import redlock as redlock_py  # type: ignore[import-untyped]
 
 from celery_redlock import LockContended, Redlock
 from celery_redlock.testing import LocalCluster
