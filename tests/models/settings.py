@@ -27,7 +27,7 @@ _RESTART = frozenset({"acquire: Quarantined", "late (asks)"})
 _EXTENDED = frozenset({"extension: kept", "extension: lost", "extend: NotHeld"})
 
 FENCING = (
-    Setting(name="fence-equal", contenders=(_ONE, _ONE), expects=_SECOND_ROUND),
+    Setting(name="fence-equal", contenders=(_ONE, _ONE), expects=_SECOND_ROUND, whole=True),
     Setting(
         name="fence-apart",
         contenders=(_ONE, Contender(candidate=3)),
@@ -207,6 +207,16 @@ EXCLUSION = (
         expects=frozenset({"says heal"}),
     ),
     Setting(
+        name="trust-missing",
+        contenders=(replace(_FIRST, extends=1), replace(_STAYS, starts_from=2)),
+        timed=True,
+        ttl=4,
+        horizon=2,
+        losses=1,
+        leaps=1,
+        expects=frozenset({"says heal"}),
+    ),
+    Setting(
         name="trust-heal-quarantined",
         contenders=(replace(_FIRST, extends=1), _STAYS),
         timed=True,
@@ -262,6 +272,7 @@ SPLIT = (
         name="split-two",
         contenders=(_ONE, _ONE),
         split=True,
+        whole=True,
         expects=frozenset({"split (asks)", "contended (asks)", "unavailable (asks)"}),
     ),
     Setting(

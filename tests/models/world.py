@@ -40,6 +40,7 @@ class Contender:
         releases: it may release; otherwise it holds on until its time is over.
         after: contender that must have ended before; the same client tries again.
         gives_up: it may stop to wait for answers before they decide.
+        starts_from: first tick at which it may start.
         starts_by: last tick at which it may start.
     """
 
@@ -50,6 +51,7 @@ class Contender:
     releases: bool = True
     after: int | None = None
     gives_up: bool = True
+    starts_from: int = 0
     starts_by: int = 99
 
 
@@ -75,6 +77,7 @@ class Setting:
         expiries: how many keys may expire where time stands; None: any number.
         split: it is a violation when all contenders conclude that the lock is contended.
         expects: kinds of events that must be reached.
+        whole: explored to the end in every run, however many states there are.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Setting:
     expiries: int | None = None
     split: bool = False
     expects: frozenset[str] = frozenset()
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +401,8 @@ class World:
     ) -> Iterator[_Client]:
         part: Part = self._parts.things[number]
         if part.stands == "idle":
-            if floor >= 0 and time <= self.setting.contenders[index].starts_by:
+            contender = self.setting.contenders[index]
+            if floor >= 0 and contender.starts_from <= time <= contender.starts_by:
                 yield self._start(index, floor, time, lanes)
         elif part.stands in ("asks", "raises"):
             yield from _distinct(self._decide(index, part, time, lanes))
