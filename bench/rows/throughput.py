@@ -46,6 +46,7 @@ def throughput(quick: bool) -> list[Result]:
         from bench.worker import app
 
         with _worker(environment, Path(tmp) / "worker.log") as log:
+            _wait_until_it_listens(app, log)
             numbers = itertools.count()
             for name in rates:
                 _drain(app, f"warm-up-{next(numbers)}", name, stopwatch, log)
@@ -95,6 +96,13 @@ def _worker(environment: dict[str, str], log: Path) -> Iterator[Path]:
             process.wait()
 
 
+def _wait_until_it_listens(app: Any, log: Path) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not app.control.ping(timeout=0.5, limit=1):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the worker does not start; the end of its log:\n{_tail(log)}")
+
+
 def _drain(app: Any, queue: str, task: str, stopwatch: Stopwatch, log: Path) -> float:
     """Let the worker run a queue full of one task, and return tasks per second."""
     stopwatch.reset()
@@ -105,8 +113,11 @@ def _drain(app: Any, queue: str, task: str, stopwatch: Stopwatch, log: Path) -> 
     deadline = time.monotonic() + _PATIENCE
     while not stopwatch.complete:
         if time.monotonic() > deadline:
-            tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-            raise RuntimeError(f"the worker did not run all of {task}; the end of its log:\n{tail}")
+            raise RuntimeError(f"the worker did not run all of {task}; its log:\n{_tail(log)}")
         time.sleep(0.02)
     app.control.cancel_consumer(queue, reply=True, timeout=_PATIENCE, limit=1)
     return stopwatch.rate()
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-20:])
