@@ -219,7 +219,6 @@ class World:
         if waiting and not self._broken():
             self.history.violate("liveness", f"no answer at all for {sorted(waiting)}")
 
-
     def _tidy(self) -> None:
         machine = Machine(self.scheduler, "tidy", f"{self.plan.seed} tidy", 1.0, 0.0)
         self.machines.append(machine)
