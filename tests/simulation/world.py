@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import logging
 import random
 import warnings
@@ -17,7 +18,10 @@ from typing import Any
 import celery_redlock.core.attempt as attempt_module
 import celery_redlock.core.lease as lease_module
 import celery_redlock.core.redlock as redlock_module
+import celery_redlock.core.releasing as releasing_module
 import celery_redlock.core.watchdog as watchdog_module
+import celery_redlock.transport.channel as channel_module
+import celery_redlock.transport.channel as channel_module
 import celery_redlock.transport.clock as clock_module
 import celery_redlock.transport.connections as connections_module
 import celery_redlock.transport.redis as redis_module
@@ -292,11 +296,16 @@ def _simulated(world: World) -> Iterator[None]:
         (attempt_module, "raise_fence", raise_fence),
         (lease_module, "heal", heal),
         (lease_module, "process_watchdog", world.process_watchdog),
+        (releasing_module, "process_watchdog", world.process_watchdog),
+        # How many bytes a command has, and so what fits into a buffer, depends on earlier nonces.
+        (channel_module, "_nonces", itertools.count(1)),
         (watchdog_module, "Bell", bell),
         (watchdog_module, "original", threads.original),
         (watchdog_module, "time", time_),
         (watchdog_module, "new_poller", new_poller),
         (watchdog_module, "start_native_thread", threads.start_native_thread),
+        # The length of a nonce is seen where a full buffer cuts a call in two.
+        (channel_module, "_nonces", itertools.count(1)),
         (clock_module, "time", time_),
         (connections_module, "Bell", bell),
         (connections_module, "threading", threads),
