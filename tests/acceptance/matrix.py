@@ -43,6 +43,10 @@ def only(*pools: str, because: str) -> dict[str, str]:
 
 SOFT_LIMIT = "Celery has soft time limits on prefork only"
 HARD_LIMIT = "Celery has hard time limits on prefork and gevent only"
+GREEN_SHUTDOWN = (
+    "Celery's signal handler waits in whatever greenlet the signal meets, and in the event loop's "
+    "own that is an error; the body is ended at once, or goes on to its end"
+)
 NO_CHILD = "there is no child process that could be killed alone"
 
 ROWS = {
@@ -113,11 +117,12 @@ ROWS = {
             reasons={
                 "solo": "the worker waits in the body's own thread, so the body stands still until "
                 "it is ended; its lock is renewed, and released then",
+                **dict.fromkeys(("gevent", "eventlet"), GREEN_SHUTDOWN),
             },
         ),
         Row(
             event="SIGQUIT to the worker (cold shutdown)",
-            lock="released when the body has unwound",
+            lock="released if the body unwinds in time, else ends with its TTL",
             reasons={
                 "threads": "Celery cannot end a thread; the worker waits for the body, and the "
                 "lock is renewed until then",

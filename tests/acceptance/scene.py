@@ -11,6 +11,8 @@ from tests.support.waiting import wait_until
 
 # The lock nodes must answer at once; a paused one must not hold up the test that paused it.
 LOOK_TIMEOUT = 0.5
+# Well below the default TTL of 30 s: a key that only ended by itself was not released.
+RELEASE_PATIENCE = 15.0
 
 
 class Lock:
@@ -53,7 +55,11 @@ class Lock:
         return max(0, *(node.pttl(self.key) for node in self._nodes)) / 1000
 
     def wait_until_gone(self) -> None:
-        wait_until(lambda: self.is_gone, message=lambda: f"{self.key} gone: {self.values}")
+        wait_until(
+            lambda: self.is_gone,
+            RELEASE_PATIENCE,
+            message=lambda: f"{self.key} gone: {self.values}",
+        )
 
     def wait_until_held(self) -> str:
         return wait_until(lambda: self.owner, message=lambda: f"{self.key} held: {self.values}")

@@ -58,16 +58,29 @@ def test_a_lock_is_renewed_through_a_soft_shutdown_and_given_back_after_the_body
 
 
 @row("SIGQUIT to the worker (cold shutdown)")
-def test_a_body_that_a_cold_shutdown_ends_gives_the_lock_back(
+def test_a_lock_is_free_again_after_a_cold_shutdown(
     pool: str, start_worker: StartWorker, key: str, lock: Lock, journal: Journal
 ) -> None:
     worker = start_worker(pool).wait_until_ready()
+    worker.send("hold_shortly", key)
+    journal.wait_for("entered")
+
+    worker.signal(signal.SIGQUIT)
+
+    worker.wait_for_exit()
+    lock.wait_until_gone()
+
+
+def test_a_body_that_unwinds_in_a_cold_shutdown_gives_the_lock_back(
+    start_worker: StartWorker, key: str, lock: Lock, journal: Journal
+) -> None:
+    worker = start_worker("prefork").wait_until_ready()
     worker.send("hold", key)
     journal.wait_for("entered")
 
     worker.signal(signal.SIGQUIT)
 
-    journal.wait_for("unwound")
+    assert journal.wait_for("unwound")["by"] == "SystemExit"
     lock.wait_until_gone()
     worker.wait_for_exit()
 
@@ -81,7 +94,6 @@ def test_a_thread_that_a_cold_shutdown_cannot_end_keeps_its_lock_to_the_end_of_t
 
     worker.signal(signal.SIGQUIT)
 
-    worker.wait_for_log("Cold shutdown")
     lock.wait_for_renewals(3)
     assert lock.owner == entered["owner"]
     journal.open()
