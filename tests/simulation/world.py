@@ -305,7 +305,6 @@ def _simulated(world: World) -> Iterator[None]:
         (watchdog_module, "new_poller", new_poller),
         (watchdog_module, "start_native_thread", threads.start_native_thread),
         # The length of a nonce is seen where a full buffer cuts a call in two.
-        (channel_module, "_nonces", itertools.count(1)),
         (clock_module, "time", time_),
         (connections_module, "Bell", bell),
         (connections_module, "threading", threads),

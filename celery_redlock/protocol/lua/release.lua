@@ -9,7 +9,8 @@
 local count, keep = #KEYS / 2, tonumber(ARGV[4])
 local ours = 0
 for i = 1, count do
-  if redis.call('GET', KEYS[i]) == ARGV[2] then
+  -- pcall, so that a key which somebody made a list does not keep the others taken.
+  if redis.pcall('GET', KEYS[i]) == ARGV[2] then
     ours = ours + 1
     if keep > 0 then redis.call('PEXPIRE', KEYS[i], keep) else redis.call('DEL', KEYS[i]) end
   end
