@@ -177,8 +177,8 @@ class Redlock:
         As `acquire`, and:
 
         Args:
-            on_lost: called once, from the watchdog's thread, if the lease is lost; it must not block,
-                because that thread renews all other leases.
+            on_lost: called once, from the watchdog's thread, if the lease is lost; it must not
+                block, because that thread renews all other leases.
             max_hold: seconds after which it is no longer renewed but reported as lost.
         """
         lease = self.acquire(
@@ -202,8 +202,8 @@ class Redlock:
 
         Args:
             lease: a lease of this client.
-            on_lost: called once, from the watchdog's thread, if the lease is lost; it must not block,
-                because that thread renews all other leases.
+            on_lost: called once, from the watchdog's thread, if the lease is lost; it must not
+                block, because that thread renews all other leases.
             max_hold: seconds after which it is no longer renewed but reported as lost.
         """
         lease.call_when_lost(on_lost)

@@ -21,7 +21,6 @@ import celery_redlock.core.redlock as redlock_module
 import celery_redlock.core.releasing as releasing_module
 import celery_redlock.core.watchdog as watchdog_module
 import celery_redlock.transport.channel as channel_module
-import celery_redlock.transport.channel as channel_module
 import celery_redlock.transport.clock as clock_module
 import celery_redlock.transport.connections as connections_module
 import celery_redlock.transport.redis as redis_module
