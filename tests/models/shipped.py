@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,10 +169,18 @@ class _Client:
     def forget(self, lease: Lease) -> None: ...
 
 
-def prepare() -> None:
-    """Make the shipped code deterministic and silent in this process."""
+@contextlib.contextmanager
+def prepared() -> Iterator[None]:
+    """Make the shipped code deterministic and silent meanwhile."""
+    logger = logging.getLogger("celery_redlock")
+    before = attempt_module.os, logger.level
     attempt_module.os = types.SimpleNamespace(urandom=_Entropy.urandom)  # type: ignore[attr-defined]
-    logging.getLogger("celery_redlock").setLevel(logging.CRITICAL)
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        attempt_module.os = before[0]  # type: ignore[attr-defined]
+        logger.setLevel(before[1])
 
 
 def run_attempt(index: int, terms: Terms, stage: Stage) -> tuple[Phase, int, float, str] | None:

@@ -182,7 +182,6 @@ class World:
     _trust: dict[tuple[int, int], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        shipped.prepare()
         for index, contender in enumerate(self.setting.contenders):
             client = index if contender.after is None else contender.after
             self._terms.append(

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from celery import Celery
+from celery import Celery, _state
 
 from celery_redlock.tasks.options import OPTIONS, LockOptions
 from celery_redlock.tasks.settings import CHECKS, SPEAKING_CHECKS, RedlockSettings
@@ -40,6 +40,13 @@ def test_the_settings_table_gives_the_default(name: str) -> None:
     assert table("settings")[f"redlock_{name}"] == str(getattr(RedlockSettings(), name))
 
 
+@pytest.fixture
+def unshared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the tasks of an example out of the apps of other tests: Celery shares them."""
+    monkeypatch.setattr(_state, "_on_app_finalizers", set(_state._on_app_finalizers))
+
+
+@pytest.mark.usefixtures("unshared")
 def test_the_first_example_runs_as_it_stands() -> None:
     example = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)[0]
     written: list[tuple[int, int, int]] = []

@@ -62,6 +62,7 @@ def test_resp3_pushes_between_answers_are_skipped(nodes: ServerNodes) -> None:
     lease = client.acquire("key")
     channel = client.transport.checkout()
     for link in channel._links:  # type: ignore[attr-defined]
+        wait_until(lambda link=link: channel._take_answers(0.01) or not link.pending)  # type: ignore[attr-defined,misc]
         # Every key that is touched is pushed to this connection from now on.
         link._socket.sendall(b"*4\r\n$6\r\nCLIENT\r\n$8\r\nTRACKING\r\n$2\r\nON\r\n$5\r\nBCAST\r\n")
         link._socket.setblocking(True)
