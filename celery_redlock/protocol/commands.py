@@ -134,6 +134,6 @@ def read_reply(fields: Sequence[Any]) -> Vote:
             )
         if code == b"Q":
             return Quarantined(int(fields[1]) / 1000)
-    except (TypeError, ValueError, IndexError, AttributeError):
+    except (TypeError, ValueError, OverflowError, IndexError, AttributeError):
         pass
     return Failed(f"answered something that is not a vote: {str(fields)[:80]}")

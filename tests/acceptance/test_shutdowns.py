@@ -66,6 +66,9 @@ def test_a_lock_is_free_again_after_a_cold_shutdown(
     journal.wait_for("entered")
 
     worker.signal(signal.SIGQUIT)
+    if pool == "solo" and celery.VERSION[:2] < (5, 5):
+        worker.wait_for_log("Cold shutdown")
+        journal.open()  # there the signal only leaves a note, which is read after the body
 
     worker.wait_for_exit()
     lock.wait_until_gone()

@@ -101,6 +101,10 @@ class Wire:
         self._scheduler = network.scheduler
         self._fd = network.files.add(self)
         self._inbox: deque[bytes] = deque()
+        # On their way, oldest first. An arrival takes the oldest, whichever it was planned for, so
+        # that arrivals which a cut moves to one instant cannot overtake each other.
+        self._to_node: deque[tuple[bytes, float]] = deque()
+        self._to_client: deque[tuple[bytes, float]] = deque()
         self._broken = False
         self._in_flight = 0
         self._to_node_at = 0.0
@@ -134,7 +138,8 @@ class Wire:
         now = self._scheduler.now
         arrival = max(self._to_node_at, now + self._network.delay(self.machine, self.node.index))
         self._to_node_at = arrival
-        self._scheduler.at(arrival, self._arrive, data, now)
+        self._to_node.append((data, now))
+        self._scheduler.at(arrival, self._arrive)
         return len(data)
 
     def recv(self, _size: int) -> bytes:
@@ -165,17 +170,19 @@ class Wire:
         delay = self._network.delay(self.machine, self.node.index)
         arrival = max(self._to_client_at, self._scheduler.now + delay)
         self._to_client_at = arrival
-        self._scheduler.at(arrival, self._deliver, data, said_at)
+        self._to_client.append((data, said_at))
+        self._scheduler.at(arrival, self._deliver)
 
-    def _arrive(self, data: bytes, said_at: float) -> None:
+    def _arrive(self) -> None:
         now = self._scheduler.now
         if now > self._nothing_after:
             return
         cut = self._network.cut_until(self.machine, self.node.index)
         if cut > now:
             self._to_node_at = max(self._to_node_at, cut)
-            self._scheduler.at(cut, self._arrive, data, said_at)
+            self._scheduler.at(cut, self._arrive)
             return
+        data, said_at = self._to_node.popleft()
         self.node.receive(self, data, said_at)
 
     def taken(self, size: int) -> None:
@@ -185,15 +192,16 @@ class Wire:
         if full:
             self._notify()
 
-    def _deliver(self, data: bytes, said_at: float) -> None:
+    def _deliver(self) -> None:
         now = self._scheduler.now
         if now > self._nothing_after or self.closed:
             return
         cut = self._network.cut_until(self.machine, self.node.index)
         if cut > now:
             self._to_client_at = max(self._to_client_at, cut)
-            self._scheduler.at(cut, self._deliver, data, said_at)
+            self._scheduler.at(cut, self._deliver)
             return
+        data, said_at = self._to_client.popleft()
         if now - said_at > self._network.patience:
             self._network.late_replies += 1
         self._inbox.append(data)

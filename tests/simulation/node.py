@@ -105,7 +105,7 @@ class SimNode:
     def receive(self, wire: Wire, data: bytes, said_at: float) -> None:
         if self.down or wire.epoch != self.epoch:
             wire.refused()
-        elif self._scheduler.now < self.stopped_until:
+        elif self._backlog or self._scheduler.now < self.stopped_until:
             self._backlog.append((wire, data, said_at))
         else:
             self._run(wire, data, said_at)

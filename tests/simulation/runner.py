@@ -134,7 +134,10 @@ def simulate(
         gc.collect()
         gc.disable()
         plan = plan_of(seed, profile)
-        outcome = carry_out(plan)
+        try:
+            outcome = carry_out(plan)
+        except Exception as exc:
+            raise RuntimeError(f"the simulation itself failed at seed {seed}") from exc
         report.histories += 1
         report.counters += outcome.counters
         report.violations += [(plan, broken.kind, broken.text) for broken in outcome.violations]
