@@ -52,7 +52,9 @@ def test_an_attempt_that_an_exception_cuts_short_is_undone(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = nodes.connected()
-    channel_type = type(client.transport.checkout())
+    channel = client.transport.checkout()
+    client.transport.checkin(channel)
+    channel_type = type(channel)
     exchange = channel_type.exchange
 
     def interrupted(*args: object, **options: object) -> None:
