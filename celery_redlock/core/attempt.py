@@ -13,6 +13,7 @@ from celery_redlock.protocol import (
     Failed,
     Phase,
     Quarantined,
+    Round,
     acquire,
     milliseconds,
     owner_value,
@@ -153,7 +154,7 @@ def failure(attempt: Attempt, key: str, names: tuple[str, ...], waited: float) -
     )
 
 
-def reasons(round_: AcquireRound, names: tuple[str, ...]) -> dict[str, str]:
+def reasons(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
     """Return why each node did not help, where it is the node's doing."""
     found = {}
     for name, vote in zip(names, round_.votes, strict=True):

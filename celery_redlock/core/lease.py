@@ -10,14 +10,13 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from celery_redlock.core.attempt import Attempt, Terms
+from celery_redlock.core.attempt import Attempt, Terms, reasons
 from celery_redlock.core.releasing import release_leases
 from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.errors import LeaseLost, QuorumUnavailable
 from celery_redlock.protocol import (
     Command,
     ExtendRound,
-    Failed,
     Phase,
     extend,
     heal,
@@ -148,11 +147,7 @@ class Lease:
         self._transport.checkin(channel)
         self.check()
         if round_.phase is not Phase.GRANTED:
-            nodes = {
-                name: vote.reason
-                for name, vote in zip(self._transport.names, round_.votes, strict=True)
-                if isinstance(vote, Failed)
-            }
+            nodes = reasons(round_, self._transport.names)
             listed = "; ".join(f"{name}: {why}" for name, why in nodes.items())
             raise QuorumUnavailable(
                 f"The lease on {self.key!r} was not extended and has {self.expires_in:.3g} s left. "

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from tenacity import AsyncRetrying, BaseRetrying
 from tenacity.wait import wait_base
 
+from celery_redlock.core import SHORTEST_TTL
 from celery_redlock.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from celery_redlock.tasks.settings import RedlockSettings
 
-__all__ = ["MIN_TTL", "LockOptions", "check_option", "resolve_options", "seconds", "unknown_name"]
+__all__ = ["LockOptions", "check_option", "resolve_options", "seconds", "unknown_name"]
 
 PREFIX = "lock_"
-MIN_TTL = 0.2
 NOT_IN_THIS_VERSION = "belongs to the publish-time modes, which are not in this version"
 
 
@@ -216,7 +216,7 @@ def _one_of(*names: str, function: bool = False) -> Callable[[Any], Any]:
 OPTIONS: dict[str, Callable[[Any], Any]] = {
     "key": _key,
     "mode": _mode,
-    "ttl": seconds(MIN_TTL),
+    "ttl": seconds(SHORTEST_TTL),
     "wait": seconds(0),
     "retry": _retry,
     "on_conflict": _on_conflict,
@@ -224,7 +224,7 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     "give_up_after": seconds(0),
     "on_unavailable": _one_of("requeue", "raise", "run_unlocked"),
     "on_lost": _one_of("interrupt", "flag", function=True),
-    "max_hold": seconds(MIN_TTL),
+    "max_hold": seconds(SHORTEST_TTL),
     "at_least_for": seconds(0),
 }
 PUBLISH_ONLY = ("queue_ttl", "publish_grace", "window", "dedupe_window")

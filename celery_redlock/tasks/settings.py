@@ -13,11 +13,11 @@ from typing import Any
 from celery.app import utils as celery_utils
 from celery.local import Proxy
 
+from celery_redlock.core import SHORTEST_TTL
 from celery_redlock.errors import ConfigurationError, LockKeyError
 from celery_redlock.protocol.naming import validate_key
 from celery_redlock.tasks.nodes import node_from_broker
 from celery_redlock.tasks.options import (
-    MIN_TTL,
     OPTIONS,
     PUBLISH_ONLY,
     check_option,
@@ -240,7 +240,7 @@ def _lost_signal(value: Any) -> int:
 #: For each setting, the check that returns its normal form. What it raises reads on from the
 #: setting's name and value.
 CHECKS: dict[str, Callable[[Any], Any]] = {
-    "max_ttl": seconds(MIN_TTL),
+    "max_ttl": seconds(SHORTEST_TTL),
     "key_prefix": _key_prefix,
     "drift_factor": _drift_factor,
     "node_timeout": seconds(0.001),
