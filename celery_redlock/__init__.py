@@ -1,7 +1,7 @@
 """
 Celery tasks under a quorum lock with fencing tokens.
 
-`Redlock` and `Lease` work without Celery; only `RedlockTask` and `current_lease` load it. Each is
+`Redlock`, `Lease` and `current_lease` work without Celery; only `RedlockTask` loads it. Each is
 loaded when it is first asked for, so that importing the package or its errors costs little.
 """
 
@@ -24,8 +24,8 @@ from celery_redlock.errors import (
 )
 
 if TYPE_CHECKING:
-    from celery_redlock.core import Lease, Redlock
-    from celery_redlock.tasks import RedlockTask, current_lease
+    from celery_redlock.core import Lease, Redlock, current_lease
+    from celery_redlock.tasks import RedlockTask
 
 __version__ = "0.1.0"
 
@@ -51,7 +51,7 @@ _HOME = {
     "Lease": "celery_redlock.core",
     "Redlock": "celery_redlock.core",
     "RedlockTask": "celery_redlock.tasks",
-    "current_lease": "celery_redlock.tasks",
+    "current_lease": "celery_redlock.core",
 }
 
 

@@ -5,9 +5,8 @@ The Celery layer: tasks that run under a lock.
 from __future__ import annotations
 
 from celery_redlock.tasks.base import RedlockTask
-from celery_redlock.tasks.run import current_lease
 from celery_redlock.tasks.signals import connect
 
-__all__ = ["RedlockTask", "current_lease"]
+__all__ = ["RedlockTask"]
 
 connect()

@@ -14,7 +14,7 @@ from typing import Any
 from celery import signals
 from celery.utils.log import get_logger
 
-from celery_redlock.core import Lease
+from celery_redlock.core import Lease, enter_lease
 from celery_redlock.errors import LockNotAcquired
 from celery_redlock.tasks.body import Body
 from celery_redlock.tasks.client import redlock_for
@@ -25,7 +25,7 @@ from celery_redlock.tasks.options import LockOptions
 from celery_redlock.tasks.reach import Reach, reach_here
 from celery_redlock.tasks.requeue import end_episode
 
-__all__ = ["LockPlan", "bodies_run", "connect_backstop", "current_lease", "lease_of", "run_locked"]
+__all__ = ["LockPlan", "bodies_run", "connect_backstop", "lease_of", "run_locked"]
 
 logger = get_logger(__name__)
 
@@ -80,6 +80,7 @@ class Hold:
         _holds.discard(self)
         # Last: until it is done, the backstop finds the hold here.
         _current.set(self.enclosing)
+        enter_lease(self.enclosing.lease if self.enclosing else None)
 
     def _warn(self, lease: Lease, lost: str | None) -> None:
         logger.warning(
@@ -99,17 +100,6 @@ _holds: set[Hold] = set()
 def bodies_run() -> bool:
     """Tell whether a locking task is under way in this process."""
     return any(hold.body.pid == os.getpid() for hold in tuple(_holds))
-
-
-def current_lease() -> Lease | None:
-    """
-    Return the lease under which the calling code runs, or None.
-
-    It is the lease of the innermost locking task that runs in this thread or greenlet. A thread
-    that a body starts does not inherit it; hand the lease over.
-    """
-    hold = _current.get()
-    return hold.lease if hold is not None else None
 
 
 def run_locked(
@@ -139,6 +129,7 @@ def run_locked(
 
     hold = Hold(task, request, _current.get())
     _current.set(hold)
+    enter_lease(None)
     _holds.add(hold)
     # Exceptions from outside (soft time limit, SIGTERM) can strike anywhere. From here on they
     # release the lock; one that strikes between the nodes' answer and the assignment of the lease,
@@ -155,6 +146,7 @@ def run_locked(
         end_episode(request)
         if hold.lease is not None:
             request.fencing_token = hold.lease.fencing_token
+            enter_lease(hold.lease)
             reach = None if options.on_lost == "flag" else hold.reach(plan.lost_signal)
             redlock.watch(
                 hold.lease,
