@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redlock.errors import (
     ConfigurationError,
     DuplicateTask,
+    FencedResourceMissing,
     InvalidFencingToken,
     LeaseLost,
     LockContended,
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ConfigurationError",
     "DuplicateTask",
+    "FencedResourceMissing",
     "InvalidFencingToken",
     "Lease",
     "LeaseLost",

@@ -13,6 +13,7 @@ from typing import Any
 __all__ = [
     "ConfigurationError",
     "DuplicateTask",
+    "FencedResourceMissing",
     "InvalidFencingToken",
     "LeaseLost",
     "LockContended",
@@ -152,6 +153,21 @@ class StaleFencingToken(RedlockError):
         self.resource = resource
         self.seen = seen
         self.offered = offered
+
+
+class FencedResourceMissing(RedlockError):
+    """
+    There is nothing to write to: the guarded row or object does not exist.
+
+    No verdict about the token: nothing was there to compare it with.
+
+    Attributes:
+        resource: what was looked for.
+    """
+
+    def __init__(self, message: str = "", resource: str | None = None) -> None:
+        super().__init__(message, resource)
+        self.resource = resource
 
 
 class InvalidFencingToken(RedlockError, ValueError):

@@ -20,6 +20,7 @@ EXAMPLES = [
     errors.LeaseLost("lost", "k", "not extended"),
     errors.DuplicateTask("twice", "id-1"),
     errors.StaleFencingToken("stale", "ledger", 7, 5),
+    errors.FencedResourceMissing("no such row", "account 7"),
     errors.InvalidFencingToken("not a token"),
 ]
 
