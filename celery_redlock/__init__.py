@@ -14,6 +14,7 @@ from celery_redlock.errors import (
     ConfigurationError,
     DuplicateTask,
     FencedResourceMissing,
+    FenceRecordDamaged,
     InvalidFencingToken,
     LeaseLost,
     LockContended,
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ConfigurationError",
     "DuplicateTask",
+    "FenceRecordDamaged",
     "FencedResourceMissing",
     "InvalidFencingToken",
     "Lease",

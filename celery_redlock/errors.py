@@ -13,6 +13,7 @@ from typing import Any
 __all__ = [
     "ConfigurationError",
     "DuplicateTask",
+    "FenceRecordDamaged",
     "FencedResourceMissing",
     "InvalidFencingToken",
     "LeaseLost",
@@ -163,6 +164,21 @@ class FencedResourceMissing(RedlockError):
 
     Attributes:
         resource: what was looked for.
+    """
+
+    def __init__(self, message: str = "", resource: str | None = None) -> None:
+        super().__init__(message, resource)
+        self.resource = resource
+
+
+class FenceRecordDamaged(RedlockError):
+    """
+    Where a guard keeps the highest token it has seen, there is something that is no token.
+
+    Nothing is written then: the guard cannot know who is stale.
+
+    Attributes:
+        resource: what is guarded.
     """
 
     def __init__(self, message: str = "", resource: str | None = None) -> None:

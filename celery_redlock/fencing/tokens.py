@@ -7,10 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 from celery_redlock.core.current import current_lease
-from celery_redlock.errors import InvalidFencingToken
+from celery_redlock.errors import InvalidFencingToken, StaleFencingToken
 from celery_redlock.protocol.timing import MAX_TOKEN
 
-__all__ = ["MAX_TOKEN", "checked_token", "token_or_current"]
+__all__ = ["MAX_TOKEN", "checked_token", "stale", "token_or_current"]
 
 
 def checked_token(token: Any) -> int:
@@ -58,3 +58,14 @@ def token_or_current(token: int | None = None) -> int:
             "the body's own thread."
         )
     return checked_token(lease.fencing_token)
+
+
+def stale(resource: str, seen: int, offered: int) -> StaleFencingToken:
+    """Return the error for a token below the highest that the resource has seen."""
+    return StaleFencingToken(
+        f"{resource!r} has seen fencing token {seen}; token {offered} is older and was refused. "
+        "The lock was given to somebody else meanwhile: stop, and let the new holder work.",
+        resource,
+        seen,
+        offered,
+    )

@@ -14,6 +14,7 @@ from celery_redlock import Redlock
 from celery_redlock.core import Lease, enter_lease
 from celery_redlock.errors import InvalidFencingToken
 from celery_redlock.fencing import checked_token, token_or_current
+from celery_redlock.fencing.tokens import stale
 
 
 class Counting(int):
@@ -96,3 +97,8 @@ def test_importing_the_guards_loads_no_optional_library() -> None:
         "sys.exit(f'loaded: {loaded}' if loaded else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_stale_token_s_error_tells_both_numbers() -> None:
+    error = stale("ledger", seen=7, offered=5)
+    assert (error.resource, error.seen, error.offered) == ("ledger", 7, 5)
