@@ -74,7 +74,7 @@ class Redlock:
         self.max_ttl = _seconds("max_ttl", max_ttl)
         self.ttl = self.checked_ttl(ttl)
         self.key_prefix = _prefix(key_prefix)
-        self.drift_factor = _factor(drift_factor)
+        self.drift_factor = checked_drift_factor(drift_factor)
         self.node_timeout = _seconds("node_timeout", node_timeout)
         self.guard = len(addresses) > 1 if guard is None else guard
         self._policy = checked_policy(retry)
@@ -302,10 +302,11 @@ def _prefix(value: str) -> str:
     return value
 
 
-def _factor(value: float) -> float:
+def checked_drift_factor(value: float, name: str = "drift_factor") -> float:
+    """Return a drift factor, or raise `ConfigurationError` under the name it was given by."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 0.5:
         raise ConfigurationError(
-            f"drift_factor={value!r} is not a number from 0 to below 0.5. The default is 0.01; "
+            f"{name}={value!r} is not a number from 0 to below 0.5. The default is 0.01; "
             "0.1 suits hosts whose clocks are slewed fast."
         )
     return float(value)

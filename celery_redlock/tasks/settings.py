@@ -8,12 +8,14 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from celery.app import utils as celery_utils
 from celery.local import Proxy
 
 from celery_redlock.core import SHORTEST_TTL
+from celery_redlock.core.redlock import checked_drift_factor
 from celery_redlock.errors import ConfigurationError, LockKeyError
 from celery_redlock.protocol.naming import validate_key
 from celery_redlock.tasks.nodes import node_from_broker
@@ -215,12 +217,6 @@ def _key_prefix(value: Any) -> str:
     return value
 
 
-def _drift_factor(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ConfigurationError("is out of range; give a number from 0 to below 1, such as 0.01")
-    return float(value)
-
-
 def _guard(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ConfigurationError("is not a choice; give True, False, or leave it out")
@@ -242,11 +238,14 @@ def _lost_signal(value: Any) -> int:
 CHECKS: dict[str, Callable[[Any], Any]] = {
     "max_ttl": seconds(SHORTEST_TTL),
     "key_prefix": _key_prefix,
-    "drift_factor": _drift_factor,
     "node_timeout": seconds(0.001),
     "guard": _guard,
     "lost_signal": _lost_signal,
 }
-#: Checks whose messages are whole, because the value cannot be shown.
-SPEAKING_CHECKS: dict[str, Callable[[Any], Any]] = {"nodes": _nodes, "tasks": _tasks}
+#: Checks whose messages are whole: the value cannot be shown, or the client has the same check.
+SPEAKING_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "nodes": _nodes,
+    "tasks": _tasks,
+    "drift_factor": partial(checked_drift_factor, name="setting redlock_drift_factor"),
+}
 KNOWN = (*CHECKS, *SPEAKING_CHECKS, *OPTIONS)
