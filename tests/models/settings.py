@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.models.world import Contender, Setting
+from tests.models.setting import Contender, Setting
 
 #: Two keys whose fence counters are one.
 _SHARING = ("k1", "k655")

@@ -1,0 +1,266 @@
+"""
+What a contender may do: start, take answers, hold, extend, release.
+
+Every step is the shipped client's, run once for each distinct input.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from celery_redlock.core.attempt import Terms
+from celery_redlock.protocol import Kind, Phase, Vote
+from tests.models import shipped
+from tests.models.explorer import Label
+from tests.models.setting import Setting
+from tests.models.shipped import MOMENT, TICK, Held, Stage
+from tests.models.state import NAMES, Lane, Part, Tables
+
+#: How it reads, the contender then, its connections then, and which invariant it breaks.
+Move = tuple[Label, int, tuple[int, ...], str]
+
+
+def terms_of(setting: Setting) -> list[Terms]:
+    """Return what each contender asks for."""
+    return [
+        Terms(
+            keys=contender.keys,
+            ttl=setting.ttl * TICK,
+            label=NAMES[index if contender.after is None else contender.after],
+            drift_factor=setting.drift_factor,
+            patience=1.0,
+            quarantine_ms=setting.max_ttl,
+        )
+        for index, contender in enumerate(setting.contenders)
+    ]
+
+
+@dataclass(slots=True)
+class ContenderMoves:
+    """The moves of contenders."""
+
+    _setting: Setting
+    _tables: Tables
+    _terms: list[Terms]
+    _reached: set[str]
+    _known: dict[Any, list[Move]] = field(default_factory=dict)
+
+    def moves_of(
+        self, globe: int, columns: tuple[int, ...], parts: tuple[int, ...], index: int
+    ) -> list[Move]:
+        """Return what a contender may do now."""
+        part = parts[index]
+        lanes = tuple(self._tables.columns.things[column][1][index] for column in columns)
+        stands = self._tables.parts.things[part].stands
+        floor = -1
+        if stands == "idle":
+            floor = self._floor(parts, index)
+        elif stands == "ended":
+            return []
+        key = (index, part, floor, globe, lanes)
+        found = self._known.get(key)
+        if found is None:
+            time = self._tables.globes.things[globe].time
+            found = self._known[key] = list(self._find(index, part, floor, time, lanes))
+        return found
+
+    def _floor(self, parts: tuple[int, ...], index: int) -> int:
+        """Return the largest token granted before, or -1 while it is not this one's turn."""
+        contender = self._setting.contenders[index]
+        floor = 0
+        for other, number in enumerate(parts):
+            part: Part = self._tables.parts.things[number]
+            if other == contender.after and part.stands != "ended":
+                return -1
+            shared = set(contender.keys) & set(self._setting.contenders[other].keys)
+            if part.held is not None and shared:
+                floor = max(floor, part.held.token)
+        return floor
+
+    def _find(
+        self, index: int, number: int, floor: int, time: int, lanes: tuple[int, ...]
+    ) -> Iterator[Move]:
+        part: Part = self._tables.parts.things[number]
+        if part.stands == "idle":
+            contender = self._setting.contenders[index]
+            if floor >= 0 and contender.starts_from <= time <= contender.starts_by:
+                yield self._start(index, floor, time, lanes)
+        elif part.stands in ("asks", "raises"):
+            yield from _distinct(self._decide(index, part, time, lanes))
+        elif part.stands == "holds":
+            yield from self._hold(index, part, time, lanes)
+        elif part.stands == "extends":
+            yield from _distinct(self._extended(index, part, time, lanes))
+
+    def _stage(self, time: int, index: int) -> Stage:
+        contender = self._setting.contenders[index]
+        return Stage(self._setting.nodes, time * TICK, time * 1000 + contender.candidate)
+
+    def _start(self, index: int, floor: int, time: int, lanes: tuple[int, ...]) -> Move:
+        stage = self._stage(time, index)
+        shipped.run_attempt(index, self._terms[index], stage)
+        label = (f"{NAMES[index]} starts", ())
+        then = Part("asks", time, floor)
+        return label, self._tables.parts.number(then), self._said(stage, lanes), ""
+
+    def _decide(self, index: int, part: Part, time: int, lanes: tuple[int, ...]) -> Iterator[Move]:
+        name = NAMES[index]
+        for feed, gives_up in self._feeds(lanes, self._setting.contenders[index].gives_up):
+            stage = self._stage(part.since, index)
+            stage.answered_at = stage.resumed_at = time * TICK + MOMENT
+            stage.feed = tuple((node, vote) for node, vote, _ in feed)
+            stage.gives_up = gives_up
+            if part.stands == "raises":
+                counted = tuple(self._tables.lanes.things[lane].counted for lane in lanes)
+                stage.restored = [(part.scalars, counted)]
+            end = shipped.run_attempt(index, self._terms[index], stage)
+            if stage.decided != (0 if gives_up else len(feed)):
+                continue  # not enough to decide, or a shorter way to decide the same
+            label = _took(name, feed, gives_up)
+            if end is None:
+                self._reached.add("second round")
+                scalars, votes = shipped.snapshot(stage.waits)
+                then = Part("raises", part.since, part.floor, scalars)
+                lanes_then = self._said(stage, lanes, votes)
+                label = (f"{label[0]}: second round", label[1])
+                yield label, self._tables.parts.number(then), lanes_then, ""
+                continue
+            phase, token, trusted_until, owner = end
+            danger = ""
+            self._reached.add(f"{phase.name.lower()} ({part.stands})")
+            if phase is Phase.GRANTED:
+                held = Held(owner, token, trusted_until)
+                then = Part("holds", 0, part.floor, None, held)
+                if stage.time >= trusted_until:
+                    danger = "an attempt is granted although its time is over"
+                told = f"holds with token {token}"
+                if self._setting.timed:
+                    told += f", trusted until {trusted_until / TICK:.0f} ms"
+            else:
+                then = Part("ended", scalars=phase.name if self._setting.split else None)
+                told = phase.name
+                freed = {
+                    node
+                    for command, nodes, _ in stage.said
+                    for node in nodes
+                    if command.kind is Kind.RELEASE
+                }
+                if len(freed) < len(lanes):
+                    danger = "an attempt has ended and is not undone on every node"
+            label = (f"{label[0]}: {told}", label[1])
+            yield label, self._tables.parts.number(then), self._said(stage, lanes), danger
+
+    def _hold(self, index: int, part: Part, time: int, lanes: tuple[int, ...]) -> Iterator[Move]:
+        contender = self._setting.contenders[index]
+        terms = self._terms[index]
+        held = part.held
+        assert held is not None
+        if part.extended < contender.extends:
+            stage = self._stage(time, index)
+            shipped.run_extend(held, terms, stage, contender.extends_to)
+            if stage.said:
+                then = replace(part, stands="extends", since=time, extended=part.extended + 1)
+                label = (f"{NAMES[index]} extends", ())
+                yield label, self._tables.parts.number(then), self._said(stage, lanes), ""
+        if contender.releases:
+            stage = self._stage(time, index)
+            stage.time += MOMENT
+            shipped.run_release(held, terms, stage)
+            ended = Part("ended", held=replace(held, trusted_until=0.0))
+            label = (f"{NAMES[index]} releases", ())
+            yield label, self._tables.parts.number(ended), self._said(stage, lanes, waits=False), ""
+
+    def _extended(
+        self, index: int, part: Part, time: int, lanes: tuple[int, ...]
+    ) -> Iterator[Move]:
+        held = part.held
+        assert held is not None
+        for feed, gives_up in self._feeds(lanes, self._setting.contenders[index].gives_up):
+            earliest = max((arrived for _, _, arrived in feed), default=time)
+            for taken in range(earliest, time + 1) if self._setting.timed else (time,):
+                stage = self._stage(part.since, index)
+                stage.answered_at = taken * TICK + MOMENT
+                stage.resumed_at = time * TICK + MOMENT
+                stage.feed = tuple((node, vote) for node, vote, _ in feed)
+                stage.gives_up = gives_up
+                extends_to = self._setting.contenders[index].extends_to
+                end = shipped.run_extend(held, self._terms[index], stage, extends_to)
+                if end is None:
+                    continue
+                told, now = end
+                danger = ""
+                if now.trusted_until > held.trusted_until and stage.time >= held.trusted_until:
+                    danger = "a lease that was over came back"
+                if now.trusted_until < held.trusted_until:
+                    danger = "an extension shortened the lease"
+                for command, _, _ in stage.said:
+                    self._reached.add(f"says {command.kind}")
+                    if command.kind is Kind.HEAL and stage.time >= held.trusted_until:
+                        danger = "keys are healed although the time that was sure is over"
+                self._reached.add(f"extension: {told}")
+                if told == "lost":
+                    now = replace(now, trusted_until=0.0)
+                then = replace(part, stands="holds", since=0, held=now)
+                text, positions = _took(NAMES[index], feed, gives_up)
+                if self._setting.timed:
+                    text += f" at {taken} ms"
+                    told += f", trusted until {now.trusted_until / TICK:.0f} ms"
+                label = (f"{text}: extension {told}", positions)
+                yield label, self._tables.parts.number(then), self._said(stage, lanes), danger
+
+    def _feeds(
+        self, lanes: tuple[int, ...], may_give_up: bool
+    ) -> Iterator[tuple[tuple[tuple[int, Vote, int], ...], bool]]:
+        """Yield ways to take answers: which, in which order, and whether the rest has failed."""
+        there = []
+        for node, lane in enumerate(lanes):
+            answer = self._tables.lanes.things[lane].answer
+            if answer is not None:
+                there.append((node, *answer))
+        for count in range(len(there) + 1):
+            for feed in itertools.permutations(there, count):
+                if count:
+                    yield feed, False
+                if may_give_up:
+                    yield feed, True
+
+    def _said(
+        self,
+        stage: Stage,
+        lanes: tuple[int, ...],
+        votes: tuple[Vote | None, ...] | None = None,
+        *,
+        waits: bool = True,
+    ) -> tuple[int, ...]:
+        """Put what was said on the connections; answers to what was said before do not count."""
+        then = []
+        for node, number in enumerate(lanes):
+            lane: Lane = self._tables.lanes.things[number]
+            under_way = [(command, False) for command, _ in lane.under_way]
+            under_way += [
+                (command, awaited and waits)
+                for command, nodes, awaited in stage.said
+                if node in nodes
+            ]
+            counted = None if votes is None else votes[node]
+            then.append(self._tables.lanes.number(Lane(tuple(under_way), None, counted)))
+        return tuple(then)
+
+
+def _distinct(moves: Iterator[Move]) -> Iterator[Move]:
+    seen = set()
+    for label, part, lanes, danger in moves:
+        if (part, lanes, danger) not in seen:
+            seen.add((part, lanes, danger))
+            yield label, part, lanes, danger
+
+
+def _took(name: str, feed: tuple[tuple[int, Vote, int], ...], gives_up: bool) -> Label:
+    places = ", ".join(f"{{{index}}}" for index in range(len(feed)))
+    text = f"{name} takes {places}" if feed else f"{name} waits no longer"
+    if feed and gives_up:
+        text += " and waits no longer"
+    return text, tuple(node for node, _, _ in feed)

@@ -1,0 +1,151 @@
+"""
+What may happen to a node: it runs a command, loses one, forgets, crashes, or its clock leaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from celery_redlock.protocol import Command, Kind, Vote, acquire
+from celery_redlock.protocol.node import GuardRecord, NodeState, StoredKey
+from tests.models.setting import Setting
+from tests.models.state import NAMES, Globe, Lane, Node, Tables, owner_name
+
+#: How it reads, the column then, the world then, and which invariant it breaks.
+NodeMove = tuple[str, int, int, str]
+
+
+@dataclass(slots=True)
+class NodeMoves:
+    """The moves of nodes, each kind of step run once."""
+
+    _setting: Setting
+    _tables: Tables
+    _reached: set[str]
+    _known: dict[tuple[int, int], list[NodeMove]] = field(default_factory=dict)
+    _swept: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def moves_of(self, globe: int, column: int) -> list[NodeMove]:
+        """Return what may happen to the node of a column now."""
+        found = self._known.get((globe, column))
+        if found is None:
+            found = self._known[globe, column] = list(self._find(globe, column))
+        return found
+
+    def _find(self, globe: int, number: int) -> Iterator[NodeMove]:
+        world: Globe = self._tables.globes.things[globe]
+        node, lanes = self._tables.columns.things[number]
+        for index, lane_number in enumerate(lanes):
+            lane: Lane = self._tables.lanes.things[lane_number]
+            if lane.under_way:
+                (command, awaited), *rest = lane.under_way
+                changed, vote = self._run(node, command, world.time)
+                answer = lane.answer
+                if awaited:
+                    arrived = world.time if command.kind is Kind.EXTEND else 0
+                    answer = (vote, arrived)
+                then = Lane(tuple(rest), answer, lane.counted)
+                text = f"{{0}} runs {NAMES[index]}'s {command.kind}: {_told(vote)}"
+                self._reached.add(f"{command.kind}: {type(vote).__name__}")
+                danger = _robbed(index, str(command.args[0]), node, changed)
+                yield text, self._tables.column(changed, lanes, index, then), globe, danger
+                if awaited and world.losses:
+                    then_globe = self._tables.globes.number(replace(world, losses=world.losses - 1))
+                    text = f"{NAMES[index]}'s {command.kind} to {{0}} is lost"
+                    then = replace(lane, under_way=tuple(rest))
+                    yield text, self._tables.column(node, lanes, index, then), then_globe, ""
+        setting = self._setting
+        if not setting.timed and (setting.expiries is None or world.expiries):
+            then_globe = globe
+            if setting.expiries is not None:
+                then_globe = self._tables.globes.number(replace(world, expiries=world.expiries - 1))
+            for key in node.keys:
+                left = replace(node, keys=tuple(other for other in node.keys if other != key))
+                text = f"{key[0]!r} of {owner_name(key[1])} expires on {{0}}"
+                yield text, self._tables.columns.number((left, lanes)), then_globe, ""
+        if world.crashes:
+            then_globe = self._tables.globes.number(replace(world, crashes=world.crashes - 1))
+            for kind in setting.crash_kinds:
+                left = self._crashed(node, kind, world.time)
+                if left != node:
+                    self._reached.add(f"crash: {kind}")
+                    text = f"{{0}} crashes ({kind})"
+                    yield text, self._tables.columns.number((left, lanes)), then_globe, ""
+        if world.leaps and not node.gained and (node.keys or node.guard != (node.identity, 0)):
+            then_globe = self._tables.globes.number(replace(world, leaps=world.leaps - 1))
+            left = self._sweep(replace(node, gained=setting.leap), world.time)
+            text = f"the clock of {{0}} gains {setting.leap} ms"
+            yield text, self._tables.columns.number((left, lanes)), then_globe, ""
+
+    def _crashed(self, node: Node, kind: str, time: int) -> Node:
+        if kind == "counters":
+            return replace(node, fences=())
+        if kind == "flush":
+            return Node(identity=node.identity, gained=node.gained)
+        if kind == "stale":
+            return replace(node, identity=node.identity + 1, keys=())
+        then = Node(identity=node.identity + 1, gained=node.gained)
+        if kind == "noticed":
+            bystander = acquire(("z",), "bystander Z", self._setting.ttl, 0, self._setting.max_ttl)
+            then, _ = self._run(then, bystander, time)
+        return then
+
+    def _run(self, node: Node, command: Command, time: int) -> tuple[Node, Vote]:
+        state = NodeState(
+            str(node.identity),
+            {key: StoredKey(owner, until) for key, owner, until in node.keys},
+            dict(node.fences),
+            None if node.guard is None else GuardRecord(str(node.guard[0]), node.guard[1]),
+        )
+        vote = state.run(command, (time + node.gained) * 1000)
+        guard = None
+        if state.guard is not None:
+            guard = (int(state.guard.identity), state.guard.not_before)
+        then = Node(
+            node.identity,
+            tuple(sorted((key, it.owner, it.expires_at) for key, it in state.keys.items())),
+            tuple(sorted(state.fences.items())),
+            guard,
+            node.gained,
+        )
+        return self._sweep(then, time), vote
+
+    def _sweep(self, node: Node, time: int) -> Node:
+        """Forget what no longer matters, so that equal futures are equal states."""
+        if not self._setting.timed:
+            return node
+        here = time + node.gained
+        keys = tuple(key for key in node.keys if here <= key[2])
+        guard = node.guard
+        if guard is not None and guard[1] <= here * 1000:
+            guard = (guard[0], 0)
+        if keys == node.keys and guard == node.guard:
+            return node
+        return replace(node, keys=keys, guard=guard)
+
+    def swept(self, column: int, time: int) -> int:
+        """Return the number of a column when the clocks say `time`."""
+        found = self._swept.get((column, time))
+        if found is None:
+            node, lanes = self._tables.columns.things[column]
+            found = self._tables.columns.number((self._sweep(node, time), lanes))
+            self._swept[column, time] = found
+        return found
+
+
+def _robbed(index: int, speaker: str, before: Node, after: Node) -> str:
+    """Tell whether a contender's command has ended or changed a key of somebody else."""
+    for key in before.keys:
+        if key[1] != speaker and key not in after.keys:
+            return f"{NAMES[index]} ended or changed a key of {owner_name(key[1])}"
+    return ""
+
+
+def _told(vote: Vote) -> str:
+    name = type(vote).__name__.lower()
+    high = getattr(vote, "high", None)
+    if high is not None:
+        return f"{name} {high}"
+    holders = getattr(vote, "holders", None)
+    return f"{name} by {owner_name(holders[0].owner)}" if holders else name

@@ -1,0 +1,80 @@
+"""
+What one exploration is about: who contends, and what may go wrong meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """
+    One attempt and what follows from it.
+
+    Attributes:
+        candidate: µs by which its wall clock is ahead; the candidate itself where time stands.
+        keys: lock keys.
+        extends: how many extensions it may try.
+        extends_to: length that extensions ask for, in ticks; the lease's own if None.
+        releases: it may release; otherwise it holds on until its time is over.
+        after: contender that must have ended before; the same client tries again.
+        gives_up: it may stop to wait for answers before they decide.
+        starts_from: first tick at which it may start.
+        starts_by: last tick at which it may start.
+    """
+
+    candidate: int = 0
+    keys: tuple[str, ...] = ("k",)
+    extends: int = 0
+    extends_to: int | None = None
+    releases: bool = True
+    after: int | None = None
+    gives_up: bool = True
+    starts_from: int = 0
+    starts_by: int = 99
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """
+    What is explored.
+
+    Attributes:
+        contenders: who contends.
+        timed: time passes in ticks of 1 ms; otherwise it stands, and keys expire at any moment.
+        ttl: lease length in ticks.
+        drift_factor: as the setting.
+        horizon: last tick.
+        max_ttl: what a restarted node sits out, in ticks; 0: guard off.
+        crashes: how many nodes may crash in total.
+        crash_kinds: of `empty` (restart without data), `noticed` (the same, and somebody else asks
+            the node at once), `stale` (restart with data from before the locks), `flush` (data lost
+            while running), `counters` (only the fence counters lost).
+        leaps: how many times a node's clock may gain `leap` ticks.
+        losses: how many commands may be lost on their way.
+        fences: counters that each node has from before.
+        expiries: how many keys may expire where time stands; None: any number.
+        split: it is a violation when all contenders conclude that the lock is contended.
+        expects: kinds of events that must be reached.
+        whole: explored to the end in every run, however many states there are.
+    """
+
+    name: str
+    contenders: tuple[Contender, ...]
+    nodes: int = 3
+    timed: bool = False
+    ttl: int = 4
+    drift_factor: float = 0.0
+    horizon: int = 0
+    max_ttl: int = 0
+    crashes: int = 0
+    crash_kinds: tuple[str, ...] = ("empty",)
+    leaps: int = 0
+    leap: int = 3
+    losses: int = 0
+    fences: tuple[tuple[str, int], ...] = ()
+    expiries: int | None = None
+    split: bool = False
+    expects: frozenset[str] = frozenset()
+    whole: bool = False

@@ -1,0 +1,110 @@
+"""
+What states are made of: plain values, and numbers for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_redlock.protocol import Command, Vote
+from tests.models.shipped import Held
+
+#: Contenders, as traces call them.
+NAMES = "ABCDEFG"
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The connection between one contender and one node."""
+
+    under_way: tuple[tuple[Command, bool], ...] = ()
+    answer: tuple[Vote, int] | None = None
+    counted: Vote | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What a node remembers, frozen."""
+
+    identity: int = 0
+    keys: tuple[tuple[str, str, float], ...] = ()
+    fences: tuple[tuple[str, int], ...] = ()
+    guard: tuple[int, int] | None = None
+    gained: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Where a contender stands."""
+
+    stands: str = "idle"
+    since: int = 0
+    floor: int = 0
+    scalars: Any = None
+    held: Held | None = None
+    extended: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Globe:
+    """The clock, and what is left of each budget."""
+
+    time: int = 0
+    crashes: int = 0
+    leaps: int = 0
+    expiries: int = 0
+    losses: int = 0
+
+
+class Table:
+    """Numbers for things, so that equal things have equal numbers."""
+
+    def __init__(self) -> None:
+        self.things: list[Any] = []
+        self._numbers: dict[Any, int] = {}
+
+    def number(self, thing: Any) -> int:
+        found = self._numbers.get(thing)
+        if found is None:
+            found = self._numbers[thing] = len(self.things)
+            self.things.append(thing)
+        return found
+
+
+@dataclass(slots=True)
+class Tables:
+    """
+    Every part of the states of one exploration, by its number.
+
+    Attributes:
+        globes: clocks and budgets.
+        columns: nodes, each with the numbers of its lanes.
+        lanes: connections.
+        parts: contenders.
+    """
+
+    globes: Table = field(default_factory=Table)
+    columns: Table = field(default_factory=Table)
+    lanes: Table = field(default_factory=Table)
+    parts: Table = field(default_factory=Table)
+    _puts: dict[tuple[int, int, int], int] = field(default_factory=dict)
+
+    def column(self, node: Node, lanes: tuple[int, ...], index: int, lane: Lane) -> int:
+        """Return the number of a node's column with one of its lanes changed."""
+        number = self.lanes.number(lane)
+        return self.columns.number((node, (*lanes[:index], number, *lanes[index + 1 :])))
+
+    def put(self, column: int, index: int, lane: int) -> int:
+        """Return the number of a column in which one contender has another lane."""
+        found = self._puts.get((column, index, lane))
+        if found is None:
+            node, lanes = self.columns.things[column]
+            found = self.columns.number((node, (*lanes[:index], lane, *lanes[index + 1 :])))
+            self._puts[column, index, lane] = found
+        return found
+
+
+def owner_name(owner: str) -> str:
+    """Return the contender whose owner value this is."""
+    return owner[-1]
