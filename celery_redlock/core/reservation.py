@@ -1,0 +1,27 @@
+"""
+A lock that belongs to a message on its way instead of a process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """
+    A lock that nobody renews; who gets the message takes it over by compare-and-set.
+
+    Guarantee: while it stands on a quorum, nobody but the message's receiver gets the lock. Limit:
+    nodes that lose their data forget it, and then the lock may be taken by somebody else; that ends
+    in one task more than wanted, never in two holders at once.
+
+    Attributes:
+        keys: its lock keys as they stand on the nodes, prefix included.
+        owner: the value that marks it there.
+        expires_at: when it ends by itself, in seconds since the epoch.
+    """
+
+    keys: tuple[str, ...]
+    owner: str
+    expires_at: float

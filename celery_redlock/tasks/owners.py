@@ -1,0 +1,66 @@
+"""
+What an owner value tells about the task behind it.
+
+The core begins every owner value with entropy and the time of the attempt; the label that follows
+is made and read here.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import quote, unquote
+
+__all__ = ["Owner", "Role", "label_for", "read_owner"]
+
+HOST = socket.gethostname()
+
+
+class Role(StrEnum):
+    """What the task behind a key is doing."""
+
+    QUEUED = "queued"  #: its message is on its way, or waits for a retry
+    RUNNING = "running"
+    FINISHED = "finished"  #: the key only says so until it ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """
+    The task behind an owner value.
+
+    Attributes:
+        role: what it is doing.
+        task_id: its id.
+        host: where the key was set: a worker's node name, or a publisher's host name.
+        pid: the process that set it.
+        since: when, in microseconds since the epoch.
+    """
+
+    role: Role
+    task_id: str
+    host: str
+    pid: int
+    since: int
+
+
+def label_for(role: Role, task_id: str, host: str | None = None) -> str:
+    """Return the label of an owner value that this process makes for a task."""
+    return f"{role} {quote(task_id, safe=':@')} {quote(host or HOST, safe=':@')} {os.getpid()}"
+
+
+def read_owner(value: str | None) -> Owner | None:
+    """Return the task behind an owner value, or None where something else holds the key."""
+    try:
+        _, since, role, task_id, host, pid = (value or "").split(" ")
+        return Owner(
+            role=Role(role),
+            task_id=unquote(task_id),
+            host=unquote(host),
+            pid=int(pid),
+            since=int(since),
+        )
+    except ValueError:
+        return None
