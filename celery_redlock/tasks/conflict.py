@@ -87,7 +87,7 @@ def settle(
 def _policy(task: Any, options: LockOptions, error: LockNotAcquired) -> str:
     if not isinstance(error, LockContended):
         return options.on_unavailable
-    policy = options.on_conflict
+    policy = options.run_policy
     if callable(policy):
         policy = policy(task, error)
         if policy not in POLICIES:

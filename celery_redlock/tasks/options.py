@@ -15,14 +15,23 @@ from tenacity.wait import wait_base
 
 from celery_redlock.core import SHORTEST_TTL
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.contradictions import contradiction
+from celery_redlock.tasks.modes import MODES, Mode
+from celery_redlock.tasks.policies import Policy, check_policies, policies_for
 
 if TYPE_CHECKING:
     from celery_redlock.tasks.settings import RedlockSettings
 
-__all__ = ["LockOptions", "check_option", "resolve_options", "seconds", "unknown_name"]
+__all__ = [
+    "LockOptions",
+    "check_option",
+    "default_options",
+    "resolve_options",
+    "seconds",
+    "unknown_name",
+]
 
 PREFIX = "lock_"
-NOT_IN_THIS_VERSION = "belongs to the publish-time modes, which are not in this version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,20 +42,32 @@ class LockOptions:
     Attributes:
         key: True for the default key, a template, a function, or a list of these.
         retry: None for the built-in waits, a tenacity wait, or a whole `tenacity.Retrying`.
+        run_policy: what `lock_on_conflict` says for a conflict that the worker finds.
+        publish_policy: what it says for a duplicate, found at publish or by the worker.
     """
 
     key: Any = True
     mode: str = "while_executing"
     ttl: float = 30.0
+    queue_ttl: float = 3600.0
+    publish_grace: float = 10.0
+    window: float | None = None
+    dedupe_window: float = 3600.0
     wait: float = 0.5
     retry: wait_base | BaseRetrying | None = None
-    on_conflict: str | Callable[..., Any] = "requeue"
+    run_policy: Policy = "requeue"
+    publish_policy: Policy = "existing"
     skip_result: Any = None
     give_up_after: float = 3600.0
     on_unavailable: str = "requeue"
     on_lost: str | Callable[..., Any] = "interrupt"
     max_hold: float = 86400.0
     at_least_for: float = 0.0
+
+    @property
+    def rules(self) -> Mode:
+        """What the task's mode means."""
+        return MODES[self.mode]
 
 
 def resolve_options(task: Any, settings: RedlockSettings) -> LockOptions | None:
@@ -64,26 +85,42 @@ def resolve_options(task: Any, settings: RedlockSettings) -> LockOptions | None:
     _refuse_unknown(task, subject)
     own = {
         name: check_option(name, value, f"{subject}: {PREFIX}{name}")
-        for name in (*OPTIONS, *PUBLISH_ONLY)
+        for name in OPTIONS
         if (value := _attribute(task, PREFIX + name)) is not None
     }
     given = {**settings.options_for(task.name), **own}
     if not given:
         return None
-    defaults = {field.name: field.default for field in fields(LockOptions)}
-    # The built-in lease is no reason to refuse a smaller max_ttl.
-    defaults["ttl"] = min(LockOptions().ttl, settings.max_ttl)
-    options = LockOptions(**{**defaults, **settings.defaults, **given})
-    problem = _contradiction(options, {**settings.defaults, **given}, given, settings.max_ttl)
+    options = _with_defaults(settings, given)
+    problem = contradiction(options, {**settings.defaults, **given}, given, settings.max_ttl)
     if problem:
         raise ConfigurationError(f"{subject}: {problem}.")
     return options
 
 
+def default_options(settings: RedlockSettings) -> LockOptions:
+    """Return the options of a task that says nothing itself."""
+    return _with_defaults(settings, {})
+
+
+def _with_defaults(settings: RedlockSettings, given: Mapping[str, Any]) -> LockOptions:
+    defaults = {field.name: field.default for field in fields(LockOptions)}
+    # The built-in lease is no reason to refuse a smaller max_ttl.
+    defaults["ttl"] = min(LockOptions().ttl, settings.max_ttl)
+    said = {**defaults, **settings.defaults, **given}
+    said.pop("on_conflict", None)
+    rules = MODES[said["mode"]]
+    if not rules.for_window:
+        said["window"] = None
+    for source in (settings.defaults, given):
+        if "on_conflict" in source:
+            for side, policy in policies_for(source["on_conflict"], rules).items():
+                said[f"{side}_policy"] = policy
+    return LockOptions(**said)
+
+
 def check_option(name: str, value: Any, label: str) -> Any:
     """Return the value of option `name` in its normal form, or raise `ConfigurationError`."""
-    if name in PUBLISH_ONLY:
-        raise ConfigurationError(f"{label} {NOT_IN_THIS_VERSION}; remove it.")
     try:
         return OPTIONS[name](value)
     except ConfigurationError as exc:
@@ -115,7 +152,7 @@ def seconds(minimum: float) -> Callable[[Any], float]:
 
 
 def _refuse_unknown(task: Any, subject: str) -> None:
-    known = {PREFIX + name for name in (*OPTIONS, *PUBLISH_ONLY)}
+    known = {PREFIX + name for name in OPTIONS}
     owners: dict[str, str] = {}
     for cls in task.__mro__ if isinstance(task, type) else type(task).__mro__:
         for name in vars(cls):
@@ -137,59 +174,11 @@ def _attribute(task: Any, name: str) -> Any:
     return value.__func__ if isinstance(value, staticmethod) else value
 
 
-def _contradiction(
-    options: LockOptions, said: Mapping[str, Any], given: Mapping[str, Any], max_ttl: float
-) -> str | None:
-    """Describe two options that cannot both be meant, with the mend."""
-    if options.ttl > max_ttl:
-        return (
-            f"lock_ttl={options.ttl:g} is above redlock_max_ttl={max_ttl:g}; lower it (the lease "
-            "is renewed while the body runs) or raise redlock_max_ttl in every process"
-        )
-    if options.max_hold < options.ttl:
-        return (
-            f"lock_max_hold={options.max_hold:g} is below lock_ttl={options.ttl:g}, so the lease "
-            "would outlive it; lower lock_ttl"
-        )
-    if options.at_least_for > options.max_hold:
-        return (
-            f"lock_at_least_for={options.at_least_for:g} is above "
-            f"lock_max_hold={options.max_hold:g}; raise lock_max_hold"
-        )
-    if "wait" in said and options.wait > options.give_up_after:
-        return (
-            f"lock_wait={options.wait:g} is above lock_give_up_after={options.give_up_after:g}; "
-            "one attempt would outlast the patience for all of them"
-        )
-    # An app-wide skip result is no contradiction in a task that does something else.
-    skips = options.on_conflict == "skip" or callable(options.on_conflict)
-    if "skip_result" in given and not skips:
-        return (
-            f"lock_skip_result is set, but lock_on_conflict={options.on_conflict!r} never skips; "
-            "use lock_on_conflict='skip' or remove lock_skip_result"
-        )
-    return None
-
-
 def _key(value: Any) -> Any:
     forms = value if isinstance(value, list | tuple) and value else [value]
     if value is True or all(isinstance(form, str) or callable(form) for form in forms):
         return value
     raise ConfigurationError("is not a key; give a template, a function, a list of these, or True")
-
-
-def _mode(value: Any) -> str:
-    if isinstance(value, str) and value.startswith("until_"):
-        raise ConfigurationError(f"{NOT_IN_THIS_VERSION}; use 'while_executing'")
-    return str(_one_of("while_executing")(value))
-
-
-def _on_conflict(value: Any) -> Any:
-    if value in ("existing", "replace"):
-        raise ConfigurationError(
-            f"{NOT_IN_THIS_VERSION}; use requeue, skip, reject, raise or a function"
-        )
-    return _one_of("requeue", "skip", "reject", "raise", function=True)(value)
 
 
 def _retry(value: Any) -> Any:
@@ -215,11 +204,15 @@ def _one_of(*names: str, function: bool = False) -> Callable[[Any], Any]:
 #: on from the option's name and value.
 OPTIONS: dict[str, Callable[[Any], Any]] = {
     "key": _key,
-    "mode": _mode,
+    "mode": _one_of(*MODES),
     "ttl": seconds(SHORTEST_TTL),
+    "queue_ttl": seconds(1),
+    "publish_grace": seconds(1),
+    "window": seconds(SHORTEST_TTL),
+    "dedupe_window": seconds(1),
     "wait": seconds(0),
     "retry": _retry,
-    "on_conflict": _on_conflict,
+    "on_conflict": check_policies,
     "skip_result": lambda value: value,
     "give_up_after": seconds(0),
     "on_unavailable": _one_of("requeue", "raise", "run_unlocked"),
@@ -227,4 +220,3 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     "max_hold": seconds(SHORTEST_TTL),
     "at_least_for": seconds(0),
 }
-PUBLISH_ONLY = ("queue_ttl", "publish_grace", "window", "dedupe_window")

@@ -21,7 +21,6 @@ from celery_redlock.protocol.naming import validate_key
 from celery_redlock.tasks.nodes import node_from_broker
 from celery_redlock.tasks.options import (
     OPTIONS,
-    PUBLISH_ONLY,
     check_option,
     seconds,
     unknown_name,
@@ -59,6 +58,7 @@ class RedlockSettings:
     Attributes:
         tasks: for each `redlock_tasks` pattern its options, named without `lock_`.
         defaults: every option that a `redlock_<option>` setting gives, named without prefix.
+        dedupe: whether a worker recognises messages that the broker delivers twice, for every task.
         lost_signal: the signal that wakes the main thread when a lease is lost.
     """
 
@@ -68,6 +68,7 @@ class RedlockSettings:
     drift_factor: float = 0.01
     node_timeout: float = 0.2
     guard: bool | None = None
+    dedupe: bool = False
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     lost_signal: int = int(signal.SIGURG)
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -124,7 +125,7 @@ def _given(conf: Any) -> dict[str, Any]:
     """Collect the `redlock_*` settings; a namespace (`CELERY_REDLOCK_TTL`) is taken off."""
     # The namespace is known once the configuration is loaded, which Celery puts off to first use.
     namespace = conf.finalize().prefix or ""
-    known = {PREFIX + name for name in (*KNOWN, *PUBLISH_ONLY)}
+    known = {PREFIX + name for name in KNOWN}
     found = {}
     for key in [key for key in conf if isinstance(key, str)]:
         name = key.lower().removeprefix(namespace.lower())
@@ -149,7 +150,7 @@ def _checked(given: Mapping[str, Any], app: Callable[[], Any]) -> RedlockSetting
     defaults: dict[str, Any] = {}
     for label, value in given.items():
         name = label.removeprefix(PREFIX)
-        if name in OPTIONS or name in PUBLISH_ONLY:
+        if name in OPTIONS:
             defaults[name] = check_option(name, value, f"setting {label}")
         elif name in CHECKS:
             try:
@@ -158,8 +159,6 @@ def _checked(given: Mapping[str, Any], app: Callable[[], Any]) -> RedlockSetting
                 raise ConfigurationError(f"setting {label}={value!r} {exc}.") from None
         elif name in SPEAKING_CHECKS:
             values[name] = SPEAKING_CHECKS[name](value)
-        elif name == "dedupe":
-            raise ConfigurationError(f"setting {label} is not in this version; remove it.")
         else:
             raise ConfigurationError(f"setting {unknown_name(label, PREFIX, KNOWN)}")
     settings = RedlockSettings(
@@ -196,7 +195,7 @@ def _tasks(value: Any) -> dict[str, dict[str, Any]]:
             raise ConfigurationError(shape)
         if not options:
             raise ConfigurationError(f"{where} is empty; give at least {{'lock_key': True}}.")
-        names = {f"lock_{name}": name for name in (*OPTIONS, *PUBLISH_ONLY)}
+        names = {f"lock_{name}": name for name in OPTIONS}
         for label in options:
             if label not in names:
                 raise ConfigurationError(f"{where}: {unknown_name(str(label), 'lock_', OPTIONS)}")
@@ -217,7 +216,7 @@ def _key_prefix(value: Any) -> str:
     return value
 
 
-def _guard(value: Any) -> bool:
+def _switch(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ConfigurationError("is not a choice; give True, False, or leave it out")
     return value
@@ -239,7 +238,8 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "max_ttl": seconds(SHORTEST_TTL),
     "key_prefix": _key_prefix,
     "node_timeout": seconds(0.001),
-    "guard": _guard,
+    "guard": _switch,
+    "dedupe": _switch,
     "lost_signal": _lost_signal,
 }
 #: Checks whose messages are whole: the value cannot be shown, or the client has the same check.

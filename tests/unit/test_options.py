@@ -71,7 +71,12 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         ttl=30.0,
         wait=0.5,
         retry=None,
-        on_conflict="requeue",
+        queue_ttl=3600.0,
+        publish_grace=10.0,
+        window=None,
+        dedupe_window=3600.0,
+        run_policy="requeue",
+        publish_policy="existing",
         skip_result=None,
         give_up_after=3600.0,
         on_unavailable="requeue",
@@ -136,7 +141,7 @@ def test_functions_are_not_bound_to_the_task() -> None:
         pass
 
     options = resolve(lock_on_conflict=decide, lock_on_lost=decide, lock_key=decide)
-    assert options.on_conflict is options.on_lost is options.key is decide
+    assert options.run_policy is options.on_lost is options.key is decide
 
 
 def test_a_static_method_of_the_class_is_the_function() -> None:
@@ -185,20 +190,62 @@ def test_a_task_class_resolves_as_its_instance_does() -> None:
         ),
         ({"lock_skip_result": 1}, "lock_on_conflict='requeue' never skips"),
         ({"lock_on_conflict": "ignore"}, "lock_on_conflict='ignore' is not a choice here"),
-        ({"lock_on_conflict": "replace"}, "belongs to the publish-time modes"),
+        (
+            {"lock_on_conflict": "replace"},
+            "lock_on_conflict='replace' has no place in lock_mode='while_executing', which takes "
+            "no lock when it is sent; at run use 'requeue', 'skip', 'reject', 'raise' or a",
+        ),
+        (
+            {"lock_mode": "until_executed", "lock_on_conflict": "skip"},
+            "lock_on_conflict='skip' has no place in lock_mode='until_executed', which settles all "
+            "at its publish; at publish use 'existing', 'raise', 'replace' or a function",
+        ),
+        (
+            {"lock_mode": "until_executed", "lock_on_conflict": {"run": "skip"}},
+            "has no place in lock_mode='until_executed'",
+        ),
+        ({"lock_on_conflict": {"publish": "raise"}}, "has no place in lock_mode='while_executing'"),
+        ({"lock_on_conflict": {}}, "a mapping has the names 'publish' and 'run'"),
+        ({"lock_on_conflict": {"runs": "skip"}}, "a mapping has the names 'publish' and 'run'"),
+        ({"lock_on_conflict": {"run": "replace"}}, "for 'run' use 'requeue', 'skip', 'reject'"),
+        ({"lock_on_conflict": ["skip"]}, "lock_on_conflict=['skip'] is not a choice here"),
         ({"lock_on_unavailable": "skip"}, "lock_on_unavailable='skip' is not a choice here"),
         ({"lock_on_lost": "panic"}, "lock_on_lost='panic' is not a choice here"),
-        ({"lock_mode": "until_executed"}, "not in this version; use 'while_executing'"),
         ({"lock_mode": "while_queued"}, "lock_mode='while_queued' is not a choice here"),
         ({"lock_retry": 3}, "lock_retry=3 is not a retry policy"),
         ({"lock_retry": tenacity.AsyncRetrying()}, "is not a retry policy"),
         ({"lock_key": False}, "lock_key=False is not a key"),
         ({"lock_key": []}, "lock_key=[] is not a key"),
         ({"lock_key": ["a", 1]}, "lock_key=['a', 1] is not a key"),
-        ({"lock_queue_ttl": 9}, "lock_queue_ttl belongs to the publish-time modes"),
-        ({"lock_publish_grace": 9}, "lock_publish_grace belongs to the publish-time modes"),
-        ({"lock_window": 9}, "lock_window belongs to the publish-time modes"),
-        ({"lock_dedupe_window": 9}, "lock_dedupe_window belongs to the publish-time modes"),
+        (
+            {"lock_queue_ttl": 9},
+            "lock_queue_ttl is for a lock that is taken when the task is sent, which "
+            "lock_mode='while_executing' does not do; remove it or use a mode that begins with",
+        ),
+        ({"lock_publish_grace": 9}, "lock_publish_grace is for a lock that is taken when"),
+        ({"lock_publish_grace": 0}, "lock_publish_grace=0 is out of range; give at least 1"),
+        (
+            {"lock_window": 9},
+            "lock_window goes with lock_mode='until_expired', not with lock_mode=",
+        ),
+        ({"lock_mode": "until_expired"}, "needs lock_window, the seconds for which the key stays"),
+        (
+            {"lock_mode": "until_expired", "lock_window": 9, "lock_queue_ttl": 9},
+            "lock_queue_ttl has no use in lock_mode='until_expired', where lock_window says",
+        ),
+        (
+            {"lock_mode": "until_expired", "lock_window": 9, "lock_at_least_for": 3},
+            "lock_at_least_for has no use in lock_mode='until_expired', where lock_window says",
+        ),
+        (
+            {"lock_mode": "until_executing", "lock_on_lost": "flag"},
+            "lock_on_lost is about the lock of a body, and in lock_mode='until_executing' the body "
+            "has none; remove it or use 'until_executed'",
+        ),
+        (
+            {"lock_mode": "until_executed", "lock_on_conflict": "raise", "lock_skip_result": 1},
+            "lock_on_conflict='raise' never skips; use lock_on_conflict='existing' or remove",
+        ),
     ],
 )
 def test_an_option_that_cannot_work_is_refused(options: dict[str, Any], message: str) -> None:
@@ -235,3 +282,56 @@ def test_an_app_wide_skip_result_leaves_other_tasks_alone() -> None:
 
 def test_a_default_wait_is_no_contradiction() -> None:
     assert resolve(lock_give_up_after=0).give_up_after == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "policy", "publish", "run"),
+    [
+        ("while_executing", "raise", "existing", "raise"),
+        ("until_executed", "raise", "raise", "requeue"),
+        ("until_and_while_executing", "raise", "raise", "requeue"),
+        ("until_and_while_executing", "skip", "existing", "skip"),
+        ("until_and_while_executing", "replace", "replace", "requeue"),
+        ("until_and_while_executing", {"run": "raise"}, "existing", "raise"),
+        ("until_and_while_executing", {"publish": "raise", "run": "skip"}, "raise", "skip"),
+    ],
+)
+def test_a_conflict_policy_goes_where_it_has_its_place(
+    mode: str, policy: Any, publish: str, run: str
+) -> None:
+    options = resolve(lock_mode=mode, lock_on_conflict=policy)
+    assert (options.publish_policy, options.run_policy) == (publish, run)
+
+
+def test_a_function_as_policy_is_asked_at_publish_where_the_mode_locks_there() -> None:
+    def decide(task: Any, error: Any) -> str:
+        return "replace"
+
+    options = resolve(lock_mode="until_and_while_executing", lock_on_conflict=decide)
+    assert (options.publish_policy, options.run_policy) == (decide, "requeue")
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace", {"publish": "raise", "run": "skip"}])
+@pytest.mark.parametrize("mode", ["while_executing", "until_executed"])
+def test_an_app_wide_conflict_policy_counts_where_it_has_its_place(policy: Any, mode: str) -> None:
+    options = resolve(lock_mode=mode, conf={"redlock_on_conflict": policy})
+    said = policy if isinstance(policy, dict) else {"publish": policy, "run": policy}
+    runs = said["run"] if mode == "while_executing" and said["run"] == "skip" else "requeue"
+    sends = said["publish"] if mode != "while_executing" and said["publish"] != "skip" else ""
+    assert (options.run_policy, options.publish_policy) == (runs, sends or "existing")
+
+
+def test_a_tasks_own_policy_for_one_moment_leaves_the_app_wide_one_for_the_other() -> None:
+    conf = {"redlock_on_conflict": {"publish": "raise", "run": "skip"}}
+    options = resolve(lock_mode="until_and_while_executing", lock_on_conflict="replace", conf=conf)
+    assert (options.publish_policy, options.run_policy) == ("replace", "skip")
+
+
+def test_an_app_wide_window_leaves_other_modes_alone() -> None:
+    conf = {"redlock_window": 60, "redlock_queue_ttl": 90}
+    assert resolve(lock_mode="until_executed", conf=conf).window is None
+    assert resolve(lock_mode="until_expired", conf=conf).window == 60
+
+
+def test_the_rules_of_a_mode_come_with_the_options() -> None:
+    assert resolve(lock_mode="until_executing").rules.in_body is False

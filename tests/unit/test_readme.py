@@ -26,7 +26,15 @@ def test_the_options_table_names_every_option() -> None:
     assert set(table("options")) == {f"lock_{name}" for name in OPTIONS}
 
 
-@pytest.mark.parametrize("field", fields(LockOptions), ids=lambda field: field.name)
+def test_the_options_table_gives_the_default_of_both_conflict_policies() -> None:
+    policies = f"`{LockOptions().run_policy}` at run, `{LockOptions().publish_policy}` at publish"
+    assert table("options")["lock_on_conflict"] == policies.strip("`")
+
+
+SINGLE = [field for field in fields(LockOptions) if not field.name.endswith("_policy")]
+
+
+@pytest.mark.parametrize("field", SINGLE, ids=lambda field: field.name)
 def test_the_options_table_gives_the_default(field) -> None:
     assert table("options")[f"lock_{field.name}"] == str(field.default)
 
@@ -35,7 +43,9 @@ def test_the_settings_table_names_every_setting() -> None:
     assert set(table("settings")) == {f"redlock_{name}" for name in (*CHECKS, *SPEAKING_CHECKS)}
 
 
-@pytest.mark.parametrize("name", ["max_ttl", "key_prefix", "drift_factor", "node_timeout", "guard"])
+@pytest.mark.parametrize(
+    "name", ["max_ttl", "key_prefix", "drift_factor", "node_timeout", "guard", "dedupe"]
+)
 def test_the_settings_table_gives_the_default(name: str) -> None:
     assert table("settings")[f"redlock_{name}"] == str(getattr(RedlockSettings(), name))
 

@@ -122,6 +122,7 @@ def test_every_setting_reaches_its_place() -> None:
             redlock_drift_factor=0.1,
             redlock_node_timeout=0.5,
             redlock_guard=False,
+            redlock_dedupe=True,
             redlock_lost_signal="SIGUSR2",
             redlock_tasks={"bank.*": {"lock_ttl": 100, "lock_key": True}},
             redlock_wait=timedelta(seconds=3),
@@ -134,6 +135,7 @@ def test_every_setting_reaches_its_place() -> None:
     assert settings.drift_factor == 0.1
     assert settings.node_timeout == 0.5
     assert settings.guard is False
+    assert settings.dedupe is True
     assert settings.lost_signal == signal.SIGUSR2
     assert settings.tasks == {"bank.*": {"ttl": 100.0, "key": True}}
     assert settings.defaults == {"wait": 3.0, "on_conflict": "skip"}
@@ -164,9 +166,9 @@ def test_none_means_unset() -> None:
         ({"redlock_ttl": 61}, "redlock_ttl=61 is above redlock_max_ttl=60"),
         ({"redlock_wait": -1}, "redlock_wait=-1 is out of range"),
         ({"redlock_on_conflict": "hope"}, "redlock_on_conflict='hope' is not a choice here"),
-        ({"redlock_mode": "until_expired"}, "not in this version; use 'while_executing'"),
-        ({"redlock_queue_ttl": 3}, "redlock_queue_ttl belongs to the publish-time modes"),
-        ({"redlock_dedupe": True}, "redlock_dedupe is not in this version"),
+        ({"redlock_mode": "until_done"}, "redlock_mode='until_done' is not a choice here"),
+        ({"redlock_queue_ttl": 0.5}, "redlock_queue_ttl=0.5 is out of range; give at least 1"),
+        ({"redlock_dedupe": "yes"}, "redlock_dedupe='yes' is not a choice; give True, False"),
         ({"redlock_key_prefix": 7}, "redlock_key_prefix=7 is not a text"),
         ({"redlock_key_prefix": "redlock-meta:"}, "is reserved"),
         ({"redlock_drift_factor": 0.5}, "setting redlock_drift_factor=0.5 is not a number from 0"),

@@ -1,0 +1,79 @@
+"""
+What happened to tasks because of their locks: told to signals and counted.
+
+A task that is skipped, put back or dropped looks to its caller like many others. So nothing of that
+kind happens silently: each has a signal for the process in which it happens and a counter there.
+The log line stays with whoever decides, who knows the reason.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from typing import Any
+
+from celery.utils.dispatch import Signal
+from celery.utils.log import get_logger
+
+from celery_redlock.transport.primitives import native_lock
+
+__all__ = ["SIGNALS", "News", "counters", "tell"]
+
+logger = get_logger(__name__)
+
+
+class News(StrEnum):
+    """The kinds of news; each value is the name of its signal and of its counter."""
+
+    SKIPPED = "task_skipped"  #: ended without running: another task does or did the work
+    REQUEUED = "task_requeued"  #: put back into its queue, because its lock was taken
+    DUPLICATE = "task_duplicate"  #: not sent: the existing task stands for it
+    REPLACED = "task_replaced"  #: a queued task gave way to a newer one
+    SUPERSEDED = "task_superseded"  #: arrived after a newer one had taken its place, and ended
+    TWIN_IGNORED = "twin_ignored"  #: a second delivery of a message whose task has finished
+    TWIN_PUT_BACK = "twin_put_back"  #: a second delivery of a message whose task still runs
+    LOCK_LOST = "lock_lost"  #: while the body ran
+    UNLOCKED = "task_unlocked"  #: sent or run without its lock, because no quorum answered
+    GAVE_UP = "task_gave_up"  #: waited for its lock for longer than `lock_give_up_after`
+
+
+SIGNALS: dict[News, Signal] = {
+    kind: Signal(name=kind.value, providing_args={"task_id"}) for kind in News
+}
+
+_counts: dict[News, int] = dict.fromkeys(News, 0)
+# Told from the watchdog's thread, too, which is a native one under gevent and eventlet.
+_lock = native_lock()
+
+
+def tell(kind: News, task: Any, task_id: str | None, **facts: Any) -> None:
+    """
+    Count a piece of news, and send its signal. Never raises.
+
+    Args:
+        kind: what happened.
+        task: the task, which is the signal's sender.
+        task_id: whom it happened to.
+        facts: what else the receivers get, by name.
+    """
+    with _lock:
+        _counts[kind] += 1
+    try:
+        SIGNALS[kind].send(sender=task, task_id=task_id, **facts)
+    except Exception:
+        logger.exception("Receivers of %s could not be told", kind)
+
+
+def counters() -> dict[str, int]:
+    """Return how often each kind of news was told in this process since it began."""
+    return {kind.value: count for kind, count in _counts.items()}
+
+
+def _begin_anew() -> None:
+    """A forked child tells of itself only."""
+    global _lock  # the parent may have held it when it forked
+    _lock = native_lock()
+    _counts.update(dict.fromkeys(News, 0))
+
+
+os.register_at_fork(after_in_child=_begin_anew)
