@@ -1,0 +1,142 @@
+"""
+Running a guard's statements in the caller's transaction, and saying why none of the rows was hit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Executable,
+    Result,
+    Table,
+    func,
+    select,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.sql import operators
+from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Grouping
+
+from celery_redlock.errors import ConfigurationError, FencedResourceMissing
+from celery_redlock.fencing.sqlalchemy.columns import NAME, FencedTable, Target
+from celery_redlock.fencing.tokens import stale
+
+SyncSession: TypeAlias = Session | scoped_session[Any] | Connection
+AnyAsyncSession: TypeAlias = AsyncSession | AsyncConnection
+
+
+def dialect_of(session: SyncSession, target: Target) -> Dialect:
+    """Return the dialect that statements on a target will be compiled for."""
+    if isinstance(session, Connection):
+        return session.dialect
+    if isinstance(session, AsyncSession | AsyncConnection):
+        raise TypeError("An async session wants fenced_update_async or fenced_upsert_async.")
+    if isinstance(target, Table):
+        return session.get_bind(clause=target).dialect
+    return session.get_bind(target).dialect
+
+
+@contextlib.contextmanager
+def fence_first(session: SyncSession) -> Iterator[None]:
+    """
+    Keep the session from flushing changes ahead of the guard.
+
+    Flushed before it they would be written unguarded; flushed after it they are written by a
+    transaction that was let through and has the row locked.
+    """
+    if isinstance(session, Connection):
+        yield
+    else:
+        with session.no_autoflush:
+            yield
+
+
+def run(session: SyncSession, statement: Executable) -> Result[Any]:
+    """Execute a statement; objects in the session take over what was really written."""
+    # "evaluate" would compare tokens that were loaded long ago, and mark objects as written
+    # although their rows refused.
+    options = {"synchronize_session": "fetch"}
+    result: Result[Any] = session.execute(statement, execution_options=options)
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """
+    What the matching rows have seen.
+
+    Attributes:
+        rows: how many match.
+        newest: the highest token among them; 0 if none has one.
+        unset: how many have NULL.
+    """
+
+    rows: int
+    newest: int
+    unset: int
+
+
+def look(session: SyncSession, fenced: FencedTable, where: ColumnElement[bool]) -> Seen:
+    """Return what the rows have seen, locking them where the database can."""
+    # A locking read: under MySQL's REPEATABLE READ a plain one shows the past, while UPDATE meets
+    # the present. The order keeps two calls that lock the same rows from a deadlock.
+    rows = select(fenced.token.label("token")).where(where).order_by(*fenced.table.primary_key)
+    locked = rows.with_for_update().subquery()
+    token = locked.c.token
+    counts = select(func.count(), func.count(token), func.max(token)).select_from(locked)
+    row: Any = run(session, counts).one()
+    matching, known, newest = row
+    return Seen(rows=matching, newest=int(newest or 0), unset=matching - known)
+
+
+def refuse(seen: Seen, fenced: FencedTable, resource: str, token: int) -> None:
+    """Raise what explains that a row was not written; return if nothing does."""
+    if seen.newest > token:
+        raise stale(resource, seen.newest, token)
+    if seen.unset and not fenced.column.nullable:
+        raise ConfigurationError(
+            f"{NAME} is NULL in {resource}, although the model says that it cannot be. "
+            "Set it to 0 where it is NULL, and make the column NOT NULL in the database."
+        )
+
+
+def missing(resource: str) -> FencedResourceMissing:
+    """Return the error for rows that are not there."""
+    return FencedResourceMissing(
+        f"No row is {resource}. Nothing was written, and the token has not been judged. Insert the "
+        "row first (fenced_upsert does both; an object that was only added to the session is not "
+        "there before session.flush()).",
+        resource,
+    )
+
+
+def identity_in(where: ColumnElement[bool], fenced: FencedTable) -> dict[str, Any] | None:
+    """Return the primary key if the condition gives each of its columns a value, else None."""
+    wanted = {column.key: column for column in fenced.table.primary_key}
+    found = {}
+    for part in _conjuncts(where):
+        if isinstance(part, BinaryExpression) and part.operator is operators.eq:
+            for column, value in ((part.left, part.right), (part.right, part.left)):
+                if isinstance(value, BindParameter) and value.value is not None:
+                    key = next((k for k, c in wanted.items() if c.shares_lineage(column)), None)
+                    if key is not None and getattr(column, "table", None) is not None:
+                        found[key] = value.value
+    return found if wanted and found.keys() == wanted.keys() else None
+
+
+def _conjuncts(where: Any) -> Iterator[Any]:
+    if isinstance(where, Grouping):
+        yield from _conjuncts(where.element)
+    elif isinstance(where, BooleanClauseList) and where.operator is operators.and_:
+        for part in where.clauses:
+            yield from _conjuncts(part)
+    else:
+        yield where

@@ -1,0 +1,163 @@
+"""
+Writing a row whether or not it exists yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast, overload
+
+from sqlalchemy import Connection, and_
+from sqlalchemy.dialects import postgresql, sqlite
+
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.fencing.sqlalchemy.columns import (
+    FencedTable,
+    Target,
+    Values,
+    checked_values,
+    fenced_table,
+)
+from celery_redlock.fencing.sqlalchemy.execution import (
+    AnyAsyncSession,
+    SyncSession,
+    dialect_of,
+    fence_first,
+    look,
+    missing,
+    refuse,
+    run,
+)
+from celery_redlock.fencing.tokens import token_or_current
+
+_INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+
+
+@overload
+def fenced_upsert(
+    session: SyncSession,
+    target: Target,
+    token: int | None,
+    values: Values,
+    *,
+    key: Sequence[Any] | None = None,
+) -> None: ...
+
+
+@overload
+def fenced_upsert(
+    session: SyncSession,
+    target: Target,
+    *,
+    values: Values,
+    key: Sequence[Any] | None = None,
+) -> None: ...
+
+
+def fenced_upsert(
+    session: SyncSession,
+    target: Target,
+    token: int | None = None,
+    values: Values | None = None,
+    *,
+    key: Sequence[Any] | None = None,
+) -> None:
+    """
+    Insert a row, or write the one that is there unless it has seen a newer token.
+
+    One `INSERT … ON CONFLICT … DO UPDATE … WHERE fencing_token <= :token`, on PostgreSQL and
+    SQLite. Limit: a deleted row has forgotten its token, so a stale writer can bring it back; mark
+    rows as deleted where that matters.
+
+    Args:
+        session: a `Session`, `scoped_session` or `Connection`; the transaction is the caller's.
+        target: the mapped class or Core table, with a column `fencing_token`.
+        token: the fencing token; that of the current lease if left out or None.
+        values: the row, its key included. Plain values: an expression on the row that exists
+            (`balance + 1`) is for `fenced_update`.
+        key: columns of the unique constraint that finds the row; the primary key by default.
+
+    Raises:
+        StaleFencingToken: the row is there and has seen a newer token.
+        InvalidFencingToken: the token cannot be one, or is left out where no lease is held.
+        ConfigurationError: the target cannot be guarded, or the database has no such statement.
+    """
+    token = token_or_current(token)
+    dialect = dialect_of(session, target)
+    fenced = fenced_table(target, dialect)
+    if dialect.name not in _INSERT:
+        raise ConfigurationError(
+            f"{dialect.name} has no INSERT that writes an existing row on a condition. Insert the "
+            "row without a guard, ignoring that it exists, and then call fenced_update."
+        )
+    row = {fenced.column_of(name): value for name, value in checked_values(fenced, values).items()}
+    columns = [fenced.column_of(name) for name in key] if key else list(fenced.table.primary_key)
+    for column in columns:
+        if column not in row:
+            raise ConfigurationError(f"values for {fenced.name} lack the key {column.key!r}.")
+    row[fenced.column] = token
+
+    insert = _INSERT[dialect.name](fenced.table).values(row)
+    written = {column: insert.excluded[column.key] for column in row if column not in columns}
+    identity = fenced.mapper.primary_key if fenced.mapper else tuple(fenced.table.primary_key)
+    statement = insert.on_conflict_do_update(
+        index_elements=columns, set_=written, where=fenced.core.passes(token)
+    ).returning(*identity)
+    with fence_first(session):
+        stored = run(session, statement).one_or_none()
+        if stored is None:
+            where = and_(*(column == row[column] for column in columns))
+            resource = f"{fenced.name} where " + " and ".join(
+                f"{column.key} = {row[column]!r}" for column in columns
+            )
+            refuse(look(session, fenced.core, where), fenced, resource, token)
+            raise missing(resource)
+        _refresh(session, fenced, tuple(stored), list(row))
+
+
+def _refresh(
+    session: SyncSession, fenced: FencedTable, identity: tuple[Any, ...], row: Sequence[Any]
+) -> None:
+    """Let an object of the session that stands for the row show what was written."""
+    if fenced.mapper is None or isinstance(session, Connection):
+        return
+    loaded = session.identity_map.get(fenced.mapper.identity_key_from_primary_key(identity))
+    if loaded is not None:
+        written = [fenced.mapper.get_property_by_column(column).key for column in row]
+        session.refresh(loaded, written)
+
+
+@overload
+async def fenced_upsert_async(
+    session: AnyAsyncSession,
+    target: Target,
+    token: int | None,
+    values: Values,
+    *,
+    key: Sequence[Any] | None = None,
+) -> None: ...
+
+
+@overload
+async def fenced_upsert_async(
+    session: AnyAsyncSession,
+    target: Target,
+    *,
+    values: Values,
+    key: Sequence[Any] | None = None,
+) -> None: ...
+
+
+async def fenced_upsert_async(
+    session: AnyAsyncSession,
+    target: Target,
+    token: int | None = None,
+    values: Values | None = None,
+    *,
+    key: Sequence[Any] | None = None,
+) -> None:
+    """Do as `fenced_upsert`, with an `AsyncSession` or `AsyncConnection`."""
+    token = token_or_current(token)
+    await session.run_sync(
+        lambda sync: fenced_upsert(sync, target, token, cast("Values", values), key=key)
+    )
