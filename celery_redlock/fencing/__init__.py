@@ -6,8 +6,10 @@ remembers the highest fencing token it has seen, and refuses what is older. Ever
 compares and writes in one step, lets an equal token pass (one holder may write often), and raises
 `StaleFencingToken` without a change when a newer token has been there.
 
-Tokens order the holders of one lock key. Write a resource only under one and the same key (a task
-that locks several has one token for all), or the tokens say nothing about who came later.
+Two rules. Tokens order the holders of one lock key, so write a resource under one and the same key
+(a task that locks several has one token for all). And a holder that reads before it writes lets the
+resource see its token before it reads (`claim`): otherwise an earlier holder's last write may fall
+between that read and that write, and is lost although no token was stale.
 
 Each guard is loaded when it is first asked for. `celery_redlock.fencing.sqlalchemy` and
 `celery_redlock.fencing.django` are modules of their own; they need the extras of those names.
@@ -15,6 +17,64 @@ Each guard is loaded when it is first asked for. `celery_redlock.fencing.sqlalch
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from celery_redlock.fencing.tokens import checked_token, token_or_current
 
-__all__ = ["checked_token", "token_or_current"]
+if TYPE_CHECKING:
+    from celery_redlock.fencing.aioredis import AsyncRedisFence
+    from celery_redlock.fencing.files import FileFence
+    from celery_redlock.fencing.guards import AsyncGuard, FileGuard, Guard, MemoryGuard
+    from celery_redlock.fencing.http import (
+        FENCING_HEADER,
+        FENCING_KEY,
+        AsgiFencingMiddleware,
+        WsgiFencingMiddleware,
+        fencing_headers,
+        raise_if_stale,
+    )
+    from celery_redlock.fencing.redis import RedisFence
+    from celery_redlock.fencing.s3 import S3Fence
+
+__all__ = [
+    "FENCING_HEADER",
+    "FENCING_KEY",
+    "AsgiFencingMiddleware",
+    "AsyncGuard",
+    "AsyncRedisFence",
+    "FileFence",
+    "FileGuard",
+    "Guard",
+    "MemoryGuard",
+    "RedisFence",
+    "S3Fence",
+    "WsgiFencingMiddleware",
+    "checked_token",
+    "fencing_headers",
+    "raise_if_stale",
+    "token_or_current",
+]
+
+_HOME = {
+    "FENCING_HEADER": "http",
+    "FENCING_KEY": "http",
+    "AsgiFencingMiddleware": "http",
+    "AsyncGuard": "guards",
+    "AsyncRedisFence": "aioredis",
+    "FileFence": "files",
+    "FileGuard": "guards",
+    "Guard": "guards",
+    "MemoryGuard": "guards",
+    "RedisFence": "redis",
+    "S3Fence": "s3",
+    "WsgiFencingMiddleware": "http",
+    "fencing_headers": "http",
+    "raise_if_stale": "http",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

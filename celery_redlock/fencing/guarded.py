@@ -1,0 +1,186 @@
+"""
+What is sent to Redis so that it compares a token and runs a script in one step.
+
+No client is used here, so that the blocking and the asyncio guard share it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from importlib import resources
+from typing import Any, Protocol
+
+from celery_redlock.errors import ConfigurationError, FenceRecordDamaged
+from celery_redlock.fencing.tokens import MAX_TOKEN, stale
+from celery_redlock.protocol import milliseconds
+from celery_redlock.protocol.naming import META_PREFIX
+
+__all__ = ["CLAIM", "PREFIX", "SET", "Key", "Records", "Script", "Work"]
+
+Key = str | bytes
+
+
+class Registered(Protocol):
+    """What redis-py's `register_script` returns, blocking or asyncio."""
+
+    script: Any
+
+
+Work = str | bytes | Registered
+
+#: What sees a token and changes nothing.
+CLAIM = "return 1"
+
+#: A plain SET with whatever options.
+SET = "return redis.call('SET', KEYS[1], unpack(ARGV))"
+
+#: In the lock's reserved part of the key space, so that no lock key is ever a fence record.
+PREFIX = META_PREFIX + "seen:"
+
+_GUARD = (resources.files("celery_redlock.fencing") / "lua" / "guard.lua").read_bytes()
+_STALE = re.compile(r"REDLOCKSTALE (\d+) (\d+)")
+_DAMAGED = re.compile(r"REDLOCKDAMAGED (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A caller's script inside the guard, and the name under which servers cache it."""
+
+    source: bytes
+    sha: str
+
+    @classmethod
+    def around(cls, work: Work) -> Script:
+        """Return the guarded form of a Lua script, as text or as redis-py's registered object."""
+        source = work if isinstance(work, str | bytes) else getattr(work, "script", None)
+        if isinstance(source, str | bytes):
+            return _guarded(source)
+        raise ConfigurationError(
+            "A guard runs a Lua script, or a pipeline of a plain (not a cluster's) client of its "
+            f"own kind, blocking or asyncio; not {type(work).__module__}.{type(work).__name__}."
+        )
+
+
+@lru_cache(maxsize=256)
+def _guarded(body: str | bytes) -> Script:
+    """
+    Put a script inside the guard.
+
+    It becomes the body of a function whose parameters are named KEYS and ARGV, so it reads its own.
+    It begins on the first line, so that line numbers in errors are its own, too.
+    """
+    text = body.encode() if isinstance(body, str) else body
+    if text.startswith(b"#!"):
+        raise ConfigurationError(
+            "A guarded script cannot have a shebang line (#!lua ...): it becomes part of another "
+            "script. Leave that line out."
+        )
+    source = b"local function body(KEYS, ARGV) " + text + b"\nend\n" + _GUARD
+    return Script(source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """
+    Where the highest token of each key is kept.
+
+    Attributes:
+        prefix: put before a key to get its record's key.
+        keep_ms: how long a record is kept after a write, 0 for ever.
+    """
+
+    prefix: str
+    keep_ms: int
+
+    @classmethod
+    def of(cls, prefix: str, keep: float | timedelta | None) -> Records:
+        """Check what a guard is made with."""
+        if not isinstance(prefix, str) or not re.fullmatch(r"[!-z|~]+", prefix):
+            raise ConfigurationError(
+                f"prefix={prefix!r} is not made of ASCII characters without spaces and braces. "
+                "Braces would put all records on one node of a Redis Cluster."
+            )
+        return cls(prefix, 0 if keep is None else positive_ms("record_ttl", keep))
+
+    def name(self, key: Key) -> Key:
+        """
+        Return the record's key, which Redis Cluster keeps where `key` is.
+
+        Records of different keys never share a name: after the prefix there is a brace where the
+        key has no hash tag of its own, and a colon where it has.
+        """
+        if isinstance(key, str):
+            if key.startswith(self.prefix):
+                raise ConfigurationError(f"{key!r} is the name of a fence record. Use another key.")
+            return f"{self.prefix}:{key}" if _has_tag(key) else f"{self.prefix}{{{key}}}"
+        if isinstance(key, bytes):
+            # The prefix and the braces are ASCII, which is the same in Latin-1 and in UTF-8.
+            name = self.name(key.decode("latin-1"))
+            assert isinstance(name, str)
+            return name.encode("latin-1")
+        raise ConfigurationError(f"A key is a str or bytes, not {type(key).__name__}: {key!r:.80}.")
+
+    def names(self, keys: Sequence[Key]) -> list[Key]:
+        """Return the records' keys."""
+        if isinstance(keys, str | bytes) or not keys:
+            raise ConfigurationError(
+                "keys names the keys that the script writes, in a list; there must be one at least."
+            )
+        return [self.name(key) for key in keys]
+
+    def explain(self, message: str, keys: Sequence[Key], token: int) -> Exception | None:
+        """Return the error that the guard's answer stands for; None where it is not the guard's."""
+        if found := _STALE.search(message):
+            return stale(shown(keys[int(found[2]) - 1]), int(found[1]), token)
+        if found := _DAMAGED.search(message):
+            return self.damaged(keys[int(found[1]) - 1])
+        return None
+
+    def read(self, key: Key, value: Any) -> int:
+        """Return the token in a record, 0 where there is none."""
+        if value is None:
+            return 0
+        text = value.decode("latin-1") if isinstance(value, bytes) else value
+        if re.fullmatch(r"[1-9][0-9]{0,15}", text) and int(text) <= MAX_TOKEN:
+            return int(text)
+        raise self.damaged(key)
+
+    def must_rise(self, key: Key, value: Any, token: int) -> bool:
+        """Tell whether a record must be written before its key, or raise that the token is old."""
+        seen = self.read(key, value)
+        if seen > token:
+            raise stale(shown(key), seen, token)
+        return seen < token or self.keep_ms > 0
+
+    def damaged(self, key: Key) -> FenceRecordDamaged:
+        """Return the error for a record that is no token."""
+        return FenceRecordDamaged(
+            f"The fence record {shown(self.name(key))!r} of {shown(key)!r} holds something that is "
+            "no fencing token, so nothing was written. Set it to the highest token that has "
+            "written; or delete it, once no holder of an older token can still be running.",
+            shown(key),
+        )
+
+
+def positive_ms(name: str, value: float | timedelta) -> int:
+    """Return a duration in milliseconds, or raise `ConfigurationError`."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0.001:
+        raise ConfigurationError(f"{name}={value!r} is not a positive number of seconds.")
+    return milliseconds(seconds)
+
+
+def shown(key: Key) -> str:
+    """Return a key for people to read."""
+    return key if isinstance(key, str) else key.decode(errors="backslashreplace")
+
+
+def _has_tag(key: str) -> bool:
+    """Tell whether Redis Cluster hashes only a part of the key: the first, non-empty {...}."""
+    start = key.find("{")
+    return start >= 0 and key.find("}", start) > start + 1

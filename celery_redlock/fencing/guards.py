@@ -1,0 +1,89 @@
+"""
+What remembers the highest token of anything that has a name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Protocol
+
+from celery_redlock.fencing.records import TokenFile
+from celery_redlock.fencing.tokens import stale, token_or_current
+
+__all__ = ["AsyncGuard", "FileGuard", "Guard", "MemoryGuard"]
+
+
+class Guard(Protocol):
+    """
+    Remembers the highest token that each resource has seen.
+
+    `RedisFence`, `FileGuard` and `MemoryGuard` are guards; so is whatever else has this method.
+    """
+
+    def claim(self, resource: str, token: int | None = None, /) -> None:
+        """
+        Let a resource see a token.
+
+        Raises:
+            StaleFencingToken: it has seen a newer one.
+        """
+
+
+class AsyncGuard(Protocol):
+    """The same for asyncio; `AsyncRedisFence` is one."""
+
+    def claim(self, resource: str, token: int | None = None, /) -> Awaitable[None]:
+        """Let a resource see a token; see `Guard.claim`."""
+
+
+class MemoryGuard:
+    """
+    A guard in this process's memory, for tests and for a service that is a single process.
+
+    Limit: other processes have memories of their own, and a restart forgets everything.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def claim(self, resource: str, token: int | None = None) -> None:
+        """Let a resource see a token; `StaleFencingToken` if it has seen a newer one."""
+        number = token_or_current(token)
+        with self._lock:
+            seen = self._seen.get(resource, 0)
+            if seen > number:
+                raise stale(resource, seen, number)
+            self._seen[resource] = number
+
+
+class FileGuard:
+    """
+    A guard in a directory, for the processes of one host; it survives restarts.
+
+    Each resource has two small files there, named after a digest of its name.
+
+    Args:
+        directory: an existing directory.
+        lock_timeout: as `FileFence`.
+        fsync: as `FileFence`.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str], *, lock_timeout: float = 10.0, fsync: bool = True
+    ) -> None:
+        self._directory = Path(directory).resolve()
+        self._timeout = lock_timeout
+        self._fsync = fsync
+
+    def claim(self, resource: str, token: int | None = None) -> None:
+        """Let a resource see a token; `StaleFencingToken` if it has seen a newer one."""
+        number = token_or_current(token)
+        path = self._directory / hashlib.sha256(resource.encode(errors="surrogatepass")).hexdigest()
+        record = TokenFile(path, resource, self._timeout, self._fsync)
+        with record.locked():
+            record.claim(number)

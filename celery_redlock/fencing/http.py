@@ -1,0 +1,261 @@
+"""
+The token in an HTTP request: put there by a client, checked at a service's door.
+
+The door orders arrivals, and no more. A request that passed it may be overtaken behind it by one
+with a newer token, and write last. So hand the token on to where the service writes (the middleware
+puts it into the request), and check it there once more, in the same step as the write. Where that
+cannot be, the door alone still refuses a writer that wakes after a newer one has arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from celery_redlock.errors import InvalidFencingToken, StaleFencingToken
+from celery_redlock.fencing.guards import AsyncGuard, Guard
+from celery_redlock.fencing.tokens import checked_token, token_or_current
+
+__all__ = [
+    "FENCING_HEADER",
+    "FENCING_KEY",
+    "AsgiFencingMiddleware",
+    "WsgiFencingMiddleware",
+    "fencing_headers",
+    "raise_if_stale",
+]
+
+FENCING_HEADER = "Redlock-Fencing-Token"
+
+#: Where a request that has passed keeps its token: in the WSGI environ, in the ASGI scope.
+FENCING_KEY = "celery_redlock.fencing_token"
+
+UNSAFE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+
+_STALE = "stale_fencing_token"
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+def fencing_headers(token: int | None = None) -> dict[str, str]:
+    """
+    Return the request header that carries a token, for any HTTP client that takes a dict.
+
+    Args:
+        token: a fencing token; the current lease's if not given.
+
+    Example:
+        >>> requests.put(url, json=report, headers=fencing_headers())
+    """
+    return {FENCING_HEADER: str(token_or_current(token))}
+
+
+def raise_if_stale(status: int, body: bytes | str) -> None:
+    """Raise the `StaleFencingToken` that a middleware's answer tells of, if it does."""
+    if status != HTTPStatus.PRECONDITION_FAILED:
+        return
+    try:
+        told = json.loads(body)
+        if told["error"] != _STALE:
+            return
+        details = told["message"], told["resource"], told["seen"], told["offered"]
+    except (ValueError, TypeError, LookupError):
+        return
+    raise StaleFencingToken(*details)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refusal:
+    """An answer in place of the application's."""
+
+    status: HTTPStatus
+    body: bytes
+
+    @classmethod
+    def saying(cls, status: HTTPStatus, error: str, message: str, **details: Any) -> _Refusal:
+        content = {"error": error, "message": message, **details}
+        return cls(status=status, body=json.dumps(content).encode())
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        return [("Content-Type", "application/json"), ("Content-Length", str(len(self.body)))]
+
+
+def _missing() -> _Refusal:
+    return _Refusal.saying(
+        HTTPStatus.PRECONDITION_REQUIRED,
+        "missing_fencing_token",
+        f"This resource is written under a lock. Send its fencing token as {FENCING_HEADER}.",
+    )
+
+
+def _invalid(error: InvalidFencingToken) -> _Refusal:
+    return _Refusal.saying(HTTPStatus.BAD_REQUEST, "invalid_fencing_token", str(error))
+
+
+def _stale(error: StaleFencingToken) -> _Refusal:
+    return _Refusal.saying(
+        HTTPStatus.PRECONDITION_FAILED,
+        _STALE,
+        str(error),
+        resource=error.resource,
+        seen=error.seen,
+        offered=error.offered,
+    )
+
+
+def _parsed(values: Sequence[str]) -> int | None:
+    """Return the token in a header's values, None if there are none."""
+    if not values:
+        return None
+    if len(values) > 1 or not re.fullmatch(r"[0-9]{1,16}", values[0]):
+        raise InvalidFencingToken(
+            f"The header {FENCING_HEADER} is one decimal number between 1 and 2**53 - 1, not "
+            f"{', '.join(values)!r:.80}."
+        )
+    return checked_token(int(values[0]))
+
+
+class WsgiFencingMiddleware:
+    """
+    Refuses requests whose fencing token is older than one that has been there for the resource.
+
+    Answers, as JSON: 412 to a stale token, 400 to what is no token, 428 to none. A request that
+    passes has its token in `environ[FENCING_KEY]`. Limit: see the module's first paragraph.
+
+    Args:
+        app: the application behind it.
+        guard: what remembers the tokens: `RedisFence`, `FileGuard`, `MemoryGuard` or your own.
+        resource: names what a request writes, or None where it needs no token. The path if not
+            given; give your own where one thing can be written by several paths.
+        methods: the methods that write.
+        required: refuse a request without a token; otherwise it passes unchecked.
+    """
+
+    def __init__(
+        self,
+        app: Callable[..., Iterable[bytes]],
+        guard: Guard,
+        *,
+        resource: Callable[[dict[str, Any]], str | None] | None = None,
+        methods: Collection[str] = UNSAFE_METHODS,
+        required: bool = True,
+    ) -> None:
+        self.app = app
+        self.guard = guard
+        self._resource = resource or _path_of_environ
+        self._methods = frozenset(methods)
+        self._required = required
+
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        """Pass a request on, or refuse it."""
+        refusal = self._refusal(environ)
+        if refusal is None:
+            return self.app(environ, start_response)
+        status = f"{refusal.status.value} {refusal.status.phrase}"
+        start_response(status, refusal.headers)
+        return [refusal.body]
+
+    def _refusal(self, environ: dict[str, Any]) -> _Refusal | None:
+        if environ["REQUEST_METHOD"] not in self._methods:
+            return None
+        resource = self._resource(environ)
+        if resource is None:
+            return None
+        value = environ.get("HTTP_" + FENCING_HEADER.upper().replace("-", "_"))
+        try:
+            token = _parsed([] if value is None else [value])
+        except InvalidFencingToken as error:
+            return _invalid(error)
+        if token is None:
+            return _missing() if self._required else None
+        try:
+            self.guard.claim(resource, token)
+        except StaleFencingToken as error:
+            return _stale(error)
+        environ[FENCING_KEY] = token
+        return None
+
+
+class AsgiFencingMiddleware:
+    """
+    As `WsgiFencingMiddleware`, for ASGI applications under asyncio; the token is in the scope.
+
+    A blocking guard runs in a thread. Only HTTP requests are looked at, not websockets.
+    """
+
+    def __init__(
+        self,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        guard: Guard | AsyncGuard,
+        *,
+        resource: Callable[[Scope], str | None] | None = None,
+        methods: Collection[str] = UNSAFE_METHODS,
+        required: bool = True,
+    ) -> None:
+        self.app = app
+        self.guard = guard
+        self._resource = resource or _path_of_scope
+        self._methods = frozenset(methods)
+        self._required = required
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        refusal = await self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is None:
+            await self.app(scope, receive, send)
+            return
+        headers = [(name.lower().encode(), value.encode()) for name, value in refusal.headers]
+        await send(
+            {"type": "http.response.start", "status": refusal.status.value, "headers": headers}
+        )
+        await send({"type": "http.response.body", "body": refusal.body})
+
+    async def _refusal(self, scope: Scope) -> _Refusal | None:
+        if scope["method"] not in self._methods:
+            return None
+        resource = self._resource(scope)
+        if resource is None:
+            return None
+        wanted = FENCING_HEADER.lower().encode()
+        values = [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
+        try:
+            token = _parsed(values)
+        except InvalidFencingToken as error:
+            return _invalid(error)
+        if token is None:
+            return _missing() if self._required else None
+        try:
+            await self._claim(resource, token)
+        except StaleFencingToken as error:
+            return _stale(error)
+        scope[FENCING_KEY] = token
+        return None
+
+    async def _claim(self, resource: str, token: int) -> None:
+        claim: Any = self.guard.claim
+        if inspect.iscoroutinefunction(claim):
+            await claim(resource, token)
+            return
+        told = await asyncio.to_thread(claim, resource, token)
+        # A wrapped coroutine function does not look like one; what it returns must not be dropped.
+        if inspect.isawaitable(told):
+            await told
+
+
+def _path_of_environ(environ: dict[str, Any]) -> str:
+    return str(environ.get("SCRIPT_NAME", "")) + str(environ.get("PATH_INFO", ""))
+
+
+def _path_of_scope(scope: Scope) -> str:
+    return str(scope["path"])

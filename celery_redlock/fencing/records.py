@@ -1,0 +1,127 @@
+"""
+A fencing token in a file, and the lock under which it is compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from celery_redlock.errors import FenceRecordDamaged
+from celery_redlock.fencing.tokens import MAX_TOKEN, stale
+
+__all__ = ["TokenFile", "sync_directory", "write_whole"]
+
+_TRY_EVERY = (0.001, 0.02)
+
+
+class TokenFile:
+    """
+    The highest token that a resource has seen, in `<path>.fence`, under a lock on `<path>.lock`.
+
+    The lock is the kernel's and ends with the process that holds it, however it ends. Its file
+    stays: who removed it would lock another file than those who have it open. The record is
+    replaced, never changed in place, so a killed writer leaves the old one or the new one.
+
+    Args:
+        path: what the two files are named after.
+        resource: what errors call the resource.
+        timeout: seconds for which another process's lock is waited for.
+        fsync: see that a record is on the disk before what follows it.
+    """
+
+    def __init__(self, path: Path, resource: str, timeout: float, fsync: bool) -> None:
+        self.resource = resource
+        self.record = path.with_name(path.name + ".fence")
+        self._lock = path.with_name(path.name + ".lock")
+        self._timeout = timeout
+        self._fsync = fsync
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes and threads out for a block."""
+        # Opened anew each time: the kernel's lock belongs to the open file, so threads that shared
+        # one would not exclude each other, and a forked child would hold its parent's.
+        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self._wait_for(descriptor)
+            try:
+                yield
+            finally:
+                # Closing alone would leave it locked while a child that was forked meanwhile lives.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)
+
+    def seen(self) -> int:
+        """Return the token in the record, 0 if there is none."""
+        try:
+            content = self.record.read_bytes()
+        except FileNotFoundError:
+            return 0
+        if (found := re.fullmatch(rb"([1-9][0-9]{0,15})\n", content)) and (
+            int(found[1]) <= MAX_TOKEN
+        ):
+            return int(found[1])
+        raise FenceRecordDamaged(
+            f"The fence record {str(self.record)!r} holds something that is no fencing token, so "
+            "nothing was written. Write the highest token that has written into it, as one line; "
+            "or delete it, once no holder of an older token can still be running.",
+            self.resource,
+        )
+
+    def compare(self, token: int) -> bool:
+        """Tell whether the record has yet to rise to `token`; raise if it is older than that."""
+        seen = self.seen()
+        if seen > token:
+            raise stale(self.resource, seen, token)
+        return seen < token
+
+    def claim(self, token: int) -> None:
+        """Raise the record to `token`, or raise that it is older. To be called under the lock."""
+        if self.compare(token):
+            partial = self.record.with_name(self.record.name + ".new")
+            write_whole(partial, b"%d\n" % token, fsync=self._fsync)
+            partial.replace(self.record)
+            if self._fsync:
+                sync_directory(self.record.parent)
+
+    def _wait_for(self, descriptor: int) -> None:
+        give_up_at = time.monotonic() + self._timeout
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= give_up_at:
+                    raise TimeoutError(
+                        f"Another process has held the lock on {str(self._lock)!r} for "
+                        f"{self._timeout:g} s. It is needed for the moment of a write only: see "
+                        "whether that process is stopped."
+                    ) from None
+                time.sleep(random.uniform(*_TRY_EVERY))  # noqa: S311  # no secret
+            else:
+                return
+
+
+def write_whole(path: Path, data: bytes, *, fsync: bool) -> None:
+    """Write a new or emptied file."""
+    with path.open("wb") as file:
+        file.write(data)
+        if fsync:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """See that names which were added to a directory are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

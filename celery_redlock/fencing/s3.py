@@ -1,0 +1,171 @@
+"""
+A guard for objects in S3 and stores that speak its protocol.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from celery_redlock.errors import FenceRecordDamaged
+from celery_redlock.fencing.tokens import MAX_TOKEN, stale, token_or_current
+
+__all__ = ["S3Fence"]
+
+_SEEN = "redlock-fencing-token"
+_WRITE = "redlock-write"
+_TRIES = 100
+_OVERTAKEN = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What is known of an object; an absent one has no etag."""
+
+    token: int
+    etag: str | None
+    write: str | None
+    body: bytes | None
+
+
+class S3Fence:
+    """
+    Writes objects, and refuses a token older than the one an object was written with.
+
+    The token is in the object's metadata. A write looks at it, and then puts the object on the
+    condition that it is still the one looked at (`If-Match`, `If-None-Match`); if not, it looks
+    again. The store must honour these conditions: S3 does, and so do MinIO, Ceph and R2 in recent
+    versions.
+
+    Limits: a deleted object has no token, so write an empty one instead. And the ETag, by which
+    the condition is told, is for most stores a digest of the content: if a newer holder writes the
+    very bytes that were there before, an older writer that was paused between its look and its put
+    is let through. Where that can happen, make the token a part of the body.
+
+    Args:
+        client: a boto3 S3 client.
+        bucket: the bucket's name.
+
+    Example:
+        >>> fence = S3Fence(boto3.client("s3"), "reports")
+        >>> fence.put("daily.json", b"{}", lease.fencing_token, ContentType="application/json")
+    """
+
+    def __init__(self, client: Any, bucket: str) -> None:
+        self.client = client
+        self.bucket = bucket
+
+    def get(self, key: str) -> bytes:
+        """Return an object's content. For a change of it, use `update`."""
+        body: bytes = self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+        return body
+
+    def seen(self, key: str) -> int | None:
+        """Return the token that an object was written with; for people who look."""
+        return self._look(key, with_body=False).token or None
+
+    def put(self, key: str, body: bytes, token: int | None = None, **options: Any) -> None:
+        """
+        Create or replace an object, unless it was written with a newer token.
+
+        Args:
+            key: the object's key.
+            body: the new content.
+            token: a fencing token; the current lease's if not given.
+            options: further arguments of boto3's `put_object`.
+
+        Raises:
+            StaleFencingToken: the object was written with a newer token; it is unchanged.
+            InvalidFencingToken: the token cannot be one, or none was given outside of a lease.
+            FenceRecordDamaged: the token in the object's metadata is not a number.
+        """
+        self._write(key, lambda _: body, token, options, with_body=False)
+
+    def update(
+        self,
+        key: str,
+        change: Callable[[bytes | None], bytes],
+        token: int | None = None,
+        **options: Any,
+    ) -> None:
+        """
+        Replace an object by what `change` makes of its content; it gets None if there is none.
+
+        What was read is what is replaced: `change` is called again if another write came between.
+        Otherwise as `put`.
+        """
+        self._write(key, change, token, options, with_body=True)
+
+    def _write(
+        self,
+        key: str,
+        change: Callable[[bytes | None], bytes],
+        token: int | None,
+        options: dict[str, Any],
+        *,
+        with_body: bool,
+    ) -> None:
+        number = token_or_current(token)
+        # boto3 sends a put again when its answer was lost; this tells ours from another's.
+        write = secrets.token_hex(8)
+        metadata = {**options.pop("Metadata", {}), _SEEN: str(number), _WRITE: write}
+        for left in reversed(range(_TRIES)):
+            stored = self._look(key, with_body=with_body)
+            if stored.write == write:
+                return
+            if stored.token > number:
+                raise stale(self._name(key), stored.token, number)
+            condition = {"IfMatch": stored.etag} if stored.etag else {"IfNoneMatch": "*"}
+            try:
+                self.client.put_object(
+                    Bucket=self.bucket,
+                    Key=key,
+                    Body=change(stored.body),
+                    Metadata=metadata,
+                    **options,
+                    **condition,
+                )
+            except self.client.exceptions.ClientError as exc:
+                code = exc.response["Error"]["Code"]
+                gone = code == "NoSuchKey" and stored.etag
+                if not left or not (gone or code in _OVERTAKEN):
+                    raise
+                time.sleep(random.uniform(0.0, 0.02))  # noqa: S311  # no secret
+            else:
+                return
+
+    def _look(self, key: str, *, with_body: bool) -> _Stored:
+        look = self.client.get_object if with_body else self.client.head_object
+        try:
+            found = look(Bucket=self.bucket, Key=key)
+        except self.client.exceptions.ClientError as exc:
+            # An answer to HEAD has no body, and so no name of the error.
+            if exc.response["Error"]["Code"] in {"NoSuchKey", "404"}:
+                return _Stored(0, None, None, None)
+            raise
+        metadata = found["Metadata"]
+        return _Stored(
+            self._read(key, metadata.get(_SEEN)),
+            found["ETag"],
+            metadata.get(_WRITE),
+            found["Body"].read() if with_body else None,
+        )
+
+    def _read(self, key: str, token: str | None) -> int:
+        if token is None:
+            return 0
+        if re.fullmatch(r"[1-9][0-9]{0,15}", token) and int(token) <= MAX_TOKEN:
+            return int(token)
+        raise FenceRecordDamaged(
+            f"The metadata {_SEEN!r} of {self._name(key)} is no fencing token, so nothing was "
+            "written. Copy the object onto itself with the highest token that has written it.",
+            self._name(key),
+        )
+
+    def _name(self, key: str) -> str:
+        return f"s3://{self.bucket}/{key}"

@@ -1,0 +1,203 @@
+"""Every guard behind one face, so that one suite runs on all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import redis
+import redis.asyncio
+
+from celery_redlock.fencing import (
+    AsyncRedisFence,
+    FileFence,
+    RedisFence,
+    S3Fence,
+)
+from tests.fencing.s3.stores import conforming_store, moto_store
+
+KEY = "account:7"
+
+T = TypeVar("T")
+
+
+def _cannot(*_: object) -> None:
+    raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarded:
+    """
+    One guarded thing.
+
+    Attributes:
+        name: what errors call it.
+        write: replaces the content.
+        read: returns the content, None where there is none.
+        seen: returns the highest token.
+        spoil: puts garbage where the highest token is kept.
+        claim: lets it see a token; an object store cannot.
+        forget: removes the record; an object's goes with the object.
+    """
+
+    name: str
+    write: Callable[[bytes, int | None], None]
+    read: Callable[[], bytes | None]
+    seen: Callable[[], int | None]
+    spoil: Callable[[], object]
+    claim: Callable[[int | None], object] = _cannot
+    forget: Callable[[], object] = _cannot
+
+
+Kind = Callable[[str, Path], AbstractContextManager[Guarded]]
+
+
+def _bytes(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+@contextmanager
+def redis_guarded(url: str, _directory: Path, **options: Any) -> Iterator[Guarded]:
+    with redis.Redis.from_url(url, **options) as client:
+        fence = RedisFence(client)
+        record = "redlock-meta:seen:{account:7}"
+        yield Guarded(
+            name=KEY,
+            write=lambda data, token: fence.set(KEY, data, token),
+            read=lambda: _bytes(fence.get(KEY)),
+            seen=lambda: fence.seen(KEY),
+            claim=lambda token: fence.claim(KEY, token),
+            spoil=lambda: client.set(record, "seven"),
+            forget=lambda: client.delete(record),
+        )
+
+
+@contextmanager
+def redis_text(url: str, directory: Path) -> Iterator[Guarded]:
+    with redis_guarded(url, directory, decode_responses=True) as guarded:
+        yield guarded
+
+
+@contextmanager
+def redis_pipeline(url: str, directory: Path) -> Iterator[Guarded]:
+    with redis_guarded(url, directory) as guarded, redis.Redis.from_url(url) as client:
+        fence = RedisFence(client)
+
+        def write(data: bytes, token: int | None) -> None:
+            fence.run(client.pipeline().set(KEY, data), [KEY], (), token)
+
+        yield Guarded(
+            name=KEY,
+            write=write,
+            read=guarded.read,
+            seen=guarded.seen,
+            claim=lambda token: fence.run(client.pipeline(), [KEY], (), token),
+            spoil=guarded.spoil,
+            forget=guarded.forget,
+        )
+
+
+@contextmanager
+def redis_asyncio(url: str, directory: Path, *, in_pipeline: bool = False) -> Iterator[Guarded]:
+    with redis_guarded(url, directory) as blocking, asyncio.Runner() as runner:
+        client = redis.asyncio.Redis.from_url(url)
+        fence = AsyncRedisFence(client)
+
+        def run(coroutine: Coroutine[Any, Any, T]) -> T:
+            # A runner has a context of its own, in which no lease would be known.
+            return runner.run(coroutine, context=copy_context())
+
+        def write(data: bytes, token: int | None) -> None:
+            if in_pipeline:
+                run(fence.run(client.pipeline().set(KEY, data), [KEY], (), token))
+            else:
+                run(fence.set(KEY, data, token))
+
+        yield Guarded(
+            name=KEY,
+            write=write,
+            read=lambda: run(fence.get(KEY)),
+            seen=lambda: run(fence.seen(KEY)),
+            claim=lambda token: run(fence.claim(KEY, token)),
+            spoil=blocking.spoil,
+            forget=blocking.forget,
+        )
+        run(client.aclose())
+
+
+@contextmanager
+def redis_asyncio_pipeline(url: str, directory: Path) -> Iterator[Guarded]:
+    with redis_asyncio(url, directory, in_pipeline=True) as guarded:
+        yield guarded
+
+
+@contextmanager
+def file(_url: str, directory: Path) -> Iterator[Guarded]:
+    path = directory / "account"
+    fence = FileFence(path)
+    record = directory / "account.fence"
+    yield Guarded(
+        name=str(path),
+        write=fence.write,
+        read=lambda: fence.read() if path.exists() else None,
+        seen=fence.seen,
+        claim=fence.claim,
+        spoil=lambda: record.write_text("seven\n"),
+        forget=record.unlink,
+    )
+
+
+def _s3(client: Any) -> Guarded:
+    fence = S3Fence(client, "bank")
+
+    def write(data: bytes, token: int | None) -> None:
+        fence.put(KEY, data, token)
+
+    def read() -> bytes | None:
+        try:
+            return fence.get(KEY)
+        except client.exceptions.NoSuchKey:
+            return None
+
+    def spoil() -> None:
+        metadata = {"redlock-fencing-token": "seven"}
+        client.put_object(Bucket="bank", Key=KEY, Body=b"", Metadata=metadata)
+
+    return Guarded(
+        name=f"s3://bank/{KEY}",
+        write=write,
+        read=read,
+        seen=lambda: fence.seen(KEY),
+        spoil=spoil,
+    )
+
+
+@contextmanager
+def s3_moto(_url: str, _directory: Path) -> Iterator[Guarded]:
+    with moto_store() as client:
+        yield _s3(client)
+
+
+@contextmanager
+def s3_conforming(_url: str, _directory: Path) -> Iterator[Guarded]:
+    with conforming_store() as client:
+        yield _s3(client)
+
+
+KINDS: dict[str, Kind] = {
+    "redis": redis_guarded,
+    "redis-text": redis_text,
+    "redis-pipeline": redis_pipeline,
+    "redis-asyncio": redis_asyncio,
+    "redis-asyncio-pipeline": redis_asyncio_pipeline,
+    "file": file,
+    "s3-moto": s3_moto,
+    "s3-conforming": s3_conforming,
+}
+
+CLAIMING = [name for name in KINDS if not name.startswith("s3")]
