@@ -39,18 +39,22 @@ $(BENCH_READY): pyproject.toml bench/requirements.txt
 demo: $(READY) ## one minute: five nodes, a worker, faults, and what the lock does about them
 	$(BIN)/celery-redlock demo
 
+# Tests wait more than they compute. Each process has its own broker, lock nodes and workers.
+PROCESSES ?= 5
+PARALLEL := --numprocesses $(PROCESSES) --dist worksteal
+
 .PHONY: test
-test: $(READY) ## the tests; needs nothing but wheels
-	$(BIN)/python -m pytest -m "not system and not containers"
+test: $(READY) ## the tests, in PROCESSES processes; needs nothing but wheels
+	$(BIN)/python -m pytest $(PARALLEL) -m "not system and not containers"
 
 .PHONY: test-system
 test-system: $(READY) ## tests with servers from Debian packages (redis-server)
 	@command -v redis-server >/dev/null || { echo "test-system needs redis-server: apt-get install redis-server" >&2; exit 1; }
-	$(BIN)/python -m pytest -m system
+	$(BIN)/python -m pytest $(PARALLEL) -m system
 
 .PHONY: test-lowest
 test-lowest: $(LOWEST_READY) ## the tests with the lowest versions that are declared
-	$(LOWEST)/bin/python -m pytest -m "not system and not containers"
+	$(LOWEST)/bin/python -m pytest $(PARALLEL) -m "not system and not containers"
 
 .PHONY: lint
 lint: $(READY) ## style, types and layers

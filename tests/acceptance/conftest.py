@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from celery_redlock.testing import LocalCluster
+from tests.acceptance.matrix import POOLS
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.worker import Worker
 
@@ -19,6 +20,21 @@ StartWorker = Callable[..., Worker]
 PauseNodes = Callable[..., Callable[[], None]]
 
 WORKERS_OF_TEST = pytest.StashKey[list[Worker]]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bring tests of one pool together: a process that runs a part of them starts few workers."""
+    here = Path(__file__).parent
+    places = [place for place, item in enumerate(items) if here in item.path.parents]
+    ours = sorted((items[place] for place in places), key=_pool_number)
+    for place, item in zip(places, ours, strict=True):
+        items[place] = item
+
+
+def _pool_number(item: pytest.Item) -> int:
+    callspec = getattr(item, "callspec", None)
+    pool = callspec.params.get("pool") if callspec else None
+    return POOLS.index(pool or POOLS[0])
 
 
 @pytest.fixture(scope="session")

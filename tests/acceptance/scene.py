@@ -13,6 +13,8 @@ from tests.support.waiting import wait_until
 LOOK_TIMEOUT = 0.5
 # Well below the default TTL of 30 s: a key that only ended by itself was not released.
 RELEASE_PATIENCE = 15.0
+# Longer than any command of a holder is under way, and no longer than it takes to find out.
+FOREIGN_TTL_MS = 1000
 
 
 class Lock:
@@ -83,9 +85,19 @@ class Lock:
         for node in self._nodes:
             assert node.set(self.key, "somebody-else", nx=True, px=int(ttl * 1000))
 
-    def delete(self, count: int | None = None) -> None:
-        """Take the key away, whoever holds it, from the first `count` nodes or from all."""
-        for node in self._nodes[:count]:
+    def take_away(self) -> None:
+        """
+        Let somebody else have the key on a quorum of nodes for a moment.
+
+        Had it only been deleted, a command of the holder that is still under way, or the mending
+        that follows an extension, could set it again.
+        """
+        for node in self._nodes[: self.quorum]:
+            node.set(self.key, "somebody-else", px=FOREIGN_TTL_MS)
+
+    def delete(self) -> None:
+        """Take the key away from all nodes, whoever holds it."""
+        for node in self._nodes:
             node.delete(self.key)
 
     def close(self) -> None:

@@ -35,7 +35,7 @@ def test_a_sleeping_body_is_woken_by_the_loss_of_its_lease(
     result = worker.send("sleep_on", key)
     journal.wait_for("entered")
 
-    lock.delete(lock.quorum)
+    lock.take_away()
 
     assert journal.wait_for("unwound")["by"] == "LeaseLost"
     with pytest.raises(LeaseLost) as raised:
@@ -51,7 +51,7 @@ def test_a_working_body_is_interrupted_by_the_loss_of_its_lease(
     result = worker.send("work_on", key)
     journal.wait_for("entered")
 
-    lock.delete(lock.quorum)
+    lock.take_away()
 
     assert journal.wait_for("unwound")["by"] == "LeaseLost"
     with pytest.raises(LeaseLost):
@@ -80,7 +80,7 @@ def test_a_body_that_wants_a_flag_goes_on_with_a_marked_lease(
     result = worker.send("watch_flag", key)
     journal.wait_for("entered")
 
-    lock.delete(lock.quorum)
+    lock.take_away()
 
     flagged = journal.wait_for("flagged")
     assert not flagged["valid"]
@@ -96,7 +96,7 @@ def test_a_callable_is_told_of_the_loss_once_and_the_body_goes_on(
     result = worker.send("be_told", key)
     journal.wait_for("entered")
 
-    lock.delete(lock.quorum)
+    lock.take_away()
 
     assert journal.wait_for("told")["lost"]
     journal.open()
@@ -110,9 +110,10 @@ def test_a_worker_goes_on_after_a_task_that_lost_its_lease(
 ) -> None:
     lost = worker.send("work_on", key)
     journal.wait_for("entered")
-    lock.delete(lock.quorum)
+    lock.take_away()
     journal.wait_for("unwound")
     wait_until(lost.ready, message="the task that lost its lease to have a result")
+    lock.wait_until_gone()
 
     journal.open()
 

@@ -11,12 +11,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def run_pytest(directory: Path, test_code: str) -> str:
-    """Run these tests in a process where only this plugin is loaded; return the output."""
+def run_pytest(directory: Path, test_code: str, *options: str) -> str:
+    """Run these tests where only this plugin is loaded; return the output."""
     (directory / "pytest.ini").write_text("[pytest]\n")
     (directory / "test_it.py").write_text(textwrap.dedent(test_code))
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "celery_redlock.testing.plugin", "-v"],
+        [sys.executable, "-m", "pytest", "-p", "celery_redlock.testing.plugin", "-v", *options],
         cwd=directory,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -61,6 +61,24 @@ def test_the_servers_are_started_once_per_session(tmp_path: Path) -> None:
             assert len(seen) == 1
         """,
     )
+
+
+def test_each_process_of_a_parallel_run_has_servers_of_its_own(tmp_path: Path) -> None:
+    run_pytest(
+        tmp_path,
+        """
+        from pathlib import Path
+
+        def test_servers(redlock_cluster, worker_id):
+            # All clusters live at once: no process ends before each has shown its own.
+            Path(worker_id).with_suffix(".urls").write_text("\\n".join(redlock_cluster.urls))
+            while len(list(Path.cwd().glob("*.urls"))) < 2:
+                redlock_cluster.client(0).set("key", "value")
+        """,
+        *("-p", "xdist", "--numprocesses=2", "--dist=each"),
+    )
+    urls = [url for path in tmp_path.glob("*.urls") for url in path.read_text().splitlines()]
+    assert len(set(urls)) == 10
 
 
 def test_another_shape_is_asked_for_by_indirect_parametrization(tmp_path: Path) -> None:
