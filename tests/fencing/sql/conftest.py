@@ -9,13 +9,11 @@ import pytest
 from sqlalchemy import Engine, create_engine
 
 from tests.fencing.sql.models import Base
-from tests.support.postgres import running_postgres
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    with running_postgres() as address:
-        yield f"postgresql+psycopg://{address}"
+def postgres(postgres_address: str) -> str:
+    return f"postgresql+psycopg://{postgres_address}"
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.system)])

@@ -1,0 +1,1 @@
+"""A Django app with models of the shapes that people have."""
