@@ -126,11 +126,13 @@ class DuplicateTask(RedlockError):
 
     Attributes:
         task_id: id of the existing task.
+        result: its result, for the publisher that gets this error; None where a worker raised it.
     """
 
     def __init__(self, message: str = "", task_id: str | None = None) -> None:
         super().__init__(message, task_id)
         self.task_id = task_id
+        self.result: Any = None
 
 
 class StaleFencingToken(RedlockError):

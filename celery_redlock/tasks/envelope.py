@@ -4,6 +4,7 @@ What travels with a message in our one header: its identity, its lock and its wa
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -51,12 +52,15 @@ class Envelope:
         reservation: the lock that was taken when the task was sent, if any.
         hop: how often the lock was handed on: by a retry or a replacement.
         episode: how long the message has been waiting for a lock, if it has.
+        window_until: until when the key is to stay taken (`until_expired`), in seconds since the
+            epoch; a retry does not begin another window.
     """
 
     nonce: str = ""
     reservation: Reservation | None = None
     hop: int = 0
     episode: Episode | None = None
+    window_until: float | None = None
 
     @classmethod
     def read(cls, headers: Mapping[str, Any] | None) -> Self:
@@ -70,6 +74,7 @@ class Envelope:
             reservation=_reservation(header.get("lock")),
             hop=hop if isinstance(hop, int) and hop > 0 else 0,
             episode=_episode(header),
+            window_until=_moment(header.get("window_until")),
         )
 
     def write(self) -> dict[str, Any]:
@@ -84,6 +89,8 @@ class Envelope:
                 "owner": lock.owner,
                 "expires_at": lock.expires_at,
             }
+        if self.window_until is not None:
+            header["window_until"] = self.window_until
         if self.episode is not None:
             header["first_seen"] = self.episode.first_seen
             header["hops"] = self.episode.hops
@@ -105,6 +112,10 @@ def _reservation(lock: Any) -> Reservation | None:
         return Reservation(keys=keys, owner=lock["owner"], expires_at=float(lock["expires_at"]))
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def _moment(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _episode(header: Mapping[str, Any]) -> Episode | None:
