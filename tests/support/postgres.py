@@ -36,7 +36,7 @@ def postgres_programs() -> Path | None:
 
 @contextlib.contextmanager
 def running_postgres() -> Iterator[str]:
-    """Start an empty server on a free loopback port; yield its address: `user@host:port/database`."""
+    """Start an empty server on a free port; yield its address, `user@host:port/database`."""
     programs = postgres_programs()
     if programs is None:
         raise RuntimeError("no PostgreSQL server: apt-get install postgresql")

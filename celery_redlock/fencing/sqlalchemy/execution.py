@@ -111,9 +111,9 @@ def refuse(seen: Seen, fenced: FencedTable, resource: str, token: int) -> None:
 def missing(resource: str) -> FencedResourceMissing:
     """Return the error for rows that are not there."""
     return FencedResourceMissing(
-        f"There is no row: {resource}. Nothing was written, and the token has not been judged. Insert the "
-        "row first (fenced_upsert does both; an object that was only added to the session is not "
-        "there before session.flush()).",
+        f"There is no row: {resource}. Nothing was written, and the token has not been judged. "
+        "Insert the row first (fenced_upsert does both; an object that was only added to the "
+        "session is not there before session.flush()).",
         resource,
     )
 
