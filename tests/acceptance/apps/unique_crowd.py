@@ -1,0 +1,49 @@
+"""
+A process that publishes one task from many threads at once, each time that the test says so.
+
+Run as `python -m tests.acceptance.apps.unique_crowd TASK KEY THREADS`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import redis
+from celery import Celery
+
+from tests.acceptance.apps.seen import stage
+from tests.acceptance.apps.unique_tasks import declare
+
+
+def main(name: str, key: str, threads: int) -> None:
+    urls, conf = stage()["urls"], stage()["conf"]
+    app = Celery("crowd", broker=urls["broker"], backend=urls["backend"])
+    app.conf.update({option: value for option, value in conf.items() if option != "include"})
+    declare(app)
+    task = app.tasks[name]
+    store = redis.Redis.from_url(urls["journal"])
+    barrier = threading.Barrier(threads)
+
+    def publish(turn: str) -> None:
+        barrier.wait()
+        try:
+            result = task.apply_async((key,), {"gate": turn})
+            told = {"id": result.id, "duplicate": getattr(result, "is_duplicate", False)}
+        except Exception as error:  # the test shows it
+            told = {"error": repr(error)}
+        store.rpush(f"published:{key}:{turn}", json.dumps(told))
+
+    with store.pubsub(ignore_subscribe_messages=True) as turns, ThreadPoolExecutor(threads) as pool:
+        turns.subscribe(f"turns:{key}")
+        for message in turns.listen():
+            turn = message["data"].decode()
+            if turn == "end":
+                return
+            list(pool.map(publish, [turn] * threads))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

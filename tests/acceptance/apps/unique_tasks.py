@@ -1,0 +1,180 @@
+"""
+Tasks of every mode that locks at publish, whose one body ends as its caller asks.
+
+`declare` gives them to an app: a worker's, and that of a publisher in the test's own process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery
+from celery.exceptions import Ignore, Reject
+
+from celery_redlock import RedlockTask
+from tests.acceptance.apps.seen import await_gate, note, times, visiting
+
+MODES = ("until_executing", "until_executed", "until_and_while_executing", "until_expired")
+# Short enough to wait it out; the others hold for 30 s, so that a release is told from an end.
+SHORT_TTL = 3.0
+# Longer than a task takes that is not held up, short enough to wait it out.
+WINDOW = 5.0
+RETRY_DELAY = 0.5
+
+
+def _hold(self: Any, key: str, run: int) -> str:
+    return "held"
+
+
+def _last(self: Any, key: str, run: int) -> str:
+    """Go on for much longer than the broker waits for an acknowledgement in these tests."""
+    time.sleep(10)
+    return "held"
+
+
+def _fail(self: Any, key: str, run: int) -> None:
+    raise ValueError("on purpose")
+
+
+def _ignore(self: Any, key: str, run: int) -> None:
+    raise Ignore
+
+
+def _reject(self: Any, key: str, run: int) -> None:
+    raise Reject("on purpose", requeue=False)
+
+
+def _put_back(self: Any, key: str, run: int) -> str:
+    if run == 1:
+        raise Reject("on purpose", requeue=True)
+    return "held"
+
+
+def _retry(self: Any, key: str, run: int) -> str:
+    if run == 1:
+        raise self.retry(countdown=RETRY_DELAY)
+    return "held"
+
+
+def _retry_at_once(self: Any, key: str, run: int) -> str:
+    if run == 1:
+        raise self.retry(countdown=0)
+    return "held"
+
+
+def _retry_quietly(self: Any, key: str, run: int) -> str:
+    if run == 1:
+        self.retry(countdown=RETRY_DELAY, throw=False)
+        return "not raised"
+    return "held"
+
+
+def _retry_in_vain(self: Any, key: str, run: int) -> None:
+    raise self.retry(exc=ValueError("on purpose"), countdown=RETRY_DELAY, max_retries=1)
+
+
+def _autoretry(self: Any, key: str, run: int) -> str:
+    if run == 1:
+        raise ConnectionError("on purpose")
+    return "held"
+
+
+def _autoretry_in_vain(self: Any, key: str, run: int) -> None:
+    raise ConnectionError("on purpose")
+
+
+def _replace_by_itself(self: Any, key: str, run: int) -> str:
+    if run == 1:
+        raise self.replace(self.si(key))
+    return "held"
+
+
+def _replace_by_another(self: Any, key: str, run: int) -> None:
+    raise self.replace(self.app.tasks["unique.plain"].si(key))
+
+
+ENDINGS: dict[str, Callable[[Any, str, int], Any]] = {
+    ending.__name__.removeprefix("_"): ending
+    for ending in (
+        _hold,
+        _last,
+        _fail,
+        _ignore,
+        _reject,
+        _put_back,
+        _retry,
+        _retry_at_once,
+        _retry_quietly,
+        _retry_in_vain,
+        _autoretry,
+        _autoretry_in_vain,
+        _replace_by_itself,
+        _replace_by_another,
+    )
+}
+
+
+def _act(self: Any, key: str, how: str = "hold", gate: str = "") -> Any:
+    """Wait for the gate "go", for this run's own, or for one that the caller names."""
+    run = times(key)
+    with visiting(self, key):
+        await_gate(key, f"run-{run}", *([gate] if gate else []))
+        return ENDINGS[how](self, key, run)
+
+
+def _tell(self: Any, key: str) -> None:
+    note(key, "called back")
+
+
+def _tally(self: Any, values: list[Any], key: str) -> list[Any]:
+    note(key, "tallied", values=values)
+    return values
+
+
+def _decide(task: Any, conflict: Any) -> str:
+    key = conflict.key.rpartition(":")[2]
+    note(key, "asked", error=type(conflict).__name__, holder=conflict.holder)
+    return "raise"
+
+
+class HeldUp(RedlockTask):
+    """A task with a gate after its lock was taken and before its body begins."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        note(args[0], "adopted")
+        await_gate(args[0], "body")
+        return self.run(*args, **kwargs)
+
+
+def declare(app: Celery) -> None:
+    """Give an app all these tasks."""
+    plain: dict[str, Any] = {
+        "bind": True,
+        "shared": False,
+        "autoretry_for": (ConnectionError,),
+        "default_retry_delay": RETRY_DELAY,
+        "max_retries": 1,
+    }
+    late = {"acks_late": True, "reject_on_worker_lost": True}
+    app.task(_tell, name="unique.tell", bind=True, shared=False)
+    app.task(_tally, name="unique.tally", bind=True, shared=False)
+    app.task(_act, name="unique.plain", **plain)
+    app.task(_act, name="unique.plain.late", **plain, **late)
+    for mode in MODES:
+        name = f"unique.{mode}"
+        options = {**plain, "base": RedlockTask, "lock_mode": mode, "lock_key": "{key}"}
+        if mode == "until_expired":
+            options["lock_window"] = WINDOW
+        short = {**options, "lock_ttl": SHORT_TTL}
+        app.task(_act, name=name, **options)
+        app.task(_act, name=f"{name}.short", **short)
+        app.task(_act, name=f"{name}.late", **short, **late)
+        app.task(_act, name=f"{name}.held_up", **{**short, "base": HeldUp})
+        app.task(_act, name=f"{name}.late.held_up", **{**short, "base": HeldUp}, **late)
+    options = {**plain, "base": RedlockTask, "lock_mode": "until_executed", "lock_key": "{key}"}
+    for policy, value in (("raise", "raise"), ("replace", "replace"), ("decide", _decide)):
+        app.task(_act, name=f"unique.{policy}", lock_on_conflict=value, **options)

@@ -1,0 +1,168 @@
+"""Workers and publishers that know the unique tasks, and the places where their locks stand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kombu import Connection
+from kombu.transport.redis import Channel
+
+from celery_redlock.testing import LocalCluster
+from tests.acceptance.conftest import WORKERS_OF_TEST
+from tests.acceptance.scene import Lock
+from tests.acceptance.unique.publisher import Publisher
+from tests.acceptance.worker import Worker
+
+MakePublisher = Callable[..., Publisher]
+StartImpatient = Callable[..., Worker]
+PublishTo = Callable[..., Publisher]
+
+# The broker delivers again what a worker has not acknowledged within two seconds. It does so to
+# every message in the same database, so these workers have one of their own.
+IMPATIENT = {
+    "broker_transport_options": {
+        "visibility_timeout": 2,
+        "unacked_restore_interval": 1,
+        "unacked_restore_throttle": 1,
+    }
+}
+
+
+@pytest.fixture(scope="session")
+def conf(conf: dict[str, Any]) -> dict[str, Any]:
+    """The settings of all workers here, with the modules that they load."""
+    return {
+        **conf,
+        "include": ["tests.acceptance.apps.plain", "tests.acceptance.apps.unique_stage"],
+    }
+
+
+@pytest.fixture(scope="session")
+def shared_workers() -> Iterator[dict[str, Worker]]:
+    """The workers of this folder: they load other tasks than those outside it."""
+    workers: dict[str, Worker] = {}
+    yield workers
+    for worker in workers.values():
+        worker.stop()
+
+
+@pytest.fixture
+def make_publisher(urls: dict[str, str], conf: dict[str, Any]) -> Iterator[MakePublisher]:
+    """Make a publisher for a worker's queue; settings given win over the shared ones."""
+    publishers: list[Publisher] = []
+
+    def make(queue: str, *, broker: str | None = None, **settings: Any) -> Publisher:
+        publisher = Publisher(
+            urls={**urls, "broker": broker or urls["broker"]},
+            conf={**conf, **settings},
+            queue=queue,
+        )
+        publishers.append(publisher)
+        return publisher
+
+    yield make
+    for publisher in publishers:
+        publisher.close()
+
+
+@pytest.fixture
+def publisher(worker: Worker, make_publisher: MakePublisher) -> Publisher:
+    return make_publisher(worker.name)
+
+
+@pytest.fixture
+def queued(key: str, cluster: LocalCluster) -> Iterator[Lock]:
+    """What a waiting message of `until_and_while_executing` holds while another one runs."""
+    place = Lock(key, list(cluster.urls))
+    place.key = f"redlock-meta:queued:redlock:{key}"
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def mode() -> str:
+    """The mode of tests that are not about modes."""
+    return "until_executed"
+
+
+@pytest.fixture
+def published(mode: str, lock: Lock, queued: Lock) -> Lock:
+    """The lock that a message of this mode carries."""
+    return queued if mode == "until_and_while_executing" else lock
+
+
+@pytest.fixture
+def keep_away(worker: Worker) -> Iterator[Callable[[], None]]:
+    """Messages stay in the queue until this is called, or else until the end of the test."""
+    control = worker.app.control
+    to = {"destination": [worker.nodename], "reply": True}
+
+    def come_back() -> None:
+        control.add_consumer(worker.name, **to)
+
+    control.cancel_consumer(worker.name, **to)
+    yield come_back
+    come_back()
+
+
+@pytest.fixture(scope="session")
+def impatient_urls(store: str, urls: dict[str, str]) -> Iterator[dict[str, str]]:
+    """A broker whose messages are delivered again, see `IMPATIENT`."""
+    broker = f"{store}/3"
+    stop = threading.Event()
+    sweeper = threading.Thread(target=deliver_again_until, args=(stop, broker))
+    sweeper.start()
+    yield {**urls, "broker": broker}
+    stop.set()
+    sweeper.join()
+
+
+def deliver_again_until(stop: threading.Event, broker: str) -> None:
+    """Do what a worker does with these settings, where kombu does not know them all yet."""
+    if hasattr(Channel, "unacked_restore_interval"):
+        return
+    options = IMPATIENT["broker_transport_options"]
+    with Connection(broker, transport_options=options) as connection:
+        while not stop.wait(1.0):
+            connection.default_channel.qos.restore_visible(num=100, interval=1)
+
+
+@pytest.fixture
+def start_impatient(
+    request: pytest.FixtureRequest,
+    impatient_urls: dict[str, str],
+    conf: dict[str, Any],
+    logs: Path,
+) -> Iterator[StartImpatient]:
+    """Start workers that read one queue of the impatient broker, and that the test may kill."""
+    workers: list[Worker] = []
+
+    def start(**settings: Any) -> Worker:
+        queue = {"task_default_queue": workers[0].name} if workers else {}
+        worker = Worker(
+            pool="prefork",
+            urls=impatient_urls,
+            conf={**conf, **IMPATIENT, **settings, **queue},
+            logs=logs,
+        )
+        workers.append(worker)
+        request.node.stash.setdefault(WORKERS_OF_TEST, []).append(worker)
+        return worker
+
+    yield start
+    for worker in workers:
+        worker.stop()
+
+
+@pytest.fixture
+def publish_to(make_publisher: MakePublisher, impatient_urls: dict[str, str]) -> PublishTo:
+    """Make a publisher for a worker whose broker is impatient."""
+
+    def make(worker: Worker, **settings: Any) -> Publisher:
+        return make_publisher(worker.name, broker=impatient_urls["broker"], **IMPATIENT, **settings)
+
+    return make
