@@ -65,7 +65,7 @@ class TokenFile:
             content = self.record.read_bytes()
         except FileNotFoundError:
             return 0
-        if (found := re.fullmatch(rb"([1-9][0-9]{0,15})\n", content)) and (
+        if (found := re.fullmatch(rb"([1-9][0-9]{0,15})\n?", content)) and (
             int(found[1]) <= MAX_TOKEN
         ):
             return int(found[1])
