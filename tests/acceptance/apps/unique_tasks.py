@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from celery import Celery
+from celery import Celery, chain, chord
 from celery.exceptions import Ignore, Reject
 
 from celery_redlock import RedlockTask
@@ -95,6 +95,15 @@ def _replace_by_another(self: Any, key: str, run: int) -> None:
     raise self.replace(self.app.tasks["unique.plain"].si(key))
 
 
+def _replace_by_a_chain(self: Any, key: str, run: int) -> None:
+    raise self.replace(chain(self.app.tasks["unique.plain"].si(key), self.si(key)))
+
+
+def _replace_by_a_chord(self: Any, key: str, run: int) -> None:
+    header = [self.si(key), self.app.tasks["unique.plain"].si(key)]
+    raise self.replace(chord(header, self.app.tasks["unique.tally"].s(key)))
+
+
 ENDINGS: dict[str, Callable[[Any, str, int], Any]] = {
     ending.__name__.removeprefix("_"): ending
     for ending in (
@@ -112,6 +121,8 @@ ENDINGS: dict[str, Callable[[Any, str, int], Any]] = {
         _autoretry_in_vain,
         _replace_by_itself,
         _replace_by_another,
+        _replace_by_a_chain,
+        _replace_by_a_chord,
     )
 }
 
@@ -131,6 +142,11 @@ def _tell(self: Any, key: str) -> None:
 def _tally(self: Any, values: list[Any], key: str) -> list[Any]:
     note(key, "tallied", values=values)
     return values
+
+
+def _follow(self: Any, value: Any, key: str) -> Any:
+    note(key, "followed", value=value)
+    return value
 
 
 def _decide(task: Any, conflict: Any) -> str:
@@ -162,6 +178,7 @@ def declare(app: Celery) -> None:
     late = {"acks_late": True, "reject_on_worker_lost": True}
     app.task(_tell, name="unique.tell", bind=True, shared=False)
     app.task(_tally, name="unique.tally", bind=True, shared=False)
+    app.task(_follow, name="unique.follow", bind=True, shared=False)
     app.task(_act, name="unique.plain", **plain)
     app.task(_act, name="unique.plain.late", **plain, **late)
     for mode in MODES:
