@@ -7,13 +7,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
+from celery_redlock.core.reservation import Reservation
 from celery_redlock.protocol import (
     AcquireRound,
     Failed,
+    Fate,
     Phase,
-    Quarantined,
-    Round,
+    ReserveRound,
     acquire,
     milliseconds,
     owner_value,
@@ -35,6 +35,8 @@ class Terms:
         drift_factor: part of the TTL that clocks may differ by.
         patience: seconds in which a node has to answer.
         quarantine_ms: how long a node sits out that fails the restart guard; 0: guard off.
+        previous: a reservation whose keys are taken over.
+        for_another: the keys are reserved for whoever takes them over, who gets the token.
     """
 
     keys: tuple[str, ...]
@@ -43,6 +45,8 @@ class Terms:
     drift_factor: float
     patience: float
     quarantine_ms: int
+    previous: Reservation | None = None
+    for_another: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +59,14 @@ class Attempt:
         round: the votes.
         channel: through which it was made.
         unsettled: nodes where it may yet set keys.
+        answered: nodes that have answered, where anybody wants to know; grows with late answers.
     """
 
     owner: str
     round: AcquireRound
     channel: Channel
     unsettled: frozenset[int]
+    answered: set[int] | None = None
 
     @property
     def phase(self) -> Phase:
@@ -88,25 +94,34 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
     An attempt that is not granted, or that an exception cuts short, is undone on all nodes: the
     release is queued behind the acquire on the same connections, also where no answer came.
     """
-    owner = owner_value(os.urandom(16), terms.label)
+    owner = ""
+    previous = terms.previous
+    answered: set[int] | None = None if previous is None and not terms.for_another else set()
     channel = transport.checkout()
     try:
         channel.prepare()
-        round_ = AcquireRound(
+        candidate = transport.wall_us()
+        owner = owner_value(os.urandom(16), candidate, terms.label)
+        round_ = (ReserveRound if terms.for_another else AcquireRound)(
             len(transport.names),
             sent_at=transport.now(),
             ttl=terms.ttl,
             drift_factor=terms.drift_factor,
         )
         command = acquire(
-            terms.keys, owner, milliseconds(terms.ttl), transport.wall_us(), terms.quarantine_ms
+            terms.keys,
+            owner,
+            milliseconds(terms.ttl),
+            candidate,
+            terms.quarantine_ms,
+            "" if previous is None else previous.owner,
         )
-        channel.exchange(((command, round_),), terms.patience)
+        channel.exchange(((command, round_),), terms.patience, answered=answered)
         if round_.phase is Phase.RAISING:
             second = raise_fence(terms.keys, owner, round_.token)
             channel.exchange(((second, round_),), terms.patience)
         if round_.phase is not Phase.GRANTED:
-            channel.post(release(terms.keys, owner, 0))
+            _undo(transport, channel, terms, owner, answered)
         unsettled = channel.unsettled()
     except BaseException:
         # A time limit or Ctrl-C in the middle leaves the channel in an unknown state.
@@ -116,54 +131,23 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
             transport.discard(channel)
         raise
     transport.checkin(channel)
-    return Attempt(owner, round_, channel, unsettled)
+    return Attempt(owner, round_, channel, unsettled, answered)
 
 
-def failure(attempt: Attempt, key: str, names: tuple[str, ...], waited: float) -> LockNotAcquired:
-    """Return the error that says why an attempt was not granted."""
-    round_ = attempt.round
-    after = f" within {waited:g} s" if waited else ""
-    if round_.phase in (Phase.CONTENDED, Phase.SPLIT):
-        holder = round_.holder()
-        split = round_.phase is Phase.SPLIT
-        if holder is None or split:
-            text = (
-                f"Lock {key!r} was not taken{after}: several contenders share the nodes and none "
-                "holds a quorum. Try again."
-            )
-        else:
-            text = (
-                f"Lock {key!r} is held by {holder.owner!r} for up to {holder.expires_in:.3g} s "
-                f"more unless renewed; not taken{after}. Wait longer, or try again later."
-            )
-        return LockContended(
-            text,
-            key,
-            holder.owner if holder else None,
-            holder.expires_in if holder else None,
-            split,
-        )
-    nodes = reasons(round_, names)
-    if round_.phase is Phase.LATE:
-        nodes.setdefault("this process", "took the answers only when the lease had all but ended")
-    listed = "; ".join(f"{name}: {why}" for name, why in nodes.items())
-    return QuorumUnavailable(
-        f"Lock {key!r} needs {round_.needed} of {len(names)} nodes; not taken{after}. {listed}.",
-        key,
-        nodes,
-    )
-
-
-def reasons(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
-    """Return why each node did not help, where it is the node's doing."""
-    found = {}
-    for name, vote in zip(names, round_.votes, strict=True):
-        # None: it had not answered yet when the others had decided, which is nobody's fault.
-        if isinstance(vote, Failed):
-            found[name] = vote.reason
-        elif isinstance(vote, Quarantined):
-            found[name] = (
-                f"sits out {vote.remaining:.3g} s more after a restart, a loss of data or a change "
-                "of role (brand-new nodes are armed by: celery-redlock init --nodes URL,...)"
-            )
-    return found
+def _undo(
+    transport: Transport, channel: Channel, terms: Terms, owner: str, answered: set[int] | None
+) -> None:
+    """Release on all nodes, and give back what was taken over."""
+    undoing = release(terms.keys, owner, 0)
+    previous = terms.previous
+    left = 0 if previous is None else previous.left_ms(transport.wall_us())
+    if previous is None or left <= 0:
+        channel.post(undoing)
+        return
+    # Only to nodes that are known to be done with the acquire. One that is stopped may run it when
+    # the message has long been dealt with, and what it then gave back would block the key.
+    channel.catch_up()
+    there = sorted(answered or ())
+    fates = dict.fromkeys(previous.keys, Fate(left, previous.owner))
+    channel.post(release(terms.keys, owner, 0, fates=fates), there)
+    channel.post(undoing, [node for node in range(len(transport.names)) if node not in there])

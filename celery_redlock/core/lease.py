@@ -6,18 +6,28 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from celery_redlock.core.attempt import Attempt, Terms, reasons
-from celery_redlock.core.releasing import release_leases
+from celery_redlock.core.attempt import Attempt, Terms
+from celery_redlock.core.failures import as_asked, reasons
+from celery_redlock.core.releasing import (
+    HAND_BACK_GRACE,
+    release_leases,
+    say_and_lengthen,
+    say_release,
+)
+from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.errors import LeaseLost, QuorumUnavailable
 from celery_redlock.protocol import (
     Command,
     ExtendRound,
+    Fate,
     Phase,
+    ReleaseRound,
     extend,
     heal,
     milliseconds,
@@ -140,7 +150,7 @@ class Lease:
             channel.prepare(self.expires_in)
             command, round_ = self.extension()
             channel.exchange([(command, round_)], min(self._terms.patience, self.expires_in))
-            self.settle_extension(round_, channel)
+            self.settle_extension(command, round_, channel)
         except BaseException:
             self._transport.discard(channel)
             raise
@@ -169,6 +179,59 @@ class Lease:
             _logger.exception("Release of lock %r failed; it ends with its TTL", self.key)
             return False
 
+    def finish(
+        self,
+        fates: Mapping[str, Fate],
+        reservation: Reservation | None = None,
+        *,
+        grace: float = HAND_BACK_GRACE,
+    ) -> bool:
+        """
+        Give the lock up as `release` does, but leave some keys behind. Never raises.
+
+        Args:
+            fates: what becomes of single keys, by their names on the nodes; the others are
+                released.
+            reservation: who gets those of its keys that the lease has, until it expires. A node
+                that sets them late, because it was stopped, keeps them for `grace` only.
+            grace: seconds.
+
+        Returns:
+            Whether the lease was still valid and a quorum of nodes still had it.
+        """
+        try:
+            held = self.begin_release()
+            if held is None:
+                return False
+            return self._finish(fates, reservation, grace) and held
+        except Exception:
+            _logger.exception("Release of lock %r failed; it ends with its TTL", self.key)
+            return False
+
+    def give_up(self, places: Sequence[str]) -> None:
+        """
+        Release some of the keys now; the lease goes on with the others.
+
+        Args:
+            places: names of keys on the nodes.
+        """
+        with self._lock:
+            given = tuple(key for key in self._terms.keys if key in places)
+            left = tuple(key for key in self._terms.keys if key not in places)
+            if self._pid != os.getpid() or self._state is _State.RELEASED or not given:
+                return
+            if not left:
+                raise ValueError("A lease that has no key is no lease; release it.")
+            self._terms = replace(self._terms, keys=left)
+            self.keys = tuple(as_asked(key, self._client.key_prefix) for key in left)
+            self.key = self.keys[0]
+        # One that was said for all keys would find some of them missing.
+        process_watchdog().wait_for_renewal(self, 2 * self._terms.patience)
+        command = release(given, self.owner, self.fencing_token)
+        round_ = ReleaseRound(len(self._transport.names))
+        channel = say_release(self._transport, [(command, round_)], self._terms.patience)
+        self._say_where_unsettled(command, channel)
+
     def keep(self, seconds: float) -> None:
         """Hold the lock for at least so long after it was acquired: release only shortens it."""
         self._keep_until = self._acquired_at + seconds
@@ -178,6 +241,20 @@ class Lease:
         if held is None:
             return False
         return release_leases(self._transport, (self,)) and held
+
+    def _finish(
+        self, fates: Mapping[str, Fate], reservation: Reservation | None, grace: float
+    ) -> bool:
+        command = self.release_command(fates, reservation, grace)
+        patience = self._terms.patience
+        if reservation is None:
+            round_ = ReleaseRound(len(self._transport.names))
+            channel = say_release(self._transport, [(command, round_)], patience)
+            had = round_.phase is Phase.GRANTED
+        else:
+            had, channel = say_and_lengthen(self._transport, command, reservation, patience)
+        self.settle_release(command, channel)
+        return had
 
     def begin_release(self) -> bool | None:
         """Stop renewing, and return whether it was valid; None if there is nothing to release."""
@@ -191,20 +268,32 @@ class Lease:
             self._state = _State.RELEASED
         return held
 
-    def release_command(self) -> Command:
+    def release_command(
+        self,
+        fates: Mapping[str, Fate] | None = None,
+        reservation: Reservation | None = None,
+        grace: float = HAND_BACK_GRACE,
+    ) -> Command:
         """Return what a release says."""
         keep = milliseconds(max(0.0, self._keep_until - self._transport.now()))
-        if keep:
+        if reservation is not None:
+            left = reservation.left_ms(self._transport.wall_us())
+            back = Fate(min(left, milliseconds(grace)), reservation.owner)
+            fates = {**(fates or {}), **dict.fromkeys(reservation.keys, back)}
+        if keep or (fates and any(fate.keep_ms and not fate.value for fate in fates.values())):
             # An extension that arrives after it would lengthen what is left of the hold.
             process_watchdog().wait_for_renewal(self, self._terms.patience)
-        return release(self._terms.keys, self.owner, self.fencing_token, keep)
+        return release(self._terms.keys, self.owner, self.fencing_token, keep, fates)
 
     def settle_release(self, command: Command, channel: Channel) -> None:
         """Say the release on other channels, too, where something of ours is still under way."""
+        self._say_where_unsettled(command, channel)
+        self._client.forget(self)
+
+    def _say_where_unsettled(self, command: Command, channel: Channel) -> None:
         for used, nodes in self._unsettled.items():
             if nodes and used is not channel:
                 self._transport.settle(used, command, sorted(nodes))
-        self._client.forget(self)
 
     def extension(self) -> tuple[Command, ExtendRound]:
         """Return what an extension says, and the round that counts its votes."""
@@ -218,9 +307,11 @@ class Lease:
         )
         return command, round_
 
-    def settle_extension(self, round_: ExtendRound, channel: Channel) -> None:
+    def settle_extension(self, command: Command, round_: ExtendRound, channel: Channel) -> None:
         """Take over what an extension achieved, and heal the nodes that lost our keys."""
-        if round_.phase is Phase.GONE:
+        # It may have been said before some of the keys were given up; those do not count.
+        outdated = len(command.keys) > 2 * len(self._terms.keys)
+        if round_.phase is Phase.GONE and not outdated:
             self.lose("a quorum of nodes no longer has it")
         if round_.phase is not Phase.GRANTED:
             return

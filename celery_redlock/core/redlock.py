@@ -6,19 +6,26 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Self
 
-from celery_redlock.core.attempt import Terms, attempt_once, failure
+from celery_redlock.core.attempt import Attempt, Terms, attempt_once
+from celery_redlock.core.checks import (
+    checked_drift_factor,
+    checked_names,
+    checked_prefix,
+    checked_seconds,
+)
+from celery_redlock.core.failures import failure
 from celery_redlock.core.lease import Lease
 from celery_redlock.core.releasing import release_leases
+from celery_redlock.core.reservation import Reservation
+from celery_redlock.core.reserving import Reserving
 from celery_redlock.core.waiting import RetryPolicy, checked_policy, try_until_granted
 from celery_redlock.core.watchdog import process_watchdog
-from celery_redlock.errors import ConfigurationError, LockKeyError
-from celery_redlock.protocol import milliseconds, validate_key
-from celery_redlock.protocol.naming import META_PREFIX
+from celery_redlock.errors import ConfigurationError, LockContended, LockKeyError
+from celery_redlock.protocol import Phase, validate_extra, validate_key
 from celery_redlock.transport import Transport, open_transport, parse_nodes
 
 _logger = logging.getLogger(__name__)
@@ -31,7 +38,7 @@ _MANY_LEASES = 1000
 MAX_HOLD = 24 * 3600.0
 
 
-class Redlock:
+class Redlock(Reserving):
     """
     A client for locks on N independent Redis or Valkey masters.
 
@@ -71,11 +78,11 @@ class Redlock:
         retry: RetryPolicy | None = None,
     ) -> None:
         addresses = parse_nodes(nodes)
-        self.max_ttl = _seconds("max_ttl", max_ttl)
+        self.max_ttl = checked_seconds("max_ttl", max_ttl)
         self.ttl = self.checked_ttl(ttl)
-        self.key_prefix = _prefix(key_prefix)
+        self.key_prefix = checked_prefix(key_prefix)
         self.drift_factor = checked_drift_factor(drift_factor)
-        self.node_timeout = _seconds("node_timeout", node_timeout)
+        self.node_timeout = checked_seconds("node_timeout", node_timeout)
         self.guard = len(addresses) > 1 if guard is None else guard
         self._policy = checked_policy(retry)
         self.transport: Transport = open_transport(
@@ -132,31 +139,96 @@ class Redlock:
             QuorumUnavailable: too few nodes answered.
             LockKeyError: the key cannot be used.
         """
-        names = _names(key)
-        terms = self._terms(names, self.ttl if ttl is None else self.checked_ttl(ttl), label)
+        return self.take(
+            checked_names(key),
+            ttl=ttl,
+            wait=wait,
+            retry=retry,
+            label=label,
+            at_least_for=at_least_for,
+        )
+
+    def take(
+        self,
+        names: Sequence[str],
+        extras: Sequence[str] = (),
+        *,
+        ttl: float | timedelta | None = None,
+        wait: float | timedelta = 0.0,
+        retry: RetryPolicy | None = None,
+        label: str = "",
+        at_least_for: float | timedelta = 0.0,
+        reservation: Reservation | None = None,
+        final: Callable[[LockContended], bool] | None = None,
+    ) -> Lease:
+        """
+        Take locks as `acquire` does, and reserved records with them; take a reservation over.
+
+        Args:
+            names: lock keys; may be empty if there are extras.
+            extras: names of reserved records on the nodes.
+            ttl: lease length in seconds.
+            wait: how long to try in seconds.
+            retry: how to wait between tries; the client's policy if not given.
+            label: put into the owner value, for people who look at a node.
+            at_least_for: seconds for which the lock stays taken even if it is released earlier.
+            reservation: keys that it has count as free. If the lock is not granted, it gets them
+                back, but for the nodes that gave no answer.
+            final: tells that no waiting will help against this error.
+
+        Raises:
+            LockContended: somebody else holds one of them: its `key`.
+            QuorumUnavailable: too few nodes answered.
+            LockKeyError: a key cannot be used.
+        """
+        terms = self._terms(
+            tuple(names),
+            self.ttl if ttl is None else self.checked_ttl(ttl),
+            label,
+            extras=extras,
+            previous=reservation,
+        )
         transport = self.transport
-        patience = _seconds("wait", wait) if wait else 0.0
-        hold = _seconds("at_least_for", at_least_for) if at_least_for else 0.0
+        patience = checked_seconds("wait", wait) if wait else 0.0
+        hold = checked_seconds("at_least_for", at_least_for) if at_least_for else 0.0
         attempt = attempt_once(transport, terms)
         if not attempt.granted:
-            attempt = try_until_granted(
-                attempt,
-                lambda: attempt_once(transport, terms),
-                wait=patience,
-                policy=self._policy if retry is None else checked_policy(retry),
-                now=transport.now,
-                sleep=transport.sleep,
-            )
-            if not attempt.granted:
-                shown = ", ".join(names)
-                raise failure(attempt, shown, transport.names, patience)
-        lease = Lease(self, names, terms, attempt)
+            attempt = self._try_again(attempt, terms, patience, retry, final)
+        lease = Lease(self, tuple(names) or tuple(extras), terms, attempt)
         if hold:
             lease.keep(hold)
         self._leases.add(lease)
         if len(self._leases) > self._look_through_at:
             self._forget_ended()
         return lease
+
+    def _try_again(
+        self,
+        attempt: Attempt,
+        terms: Terms,
+        patience: float,
+        retry: RetryPolicy | None,
+        final: Callable[[LockContended], bool] | None,
+    ) -> Attempt:
+        def hopeless(made: Attempt) -> bool:
+            if final is None or made.phase is not Phase.CONTENDED:
+                return False
+            error = failure(made, terms, self.key_prefix, self.node_names, patience)
+            return isinstance(error, LockContended) and final(error)
+
+        transport = self.transport
+        attempt = try_until_granted(
+            attempt,
+            lambda: attempt_once(transport, terms),
+            wait=patience,
+            policy=self._policy if retry is None else checked_policy(retry),
+            now=transport.now,
+            sleep=transport.sleep,
+            final=hopeless,
+        )
+        if not attempt.granted:
+            raise failure(attempt, terms, self.key_prefix, self.node_names, patience)
+        return attempt
 
     @contextlib.contextmanager
     def lock(
@@ -239,7 +311,7 @@ class Redlock:
 
     def checked_ttl(self, ttl: float | timedelta) -> float:
         """Return a lease length in seconds, or raise `ConfigurationError`."""
-        seconds = _seconds("ttl", ttl)
+        seconds = checked_seconds("ttl", ttl)
         if SHORTEST_TTL <= seconds <= self.max_ttl:
             return seconds
         raise ConfigurationError(
@@ -248,7 +320,15 @@ class Redlock:
             "renewed (lock, watch) may be short however long the work takes."
         )
 
-    def _terms(self, names: tuple[str, ...], ttl: float, label: str) -> Terms:
+    def _terms(
+        self,
+        names: tuple[str, ...],
+        ttl: float,
+        label: str,
+        *,
+        extras: Sequence[str] = (),
+        previous: Reservation | None = None,
+    ) -> Terms:
         prefix = self.key_prefix
         try:
             if len(names) == 1:
@@ -260,53 +340,8 @@ class Redlock:
             raise LockKeyError(
                 f"A lock key is a str, not {type(wrong).__name__}: {wrong!r}."
             ) from None
-        if not names or not all(names):
+        if not all(names) or not (names or extras):
             raise LockKeyError("A lock key cannot be empty. Name one key or several.")
-        return Terms(
-            keys=keys,
-            ttl=ttl,
-            label=label,
-            drift_factor=self.drift_factor,
-            patience=min(self.node_timeout, ttl / 3),
-            quarantine_ms=milliseconds(self.max_ttl) if self.guard else 0,
-        )
-
-
-def _names(key: str | Sequence[str]) -> tuple[str, ...]:
-    if isinstance(key, str):
-        return (key,)
-    if isinstance(key, bytes) or not isinstance(key, Iterable):
-        raise LockKeyError(f"A lock key is a str or several, not {type(key).__name__}: {key!r}.")
-    return tuple(key)
-
-
-def _seconds(name: str, value: float | timedelta) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise ConfigurationError(
-            f"{name} is a number of seconds or a timedelta, not {type(value).__name__}."
-        )
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise ConfigurationError(f"{name}={seconds:g} is not a positive number of seconds.")
-    return float(seconds)
-
-
-def _prefix(value: str) -> str:
-    if not isinstance(value, str):
-        raise ConfigurationError(f"key_prefix is a str, not {type(value).__name__}.")
-    if value.startswith(META_PREFIX):
-        raise ConfigurationError(
-            f"key_prefix={value!r} falls under {META_PREFIX!r}, which is reserved for the lock's "
-            "own records."
-        )
-    return value
-
-
-def checked_drift_factor(value: float, name: str = "drift_factor") -> float:
-    """Return a drift factor, or raise `ConfigurationError` under the name it was given by."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 0.5:
-        raise ConfigurationError(
-            f"{name}={value!r} is not a number from 0 to below 0.5. The default is 0.01; "
-            "0.1 suits hosts whose clocks are slewed fast."
-        )
-    return float(value)
+        if extras:
+            keys += tuple(dict.fromkeys(map(validate_extra, extras)))
+        return self._terms_for(keys, ttl, label, previous)

@@ -25,3 +25,7 @@ class Reservation:
     keys: tuple[str, ...]
     owner: str
     expires_at: float
+
+    def left_ms(self, wall_us: int) -> int:
+        """Return how long it has left at an instant of the wall clock, in milliseconds."""
+        return max(0, round(self.expires_at * 1000 - wall_us / 1000))

@@ -50,6 +50,8 @@ def try_until_granted(
     policy: RetryPolicy,
     now: Callable[[], float],
     sleep: Callable[[float], None],
+    undecided: float = UNDECIDED_BUDGET,
+    final: Callable[[Attempt], bool] | None = None,
 ) -> Attempt:
     """
     Try again after a first attempt that was not granted; return the last attempt.
@@ -61,13 +63,15 @@ def try_until_granted(
         policy: a tenacity wait, or a whole `Retrying` whose own stop then counts as well.
         now: reads the clock.
         sleep: lets time pass.
+        undecided: least patience while attempts end undecided.
+        final: tells that an attempt shows that no waiting will help.
     """
     begun = now()
     made: list[Attempt] = [first]
 
     def left(state: RetryCallState) -> float:
         last = state.outcome.result() if state.outcome is not None else first
-        budget = max(wait, UNDECIDED_BUDGET) if last.undecided else wait
+        budget = max(wait, undecided) if last.undecided else wait
         return begun + budget - now()
 
     class _Exhausted(stop_base):
@@ -84,7 +88,9 @@ def try_until_granted(
     retrying = base.copy(
         stop=stop_any(stop, base.stop),  # type: ignore[arg-type]
         wait=pause,
-        retry=retry_if_result(lambda made_now: not made_now.granted),
+        retry=retry_if_result(
+            lambda made_now: not (made_now.granted or (final is not None and final(made_now)))
+        ),
         retry_error_callback=lambda state: state.outcome.result() if state.outcome else first,
         sleep=sleep,
     )

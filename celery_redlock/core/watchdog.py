@@ -270,8 +270,8 @@ class Watchdog:
             left = max(0.001, self._next_loss() - transport.now())
             patience = min(watch.lease.patience for watch in watches)
             channel.exchange(batch, min(patience, left), linger=min(patience, left))
-            for watch, (_, round_) in zip(watches, batch, strict=True):
-                watch.lease.settle_extension(round_, channel)
+            for watch, (command, round_) in zip(watches, batch, strict=True):
+                watch.lease.settle_extension(command, round_, channel)
                 self._reschedule(watch, granted=round_.phase is Phase.GRANTED)
         except BaseException:
             for watch in watches:

@@ -8,15 +8,32 @@ code that ships.
 
 from celery_redlock.protocol.commands import (
     Command,
+    Fate,
     Kind,
     acquire,
     extend,
     heal,
+    look,
     raise_fence,
     release,
 )
-from celery_redlock.protocol.naming import fence_key, owner_value, validate_key
-from celery_redlock.protocol.rounds import AcquireRound, ExtendRound, Phase, ReleaseRound, Round
+from celery_redlock.protocol.looking import LookRound
+from celery_redlock.protocol.naming import (
+    fence_key,
+    owner_candidate,
+    owner_value,
+    validate_extra,
+    validate_key,
+    validate_place,
+)
+from celery_redlock.protocol.rounds import (
+    AcquireRound,
+    ExtendRound,
+    Phase,
+    ReleaseRound,
+    ReserveRound,
+    Round,
+)
 from celery_redlock.protocol.timing import MAX_TOKEN, drift, milliseconds, quorum
 from celery_redlock.protocol.votes import (
     Acknowledged,
@@ -26,6 +43,8 @@ from celery_redlock.protocol.votes import (
     Holder,
     NotHeld,
     Quarantined,
+    Record,
+    Seen,
     Vote,
 )
 
@@ -36,25 +55,34 @@ __all__ = [
     "Command",
     "ExtendRound",
     "Failed",
+    "Fate",
     "Granted",
     "Held",
     "Holder",
     "Kind",
+    "LookRound",
     "NotHeld",
     "Phase",
     "Quarantined",
+    "Record",
     "ReleaseRound",
+    "ReserveRound",
     "Round",
+    "Seen",
     "Vote",
     "acquire",
     "drift",
     "extend",
     "fence_key",
     "heal",
+    "look",
     "milliseconds",
+    "owner_candidate",
     "owner_value",
     "quorum",
     "raise_fence",
     "release",
+    "validate_extra",
     "validate_key",
+    "validate_place",
 ]

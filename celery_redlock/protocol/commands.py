@@ -1,5 +1,5 @@
 """
-The five things that are said to a node, and how its answers read.
+The six things that are said to a node, and how its answers read.
 
 Each command is one Lua script (`lua/<kind>.lua`), so a node does all of it or nothing. KEYS are the
 lock keys followed by their fence counters; `acquire` has the guard record as a last one. ARGV are
@@ -8,7 +8,7 @@ the attempt's nonce (added by the transport, echoed by the node) and `args`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -24,6 +24,8 @@ from celery_redlock.protocol.votes import (
     Held,
     Holder,
     Quarantined,
+    Record,
+    Seen,
     Vote,
 )
 
@@ -36,6 +38,7 @@ class Kind(StrEnum):
     EXTEND = "extend"
     HEAL = "heal"
     RELEASE = "release"
+    LOOK = "look"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,25 @@ class Command:
     args: tuple[str | int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """
+    What becomes of a key that is ours when it is released: by default it is deleted.
+
+    Attributes:
+        keep_ms: where positive, the key ends after this time instead of now.
+        value: where not empty, the value that it has until then, so that it is no longer ours.
+    """
+
+    keep_ms: int = 0
+    value: str = ""
+
+
+DELETE = Fate()
+
+_MISSING_PTTL = -2
+
+
 def _with_fences(keys: tuple[str, ...]) -> tuple[str, ...]:
     if len(keys) == 1:
         return (keys[0], fence_key(keys[0]))
@@ -54,7 +76,12 @@ def _with_fences(keys: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def acquire(
-    keys: tuple[str, ...], owner: str, ttl_ms: int, candidate: int, quarantine_ms: int
+    keys: tuple[str, ...],
+    owner: str,
+    ttl_ms: int,
+    candidate: int,
+    quarantine_ms: int,
+    previous: str = "",
 ) -> Command:
     """
     Take all keys or none.
@@ -65,9 +92,13 @@ def acquire(
         ttl_ms: lease length.
         candidate: microseconds of wall time, the least fencing token that the client would like.
         quarantine_ms: how long a node that fails the restart guard sits out; 0 turns the guard off.
+        previous: whoever has this owner value gives way: its keys are taken over.
     """
+    args = (owner, ttl_ms, candidate, quarantine_ms)
     return Command(
-        Kind.ACQUIRE, (*_with_fences(keys), GUARD_KEY), (owner, ttl_ms, candidate, quarantine_ms)
+        Kind.ACQUIRE,
+        (*_with_fences(keys), GUARD_KEY),
+        (*args, previous) if previous else args,
     )
 
 
@@ -86,17 +117,35 @@ def heal(keys: tuple[str, ...], owner: str, ttl_ms: int, token: int) -> Command:
     return Command(Kind.HEAL, _with_fences(keys), (owner, ttl_ms, token))
 
 
-def release(keys: tuple[str, ...], owner: str, token: int, keep_ms: int = 0) -> Command:
+def release(
+    keys: tuple[str, ...],
+    owner: str,
+    token: int,
+    keep_ms: int = 0,
+    fates: Mapping[str, Fate] | None = None,
+) -> Command:
     """
-    Delete what is ours, then raise the counters.
+    Delete what is ours, or give it another fate; then raise the counters.
 
     Args:
         keys: lock keys.
         owner: the attempt's owner value.
         token: the lease's fencing token; 0 when the attempt never got one.
         keep_ms: where positive, let our keys end after this time instead of now.
+        fates: what becomes of single keys instead.
     """
-    return Command(Kind.RELEASE, _with_fences(keys), (owner, token, keep_ms))
+    args: tuple[str | int, ...] = (owner, token, keep_ms)
+    if fates:
+        other = Fate(keep_ms)
+        for key in keys:
+            fate = fates.get(key, other)
+            args += (fate.keep_ms, fate.value)
+    return Command(Kind.RELEASE, _with_fences(keys), args)
+
+
+def look(keys: tuple[str, ...]) -> Command:
+    """Tell who has the keys, and change nothing."""
+    return Command(Kind.LOOK, _with_fences(keys), ())
 
 
 def granted(counters: Sequence[int]) -> Vote:
@@ -134,6 +183,19 @@ def read_reply(fields: Sequence[Any]) -> Vote:
             )
         if code == b"Q":
             return Quarantined(int(fields[1]) / 1000)
+        if code == b"S":
+            triples = zip(fields[1::3], fields[2::3], fields[3::3], strict=True)
+            return Seen(tuple(_record(*triple) for triple in triples))
     except (TypeError, ValueError, OverflowError, IndexError, AttributeError):
         pass
     return Failed(f"answered something that is not a vote: {str(fields)[:80]}")
+
+
+def _record(owner: bytes, pttl: int, counter: bytes) -> Record:
+    # Redis tells a missing key by its lifetime; an empty value may be somebody's.
+    missing = int(pttl) == _MISSING_PTTL
+    return Record(
+        None if missing else owner.decode(errors="replace"),
+        0.0 if missing else int(pttl) / 1000,
+        int(counter),
+    )

@@ -10,12 +10,13 @@ from celery_redlock.errors import LockKeyError
 
 META_PREFIX = "redlock-meta:"
 GUARD_KEY = META_PREFIX + "guard"
+FENCE_PREFIX = META_PREFIX + "fence:"
 
 #: A fixed number of counters bounds the memory on a node without an expiry horizon. Sharing one is
 #: safe: fencing needs counters that never go back, not one for each key.
 FENCE_BUCKETS = 4096
 
-_FENCE_KEYS = tuple(f"{META_PREFIX}fence:{n}" for n in range(FENCE_BUCKETS))
+_FENCE_KEYS = tuple(f"{FENCE_PREFIX}{n}" for n in range(FENCE_BUCKETS))
 
 #: Enough that owner values of any two attempts differ.
 OWNER_ENTROPY_BYTES = 16
@@ -26,14 +27,25 @@ def fence_key(key: str) -> str:
     return _FENCE_KEYS[zlib.crc32(key.encode()) & (FENCE_BUCKETS - 1)]
 
 
-def owner_value(entropy: bytes, label: str = "") -> str:
+def owner_value(entropy: bytes, wall_us: int, label: str = "") -> str:
     """
-    Return the value that marks one attempt's keys.
+    Return the value that marks one attempt's keys: "<hex> <wall µs> <label>".
 
-    `entropy` must be fresh random bytes for each attempt: with a reused value a late release of an
-    earlier attempt would delete a later attempt's key. The label is for people who look.
+    Args:
+        entropy: fresh random bytes for each attempt: with a reused value a late release of an
+            earlier attempt would delete a later attempt's key.
+        wall_us: when the attempt was made; the candidate that it gave to the counters.
+        label: for whoever looks.
     """
-    return f"{entropy.hex()} {label}" if label else entropy.hex()
+    return f"{entropy.hex()} {wall_us} {label}" if label else f"{entropy.hex()} {wall_us}"
+
+
+def owner_candidate(owner: str) -> int | None:
+    """Return the candidate in an owner value of ours, or None where it is somebody else's."""
+    parts = owner.split(" ", 2)
+    if len(parts) < 2 or len(parts[0]) != 2 * OWNER_ENTROPY_BYTES or not parts[1].isdecimal():
+        return None
+    return int(parts[1])
 
 
 def validate_key(key: str) -> str:
@@ -47,6 +59,27 @@ def validate_key(key: str) -> str:
             f"Lock key {key!r} falls under {META_PREFIX!r}, which is reserved for the lock's own "
             "records. Choose another key or key prefix."
         )
+    return _writable(key)
+
+
+def validate_place(place: str) -> str:
+    """Return the name of a key on the nodes, or raise `LockKeyError` where it can hold no lock."""
+    if not isinstance(place, str) or not place.startswith(META_PREFIX):
+        return validate_key(place)
+    if place == GUARD_KEY or place.startswith(FENCE_PREFIX):
+        raise LockKeyError(f"{place!r} is one of the lock's own records and cannot hold a lock.")
+    return _writable(place)
+
+
+def validate_extra(place: str) -> str:
+    """Return the name of a reserved record that holds a lock, or raise `LockKeyError`."""
+    validate_place(place)
+    if not place.startswith(META_PREFIX):
+        raise LockKeyError(f"{place!r} is a lock key and no reserved record; name it as a key.")
+    return place
+
+
+def _writable(key: str) -> str:
     try:
         key.encode()
     except UnicodeEncodeError as exc:

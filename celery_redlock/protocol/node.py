@@ -19,6 +19,8 @@ from celery_redlock.protocol.votes import (
     Held,
     Holder,
     Quarantined,
+    Record,
+    Seen,
     Vote,
 )
 
@@ -84,6 +86,8 @@ class NodeState:
         count = len(command.keys) // 2
         keys, fences = command.keys[:count], command.keys[count:]
         owners = [self.owner(key, now_us) for key in keys]
+        if kind is Kind.LOOK:
+            return self._look(keys, owners, fences, now_us)
         if kind is Kind.RAISE:
             return self._raise(command, owners, fences)
         if kind is Kind.EXTEND:
@@ -93,7 +97,7 @@ class NodeState:
         return self._release(command, keys, owners, fences, now_us)
 
     def _acquire(self, command: Command, now_us: int) -> Vote:
-        owner, ttl, candidate, quarantine = command.args
+        owner, ttl, candidate, quarantine, *more = command.args
         count = len(command.keys) // 2
         keys, fences = command.keys[:count], command.keys[count:-1]
         if int(quarantine) > 0:
@@ -104,7 +108,7 @@ class NodeState:
         held = []
         for index, key in enumerate(keys):
             holder = self.owner(key, now_us)
-            if holder is not None:
+            if holder is not None and holder not in more:
                 left = (self.keys[key].expires_at - now_us // 1000) / 1000
                 held.append(Holder(index, holder, left))
         if held:
@@ -174,16 +178,37 @@ class NodeState:
         fences: tuple[str, ...],
         now_us: int,
     ) -> Vote:
-        owner, token, keep = command.args
-        for key, held_by in zip(keys, owners, strict=True):
+        owner, token, keep, *fates = command.args
+        for index, (key, held_by) in enumerate(zip(keys, owners, strict=True)):
             if held_by == owner:
+                value: str | int = ""
+                if fates:
+                    keep, value = fates[2 * index : 2 * index + 2]
                 if int(keep) > 0:
-                    self.keys[key].expires_at = now_us // 1000 + int(keep)
+                    self.keys[key] = StoredKey(str(value or owner), now_us // 1000 + int(keep))
                 else:
                     del self.keys[key]
         if int(token) > 0:
             self._raise_counters(fences, int(token))
         return ACKNOWLEDGED if all(held_by == owner for held_by in owners) else FOREIGN
+
+    def _look(
+        self,
+        keys: tuple[str, ...],
+        owners: list[str | None],
+        fences: tuple[str, ...],
+        now_us: int,
+    ) -> Vote:
+        return Seen(
+            tuple(
+                Record(
+                    owner,
+                    0.0 if owner is None else (self.keys[key].expires_at - now_us // 1000) / 1000,
+                    self.fences.get(fence, 0),
+                )
+                for key, owner, fence in zip(keys, owners, fences, strict=True)
+            )
+        )
 
     def _raise_counters(self, fences: tuple[str, ...], token: int) -> None:
         for fence in fences:

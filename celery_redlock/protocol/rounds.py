@@ -13,6 +13,7 @@ the largest counter to a quorum, on the condition that the keys are still ours.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from enum import Enum, auto
 
 from celery_redlock.protocol.timing import drift, quorum
@@ -189,18 +190,41 @@ class AcquireRound(Round):
         )
         return max(seen.values(), default=0)
 
-    def holder(self) -> Holder | None:
-        """Return the foreign owner seen most often, with the longest time that a node told."""
+    def holder(self, favoured: Collection[int] = ()) -> Holder | None:
+        """
+        Return the foreign owner seen most often, with the longest time that a node told.
+
+        Args:
+            favoured: positions of keys whose holder is told first if it was seen on a quorum.
+        """
         seen: dict[tuple[int, str], list[Holder]] = {}
         for vote in self.votes:
             if type(vote) is Held:
                 for holder in vote.holders:
                     seen.setdefault((holder.key, holder.owner), []).append(holder)
+        for (key, _), told in seen.items():
+            if key in favoured and len(told) >= self.needed:
+                return max(told, key=lambda holder: holder.expires_in)
         if not seen:
             return None
         most = max(len(told) for told in seen.values())
         often = [holder for told in seen.values() if len(told) == most for holder in told]
         return max(often, key=lambda holder: holder.expires_in)
+
+
+class ReserveRound(AcquireRound):
+    """
+    One attempt to take keys for somebody who will take them over, and who gets a token then.
+
+    Guarantee and limit as for `AcquireRound`, but `token` means nothing.
+    """
+
+    __slots__ = ()
+
+    def _first_quorum(self, now: float) -> Phase:
+        if self._granted < self.needed:
+            return self._without_quorum()
+        return self._enter(Phase.GRANTED if now < self.trusted_until else Phase.LATE)
 
 
 class ExtendRound(Round):

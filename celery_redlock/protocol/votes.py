@@ -74,6 +74,29 @@ class NotHeld:
 
 
 @dataclass(frozen=True, slots=True)
+class Record:
+    """
+    One key as a node has it.
+
+    Attributes:
+        owner: the value stored there, None where there is none.
+        expires_in: seconds until the node drops it; negative where it never will.
+        counter: its fence counter.
+    """
+
+    owner: str | None
+    expires_in: float
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The node was only asked what it has; one record for each key."""
+
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """
     The node gave no usable answer; the command may or may not have run there.
@@ -87,7 +110,7 @@ class Failed:
     tried: bool = True
 
 
-Vote = Granted | Held | Quarantined | Acknowledged | NotHeld | Failed
+Vote = Granted | Held | Quarantined | Acknowledged | NotHeld | Seen | Failed
 
 ACKNOWLEDGED = Acknowledged()
 MISSING = NotHeld(missing=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import hiredis
@@ -32,7 +32,8 @@ class RedisChannel:
 
     def __init__(self, transport: RedisTransport, *, native: bool) -> None:
         self.native = native
-        self.afterwards: list[tuple[Command, Sequence[int]]] = []
+        self.afterwards: list[Callable[[RedisChannel], None]] = []
+        self.closed = False
         self._transport = transport
         self._health = transport.health
         self._patience = transport.node_timeout
@@ -60,7 +61,12 @@ class RedisChannel:
         self._used_at = clock()
 
     def exchange(
-        self, batch: Sequence[tuple[Command, Round]], timeout: float, *, linger: float = 0.0
+        self,
+        batch: Sequence[tuple[Command, Round]],
+        timeout: float,
+        *,
+        linger: float = 0.0,
+        answered: set[int] | None = None,
     ) -> None:
         """Say a batch to every node and feed the answers into its rounds."""
         self._number += 1
@@ -70,7 +76,7 @@ class RedisChannel:
         for command, round_ in batch:
             nonce = b"%x" % next(_nonces)
             data += _pack(command, nonce)
-            entries.append(Pending(nonce, command, round_, self._number, now))
+            entries.append(Pending(nonce, command, round_, self._number, now, answered))
         self._open = {round_: round_.phase for _, round_ in batch}
         self._owing = {}
         self._say(data, entries, now)
@@ -108,6 +114,12 @@ class RedisChannel:
             for index, link in enumerate(self._links)
             if link is not None and any(entry.command.kind in SETTING for entry in link.pending)
         )
+
+    def catch_up(self) -> None:
+        """Take the answers that have come, without waiting for any."""
+        for index, link in enumerate(self._links):
+            if link is not None and link.pending:
+                self._take_what_came(index, link)
 
     def close(self) -> None:
         """Close the connections."""
@@ -186,18 +198,23 @@ class RedisChannel:
 
     def _catch_up(self, index: int, link: Link, now: float) -> Link | None:
         """Read what an overdue node has said meanwhile; if that is not all, it has failed."""
-        health = self._health[index]
+        if not self._take_what_came(index, link):
+            return None
+        if link.overdue(now, self._patience):
+            self._health[index].failed(_no_answer(self._patience), now)
+            self._connections.complete = False
+        return link
+
+    def _take_what_came(self, index: int, link: Link) -> bool:
+        """Count what a node has said; return whether the connection is still good."""
         try:
             for pending, reply in link.receive():
                 self._count(index, link, pending, reply)
-                health.works()
+                self._health[index].works()
         except LinkBrokenError as exc:
             self._connections.drop(index, str(exc))
-            return None
-        if link.overdue(now, self._patience):
-            health.failed(_no_answer(self._patience), now)
-            self._connections.complete = False
-        return link
+            return False
+        return True
 
     def _take_answers(self, left: float) -> None:
         """Wait for any node, at most so long, and count what has come."""
@@ -217,13 +234,15 @@ class RedisChannel:
         current = pending.exchange == self._number and index in self._owing
         if isinstance(reply, Exception):
             text = str(reply)
-            if text.startswith("NOSCRIPT") and (current or pending.command.kind is Kind.RELEASE):
+            if text.startswith("NOSCRIPT") and (current or _late_is_good(pending)):
                 # It has not run. What is still of use is said again, with the whole script.
                 data = _pack(pending.command, pending.nonce, in_full=True)
                 self._send(index, link, data, [pending])
                 return
             vote: Any = Failed(text) if current else None
         else:
+            if pending.answered is not None:
+                pending.answered.add(index)
             vote = read_reply(reply) if current else None
         if vote is None or pending.round is None:
             return
@@ -260,6 +279,12 @@ def _pack(command: Command, nonce: bytes, *, in_full: bool = False) -> bytes:
     words: Any = (*head, len(command.keys), *command.keys, nonce, *command.args)
     packed: bytes = hiredis.pack_command(words)
     return packed
+
+
+def _late_is_good(pending: Pending) -> bool:
+    """Tell whether a command is of use whenever it runs: it sets nothing that was not there."""
+    kind = pending.command.kind
+    return kind is Kind.RELEASE or (kind is Kind.EXTEND and pending.round is None)
 
 
 def _no_answer(seconds: float) -> str:

@@ -23,15 +23,24 @@ class Channel(Protocol):
         """
 
     def exchange(
-        self, batch: Sequence[tuple[Command, Round]], timeout: float, *, linger: float = 0.0
+        self,
+        batch: Sequence[tuple[Command, Round]],
+        timeout: float,
+        *,
+        linger: float = 0.0,
+        answered: set[int] | None = None,
     ) -> None:
         """
         Say each command to every node and feed the answers into its round.
 
         Returns as soon as every round has left the phase that it was in, at the latest after
         `timeout` seconds; nodes that gave no answer by then have voted `Failed`. With `linger`,
-        waits so much longer for the nodes whose vote was not needed.
+        waits so much longer for the nodes whose vote was not needed. To `answered` every node is
+        added whose answer has come, also later than it counts: what was said has run there.
         """
+
+    def catch_up(self) -> None:
+        """Take the answers that have come, without waiting for any."""
 
     def post(self, command: Command, nodes: Sequence[int] | None = None) -> None:
         """
@@ -77,6 +86,13 @@ class Transport(Protocol):
 
     def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Say a command to nodes behind what was said on `channel`, whoever uses it now."""
+
+    def follow(self, channel: Channel, command: Command, answered: set[int]) -> None:
+        """
+        Say a command behind what was said on `channel`, but only to the nodes in `answered`.
+
+        Late answers on the channel are read before, so that they count.
+        """
 
     def close(self) -> None:
         """Close all connections. Idempotent."""

@@ -40,6 +40,7 @@ class Pending:
         round: where the answer counts, while `exchange` is the one under way.
         exchange: number of the exchange that said it; 0 when nobody waits.
         sent_at: when.
+        answered: where nodes are noted that have answered, if anybody wants to know.
     """
 
     nonce: bytes
@@ -47,6 +48,7 @@ class Pending:
     round: Round | None
     exchange: int
     sent_at: float
+    answered: set[int] | None = None
 
 
 class Link:

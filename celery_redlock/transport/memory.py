@@ -196,12 +196,19 @@ class MemoryTransport:
     def discard(self, channel: Channel) -> None:
         """Do nothing."""
 
+    def catch_up(self) -> None:
+        """Do nothing: no answer is late."""
+
     def unsettled(self) -> frozenset[int]:
         """Return no node, as `settle` says."""
         return frozenset()
 
     def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Do nothing: a node runs what is said to it in order, on whatever channel."""
+
+    def follow(self, channel: Channel, command: Command, answered: set[int]) -> None:
+        """Say a command to the nodes that have answered."""
+        self.post(command, sorted(answered))
 
     def close(self) -> None:
         """Do nothing."""
@@ -215,6 +222,7 @@ class MemoryTransport:
         timeout: float,
         *,
         linger: float = 0.0,
+        answered: set[int] | None = None,
     ) -> None:
         """Say each command to every node and feed the answers into its round."""
         undecided: list[tuple[Round, int]] = []
@@ -223,6 +231,8 @@ class MemoryTransport:
             silent = []
             for index, node in enumerate(self.nodes):
                 vote = node.say(command)
+                if answered is not None and vote is not None and not isinstance(vote, Failed):
+                    answered.add(index)
                 if vote is None:
                     silent.append(index)
                 elif round_.phase is not Phase.RAISING or before is Phase.RAISING:

@@ -8,7 +8,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from celery_redlock.protocol import Command, quorum
 from celery_redlock.transport import clock
@@ -88,33 +88,64 @@ class RedisTransport:
         idle = self._idle_native if channel.native else self._idle
         with self._lock:
             afterwards, channel.afterwards = channel.afterwards, []
-            for command, nodes in afterwards:
-                channel.post(command, nodes)
+            for say in afterwards:
+                say(channel)
             if not self._closed and len(idle) < _MOST_IDLE:
                 idle.append(channel)
                 return
+            channel.closed = True
         channel.close()
 
     def discard(self, channel: Channel) -> None:
         """Give back a channel whose state is not known; it is closed."""
         assert isinstance(channel, RedisChannel)
+        with self._lock:
+            channel.closed = True
+            afterwards, channel.afterwards = channel.afterwards, []
         channel.close()
+        for say in afterwards:
+            self._say_elsewhere(say, native=channel.native)
 
     def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Say a command to nodes behind what was said on `channel`, whoever uses it now."""
+        self._say_behind(channel, lambda used: used.post(command, nodes))
+
+    def follow(self, channel: Channel, command: Command, answered: set[int]) -> None:
+        """Say a command behind what was said on `channel`, to nodes that have answered by then."""
+
+        def say(used: RedisChannel) -> None:
+            used.catch_up()
+            used.post(command, sorted(answered))
+
+        self._say_behind(channel, say)
+
+    def _say_behind(self, channel: Channel, say: Callable[[RedisChannel], None]) -> None:
         assert isinstance(channel, RedisChannel)
         idle = self._idle_native if channel.native else self._idle
         with self._lock:
-            try:
-                # Borrowed meanwhile, because checking out does not take the lock.
-                idle.remove(channel)
-            except ValueError:
-                channel.afterwards.append((command, nodes))
+            if not channel.closed:
+                try:
+                    # Borrowed meanwhile, because checking out does not take the lock.
+                    idle.remove(channel)
+                except ValueError:
+                    channel.afterwards.append(say)
+                    return
+                try:
+                    say(channel)
+                finally:
+                    idle.append(channel)
                 return
-            try:
-                channel.post(command, nodes)
-            finally:
-                idle.append(channel)
+        self._say_elsewhere(say, native=channel.native)
+
+    def _say_elsewhere(self, say: Callable[[RedisChannel], None], *, native: bool) -> None:
+        """Say it although the channel behind whose words it belongs is closed."""
+        other = self.checkout(native=native)
+        try:
+            say(other)
+        except BaseException:
+            self.discard(other)
+            raise
+        self.checkin(other)
 
     def same_server(self, index: int, run_id: str | None) -> str:
         """Return why a node may not vote: it answers with the run id of another node."""
@@ -138,6 +169,8 @@ class RedisTransport:
             channels = [*self._idle, *self._idle_native]
             self._idle.clear()
             self._idle_native.clear()
+            for channel in channels:
+                channel.closed = True
         for channel in channels:
             channel.close()
         self.dialing.wait_for_none()

@@ -106,7 +106,12 @@ class Stage:
             self.said.append((command, self._all(nodes), False))
 
     def exchange(
-        self, batch: Sequence[tuple[Command, Round]], timeout: float, *, linger: float = 0.0
+        self,
+        batch: Sequence[tuple[Command, Round]],
+        timeout: float,
+        *,
+        linger: float = 0.0,
+        answered: set[int] | None = None,
     ) -> None:
         [(command, round_)] = batch
         if self.restored:

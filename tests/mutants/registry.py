@@ -202,8 +202,8 @@ EXCLUSION = (
         _modelled("trust-stay"),
         (
             ATTEMPT,
-            "terms.keys, owner, milliseconds(terms.ttl), transport",
-            "terms.keys, owner, milliseconds(terms.ttl) // 2, transport",
+            "            milliseconds(terms.ttl),\n",
+            "            milliseconds(terms.ttl) // 2,\n",
         ),
     ),
     _mutant(
@@ -240,8 +240,8 @@ EXCLUSION = (
         _modelled("trust-three"),
         (
             NODE,
-            "            if held_by == owner:\n                if int(keep) > 0:",
-            "            if held_by is not None:\n                if int(keep) > 0:",
+            "            if held_by == owner:\n                value:",
+            "            if held_by is not None:\n                value:",
         ),
     ),
     _mutant(
@@ -249,8 +249,8 @@ EXCLUSION = (
         _modelled("trust-again"),
         (
             ATTEMPT,
-            "owner_value(os.urandom(16), terms.label)",
-            "owner_value(bytes(16), terms.label)",
+            "owner_value(os.urandom(16), candidate, terms.label)",
+            "owner_value(bytes(16), 0, terms.label)",
         ),
     ),
     _mutant(
@@ -259,7 +259,7 @@ EXCLUSION = (
         (
             ATTEMPT,
             """        if round_.phase is not Phase.GRANTED:
-            channel.post(release(terms.keys, owner, 0))
+            _undo(transport, channel, terms, owner, answered)
 """,
             """        if round_.phase is not Phase.GRANTED:
             granted = [n for n, vote in enumerate(round_.votes) if hasattr(vote, "low")]
@@ -273,7 +273,7 @@ EXCLUSION = (
         (
             ATTEMPT,
             """        if round_.phase is not Phase.GRANTED:
-            channel.post(release(terms.keys, owner, 0))
+            _undo(transport, channel, terms, owner, answered)
 """,
             "",
         ),

@@ -33,8 +33,8 @@ def test_every_other_key_is_taken_as_it_is(key: str) -> None:
 
 
 def test_an_owner_value_carries_a_readable_suffix() -> None:
-    assert owner_value(b"\x00\xff", "task-1 host 42") == "00ff task-1 host 42"
-    assert owner_value(b"\x00\xff") == "00ff"
+    assert owner_value(b"\x00\xff", 17, "task-1 host 42") == "00ff 17 task-1 host 42"
+    assert owner_value(b"\x00\xff", 17) == "00ff 17"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
--- Take all lock keys on this node, or none.
+-- Take all lock keys on this node, or none. A key that a named previous owner has counts as free.
 --
 -- KEYS  lock keys, then the fence counter of each, then the guard record
--- ARGV  nonce, owner, ttl in ms, candidate token in µs, quarantine in ms (0: guard off)
+-- ARGV  nonce, owner, ttl in ms, candidate token in µs, quarantine in ms (0: guard off),
+--       previous owner (may be absent)
 --
 -- {nonce, 'G', counter, ...}                      granted, one counter for each key
 -- {nonce, 'H', index, holder, pttl in ms, ...}    somebody else has these keys
@@ -46,21 +47,27 @@ if quarantine > 0 then
   end
 end
 
-local taken, held = {}, {}
+local taken, adopted, held = {}, {}, {}
 for i = 1, count do
   if redis.call('SET', KEYS[i], owner, 'NX', 'PX', ttl) then
     taken[#taken + 1] = KEYS[i]
   else
     local holder = redis.pcall('GET', KEYS[i])
-    held[#held + 1] = i - 1
-    held[#held + 1] = type(holder) == 'string' and holder or 'not a string'
-    held[#held + 1] = redis.call('PTTL', KEYS[i])
+    if holder == ARGV[6] then
+      adopted[#adopted + 1] = KEYS[i]
+    else
+      held[#held + 1] = i - 1
+      held[#held + 1] = type(holder) == 'string' and holder or 'not a string'
+      held[#held + 1] = redis.call('PTTL', KEYS[i])
+    end
   end
 end
 if #held > 0 then
   if #taken > 0 then redis.call('DEL', unpack(taken)) end
   return {ARGV[1], 'H', unpack(held)}
 end
+-- Not before it is known that no other key refuses: so there is nothing to give back.
+for i = 1, #adopted do redis.call('SET', adopted[i], owner, 'PX', ttl) end
 
 -- Both the + 1 and the candidate matter: without the first two holders get one token, without the
 -- second tokens fall back after counters were lost. A client's clock may not run ahead of ours.

@@ -1,8 +1,9 @@
--- Delete the keys that carry our owner value, then raise the fence counters.
--- DEL comes first, so that a broken counter cannot keep a lock.
+-- Delete the keys that carry our owner value, or give them another fate; then raise the fence counters.
+-- The keys come first, so that a broken counter cannot keep a lock.
 --
 -- KEYS  lock keys, then the fence counter of each
--- ARGV  nonce, owner, token (0: none), ms to keep the keys for a minimum hold (0: delete now)
+-- ARGV  nonce, owner, token (0: none), ms to keep the keys for a minimum hold (0: delete now);
+--       may be followed by a fate for each key: ms to keep it, value to give it ('': leave its own)
 --
 -- {nonce, 'A'}   all keys were ours
 -- {nonce, 'F'}   not all were
@@ -12,7 +13,11 @@ for i = 1, count do
   -- pcall, so that a key which somebody made a list does not keep the others taken.
   if redis.pcall('GET', KEYS[i]) == ARGV[2] then
     ours = ours + 1
-    if keep > 0 then redis.call('PEXPIRE', KEYS[i], keep) else redis.call('DEL', KEYS[i]) end
+    local value = ''
+    if ARGV[5] then keep, value = tonumber(ARGV[2 * i + 3]), ARGV[2 * i + 4] end
+    if keep <= 0 then redis.call('DEL', KEYS[i])
+    elseif value == '' then redis.call('PEXPIRE', KEYS[i], keep)
+    else redis.call('SET', KEYS[i], value, 'PX', keep) end
   end
 end
 local token = tonumber(ARGV[3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -127,7 +128,10 @@ def test_every_attempt_has_an_owner_value_of_its_own(nodes: Nodes) -> None:
     assert len(owners) == 20
 
 
-def test_the_owner_value_ends_with_the_label(nodes: Nodes) -> None:
+def test_the_owner_value_tells_when_it_was_made_and_ends_with_the_label(nodes: Nodes) -> None:
+    before = time.time_ns() // 1000
     lease = nodes.client().acquire("key", label="task-1 host 42")
-    assert f"{lease.owner[:32]} task-1 host 42" == lease.owner
+    entropy, made_at, label = lease.owner.split(" ", 2)
+    assert (len(entropy), label) == (32, "task-1 host 42")
+    assert before <= int(made_at) <= time.time_ns() // 1000
     nodes.wait_held(lease, [n for n, owner in enumerate(nodes.owners("key")) if owner])

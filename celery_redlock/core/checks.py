@@ -1,0 +1,55 @@
+"""
+What a client accepts as keys, durations and settings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+
+from celery_redlock.errors import ConfigurationError, LockKeyError
+from celery_redlock.protocol.naming import META_PREFIX
+
+
+def checked_names(key: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the keys that one or several names stand for, or raise `LockKeyError`."""
+    if isinstance(key, str):
+        return (key,)
+    if isinstance(key, bytes) or not isinstance(key, Iterable):
+        raise LockKeyError(f"A lock key is a str or several, not {type(key).__name__}: {key!r}.")
+    return tuple(key)
+
+
+def checked_seconds(name: str, value: float | timedelta) -> float:
+    """Return a duration in seconds, or raise `ConfigurationError` under its name."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise ConfigurationError(
+            f"{name} is a number of seconds or a timedelta, not {type(value).__name__}."
+        )
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ConfigurationError(f"{name}={seconds:g} is not a positive number of seconds.")
+    return float(seconds)
+
+
+def checked_prefix(value: str) -> str:
+    """Return a key prefix, or raise `ConfigurationError`."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"key_prefix is a str, not {type(value).__name__}.")
+    if value.startswith(META_PREFIX):
+        raise ConfigurationError(
+            f"key_prefix={value!r} falls under {META_PREFIX!r}, which is reserved for the lock's "
+            "own records."
+        )
+    return value
+
+
+def checked_drift_factor(value: float, name: str = "drift_factor") -> float:
+    """Return a drift factor, or raise `ConfigurationError` under the name it was given by."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 0.5:
+        raise ConfigurationError(
+            f"{name}={value!r} is not a number from 0 to below 0.5. The default is 0.01; "
+            "0.1 suits hosts whose clocks are slewed fast."
+        )
+    return float(value)

@@ -1,0 +1,80 @@
+"""
+Why a lock was not taken, in words.
+"""
+
+from __future__ import annotations
+
+from celery_redlock.core.attempt import Attempt, Terms
+from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
+from celery_redlock.protocol import Failed, Phase, Quarantined, Round
+from celery_redlock.protocol.naming import META_PREFIX
+
+
+def failure(
+    attempt: Attempt, terms: Terms, prefix: str, nodes: tuple[str, ...], waited: float
+) -> LockNotAcquired:
+    """
+    Return the error that says why an attempt was not granted.
+
+    Args:
+        attempt: the attempt.
+        terms: what it asked for.
+        prefix: what stands before every lock key.
+        nodes: the nodes' names.
+        waited: for how many seconds it was tried.
+    """
+    round_ = attempt.round
+    shown = [as_asked(place, prefix) for place in terms.keys]
+    key = ", ".join(shown)
+    after = f" within {waited:g} s" if waited else ""
+    if round_.phase in (Phase.CONTENDED, Phase.SPLIT):
+        records = [at for at, place in enumerate(terms.keys) if place.startswith(META_PREFIX)]
+        holder = round_.holder(records)
+        split = round_.phase is Phase.SPLIT
+        if holder is None or split:
+            text = (
+                f"Lock {key!r} was not taken{after}: several contenders share the nodes and none "
+                "holds a quorum. Try again."
+            )
+        else:
+            key = shown[holder.key]
+            text = (
+                f"Lock {key!r} is held by {holder.owner!r} for up to {holder.expires_in:.3g} s "
+                f"more unless renewed; not taken{after}. Wait longer, or try again later."
+            )
+        return LockContended(
+            text,
+            key,
+            holder.owner if holder else None,
+            holder.expires_in if holder else None,
+            split,
+        )
+    why_not = reasons(round_, nodes)
+    if round_.phase is Phase.LATE:
+        why_not.setdefault("this process", "took the answers only when the lease had all but ended")
+    listed = "; ".join(f"{name}: {why}" for name, why in why_not.items())
+    return QuorumUnavailable(
+        f"Lock {key!r} needs {round_.needed} of {len(nodes)} nodes; not taken{after}. {listed}.",
+        key,
+        why_not,
+    )
+
+
+def as_asked(place: str, prefix: str) -> str:
+    """Return a key as it was asked for: a lock key without the prefix, a record by its place."""
+    return place if place.startswith(META_PREFIX) else place.removeprefix(prefix)
+
+
+def reasons(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
+    """Return why each node did not help, where it is the node's doing."""
+    found = {}
+    for name, vote in zip(names, round_.votes, strict=True):
+        # None: it had not answered yet when the others had decided, which is nobody's fault.
+        if isinstance(vote, Failed):
+            found[name] = vote.reason
+        elif isinstance(vote, Quarantined):
+            found[name] = (
+                f"sits out {vote.remaining:.3g} s more after a restart, a loss of data or a change "
+                "of role (brand-new nodes are armed by: celery-redlock init --nodes URL,...)"
+            )
+    return found

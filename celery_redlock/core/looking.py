@@ -1,0 +1,76 @@
+"""
+Looking at locks without touching them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from celery_redlock.core.failures import reasons
+from celery_redlock.errors import QuorumUnavailable
+from celery_redlock.protocol import LookRound, Phase, Record, look, owner_candidate
+from celery_redlock.transport import Transport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """
+    A key that a quorum of nodes says is held by one owner.
+
+    Attributes:
+        owner: the value stored there.
+        expires_in: seconds until the last node that was heard drops it unless it is extended;
+            negative where one never will.
+        token: the holder's fencing token where it can be known for sure, else None.
+    """
+
+    owner: str
+    expires_in: float
+    token: int | None
+
+
+def look_at(
+    transport: Transport, places: tuple[str, ...], patience: float
+) -> tuple[Held | None, ...]:
+    """Return for each key who holds it on a quorum of nodes, or None."""
+    round_ = LookRound(len(transport.names))
+    channel = transport.checkout()
+    try:
+        channel.prepare()
+        channel.exchange(((look(places), round_),), patience)
+    except BaseException:
+        transport.discard(channel)
+        raise
+    transport.checkin(channel)
+    if round_.phase is not Phase.GRANTED:
+        nodes = reasons(round_, transport.names)
+        listed = "; ".join(f"{name}: {why}" for name, why in nodes.items())
+        raise QuorumUnavailable(
+            f"Who holds {', '.join(places)!r} is not known: {round_.needed} of "
+            f"{len(transport.names)} nodes have to say it. {listed}.",
+            places[0],
+            nodes,
+        )
+    return tuple(_held(records, round_.needed) if records else None for records in round_.records())
+
+
+def _held(records: tuple[Record, ...], needed: int) -> Held:
+    owner = records[0].owner or ""
+    lives = [record.expires_in for record in records]
+    return Held(
+        owner=owner,
+        expires_in=min(lives) if min(lives) < 0 else max(lives),
+        token=_token(owner, records, needed),
+    )
+
+
+def _token(owner: str, records: tuple[Record, ...], needed: int) -> int | None:
+    """
+    Return the token that an owner's attempt got, if the counters prove it.
+
+    A token is the attempt's candidate, or larger. If it is larger, a quorum of counters was raised
+    above the candidate, and counters never fall; so a quorum that shows the candidate rules it out.
+    """
+    candidate = owner_candidate(owner)
+    exact = sum(record.counter == candidate for record in records)
+    return candidate if exact >= needed else None

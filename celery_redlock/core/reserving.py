@@ -1,0 +1,275 @@
+"""
+Locks for messages: taken before one is sent, cancelled when it will never arrive.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+
+from celery_redlock.core.attempt import Attempt, Terms, attempt_once
+from celery_redlock.core.failures import failure
+from celery_redlock.core.looking import Held, look_at
+from celery_redlock.core.releasing import (
+    HAND_BACK_GRACE,
+    follow_up,
+    say_and_lengthen,
+    say_release,
+)
+from celery_redlock.core.reservation import Reservation
+from celery_redlock.core.waiting import DEFAULT_WAIT, try_until_granted
+from celery_redlock.errors import LockKeyError
+from celery_redlock.protocol import (
+    Fate,
+    Phase,
+    ReleaseRound,
+    milliseconds,
+    owner_value,
+    release,
+    validate_key,
+    validate_place,
+)
+from celery_redlock.transport import Channel, Transport
+
+_logger = logging.getLogger(__name__)
+
+
+class Reserved:
+    """
+    A reservation that has just been made: it ends after its grace unless it is lengthened.
+
+    Attributes:
+        reservation: what the message carries.
+    """
+
+    __slots__ = ("_answered", "_channel", "_pid", "reservation")
+
+    def __init__(self, reservation: Reservation, channel: Channel, answered: set[int]) -> None:
+        self.reservation = reservation
+        self._channel = channel
+        self._answered = answered
+        self._pid = os.getpid()
+
+    def lengthen(self, transport: Transport) -> None:
+        """Let the nodes that are known to have it keep it to its end."""
+        if self._pid == os.getpid():
+            follow_up(transport, self._channel, self.reservation, self._answered)
+
+
+class Reserving:
+    """
+    The part of a client that deals with locks of messages, and with keys of others.
+
+    Attributes:
+        transport: through which the nodes are spoken to.
+        key_prefix: put before every lock key.
+        drift_factor: part of a TTL by which clocks may differ while it runs.
+        max_ttl: how long a restarted node sits out, in seconds.
+        node_timeout: seconds in which a node has to answer.
+        guard: whether restarted nodes sit out.
+    """
+
+    transport: Transport
+    key_prefix: str
+    drift_factor: float
+    max_ttl: float
+    node_timeout: float
+    guard: bool
+
+    def place(self, key: str) -> str:
+        """Return the name that a lock key has on the nodes."""
+        if not isinstance(key, str):
+            raise LockKeyError(f"A lock key is a str, not {type(key).__name__}: {key!r}.")
+        if not key:
+            raise LockKeyError("A lock key cannot be empty. Name one key or several.")
+        return validate_key(self.key_prefix + key)
+
+    def fresh_owner(self, label: str) -> str:
+        """Return an owner value that nothing has had before."""
+        return owner_value(os.urandom(16), self.transport.wall_us(), label)
+
+    def reserve(
+        self,
+        places: Sequence[str],
+        *,
+        ttl: float,
+        grace: float,
+        label: str,
+        patience: float,
+        previous: str = "",
+        previous_until: float = 0.0,
+    ) -> Reserved:
+        """
+        Take keys for a message that is about to be sent: nobody renews them.
+
+        One round trip. They end after `grace` seconds unless `lengthen` follows, so that a process
+        that dies before it has sent the message blocks nobody for long.
+
+        Args:
+            places: names of keys on the nodes.
+            ttl: seconds for which the lock shall last.
+            grace: seconds for which it lasts until it is lengthened.
+            label: put into the owner value.
+            patience: seconds in which it is tried again while nothing is decided.
+            previous: owner value whose keys are taken over.
+            previous_until: when those would have ended, in seconds since the epoch; so long they
+                are given back for if this fails.
+
+        Raises:
+            LockContended: somebody else holds one of them, or it stayed undecided (`split`).
+            QuorumUnavailable: too few nodes answered.
+        """
+        keys = _checked_places(places)
+        replaced = Reservation(keys=keys, owner=previous, expires_at=previous_until)
+        terms = self._terms_for(
+            keys, min(grace, ttl), label, replaced if previous else None, for_another=True
+        )
+        attempt = _try_to_reserve(self.transport, terms, patience)
+        if not attempt.granted:
+            raise failure(attempt, terms, self.key_prefix, self.transport.names, 0.0)
+        return _reserved_by(attempt, terms, self.transport.wall_us(), ttl)
+
+    def lengthen(self, reserved: Reserved) -> None:
+        """
+        Let a reservation last to its end, because its message has been sent. Never waits or raises.
+
+        A node that has not answered by now may be stopped; it would set the keys when it goes on,
+        perhaps long after the message was dealt with, so there they end with the grace.
+        """
+        try:
+            reserved.lengthen(self.transport)
+        except Exception:
+            _logger.exception("Reservation %s ends with its grace", reserved.reservation.keys)
+
+    def cancel(
+        self,
+        reservation: Reservation,
+        *,
+        wait: bool = False,
+        previous: str = "",
+        until: float = 0.0,
+    ) -> bool:
+        """
+        Drop a reservation whose message will not arrive. Never raises.
+
+        Where somebody has taken it over this does nothing.
+
+        Args:
+            reservation: what was reserved.
+            wait: wait for a quorum of nodes.
+            previous: owner value to which the keys are given back; waits as well.
+            until: when they end then, in seconds since the epoch.
+
+        Returns:
+            Whether a quorum of nodes still had it; True at once if it is not waited for.
+        """
+        try:
+            if previous:
+                before = Reservation(keys=reservation.keys, owner=previous, expires_at=until)
+                return _give_back(self.transport, reservation, before, self.node_timeout)
+            return _cancel(self.transport, reservation, self.node_timeout, wait=wait)
+        except Exception:
+            _logger.exception("Reservation %s was not cancelled; it ends by itself", reservation)
+            return False
+
+    def look(self, places: Sequence[str]) -> tuple[Held | None, ...]:
+        """
+        Return for each key who holds it, as far as a quorum of nodes agrees on one owner.
+
+        Args:
+            places: names of keys on the nodes.
+
+        Raises:
+            QuorumUnavailable: too few nodes answered.
+        """
+        return look_at(self.transport, tuple(map(validate_place, places)), self.node_timeout)
+
+    def evict(self, place: str, owner: str) -> bool:
+        """
+        Delete a key of somebody else, if it still has this owner value.
+
+        Its holder notices at its next renewal, and may work on until then.
+
+        Returns:
+            Whether a quorum of nodes still had it.
+        """
+        keys = (place,)
+        gone = Reservation(keys=keys, owner=owner, expires_at=0.0)
+        return _cancel(self.transport, gone, self.node_timeout, wait=True)
+
+    def _terms_for(
+        self,
+        keys: tuple[str, ...],
+        ttl: float,
+        label: str,
+        previous: Reservation | None,
+        *,
+        for_another: bool = False,
+    ) -> Terms:
+        return Terms(
+            keys=keys,
+            ttl=ttl,
+            label=label,
+            drift_factor=self.drift_factor,
+            patience=min(self.node_timeout, ttl / 3),
+            quarantine_ms=milliseconds(self.max_ttl) if self.guard else 0,
+            previous=previous,
+            for_another=for_another,
+        )
+
+
+def _checked_places(places: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of keys on the nodes, each once, or raise `LockKeyError`."""
+    return tuple(dict.fromkeys(map(validate_place, places)))
+
+
+def _try_to_reserve(transport: Transport, terms: Terms, patience: float) -> Attempt:
+    """Try to reserve until it is decided, for `patience` seconds at most; return the last try."""
+    return try_until_granted(
+        attempt_once(transport, terms),
+        lambda: attempt_once(transport, terms),
+        wait=0.0,
+        undecided=patience,
+        policy=DEFAULT_WAIT,
+        now=transport.now,
+        sleep=transport.sleep,
+    )
+
+
+def _reserved_by(attempt: Attempt, terms: Terms, wall_us: int, ttl: float) -> Reserved:
+    """Return what a granted attempt has reserved."""
+    reservation = Reservation(
+        keys=terms.keys, owner=attempt.owner, expires_at=wall_us / 1_000_000 + ttl
+    )
+    return Reserved(reservation, attempt.channel, attempt.answered or set())
+
+
+def _cancel(transport: Transport, reservation: Reservation, patience: float, *, wait: bool) -> bool:
+    """Delete a reservation's keys where they still have its value."""
+    command = release(_checked_places(reservation.keys), reservation.owner, 0)
+    if wait:
+        round_ = ReleaseRound(len(transport.names))
+        say_release(transport, [(command, round_)], patience)
+        return round_.phase is Phase.GRANTED
+    channel = transport.checkout()
+    try:
+        # Where there is no connection one is made meanwhile, and whoever makes it says the release.
+        channel.prepare(0.0)
+        channel.post(command)
+    except BaseException:
+        transport.discard(channel)
+        raise
+    transport.checkin(channel)
+    return True
+
+
+def _give_back(
+    transport: Transport, reservation: Reservation, previous: Reservation, patience: float
+) -> bool:
+    """Leave a reservation's keys to the one that it had replaced."""
+    left = previous.left_ms(transport.wall_us())
+    fate = Fate(min(left, milliseconds(HAND_BACK_GRACE)), previous.owner)
+    fates = dict.fromkeys(previous.keys, fate)
+    command = release(_checked_places(reservation.keys), reservation.owner, 0, fates=fates)
+    return say_and_lengthen(transport, command, previous, patience)[0]

@@ -1,0 +1,55 @@
+"""
+The round that only looks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from celery_redlock.protocol.rounds import Phase, Round
+from celery_redlock.protocol.votes import Record, Seen, Vote
+
+
+class LookRound(Round):
+    """
+    What a quorum of nodes says about some keys.
+
+    GRANTED: a quorum has answered; ends as soon as each key has a value that a quorum agrees on,
+    or lacks on a quorum. UNAVAILABLE: too few nodes can answer.
+    """
+
+    __slots__ = ("_lost",)
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__(nodes)
+        self._lost = 0
+
+    def vote(self, node: int, vote: Vote, now: float) -> Phase:
+        """Count one node's answer and return the phase after it."""
+        if self._phase is not Phase.VOTING or self.votes[node] is not None:
+            return self._phase
+        self.votes[node] = vote
+        if type(vote) is not Seen:
+            self._lost += 1
+            if self._impossible(self._lost):
+                return self._enter(Phase.UNAVAILABLE)
+        if self._agreed() or None not in self.votes:
+            return self._enter(Phase.GRANTED)
+        return self._phase
+
+    def records(self) -> list[tuple[Record, ...]]:
+        """Return for each key the nodes' records of the value that a quorum agrees on, or none."""
+        seen = [vote.records for vote in self.votes if type(vote) is Seen]
+        found: list[tuple[Record, ...]] = []
+        for told in zip(*seen, strict=True):
+            owner, count = Counter(record.owner for record in told).most_common(1)[0]
+            agreed = owner is not None and count >= self.needed
+            found.append(tuple(it for it in told if it.owner == owner) if agreed else ())
+        return found
+
+    def _agreed(self) -> bool:
+        seen = [vote.records for vote in self.votes if type(vote) is Seen]
+        return len(seen) >= self.needed and all(
+            max(Counter(record.owner for record in told).values()) >= self.needed
+            for told in zip(*seen, strict=True)
+        )
