@@ -48,9 +48,10 @@ test: $(READY) ## the tests, in PROCESSES processes; needs nothing but wheels
 	$(BIN)/python -m pytest $(PARALLEL) -m "not system and not containers"
 
 .PHONY: test-system
-test-system: $(READY) ## tests with servers from Debian packages (redis-server, postgresql)
+test-system: $(READY) ## tests with servers from Debian packages (redis-server, postgresql, rabbitmq-server)
 	@command -v redis-server >/dev/null || { echo "test-system needs redis-server: apt-get install redis-server" >&2; exit 1; }
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || { echo "test-system needs postgresql: apt-get install postgresql" >&2; exit 1; }
+	@test -x /usr/lib/rabbitmq/bin/rabbitmq-server || { echo "test-system needs rabbitmq-server: apt-get install rabbitmq-server" >&2; exit 1; }
 	$(BIN)/python -m pytest $(PARALLEL) -m system
 
 .PHONY: test-lowest
