@@ -1,0 +1,120 @@
+"""
+Who has a task's lock, and taking it away: for people who own the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from celery_redlock.core import Held
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.client import redlock_for
+from celery_redlock.tasks.owners import Role, read_owner
+from celery_redlock.tasks.places import publish_places
+
+__all__ = ["LockHolder", "holder_of", "release_for"]
+
+logger = get_logger(__name__)
+
+FOREIGN = "foreign"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockHolder:
+    """
+    Who has a lock, as a quorum of nodes tells it.
+
+    Attributes:
+        key: the lock's key as it stands on the nodes.
+        owner: the value that marks it there.
+        state: `queued` (its message waits for a worker), `running`, `finished` (the key only keeps
+            others away for a while), or `foreign`: no task of this package.
+        expires_in: seconds until it ends unless it is renewed.
+        task_id: the task's id; None where foreign, as all below.
+        host: the worker's node name, or the publisher's host.
+        pid: the process that took the lock.
+        since: when it did.
+        token: its fencing token, while it runs and where the nodes agree on it.
+    """
+
+    key: str
+    owner: str
+    state: str
+    expires_in: float
+    task_id: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    since: datetime | None = None
+    token: int | None = None
+
+
+def holder_of(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LockHolder | None:
+    """
+    Return who has the lock of a call: who runs, before who waits.
+
+    Raises:
+        QuorumUnavailable: too few nodes answered.
+        LockKeyError: the arguments make no key.
+        ConfigurationError: the task does not lock.
+    """
+    places = _places(task, args, kwargs)
+    held = redlock_for(task.app).look(places)
+    for place, found in zip(places, held, strict=True):
+        if found is not None:
+            return _holder(place, found)
+    return None
+
+
+def release_for(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """
+    Take the lock of a call away from whoever has it; returns whether anybody had.
+
+    Raises:
+        QuorumUnavailable: too few nodes answered.
+        LockKeyError: the arguments make no key.
+        ConfigurationError: the task does not lock.
+    """
+    redlock = redlock_for(task.app)
+    places = _places(task, args, kwargs)
+    released = False
+    for place, found in zip(places, redlock.look(places), strict=True):
+        if found is not None and redlock.evict(place, found.owner):
+            released = True
+            logger.warning("Lock %r of task %s is taken from %s", place, task.name, found.owner)
+    return released
+
+
+def _places(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    plan = task.redlock_plan
+    if plan is None or plan.keys is None:
+        raise ConfigurationError(
+            f"Task {task.name} does not lock; give it a lock_key or another lock_ option."
+        )
+    redlock = redlock_for(task.app)
+    keys = plan.keys.keys_for(args, kwargs)
+    running = tuple(redlock.place(key) for key in keys)
+    waiting = publish_places(redlock, plan.options.rules, keys)
+    return tuple(dict.fromkeys((*running, *waiting)))
+
+
+def _holder(place: str, found: Held) -> LockHolder:
+    owner = read_owner(found.owner)
+    if owner is None:
+        return LockHolder(key=place, owner=found.owner, state=FOREIGN, expires_in=found.expires_in)
+    return LockHolder(
+        key=place,
+        owner=found.owner,
+        state=str(owner.role),
+        expires_in=found.expires_in,
+        task_id=owner.task_id,
+        host=owner.host,
+        pid=owner.pid,
+        since=datetime.fromtimestamp(owner.since / 1e6, UTC),
+        # A message on its way has no token: whoever takes the lock over gets a new one.
+        token=found.token if owner.role is Role.RUNNING else None,
+    )

@@ -1,0 +1,55 @@
+"""
+The names under which a task's locks and marks stand on the nodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+
+from celery_redlock.core import Redlock
+from celery_redlock.protocol.naming import META_PREFIX
+from celery_redlock.tasks.modes import Mode
+
+__all__ = ["message_place", "publish_places", "queue_place"]
+
+# Under the reserved prefix, where no lock key of a user can be.
+QUEUED = META_PREFIX + "queued:"
+MESSAGE = META_PREFIX + "message:"
+MESSAGE_DIGITS = 32
+
+
+def queue_place(redlock: Redlock, key: str) -> str:
+    """Return the place of a message that waits for lock `key` without excluding its holder."""
+    return QUEUED + redlock.place(key)
+
+
+def publish_places(redlock: Redlock, rules: Mode, keys: Iterable[str]) -> tuple[str, ...]:
+    """Return what a task of this mode takes when it is sent; nothing if it does not."""
+    if not rules.at_publish:
+        return ()
+    if rules.own_queue_key:
+        return tuple(queue_place(redlock, key) for key in keys)
+    return tuple(redlock.place(key) for key in keys)
+
+
+def message_place(
+    redlock: Redlock, *, task_id: str, name: str, retries: int, nesting: int, nonce: str
+) -> str:
+    """
+    Return the place that tells whether this very message is being worked on, or has been.
+
+    The same for every copy that the broker delivers and for every copy that was put back: they are
+    the same piece of work. A retry and a replacement are the next piece.
+
+    Args:
+        redlock: the client; two apps with different prefixes do not meet.
+        task_id: the message's task id.
+        name: the task's name.
+        retries: how often it has been retried.
+        nesting: how often it has been replaced.
+        nonce: tells publishes with one task id apart.
+    """
+    identity = json.dumps([redlock.key_prefix, task_id, name, retries, nesting, nonce])
+    return MESSAGE + hashlib.sha256(identity.encode()).hexdigest()[:MESSAGE_DIGITS]
