@@ -119,6 +119,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
+        # Kept connections would have their threads outlive the test.
+        self.send_header("Connection", "close")
         self.end_headers()
         if send:
             self.wfile.write(body)

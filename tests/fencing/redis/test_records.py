@@ -1,0 +1,89 @@
+"""Where a key's highest token is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from redis.crc import key_slot
+from redis.exceptions import RedisClusterException
+
+from celery_redlock.errors import StaleFencingToken
+from celery_redlock.fencing import RedisFence
+from celery_redlock.fencing.guarded import PREFIX, Records
+from celery_redlock.testing import LocalCluster
+from celery_redlock.testing.ports import HeldPort
+from tests.support.waiting import wait_until
+
+RECORDS = Records.of(PREFIX, None)
+KEYS = st.text(alphabet="ab{}:", max_size=8)
+
+
+def slot(key: str | bytes) -> int:
+    return key_slot(key.encode() if isinstance(key, str) else key)
+
+
+@given(KEYS, KEYS)
+def test_two_keys_never_share_a_record(one: str, other: str) -> None:
+    assume(one != other)
+    assert RECORDS.name(one) != RECORDS.name(other)
+
+
+@given(st.one_of(KEYS, st.text(max_size=8), st.binary(max_size=8)).filter(len))
+def test_a_record_is_where_its_key_is(key: str | bytes) -> None:
+    closing = "}" if isinstance(key, str) else b"}"
+    name = RECORDS.name(key)
+    has_tag = not isinstance(name, bytes) and name.startswith(PREFIX + ":")
+    assume(has_tag or closing not in key)  # type: ignore[operator]
+    assert slot(name) == slot(key)
+
+
+@given(st.text(max_size=8))
+def test_text_and_its_bytes_have_one_record(key: str) -> None:
+    name = RECORDS.name(key)
+    assert isinstance(name, str)
+    assert RECORDS.name(key.encode()) == name.encode()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[redis.RedisCluster]:
+    """A Redis Cluster of one node, which minds slots like any other."""
+    bus = HeldPort()
+    config = {"cluster-enabled": "yes", "cluster-port": bus.number}
+    with LocalCluster(1, armed=False, config=config) as servers:
+        node = servers.client(0)
+        node.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        wait_until(lambda: node.cluster("info")["cluster_state"] == "ok")
+        with redis.RedisCluster.from_url(servers.urls[0]) as client:
+            yield client
+    bus.release()
+
+
+@pytest.mark.parametrize("key", ["a", "b", "c", "user:{7}:name", "user:{7}:mail", b"\xff", "{"])
+def test_a_cluster_s_keys_are_guarded(cluster: redis.RedisCluster, key: str | bytes) -> None:
+    fence = RedisFence(cluster)
+    fence.set(key, "new", 7)
+    with pytest.raises(StaleFencingToken):
+        fence.set(key, "stale", 5)
+    assert (fence.get(key), fence.seen(key)) == (b"new", 7)
+
+
+def test_a_cluster_s_keys_of_one_slot_are_written_together(cluster: redis.RedisCluster) -> None:
+    fence = RedisFence(cluster)
+    fence.run(
+        "redis.call('SET', KEYS[1], 1) redis.call('SET', KEYS[2], 2)",
+        ["{together}a", "{together}b"],
+        (),
+        7,
+    )
+    assert fence.get("{together}b") == b"2"
+
+
+def test_a_key_whose_record_cannot_be_beside_it_is_refused_by_the_cluster(
+    cluster: redis.RedisCluster,
+) -> None:
+    with pytest.raises(RedisClusterException, match="slot"):
+        RedisFence(cluster).set("a}b", "1", 7)
