@@ -137,10 +137,20 @@ class Worker:
     def queue_is_empty(self) -> bool:
         """Whether the broker holds no message for this worker, delivered and unsettled included."""
         with self.app.connection_for_read() as connection:
+            if connection.transport.driver_type == "amqp":
+                queue = connection.default_channel.queue_declare(self.name, passive=True)
+                return queue.message_count == 0 and self._has_nothing_to_do
             client = connection.default_channel.client
             waiting = client.llen(self.name)
             unsettled = sum(self.name in entry.decode() for entry in client.hvals("unacked"))
         return waiting == 0 and unsettled == 0
+
+    @property
+    def _has_nothing_to_do(self) -> bool:
+        # RabbitMQ does not tell a client what it has delivered; the worker tells what it has got.
+        inspect = self.app.control.inspect([self.nodename])
+        told = [inspect.reserved(), inspect.scheduled(), inspect.active()]
+        return all(answer is not None and not answer[self.nodename] for answer in told)
 
     def stop(self) -> None:
         """End the process, kindly first; its pool children follow it (PDEATHSIG) in any case."""

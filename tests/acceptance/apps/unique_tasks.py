@@ -195,3 +195,5 @@ def declare(app: Celery) -> None:
     options = {**plain, "base": RedlockTask, "lock_mode": "until_executed", "lock_key": "{key}"}
     for policy, value in (("raise", "raise"), ("replace", "replace"), ("decide", _decide)):
         app.task(_act, name=f"unique.{policy}", lock_on_conflict=value, **options)
+    options = {**options, "lock_mode": "until_and_while_executing"}
+    app.task(_act, name="unique.reject.late", lock_on_conflict={"run": "reject"}, **options, **late)
