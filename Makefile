@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 
 LOWEST := .venvs/lowest
 LOWEST_READY := $(LOWEST)/.ready
-LOWEST_PINS := "celery==5.4.*" "kombu==5.3.4" "redis==5.0.1" "tenacity==8.2.3" "sqlalchemy==2.0.0" "django==4.2.*"
+LOWEST_PINS := "celery==5.4.*" "kombu==5.3.4" "redis==5.0.1" "tenacity==8.2.3" "sqlalchemy==2.0.4" "django==4.2.*"
 
 BENCH := .venvs/bench
 BENCH_READY := $(BENCH)/.ready
