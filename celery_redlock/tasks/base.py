@@ -5,23 +5,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from celery import Task
 from celery.app.task import Context
+from celery.exceptions import Ignore
 
 from celery_redlock.core import Lease
+from celery_redlock.tasks.duplicates import warn_of_unreadable
+from celery_redlock.tasks.hold import connect_end
+from celery_redlock.tasks.holders import LockHolder, holder_of, release_for
 from celery_redlock.tasks.keys import KeyMaker
-from celery_redlock.tasks.options import resolve_options
-from celery_redlock.tasks.run import LockPlan, connect_backstop, lease_of, run_locked
-from celery_redlock.tasks.settings import read_settings
+from celery_redlock.tasks.options import LockOptions, default_options, resolve_options
+from celery_redlock.tasks.plan import LockPlan
+from celery_redlock.tasks.publish import publish
+from celery_redlock.tasks.run import lease_of, run_locked
+from celery_redlock.tasks.settings import RedlockSettings, read_settings
 
 __all__ = ["RedlockTask", "plan_lock"]
 
 # Class attributes of Celery's request are defaults, and never travel in a message's headers.
 Context.fencing_token = None
 Context.redlock_entered = False
+Context.redlock_hold = None
+Context.redlock_traced = False
 
 
 class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
@@ -45,6 +54,8 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
 
     abstract = True
     redlock_plan: LockPlan | None = None
+    #: The class of a task that knows nothing of locks: its attributes are no options of ours.
+    redlock_twins_only = False
 
     @classmethod
     def bind(cls, app: Any) -> Any:
@@ -53,10 +64,77 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         plan_lock(cls, app)
         return bound
 
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        producer: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """
+        As Celery's; a task whose mode locks at publish takes its lock first.
+
+        Returns:
+            The task's result; for a duplicate, by policy, a `DuplicateResult` of the existing task.
+
+        Raises:
+            DuplicateTask: by policy, for a duplicate.
+            LockKeyError: the arguments make no lock key.
+        """
+        options.update(producer=producer, link=link, link_error=link_error, shadow=shadow)
+        send = super().apply_async
+        if self.redlock_plan is None:
+            return send(args, kwargs, task_id=task_id, **options)
+        return publish(self, send, args, kwargs, task_id, options)
+
+    def lock_holder(self, *args: Any, **kwargs: Any) -> LockHolder | None:
+        """
+        Return who has the lock of a call with these arguments, or None.
+
+        A quorum of nodes says so, at one moment: by the time you read it, it may be over.
+
+        Raises:
+            QuorumUnavailable: too few nodes answered.
+            LockKeyError: the arguments make no lock key.
+            ConfigurationError: the task does not lock.
+        """
+        return holder_of(self, args, kwargs)
+
+    def release_lock(self, *args: Any, **kwargs: Any) -> bool:
+        """
+        Take the lock of a call with these arguments away from whoever has it.
+
+        For the owner of the data, when a lock stands in the way. A body that runs under it is told
+        that its lease is lost, but may go on for a moment; a message that waits is not withdrawn.
+
+        Returns:
+            Whether anybody had it.
+
+        Raises:
+            QuorumUnavailable: too few nodes answered.
+            LockKeyError: the arguments make no lock key.
+            ConfigurationError: the task does not lock.
+        """
+        return release_for(self, args, kwargs)
+
     @property
     def lease(self) -> Lease | None:
         """The lease under which this task's body runs, or None."""
         return lease_of(self)
+
+    def on_replace(self, sig: Any) -> Any:
+        """Send the replacement, as Celery does, and note that it goes on in this task's place."""
+        hold = self.request.redlock_hold
+        try:
+            return super().on_replace(sig)
+        except Ignore:
+            if hold is not None:
+                hold.continued = True
+            raise
 
 
 def plan_lock(cls: Any, app: Any) -> None:
@@ -73,16 +151,26 @@ def plan_lock(cls: Any, app: Any) -> None:
     if not cls.name:
         return
     settings = read_settings(app)
-    options = resolve_options(cls, settings)
-    if options is None:
+    options = None if cls.redlock_twins_only else resolve_options(cls, settings)
+    if options is None and not settings.dedupe:
         cls.redlock_plan = None
         return
-    cls.redlock_plan = LockPlan(
-        options=options, keys=KeyMaker(cls, options.key), lost_signal=settings.lost_signal
+    plan = LockPlan(
+        options=options or _unlocked(settings),
+        keys=None if options is None else KeyMaker(cls, options.key),
+        lost_signal=settings.lost_signal,
+        dedupe=settings.dedupe,
     )
+    cls.redlock_plan = plan
     if not getattr(cls.__call__, "celery_redlock", False):
         cls.__call__ = _locking_call(cls)
-    connect_backstop()
+    connect_end(plan)
+    warn_of_unreadable(cls, app, plan.options)
+
+
+def _unlocked(settings: RedlockSettings) -> LockOptions:
+    """Return the options of a task that takes no lock, only the mark of its message."""
+    return replace(default_options(settings), mode="while_executing", window=None, at_least_for=0.0)
 
 
 def _locking_call(cls: Any) -> Callable[..., Any]:

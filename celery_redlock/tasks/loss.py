@@ -12,6 +12,7 @@ from celery.utils.log import get_logger
 from celery_redlock.core import Lease
 from celery_redlock.errors import LeaseLost
 from celery_redlock.tasks.body import Body, InjectedLoss
+from celery_redlock.tasks.news import News, tell
 from celery_redlock.tasks.reach import Reach
 from celery_redlock.transport.primitives import original, start_native_thread
 
@@ -51,6 +52,7 @@ class LossReport:
         start_native_thread(lambda: self._tell(lease))
 
     def _tell(self, lease: Lease) -> None:
+        tell(News.LOCK_LOST, self._task, self._task_id, key=lease.key, reason=lease.lost)
         if self._body.left:
             return  # found out at release, which says so itself
         choice = self._choose(lease)

@@ -12,7 +12,7 @@ from celery.app.trace import build_tracer
 from celery_redlock.tasks.base import RedlockTask
 from celery_redlock.tasks.settings import read_settings
 
-__all__ = ["idle_patterns", "lock_matching_tasks"]
+__all__ = ["adopt", "idle_patterns", "lock_matching_tasks", "trace_anew"]
 
 BUILT_IN = "celery."
 
@@ -27,7 +27,7 @@ def lock_matching_tasks(app: Any) -> None:
     for task in list(app.tasks.values()) if patterns else ():
         named = any(_matches(pattern, task.name) for pattern in patterns)
         if named and not isinstance(task, RedlockTask):
-            _adopt(task, app)
+            adopt(task, app)
 
 
 def idle_patterns(app: Any) -> list[str]:
@@ -45,14 +45,18 @@ def _matches(pattern: str, name: str) -> bool:
     return fnmatchcase(name, pattern)
 
 
-def _adopt(task: Any, app: Any) -> None:
+def adopt(task: Any, app: Any, **attributes: Any) -> None:
     """Give a task a subclass of its class that locks; what its class does otherwise stays."""
     cls = type(task)
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    locking: Any = type(cls.__name__, (cls, RedlockTask), names)
+    locking: Any = type(cls.__name__, (cls, RedlockTask), {**names, **attributes})
     # First, because it may refuse: then the task stays as it was, and the next call says so again.
     locking.bind(app)
     task.__class__ = locking
+    trace_anew(task, app)
+
+
+def trace_anew(task: Any, app: Any) -> None:
+    """Replace a tracer that was built for the task as it was, and would go past the lock."""
     if task.__trace__ is not None:
-        # Built for the class as it was, and would go past the lock.
         task.__trace__ = build_tracer(task.name, task, app.loader, app=app)

@@ -1,108 +1,66 @@
 """
-Putting a task back into its queue because its lock cannot be taken now.
+Putting a message back into its queue because its lock cannot be taken now.
 
 The message is made anew from the request, so everything that Celery carries in it stays: id, chord,
-chain, group, links, expiry, limits, stamps and priority. How often and for how long is counted in a
-header of our own, never in the task's `retries`.
+chain, group, links, expiry, limits, stamps and priority. How often and for how long is counted in
+our header, never in the task's `retries`; the message's identity and lock travel on in it.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from celery.exceptions import Reject, Retry
 from celery.utils.log import get_logger
 
 from celery_redlock.errors import LockNotAcquired
-from celery_redlock.tasks.options import LockOptions
+from celery_redlock.tasks.arrival import Claim
+from celery_redlock.tasks.envelope import HEADER, Episode
+from celery_redlock.tasks.news import News, tell
 
-__all__ = ["HEADER", "Episode", "end_episode", "episode_of", "give_up", "requeue"]
+__all__ = ["delay_after", "episode_of", "give_up", "ignores_result", "put_back", "requeue"]
+__all__ += ["strip_header"]
 
 logger = get_logger(__name__)
 
-HEADER = "redlock"
 SHORTEST_DELAY = 0.25
 FIRST_DELAY = 1.0
 MAX_DELAY = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
-    """
-    The time that one message has spent on its way to a lock.
-
-    Attributes:
-        first_seen: when a worker first failed to take the lock, in seconds since the epoch.
-        hops: how often the message has been put back since.
-        retries: the task's own retry count meanwhile; a retry begins a new episode.
-    """
-
-    first_seen: float
-    hops: int
-    retries: int
-
-    def waited(self, now: float) -> float:
-        """Return the seconds since the first attempt; clocks of different hosts may disagree."""
-        return max(0.0, now - self.first_seen)
+def episode_of(claim: Claim) -> Episode:
+    """Read the episode that a request belongs to, or begin one when it got here."""
+    request, episode = claim.request, claim.envelope.episode
+    # The body may have run for hours before its worker died; that was not waiting.
+    redelivered = (request.delivery_info or {}).get("redelivered")
+    if episode is None or redelivered or episode.retries != request.retries:
+        return Episode(first_seen=claim.started, hops=0, retries=request.retries)
+    return episode
 
 
-def episode_of(request: Any, started: float) -> Episode:
-    """Read the episode that a request belongs to, or begin one at `started`."""
-    fresh = Episode(first_seen=started, hops=0, retries=request.retries)
-    if (request.delivery_info or {}).get("redelivered"):
-        # The body may have run for hours before its worker died; that was not waiting.
-        return fresh
-    header = (request.headers or {}).get(HEADER)
-    if not isinstance(header, Mapping) or header.get("retries") != request.retries:
-        return fresh
-    try:
-        return Episode(
-            first_seen=float(header["first_seen"]),
-            hops=int(header["hops"]),
-            retries=request.retries,
-        )
-    except (KeyError, TypeError, ValueError):
-        return fresh
-
-
-def end_episode(request: Any) -> None:
-    """The lock is held: what the body sends from its request must not carry our header on."""
+def strip_header(request: Any) -> None:
+    """What the body sends from its request must not carry this message's header on."""
     headers = request.headers
     if headers and HEADER in headers:
         request.headers = {name: value for name, value in headers.items() if name != HEADER}
         request.__dict__.pop(HEADER, None)
 
 
-def requeue(
-    task: Any, request: Any, options: LockOptions, error: LockNotAcquired, started: float
-) -> NoReturn:
+def requeue(claim: Claim, error: LockNotAcquired) -> NoReturn:
     """Publish the task again, to run later, and end this run with `Retry`."""
+    task, request = claim.task, claim.request
     now = time.time()
-    episode = episode_of(request, started)
-    left = options.give_up_after - episode.waited(now)
+    episode = episode_of(claim)
+    left = claim.options.give_up_after - episode.waited(now)
     if left <= 0:
-        give_up(task, request, options, error, episode.waited(now), episode.hops)
-    delay = min(_delay(episode.hops, _longest_delay(task.app)), left)
-    headers = dict(request.as_execution_options()["headers"] or {})
-    headers[HEADER] = {
-        "first_seen": episode.first_seen,
-        "hops": episode.hops + 1,
-        "retries": episode.retries,
-    }
-    again = task.signature_from_request(
-        request,
-        countdown=delay,
-        headers=headers,
-        ignore_result=_ignores_result(task, request),
-    )
+        give_up(claim, error, episode.waited(now), episode.hops)
+    delay = min(delay_after(episode.hops, longest_delay(task.app)), left)
     try:
-        again.apply_async()
+        again = put_back(claim, episode, delay)
     except Exception as exc:
-        _not_published(task, request, error, exc)
+        _not_published(claim, error, exc)
     logger.info(
         "Task %s[%s] is put back for %.1f s, %.0f s before it gives up (hop %d): %s",
         task.name,
@@ -112,19 +70,36 @@ def requeue(
         episode.hops + 1,
         error,
     )
+    tell(News.REQUEUED, task, request.id, delay=delay, hops=episode.hops + 1, error=error)
     raise Retry("lock", exc=error, when=delay, sig=again)
 
 
-def _ignores_result(task: Any, request: Any) -> Any:
+def put_back(claim: Claim, episode: Episode, delay: float) -> Any:
+    """Publish the same message to arrive after `delay` seconds, and return its signature."""
+    request = claim.request
+    later = Episode(first_seen=episode.first_seen, hops=episode.hops + 1, retries=episode.retries)
+    headers = dict(request.as_execution_options()["headers"] or {})
+    headers[HEADER] = claim.envelope.waiting(later).write()
+    again = claim.task.signature_from_request(
+        request,
+        countdown=delay,
+        headers=headers,
+        ignore_result=ignores_result(claim.task, request),
+    )
+    again.apply_async()
+    return again
+
+
+def ignores_result(task: Any, request: Any) -> Any:
+    """Tell whether nobody wants the task's result."""
     # The class of a request says False where the message said nothing.
     said = vars(request).get("ignore_result")
     return task.ignore_result if said is None else said
 
 
-def give_up(
-    task: Any, request: Any, options: LockOptions, error: LockNotAcquired, waited: float, hops: int
-) -> NoReturn:
+def give_up(claim: Claim, error: LockNotAcquired, waited: float, hops: int) -> NoReturn:
     """End a task whose patience (`lock_give_up_after`) is used up."""
+    task, request = claim.task, claim.request
     logger.error(
         "Task %s[%s] gives up after %.0f s and %d more tries without its lock: %s",
         task.name,
@@ -133,13 +108,15 @@ def give_up(
         hops,
         error,
     )
+    tell(News.GAVE_UP, task, request.id, waited=waited, hops=hops, error=error)
     raise LockNotAcquired(
         f"Task {task.name}[{request.id}] did not get its lock within lock_give_up_after = "
-        f"{options.give_up_after:g} s (tried again {hops} times). The last attempt: {error}"
+        f"{claim.options.give_up_after:g} s (tried again {hops} times). The last attempt: {error}"
     ) from error
 
 
-def _not_published(task: Any, request: Any, error: LockNotAcquired, failure: Exception) -> NoReturn:
+def _not_published(claim: Claim, error: LockNotAcquired, failure: Exception) -> NoReturn:
+    task, request = claim.task, claim.request
     if task.acks_late:
         logger.error(
             "Task %s[%s] could not be put back (%r); its message is returned to the broker. %s",
@@ -163,7 +140,8 @@ def _not_published(task: Any, request: Any, error: LockNotAcquired, failure: Exc
     ) from failure
 
 
-def _delay(hops: int, longest: float) -> float:
+def delay_after(hops: int, longest: float) -> float:
+    """Return for how long to put a message back that has been put back `hops` times."""
     # Full jitter: waiting tasks that started together must not come back together.
     ceiling = min(longest, FIRST_DELAY * 2.0 ** min(hops, 16))
     # Celery stores RETRY for this run only after the new message is out. A run that began at once
@@ -172,7 +150,7 @@ def _delay(hops: int, longest: float) -> float:
     return random.uniform(floor, ceiling)  # noqa: S311  # spreads load, protects nothing
 
 
-def _longest_delay(app: Any) -> float:
+def longest_delay(app: Any) -> float:
     """
     Keep well below the visibility timeout.
 

@@ -13,8 +13,9 @@ from celery import current_app, signals
 from celery._state import connect_on_app_finalize
 
 from celery_redlock.tasks.client import close_clients
+from celery_redlock.tasks.dedupe import NewTasksStep, mark_publishes, protect_tasks
+from celery_redlock.tasks.hold import bodies_run
 from celery_redlock.tasks.patterns import lock_matching_tasks
-from celery_redlock.tasks.run import bodies_run
 from celery_redlock.tasks.worker import LockStep
 
 __all__ = ["connect"]
@@ -42,15 +43,19 @@ def _app_finalizes(app: Any) -> None:
 
 def _app_finalized(sender: Any, **_: Any) -> None:
     lock_matching_tasks(sender)
+    mark_publishes(sender)
 
 
 def _worker_starts(sender: Any, **_: Any) -> None:
     sender.app.steps["worker"].add(LockStep)
+    sender.app.steps["consumer"].add(NewTasksStep)
 
 
 def _child_starts(**_: Any) -> None:
     # A spawned child imports the app anew, and may have finalized it before this package.
-    lock_matching_tasks(current_app._get_current_object())
+    app = current_app._get_current_object()
+    lock_matching_tasks(app)
+    protect_tasks(app)
 
 
 def _process_ends(**_: Any) -> None:

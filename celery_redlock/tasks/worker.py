@@ -12,6 +12,7 @@ from celery.utils.log import get_logger
 from celery_redlock.core import probe_nodes
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.client import tell_nodes
+from celery_redlock.tasks.dedupe import protect_tasks
 from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks
 from celery_redlock.tasks.settings import read_settings
 
@@ -22,7 +23,9 @@ logger = get_logger(__name__)
 
 class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
     """
-    Applies `redlock_tasks` and asks every lock node once, before the pool starts.
+    Applies `redlock_tasks` and `redlock_dedupe`, and asks every lock node once.
+
+    All before the pool starts, whose processes then need not do it again.
 
     What only a person can mend (a bad option, a wrong password) ends the worker's start. A node
     that is merely down does not: it may come back, and a majority is enough.
@@ -34,6 +37,7 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
         """Prepare the app's locks; `ConfigurationError` ends the worker's start."""
         app = parent.app
         lock_matching_tasks(app)
+        protect_tasks(app)
         for pattern in idle_patterns(app):
             logger.warning(
                 "redlock_tasks: no registered task matches %r, so it locks nothing. There are: %s",

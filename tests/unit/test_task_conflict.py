@@ -17,8 +17,10 @@ from celery_redlock.errors import (
     LockNotAcquired,
     QuorumUnavailable,
 )
+from celery_redlock.tasks.arrival import claim_for
 from celery_redlock.tasks.conflict import settle
-from celery_redlock.tasks.requeue import HEADER
+from celery_redlock.tasks.envelope import HEADER
+from celery_redlock.tasks.hold import Hold
 from tests.support.tasks import Bench
 
 
@@ -255,7 +257,7 @@ def settle_in_worker(bench: Bench, task: Any, request: Any, error: LockNotAcquir
     context = Context(request, called_directly=False)
     task.request_stack.push(context)
     try:
-        return settle(task, context, task.redlock_plan.options, error, None, time.time())
+        return settle(Hold(claim_for(task, context, task.redlock_plan, (), {})), error)
     finally:
         task.request_stack.pop()
 

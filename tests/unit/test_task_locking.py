@@ -78,7 +78,7 @@ def test_the_owner_value_names_the_task_the_worker_and_the_process(bench: Bench)
     task = declare(bench, lambda self: self.lease.owner)
     request = bench.send(task)
     owner = bench.run(request).value
-    assert owner.split(maxsplit=2)[2] == f"{request['id']} worker@bench {os.getpid()}"
+    assert owner.split(maxsplit=2)[2] == f"running {request['id']} worker@bench {os.getpid()}"
 
 
 def test_a_task_without_lock_options_has_no_call_of_its_own(bench: Bench) -> None:

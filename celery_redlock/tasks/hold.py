@@ -1,0 +1,242 @@
+"""
+What a request holds, from before it is taken until it is finished.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from contextvars import ContextVar
+from typing import Any
+
+from celery import signals
+from celery.exceptions import Ignore, Reject, Retry
+from celery.utils.log import get_logger
+
+from celery_redlock.core import Lease, Reservation, enter_lease
+from celery_redlock.tasks.arrival import Claim
+from celery_redlock.tasks.body import Body
+from celery_redlock.tasks.finishing import ending_of, fates_of, state_of
+from celery_redlock.tasks.plan import LockPlan
+from celery_redlock.tasks.reach import Reach, reach_here
+
+__all__ = ["Hold", "bodies_run", "connect_end", "current_hold"]
+
+logger = get_logger(__name__)
+
+
+class Hold:
+    """
+    A request's lock and mark.
+
+    Attributes:
+        task: the task that runs.
+        request: its request.
+        claim: what it takes.
+        enclosing: the hold of the body that runs this task eagerly, if any.
+        body: the stretch in which the loss of the lease matters.
+        lease: what was taken.
+        shown: the lease that the body is under; None where its lock is not for the body.
+        handed: the lock of the message that continues this one: a retry, or a replacement.
+        continued: such a message is out, with or without the lock.
+        ran: the body has begun.
+        settled: only the mark was taken, for a message that ends without its body.
+    """
+
+    __slots__ = (
+        "_reach",
+        "_surrounding",
+        "_taken_at",
+        "body",
+        "claim",
+        "continued",
+        "enclosing",
+        "handed",
+        "lease",
+        "ran",
+        "request",
+        "settled",
+        "shown",
+        "task",
+    )
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self.task = claim.task
+        self.request = claim.request
+        self.enclosing: Hold | None = _current.get()
+        self.body: Body = Body(self.enclosing.body if self.enclosing else None)
+        self.lease: Lease | None = None
+        self.shown: Lease | None = None
+        self.handed: Reservation | None = None
+        self.continued = self.ran = self.settled = False
+        self._reach: Reach | None = None
+        self._taken_at = 0.0
+        # A task may be called where an exception is being handled; that one is not its own.
+        self._surrounding = sys.exc_info()[1]
+
+    @property
+    def age(self) -> float:
+        """Seconds since the lock was taken."""
+        return time.monotonic() - self._taken_at
+
+    def begin(self) -> None:
+        """Become what this thread or greenlet is at."""
+        if self.claim.plan.marks_messages:
+            _end_forgotten()
+        self.request.redlock_hold = self
+        _current.set(self)
+        enter_lease(None)
+        _holds.add(self)
+
+    def take_over(self, lease: Lease) -> None:
+        """Hold what was taken; the body may begin."""
+        self.lease = lease
+        self._taken_at = time.monotonic()
+        in_body = self.claim.options.rules.in_body
+        if not in_body and not self.claim.message:
+            lease.release()
+            self.lease = None
+            return
+        if self.claim.not_in_body:
+            lease.give_up(self.claim.not_in_body)
+        if self.claim.keys and in_body:
+            self.shown = lease
+            self.request.fencing_token = lease.fencing_token
+            enter_lease(lease)
+
+    def reach(self, lost_signal: int) -> Reach:
+        """Prepare the way for a `LeaseLost` into the body that is about to run here."""
+        self._reach = reach_here(self.body, lost_signal)
+        return self._reach
+
+    def forget_thrown(self) -> None:
+        """Take back what was thrown at this thread and has not landed."""
+        if self._reach is not None:
+            self._reach.forget()
+
+    def leave(self) -> None:
+        """
+        The body has unwound, or will not begin.
+
+        What was taken is released; where the message has a mark, only when Celery has stored the
+        result and sent on what follows (`task_postrun`), unless that will not come.
+        """
+        error = self._unwinding()
+        self._leave_body()
+        if self.lease is None or self.settled:
+            self._give_reservation_up(error)
+        waits = self.lease is not None and self.claim.plan.marks_messages
+        orderly = error is None or isinstance(error, Exception)
+        if not (waits and orderly and self.request.redlock_traced):
+            self.end(state_of(error), error)
+
+    def end(self, state: str | None = None, outcome: Any = None) -> None:
+        """Release or hand on what is held; a forked child leaves its parent's lock alone."""
+        self._leave_body()
+        if self.lease is not None and os.getpid() == self.body.pid:
+            lost = self.lease.lost
+            if not self._let_go(self.lease, state, outcome) and not self.body.landed:
+                self._warn(self.lease, lost)
+        _holds.discard(self)
+        # Last: until it is done, `task_postrun` finds the hold here.
+        self.request.redlock_hold = None
+
+    def _leave_body(self) -> None:
+        if os.getpid() == self.body.pid:
+            self.body.leave(self.forget_thrown)
+        if _current.get() is self:
+            _current.set(self.enclosing)
+            enter_lease(self.enclosing.shown if self.enclosing else None)
+
+    def _let_go(self, lease: Lease, state: str | None, outcome: Any) -> bool:
+        if not self.claim.plan.marks_messages:
+            return lease.release()
+        ending = ending_of(self, state, outcome, self._unwinding())
+        fates, successor = fates_of(self, ending)
+        return lease.finish(fates, successor, grace=self.claim.options.publish_grace)
+
+    def _give_reservation_up(self, error: BaseException | None) -> None:
+        """Cancel the lock that the message brought and that no body took over, if all is over."""
+        reservation = self.claim.envelope.reservation
+        if reservation is None or os.getpid() != self.body.pid:
+            return
+        goes_on = not self.ran and (
+            isinstance(error, Retry | Ignore)
+            or (isinstance(error, Reject) and error.requeue)
+            or not (error is None or isinstance(error, Exception))
+        )
+        if not goes_on:
+            self.claim.redlock.cancel(reservation)
+
+    def _unwinding(self) -> BaseException | None:
+        """Return the exception that passes through here, if any."""
+        error = sys.exc_info()[1]
+        return None if error is self._surrounding else error
+
+    def _warn(self, lease: Lease, lost: str | None) -> None:
+        logger.warning(
+            "Task %s[%s] ended without its lock %s: %s. Another body may have run beside its last "
+            "part; a resource that checks fencing tokens has refused what came too late.",
+            self.task.name,
+            self.request.id,
+            lease.key,
+            lost or "a quorum of nodes did not confirm it at release",
+        )
+
+
+_current: ContextVar[Hold | None] = ContextVar("celery_redlock_hold", default=None)
+_holds: set[Hold] = set()
+
+
+def current_hold() -> Hold | None:
+    """Return the hold of the body that runs here, if it locks."""
+    hold = _current.get()
+    return hold if hold is not None and hold.body.pid == os.getpid() else None
+
+
+def bodies_run() -> bool:
+    """Tell whether a locking task is under way in this process."""
+    return any(hold.body.pid == os.getpid() for hold in tuple(_holds))
+
+
+def connect_end(plan: LockPlan) -> None:
+    """
+    Have Celery tell when a request begins and has ended. Idempotent.
+
+    Connected once a task needs it and not before: a receiver costs every task a little.
+    """
+    signals.task_postrun.connect(_ended, weak=False, dispatch_uid="celery_redlock.task_postrun")
+    if plan.marks_messages:
+        signals.task_prerun.connect(_begins, weak=False, dispatch_uid="celery_redlock.task_prerun")
+
+
+def _begins(task: Any = None, **_: Any) -> None:
+    """Note that the end of this request will be told."""
+    task.request.redlock_traced = True
+
+
+def _ended(task: Any = None, state: str | None = None, retval: Any = None, **_: Any) -> None:
+    """Finish what waited for the result, or what an exception inside the release has left."""
+    hold = task.request.redlock_hold
+    if hold is not None:
+        hold.end(state, retval)
+
+
+def _end_forgotten() -> None:
+    """
+    End what an exception has kept from being told of its end.
+
+    A time limit may strike in the tracer just before it tells. Without this the mark would be
+    renewed for as long as the process lives.
+    """
+    for hold in tuple(_holds):
+        if (
+            hold.body.left
+            and hold.body.pid == os.getpid()
+            and hold.body.thread == threading.get_ident()
+            and hold.request not in hold.task.request_stack.stack
+        ):
+            hold.end()
