@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.results import Result
+from bench.rows.guards import guards
 from bench.rows.keys import keys_left
 from bench.rows.locks import floor, one_node, pottery, redlock_py
 from bench.rows.renewal import renewal
@@ -23,4 +24,5 @@ ROWS: dict[str, Callable[[bool], list[Result]]] = {
     "tasks": throughput,
     "renewal": renewal,
     "keys": keys_left,
+    "guards": guards,
 }
