@@ -239,6 +239,9 @@ class _Sending:
             # It has begun to run, or somebody else was faster: wait for whoever has it now.
             return self._send_without()
         sent = self._send_with(reserved, previous=previous, until=until)
+        # A minority of nodes may have been late with the older one's own publish.
+        older = Reservation(keys=self.places, owner=previous, expires_at=until)
+        self.redlock.cancel(older)
         logger.info(
             "Task %s[%s] takes the place of %s, which is revoked",
             self.task.name,

@@ -1,0 +1,210 @@
+"""Publishers of unique tasks and five real lock nodes, of which some may be down."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from celery_redlock.tasks.envelope import Envelope
+from celery_redlock.tasks.owners import read_owner
+from celery_redlock.testing import LocalCluster
+from celery_redlock.transport.channel import RedisChannel
+from tests.support.tasks import Bench
+from tests.support.waiting import wait_until
+
+KEY = "redlock:k"
+CALM = 5.0
+
+
+@pytest.fixture
+def bench(redlock_cluster: LocalCluster) -> Iterator[Bench]:
+    bench = Bench(redlock_nodes=redlock_cluster.urls, redlock_node_timeout=CALM)
+    yield bench
+    bench.close()
+
+
+def declare(bench: Bench, **options: Any) -> Any:
+    options = {"lock_key": "k", "lock_mode": "until_executed", **options}
+    task = bench.task(lambda: None, **options)
+    # The first use connects, and a connection is no cost of a publish.
+    task.lock_holder()
+    return task
+
+
+def owners(cluster: LocalCluster) -> list[str]:
+    found = [cluster.client(node).get(KEY) for node in range(5)]
+    return [owner.decode() for owner in found if owner is not None]  # type: ignore[union-attr]
+
+
+def lives(cluster: LocalCluster) -> list[float]:
+    return [cluster.client(node).pttl(KEY) / 1000 for node in range(5)]  # type: ignore[operator]
+
+
+def test_a_publish_waits_for_the_nodes_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = declare(bench)
+    waits: list[int] = []
+    exchange = RedisChannel.exchange
+
+    def count(self: RedisChannel, *args: Any, **options: Any) -> Any:
+        waits.append(1)
+        return exchange(self, *args, **options)
+
+    monkeypatch.setattr(RedisChannel, "exchange", count)
+    task.delay()
+    sent = len(waits)
+    task.delay()
+    assert (sent, len(waits)) == (1, 2)
+
+
+def test_the_lock_stands_on_all_nodes_and_is_lengthened_on_all(
+    bench: Bench, redlock_cluster: LocalCluster
+) -> None:
+    task = declare(bench)
+    message = bench.send(task)
+    lock = Envelope.read(message).reservation
+    assert lock is not None
+    wait_until(
+        lambda: owners(redlock_cluster) == [lock.owner] * 5 and min(lives(redlock_cluster)) > 3000,
+        message=lambda: f"{owners(redlock_cluster)} {lives(redlock_cluster)}",
+    )
+
+
+def test_of_twenty_publishers_at_once_one_sends(bench: Bench) -> None:
+    task = declare(bench)
+    together = threading.Barrier(20)
+
+    def publish(_: int) -> Any:
+        together.wait()
+        return task.delay()
+
+    with ThreadPoolExecutor(20) as pool:
+        results = list(pool.map(publish, range(20)))
+    assert bench.queue_length == 1
+    assert len({result.id for result in results}) == 1
+    assert sum(getattr(result, "is_duplicate", False) for result in results) == 19
+
+
+def test_of_twenty_that_replace_each_other_exactly_one_has_the_lock(
+    bench: Bench, redlock_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.app.control, "revoke", lambda task_id: None)
+    task = declare(bench, lock_on_conflict="replace")
+    together = threading.Barrier(20)
+
+    def publish(_: int) -> str:
+        together.wait()
+        return str(task.delay().id)
+
+    with ThreadPoolExecutor(20) as pool:
+        ids = set(pool.map(publish, range(20)))
+    assert (len(ids), bench.queue_length) == (20, 20)
+    (owner, nodes), *_ = Counter(owners(redlock_cluster)).most_common()
+    holder = read_owner(owner)
+    assert holder is not None
+    assert holder.task_id in ids
+    assert nodes >= 3
+
+
+def test_two_nodes_down_change_nothing(bench: Bench, redlock_cluster: LocalCluster) -> None:
+    task = declare(bench)
+    redlock_cluster.kill(0)
+    redlock_cluster.kill(1)
+    first = task.delay()
+    assert task.delay().id == first.id
+    assert bench.queue_length == 1
+
+
+def test_three_nodes_down_let_every_publish_through_without_a_lock(
+    bench: Bench, redlock_cluster: LocalCluster
+) -> None:
+    task = declare(bench)
+    for node in (0, 1, 2):
+        redlock_cluster.kill(node)
+    for _ in range(2):
+        assert Envelope.read(bench.send(task)).reservation is None
+
+
+def test_a_node_that_was_stopped_keeps_the_lock_of_a_dealt_with_message_for_the_grace_only(
+    redlock_cluster: LocalCluster,
+) -> None:
+    bench = Bench(redlock_nodes=redlock_cluster.urls)
+    try:
+        task = declare(bench, lock_publish_grace=4)
+        redlock_cluster.pause(0)
+        task.delay()
+        redlock_cluster.resume(0)
+        wait_until(
+            lambda: len(owners(redlock_cluster)) == 5,
+            message=lambda: f"the stopped node never got the command: {owners(redlock_cluster)}",
+        )
+        assert lives(redlock_cluster)[0] <= 4
+        assert min(lives(redlock_cluster)[1:]) > 3000
+    finally:
+        redlock_cluster.resume(0)
+        bench.close()
+
+
+PUBLISHER = """
+import os, sys
+from tests.support.tasks import Bench
+bench = Bench(redlock_nodes=sys.argv[1:])
+bench.app.amqp.send_task_message = lambda *args, **options: os._exit(9)
+options = {"lock_key": "k", "lock_mode": "until_executed", "lock_publish_grace": 2}
+bench.task(lambda: None, **options).delay()
+"""
+
+
+def test_a_publisher_that_dies_before_the_message_is_out_blocks_the_key_for_the_grace(
+    bench: Bench, redlock_cluster: LocalCluster
+) -> None:
+    task = declare(bench)
+    publisher = subprocess.run([sys.executable, "-c", PUBLISHER, *redlock_cluster.urls], timeout=60)
+    died = time.monotonic()
+    assert publisher.returncode == 9
+    assert task.lock_holder() is None or 0 < task.lock_holder().expires_in <= 2
+    wait_until(lambda: task.lock_holder() is None, timeout=10, message="it is still taken")
+    assert time.monotonic() - died < 5
+    assert not getattr(task.delay(), "is_duplicate", False)
+
+
+def test_a_forked_publisher_has_connections_of_its_own(
+    bench: Bench, redlock_cluster: LocalCluster
+) -> None:
+    task = declare(bench)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            task.delay()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    holder = task.lock_holder()
+    assert (holder.pid, holder.state) == (child, "queued")
+    assert task.delay().id == holder.task_id
+
+
+GREENLETS = """
+from gevent import monkey; monkey.patch_all()
+import sys, gevent
+from tests.support.tasks import Bench
+bench = Bench(redlock_nodes=sys.argv[1:], redlock_node_timeout=5.0)
+task = bench.task(lambda: None, lock_key="k", lock_mode="until_executed")
+jobs = [gevent.spawn(task.delay) for _ in range(20)]
+ids = {job.get(timeout=30).id for job in jobs}
+assert (len(ids), bench.queue_length) == (1, 1), (ids, bench.queue_length)
+"""
+
+
+def test_greenlets_publish_side_by_side(redlock_cluster: LocalCluster) -> None:
+    subprocess.run([sys.executable, "-c", GREENLETS, *redlock_cluster.urls], timeout=60, check=True)
