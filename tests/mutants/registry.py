@@ -185,7 +185,12 @@ EXCLUSION = (
     _mutant(
         "late second rounds count",
         _modelled("trust-second"),
-        (ROUNDS, "Phase.GRANTED if now < self.trusted_until else Phase.LATE", "Phase.GRANTED"),
+        (
+            ROUNDS,
+            "                return self._enter(Phase.GRANTED if now < self.trusted_until "
+            "else Phase.LATE)",
+            "                return self._enter(Phase.GRANTED)",
+        ),
     ),
     _mutant(
         "no allowance for drift",

@@ -11,6 +11,7 @@ from celery_redlock import Lease, Redlock
 from celery_redlock.core.attempt import Attempt, attempt_once
 from celery_redlock.protocol import Command, Vote, fence_key
 from celery_redlock.protocol.commands import read_reply
+from celery_redlock.protocol.naming import META_PREFIX
 from celery_redlock.protocol.node import StoredKey
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.testing import LocalCluster
@@ -22,6 +23,11 @@ PREFIX = "redlock:"
 
 # Tests that do not try what happens in time must not depend on how busy the machine is.
 CALM = 5.0
+
+
+def place(name: str) -> str:
+    """Return the name of a key on the nodes: of a lock key, or of a reserved record."""
+    return name if name.startswith(META_PREFIX) else PREFIX + name
 
 
 class Nodes(ABC):
@@ -160,24 +166,24 @@ class MemoryNodes(Nodes):
         self.nodes = [memory_node(parse_node(url)) for url in urls]
 
     def owner(self, node: int, name: str) -> str | None:
-        return self.nodes[node].state.owner(PREFIX + name, self.now_us(node))
+        return self.nodes[node].state.owner(place(name), self.now_us(node))
 
     def left(self, node: int, name: str) -> float:
-        ends = self.nodes[node].state.keys[PREFIX + name].expires_at
+        ends = self.nodes[node].state.keys[place(name)].expires_at
         return (ends - self.now_us(node) // 1000) / 1000
 
     def put(self, node: int, name: str, owner: str, ttl: float = 60.0) -> None:
         ends = self.now_us(node) // 1000 + round(ttl * 1000)
-        self.nodes[node].state.keys[PREFIX + name] = StoredKey(owner, ends)
+        self.nodes[node].state.keys[place(name)] = StoredKey(owner, ends)
 
     def forget(self, node: int, name: str) -> None:
-        self.nodes[node].state.keys.pop(PREFIX + name, None)
+        self.nodes[node].state.keys.pop(place(name), None)
 
     def fence(self, node: int, name: str) -> int:
-        return self.nodes[node].state.fences.get(fence_key(PREFIX + name), 0)
+        return self.nodes[node].state.fences.get(fence_key(place(name)), 0)
 
     def set_fence(self, node: int, name: str, value: int) -> None:
-        self.nodes[node].state.fences[fence_key(PREFIX + name)] = value
+        self.nodes[node].state.fences[fence_key(place(name))] = value
 
     def now_us(self, node: int) -> int:
         return self.nodes[node].now_us()
@@ -218,25 +224,25 @@ class ServerNodes(Nodes):
         self.cluster = cluster
 
     def owner(self, node: int, name: str) -> str | None:
-        found: Any = self.cluster.client(node).get(PREFIX + name)
+        found: Any = self.cluster.client(node).get(place(name))
         return None if found is None else found.decode()
 
     def left(self, node: int, name: str) -> float:
-        left: Any = self.cluster.client(node).pttl(PREFIX + name)
+        left: Any = self.cluster.client(node).pttl(place(name))
         return float(left / 1000)
 
     def put(self, node: int, name: str, owner: str, ttl: float = 60.0) -> None:
-        self.cluster.client(node).set(PREFIX + name, owner, px=round(ttl * 1000))
+        self.cluster.client(node).set(place(name), owner, px=round(ttl * 1000))
 
     def forget(self, node: int, name: str) -> None:
-        self.cluster.client(node).delete(PREFIX + name)
+        self.cluster.client(node).delete(place(name))
 
     def fence(self, node: int, name: str) -> int:
-        found: Any = self.cluster.client(node).get(fence_key(PREFIX + name))
+        found: Any = self.cluster.client(node).get(fence_key(place(name)))
         return int(found or 0)
 
     def set_fence(self, node: int, name: str, value: int) -> None:
-        self.cluster.client(node).set(fence_key(PREFIX + name), value)
+        self.cluster.client(node).set(fence_key(place(name)), value)
 
     def now_us(self, node: int) -> int:
         seconds, micros = self.cluster.client(node).time()

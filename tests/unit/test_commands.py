@@ -12,12 +12,15 @@ from celery_redlock.protocol import (
     MAX_TOKEN,
     Acknowledged,
     Failed,
+    Fate,
     Granted,
     Held,
     Holder,
     Kind,
     NotHeld,
     Quarantined,
+    Record,
+    Seen,
     acquire,
     fence_key,
     release,
@@ -29,6 +32,17 @@ from celery_redlock.protocol.scripts import SHA, SOURCE
 def test_keys_are_followed_by_their_counters_and_the_guard_record() -> None:
     command = acquire(("a", "b"), "owner", 1000, 5, 60000)
     assert ("a", "b", fence_key("a"), fence_key("b"), "redlock-meta:guard") == command.keys
+
+
+def test_an_acquire_that_takes_nothing_over_says_no_more_than_before() -> None:
+    assert acquire(("a",), "owner", 1000, 5, 60000).args == ("owner", 1000, 5, 60000)
+    assert acquire(("a",), "owner", 1000, 5, 60000, "them").args[4:] == ("them",)
+
+
+def test_a_release_says_the_fate_of_every_key_where_it_says_one() -> None:
+    fates = {"b": Fate(500, "marker"), "elsewhere": Fate(1)}
+    assert release(("a", "b"), "owner", 7, 3, fates).args == ("owner", 7, 3, 3, "", 500, "marker")
+    assert release(("a", "b"), "owner", 7, 3).args == ("owner", 7, 3)
 
 
 def test_a_release_names_no_guard_record() -> None:
@@ -47,6 +61,11 @@ def test_a_release_names_no_guard_record() -> None:
         ([b"Q", 1500], Quarantined(1.5)),
         ([b"H", 0, b"owner", 2500], Held((Holder(0, "owner", 2.5),))),
         ([b"H", 0, b"\xff\xfe", -1], Held((Holder(0, "\ufffd\ufffd", -0.001),))),
+        ([b"S", b"owner", 2500, b"7"], Seen((Record("owner", 2.5, 7),))),
+        (
+            [b"S", b"", -2, b"0", b"", -1, b"9"],
+            Seen((Record(None, 0.0, 0), Record("", -0.001, 9))),
+        ),
         (
             [b"H", 0, b"a", 1, 2, b"b", 2],
             Held((Holder(0, "a", 0.001), Holder(2, "b", 0.002))),
@@ -69,6 +88,10 @@ def test_answers_of_the_scripts_are_votes(fields: list[Any], vote: object) -> No
         [b"G", None],
         [b"H", 0, b"owner"],
         [b"H", 0, None, 5],
+        [b"S", b"owner", 5],
+        [b"S", None, 5, b"7"],
+        [b"S", b"owner", b"soon", b"7"],
+        [b"S", b"owner", 5, b"many"],
         [b"Q"],
         [b"Q", b""],
         [b"X"],
@@ -87,7 +110,7 @@ scalars = st.one_of(
 fields = st.lists(st.one_of(scalars, st.lists(scalars, max_size=3)), max_size=6)
 
 
-@given(st.sampled_from([b"G", b"A", b"M", b"F", b"H", b"Q", b"", None, 7]), fields)
+@given(st.sampled_from([b"G", b"A", b"M", b"F", b"H", b"Q", b"S", b"", None, 7]), fields)
 def test_no_answer_whatever_raises(code: object, rest: list[Any]) -> None:
     read_reply([code, *rest])
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_redlock import LockKeyError, Redlock
-from celery_redlock.protocol import fence_key, owner_value, validate_key
+from celery_redlock.protocol import (
+    fence_key,
+    owner_candidate,
+    owner_value,
+    validate_extra,
+    validate_key,
+    validate_place,
+)
 
 
 @given(st.text(min_size=1).filter(lambda key: not key.encode("utf-8", "replace").startswith(b"?")))
@@ -35,6 +43,42 @@ def test_every_other_key_is_taken_as_it_is(key: str) -> None:
 def test_an_owner_value_carries_a_readable_suffix() -> None:
     assert owner_value(b"\x00\xff", 17, "task-1 host 42") == "00ff 17 task-1 host 42"
     assert owner_value(b"\x00\xff", 17) == "00ff 17"
+
+
+def test_the_candidate_of_an_attempt_is_read_from_its_owner_value() -> None:
+    assert owner_candidate(owner_value(bytes(16), 17, "label")) == 17
+    assert owner_candidate(owner_value(bytes(16), 17)) == 17
+
+
+@pytest.mark.parametrize("value", ["", "somebody", "00ff 17", "0" * 32, f"{'0' * 32} x", "a b c"])
+def test_an_owner_value_of_somebody_else_has_no_candidate(value: str) -> None:
+    assert owner_candidate(value) is None
+
+
+@pytest.mark.parametrize("place", ["redlock:key", "redlock-meta:queued:key"])
+def test_a_lock_stands_under_lock_keys_and_reserved_records(place: str) -> None:
+    assert place == validate_place(place)
+
+
+@pytest.mark.parametrize(
+    "place", ["", "redlock-meta:guard", "redlock-meta:fence:7", "redlock-meta:\ud800", "x\udcff", 7]
+)
+def test_no_lock_stands_where_the_protocol_has_records_of_its_own(place: Any) -> None:
+    with pytest.raises(LockKeyError):
+        validate_place(place)
+
+
+def test_a_lock_key_is_no_extra() -> None:
+    with pytest.raises(LockKeyError, match="no reserved record"):
+        validate_extra("redlock:key")
+
+
+def test_a_client_tells_the_place_of_a_key(redlock_memory_nodes: list[str]) -> None:
+    with Redlock(redlock_memory_nodes, key_prefix="app:") as client:
+        assert client.place("key") == "app:key"
+        for wrong in ("", 7, "x\udcff"):
+            with pytest.raises(LockKeyError):
+                client.place(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from celery_redlock.protocol import (
     NotHeld,
     Phase,
     Quarantined,
+    ReserveRound,
     Vote,
     quorum,
 )
@@ -222,3 +223,39 @@ def test_an_early_decision_is_the_one_that_all_votes_would_have_given(cast: list
             assert (phase in (Phase.GRANTED, Phase.RAISING)) == (grants >= quorum(nodes))
             return
     pytest.fail("every round ends when all have voted")
+
+
+def test_a_reservation_needs_no_equal_counters() -> None:
+    round_ = ReserveRound(5, sent_at=SENT, ttl=TTL, drift_factor=DRIFT_FACTOR)
+    for node in range(3):
+        round_.vote(node, granted(node + 1), SENT + 0.01)
+    assert round_.phase is Phase.GRANTED
+
+
+def test_a_reservation_on_a_quorum_that_answers_too_late_is_late() -> None:
+    round_ = ReserveRound(5, sent_at=SENT, ttl=TTL, drift_factor=DRIFT_FACTOR)
+    for node in range(3):
+        round_.vote(node, granted(), TRUST)
+    assert round_.phase is Phase.LATE
+
+
+def test_a_reservation_needs_a_quorum() -> None:
+    round_ = ReserveRound(5, sent_at=SENT, ttl=TTL, drift_factor=DRIFT_FACTOR)
+    for node, vote in enumerate([granted(), granted(), held("a"), held("b")]):
+        round_.vote(node, vote, SENT)
+    assert round_.phase is Phase.VOTING
+    assert round_.vote(4, FAILED, SENT) is Phase.SPLIT
+
+
+def both_held(first: str, second: str) -> Held:
+    return Held((Holder(0, first, 9.0), Holder(1, second, 5.0)))
+
+
+def test_of_two_keys_that_are_held_the_favoured_one_is_told() -> None:
+    round_ = decide([both_held("a", "b")] * 3)
+    assert (round_.holder().owner, round_.holder([1]).owner) == ("a", "b")  # type: ignore[union-attr]
+
+
+def test_a_favoured_key_that_no_quorum_has_seen_held_is_not_told_first() -> None:
+    round_ = decide([both_held("a", "b"), both_held("a", "c"), both_held("a", "d")])
+    assert round_.holder([1]).owner == "a"  # type: ignore[union-attr]

@@ -18,14 +18,18 @@ from celery_redlock.protocol import (
     MAX_TOKEN,
     Command,
     Failed,
+    Fate,
     Held,
     Holder,
     Quarantined,
+    Record,
+    Seen,
     Vote,
     acquire,
     extend,
     fence_key,
     heal,
+    look,
     raise_fence,
     release,
 )
@@ -46,14 +50,23 @@ tokens = st.sampled_from([1, 7, 2**50, MAX_TOKEN - 1])
 # The clamp follows the clock to the microsecond, which no two looks share; it has its own test.
 NO_CANDIDATE = st.just(0)
 
+fates = st.dictionaries(
+    st.sampled_from([PREFIX + name for name in "abc"]),
+    st.builds(Fate, st.sampled_from([0, LONG, LONGER]), st.sampled_from(["", "them", "left"])),
+)
+
 commands = st.one_of(
     st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(0)),
     st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(LONG)),
+    st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(0), owners),
+    st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(LONG), owners),
     st.builds(raise_fence, keys, owners, tokens),
     st.builds(extend, keys, owners, lifetimes, tokens),
     st.builds(heal, keys, owners, lifetimes, tokens),
     st.builds(release, keys, owners, st.one_of(st.just(0), tokens)),
     st.builds(release, keys, owners, tokens, lifetimes),
+    st.builds(release, keys, owners, st.one_of(st.just(0), tokens), st.just(0), fates),
+    st.builds(look, keys),
 )
 events = st.sampled_from(["flush", "arm", "role", "expire"])
 steps = st.lists(st.one_of(commands, commands, commands, events), min_size=1, max_size=25)
@@ -133,6 +146,13 @@ def comparable(vote: Vote) -> Vote:
             tuple(
                 Holder(held.key, held.owner, roughly(held.expires_in * 1000))
                 for held in vote.holders
+            )
+        )
+    if isinstance(vote, Seen):
+        return Seen(
+            tuple(
+                Record(record.owner, roughly(record.expires_in * 1000), record.counter)
+                for record in vote.records
             )
         )
     return Failed("") if isinstance(vote, Failed) else vote
