@@ -12,6 +12,7 @@ from typing import Any
 from celery import current_app, signals
 from celery._state import connect_on_app_finalize
 
+from celery_redlock.tasks.cleanup import connect_cleanup
 from celery_redlock.tasks.client import close_clients
 from celery_redlock.tasks.dedupe import NewTasksStep, mark_publishes, protect_tasks
 from celery_redlock.tasks.hold import bodies_run
@@ -32,6 +33,7 @@ def connect() -> None:
     for signal, handler in handlers.items():
         signal.connect(handler, weak=False, dispatch_uid=f"celery_redlock.{signal.name}")
     connect_on_app_finalize(_app_finalizes)
+    connect_cleanup()
 
 
 def _app_finalizes(app: Any) -> None:

@@ -11,7 +11,6 @@ from billiard.exceptions import WorkerLostError
 from celery import signals
 from celery.app.task import Context
 
-from celery_redlock.tasks.cleanup import connect_cleanup
 from celery_redlock.tasks.envelope import HEADER
 from tests.support.tasks import Bench
 from tests.support.waiting import wait_until
@@ -26,7 +25,6 @@ class Consumer:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    connect_cleanup()
     bench = Bench()
     yield bench
     bench.close()
