@@ -1,0 +1,236 @@
+"""What a lease leaves behind: markers, a lock for the next message, or nothing, key by key."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from celery_redlock import LockContended, Redlock
+from celery_redlock.core import Fate, Reservation
+from celery_redlock.protocol import Phase
+from tests.support.nodes import Nodes
+from tests.support.waiting import wait_until
+
+MESSAGE = "redlock-meta:message:one"
+GRACE = 60.0
+LONG = 3000.0
+
+
+def back_to(client: Redlock, name: str, seconds: float = 3600.0) -> Reservation:
+    return Reservation(
+        keys=(client.place(name),),
+        owner=client.fresh_owner("queued"),
+        expires_at=time.time() + seconds,
+    )
+
+
+def test_each_key_ends_as_it_was_told(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.take(["gone", "kept"], [MESSAGE])
+    any_nodes.wait_held(lease)
+    fates = {
+        MESSAGE: Fate(keep_ms=3_600_000, value="finished"),
+        client.place("kept"): Fate(keep_ms=20_000),
+    }
+    assert lease.finish(fates)
+    any_nodes.wait_free("gone")
+    wait_until(lambda: any_nodes.owners(MESSAGE) == ["finished"] * 5)
+    wait_until(lambda: all(any_nodes.left(node, "kept") <= 20 for node in range(5)))
+    assert all(any_nodes.left(node, MESSAGE) > LONG for node in range(5))
+    assert any_nodes.owners("kept") == [lease.owner] * 5
+
+
+def test_finishing_raises_the_counters_as_a_release_does(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.take(["key"], [MESSAGE])
+    for node in range(5):
+        any_nodes.set_fence(node, "key", 1)
+    assert lease.finish({MESSAGE: Fate(60_000, "finished")})
+    wait_until(
+        lambda: [any_nodes.fence(node, "key") for node in range(5)] == [lease.fencing_token] * 5
+    )
+
+
+def test_a_lease_ends_once(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.take(["key"], [MESSAGE])
+    assert lease.finish({MESSAGE: Fate(60_000, "finished")})
+    assert not lease.finish({})
+    assert not lease.release()
+    assert not lease.is_valid
+    wait_until(lambda: any_nodes.owners(MESSAGE) == ["finished"] * 5)
+
+
+def test_a_lease_that_was_released_leaves_nothing(nodes: Nodes) -> None:
+    client = nodes.connected()
+    lease = client.take(["key"], [MESSAGE])
+    lease.release()
+    assert not lease.finish({MESSAGE: Fate(60_000, "finished")})
+    nodes.wait_free(MESSAGE)
+
+
+def test_what_somebody_else_has_is_not_marked(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.take(["key"], [MESSAGE])
+    any_nodes.wait_held(lease)
+    any_nodes.hold(MESSAGE, "them", range(5))
+    assert not lease.finish({MESSAGE: Fate(60_000, "finished")})
+    assert any_nodes.owners(MESSAGE) == ["them"] * 5
+    any_nodes.wait_free("key")
+
+
+def test_keys_without_a_fate_of_their_own_keep_their_minimum_hold(nodes: Nodes) -> None:
+    client = nodes.connected()
+    lease = client.take(["key"], [MESSAGE], ttl=30.0, at_least_for=20.0)
+    nodes.wait_held(lease)
+    assert lease.finish({MESSAGE: Fate(60_000, "finished")})
+    wait_until(lambda: all(0 < nodes.left(node, "key") <= 20 for node in range(5)))
+
+
+def test_a_lock_is_handed_back_until_its_message_ends(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.take(["key"], [MESSAGE])
+    any_nodes.wait_held(lease)
+    back = back_to(client, "key")
+    assert lease.finish({MESSAGE: Fate(60_000, "finished")}, back)
+    wait_until(lambda: any_nodes.owners("key") == [back.owner] * 5)
+    wait_until(lambda: all(any_nodes.left(node, "key") > LONG for node in range(5)))
+    with pytest.raises(LockContended):
+        client.acquire("key")
+    assert client.take(["key"], reservation=back).fencing_token > lease.fencing_token
+
+
+def test_a_stopped_node_that_hands_back_late_keeps_it_for_the_grace_only(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.acquire("key")
+    any_nodes.wait_held(lease)
+    any_nodes.pause(3, 4)
+    back = back_to(client, "key")
+    assert lease.finish({}, back, grace=GRACE)
+    any_nodes.resume(3, 4)
+    any_nodes.connect(client)
+    wait_until(lambda: any_nodes.owners("key") == [back.owner] * 5)
+    wait_until(lambda: all(any_nodes.left(node, "key") > LONG for node in (0, 1, 2)))
+    assert all(any_nodes.left(node, "key") <= GRACE for node in (3, 4))
+
+
+def test_nothing_is_handed_back_to_a_message_that_has_ended(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.acquire("key")
+    any_nodes.wait_held(lease)
+    assert lease.finish({}, back_to(client, "key", seconds=-1.0))
+    any_nodes.wait_free("key")
+
+
+def test_keys_that_a_lease_does_not_have_are_not_handed_back(nodes: Nodes) -> None:
+    client = nodes.connected()
+    lease = client.acquire("key")
+    assert lease.finish({}, back_to(client, "other"))
+    nodes.connect(client)
+    assert not any(nodes.owners("other"))
+    nodes.wait_free("key")
+
+
+def test_a_lost_lock_is_not_handed_back_over_its_next_holder(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.acquire("key")
+    any_nodes.wait_held(lease)
+    any_nodes.hold("key", "them", range(5))
+    assert not lease.finish({}, back_to(client, "key"))
+    assert any_nodes.owners("key") == ["them"] * 5
+
+
+def test_finishing_without_nodes_does_not_raise(nodes: Nodes) -> None:
+    client = nodes.connected()
+    lease = client.acquire("key")
+    nodes.kill(*range(5))
+    assert not lease.finish({}, back_to(client, "key"))
+
+
+def test_some_keys_are_given_up_and_the_lease_goes_on(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.take(["queued", "run"], [MESSAGE], ttl=5.0)
+    any_nodes.wait_held(lease)
+    lease.give_up([client.place("queued")])
+    any_nodes.wait_free("queued")
+    assert (lease.key, lease.keys) == ("run", ("run", MESSAGE))
+    lease.extend(30.0)
+    assert lease.expires_in > 20
+    other = client.acquire("queued")
+    assert lease.finish({})
+    any_nodes.wait_held(other)
+    any_nodes.wait_free("run")
+
+
+def test_a_stopped_node_gives_up_what_it_takes_late(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    any_nodes.pause(3, 4)
+    lease = client.take(["queued", "run"])
+    lease.give_up([client.place("queued")])
+    any_nodes.resume(3, 4)
+    wait_until(lambda: any_nodes.owners("run") == [lease.owner] * 5)
+    any_nodes.wait_free("queued")
+
+
+def test_an_extension_that_was_under_way_when_keys_were_given_up_loses_nothing(
+    nodes: Nodes,
+) -> None:
+    client = nodes.connected()
+    lease = client.take(["queued", "run"])
+    nodes.wait_held(lease)
+    command, round_ = lease.extension()
+    lease.give_up([client.place("queued")])
+    nodes.wait_free("queued")
+    channel = client.transport.checkout()
+    channel.exchange([(command, round_)], lease.patience)
+    lease.settle_extension(command, round_, channel)
+    client.transport.checkin(channel)
+    assert round_.phase is Phase.GONE
+    assert lease.lost is None
+    assert lease.is_valid
+
+
+def test_keys_are_given_up_while_the_watchdog_renews_them(nodes: Nodes) -> None:
+    client = nodes.connected()
+    for _ in range(10):
+        lease = client.take(["queued", "run"], ttl=1.0)
+        client.watch(lease)
+        renewed = lease.trusted_until
+        lease.give_up([client.place("queued")])
+        wait_until(lambda lease=lease, renewed=renewed: lease.trusted_until > renewed)
+        assert lease.lost is None
+        assert lease.release()
+
+
+def test_what_was_given_up_is_not_healed(nodes: Nodes) -> None:
+    client = nodes.connected()
+    lease = client.take(["queued", "run"])
+    nodes.wait_held(lease)
+    lease.give_up([client.place("queued")])
+    nodes.wait_free("queued")
+    nodes.forget(0, "run")
+
+    def healed() -> bool:
+        lease.extend()
+        return nodes.owner(0, "run") == lease.owner
+
+    wait_until(healed)
+    assert not any(nodes.owners("queued"))
+
+
+def test_a_lease_keeps_one_key_at_least(nodes: Nodes) -> None:
+    client = nodes.connected()
+    lease = client.take(["queued", "run"])
+    with pytest.raises(ValueError, match="release it"):
+        lease.give_up([client.place("queued"), client.place("run")])
+    assert lease.release()
+
+
+def test_giving_up_what_is_not_held_does_nothing(nodes: Nodes) -> None:
+    client = nodes.connected()
+    lease = client.acquire("key")
+    lease.give_up([client.place("other")])
+    assert lease.keys == ("key",)
+    lease.release()
+    lease.give_up([client.place("key")])

@@ -1,0 +1,226 @@
+"""A reservation is taken over by compare-and-set, and comes back where that did not succeed."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from celery_redlock import LockContended, LockKeyError, QuorumUnavailable, Redlock
+from celery_redlock.core import Reservation
+from celery_redlock.protocol import Held, acquire
+from tests.support.nodes import PREFIX, Nodes, ServerNodes
+from tests.support.waiting import wait_until
+
+BRIEF = 0.3
+MESSAGE = "redlock-meta:message:one"
+
+
+def reserve(nodes: Nodes, client: Redlock, *names: str) -> Reservation:
+    """Reserve keys for an hour, and wait until every node has them."""
+    places = [client.place(name) for name in names]
+    reserved = client.reserve(places, ttl=3600.0, grace=3600.0, label="queued", patience=5.0)
+    owner = reserved.reservation.owner
+    for name in names:
+        wait_until(lambda name=name: nodes.owners(name) == [owner] * len(nodes))
+    return reserved.reservation
+
+
+def share_out(nodes: Nodes, name: str) -> None:
+    """Let several contenders share the nodes of a key, two of which are free: a split vote."""
+    nodes.hold(name, "one", [0, 1])
+    nodes.hold(name, "another", [2])
+
+
+def test_a_reservation_is_taken_over(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    reservation = reserve(any_nodes, client, "key")
+    lease = client.take(["key"], reservation=reservation, ttl=30.0)
+    any_nodes.wait_held(lease)
+    assert all(any_nodes.left(node, "key") <= 30 for node in range(5))
+    assert lease.release()
+    any_nodes.wait_free("key")
+
+
+def test_each_takeover_has_a_larger_token(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.acquire("key")
+    tokens = [lease.fencing_token]
+    for _ in range(3):
+        back = Reservation(
+            keys=(client.place("key"),),
+            owner=client.fresh_owner("queued"),
+            expires_at=time.time() + 3600,
+        )
+        assert lease.finish({}, back)
+        lease = client.take(["key"], reservation=back)
+        tokens.append(lease.fencing_token)
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_key_that_somebody_else_has_is_not_taken_over(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    reservation = reserve(any_nodes, client, "key")
+    any_nodes.hold("key", "them", range(5))
+    with pytest.raises(LockContended) as taken:
+        client.take(["key"], reservation=reservation)
+    assert taken.value.holder == "them"
+    assert any_nodes.owners("key") == ["them"] * 5
+
+
+def test_only_one_copy_of_a_message_takes_its_reservation_over(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    reservation = reserve(any_nodes, client, "key")
+    lease = client.take(["key"], reservation=reservation)
+    with pytest.raises(LockContended) as taken:
+        client.take(["key"], reservation=reservation)
+    assert taken.value.holder == lease.owner
+
+
+def test_a_reservation_that_has_ended_is_taken_afresh(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    reservation = reserve(any_nodes, client, "key")
+    for node in range(5):
+        any_nodes.forget(node, "key")
+    any_nodes.wait_held(client.take(["key"], reservation=reservation))
+
+
+def test_free_keys_and_reserved_ones_are_taken_together(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    reservation = reserve(any_nodes, client, "queued")
+    lease = client.take(["queued", "run"], [MESSAGE], reservation=reservation)
+    for name in ("queued", "run", MESSAGE):
+        wait_until(lambda name=name: any_nodes.owners(name) == [lease.owner] * 5)
+
+
+def test_a_key_that_refuses_leaves_the_reservation_as_it_was(any_nodes: Nodes) -> None:
+    any_nodes.put(0, "queued", "before", ttl=3600.0)
+    any_nodes.put(0, "run", "them")
+    command = acquire((PREFIX + "queued", PREFIX + "run"), "us", 1000, 5, 0, "before")
+    vote = any_nodes.run(0, command)
+    assert isinstance(vote, Held)
+    assert [(holder.key, holder.owner) for holder in vote.holders] == [(1, "them")]
+    assert any_nodes.owner(0, "queued") == "before"
+    assert any_nodes.left(0, "queued") > 3000
+
+
+def test_a_reservation_without_an_end_still_has_none_when_another_key_refuses(
+    servers: ServerNodes,
+) -> None:
+    redis = servers.cluster.client(0)
+    redis.set(PREFIX + "queued", "before")
+    redis.set(PREFIX + "run", "them")
+    command = acquire((PREFIX + "queued", PREFIX + "run"), "us", 1000, 5, 0, "before")
+    assert isinstance(servers.run(0, command), Held)
+    assert (redis.get(PREFIX + "queued"), redis.pttl(PREFIX + "queued")) == (b"before", -1)
+
+
+def test_a_takeover_that_is_not_granted_gives_the_reservation_back(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    reservation = reserve(any_nodes, client, "queued")
+    share_out(any_nodes, "run")
+    with pytest.raises(LockContended) as undecided:
+        client.take(["queued", "run"], [MESSAGE], reservation=reservation)
+    assert undecided.value.split
+    wait_until(lambda: any_nodes.owners("queued") == [reservation.owner] * 5)
+    assert all(any_nodes.left(node, "queued") > 3000 for node in range(5))
+    wait_until(lambda: any_nodes.owners("run") == ["one", "one", "another", None, None])
+    any_nodes.wait_free(MESSAGE)
+
+
+def test_a_node_that_gave_no_answer_is_not_given_the_reservation_back(any_nodes: Nodes) -> None:
+    client = any_nodes.connected(node_timeout=BRIEF)
+    reservation = reserve(any_nodes, client, "queued")
+    any_nodes.hold("run", "one", [0, 1])
+    any_nodes.hold("run", "another", [2, 3])
+    any_nodes.pause(4)
+    with pytest.raises(LockContended):
+        client.take(["queued", "run"], reservation=reservation)
+    any_nodes.resume(4)
+    # It takes the reservation over when it goes on, and then deletes what it took.
+    wait_until(lambda: any_nodes.owners("queued") == [reservation.owner] * 4 + [None])
+
+
+def test_a_takeover_that_an_exception_cuts_short_gives_nothing_back(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = nodes.connected()
+    reservation = reserve(nodes, client, "key")
+    channel = client.transport.checkout()
+    client.transport.checkin(channel)
+    exchange = type(channel).exchange
+
+    def interrupted(*args: object, **options: object) -> None:
+        exchange(*args, **options)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(channel), "exchange", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.take(["key"], reservation=reservation)
+    nodes.wait_free("key")
+
+
+def test_restarted_nodes_do_not_let_a_reservation_be_taken_over(nodes: Nodes) -> None:
+    client = nodes.connected()
+    reservation = reserve(nodes, client, "key")
+    # Their data may be older than somebody else's takeover.
+    nodes.restart(0, 1, 2, keep_data=True)
+    with pytest.raises(QuorumUnavailable, match="sits out"):
+        client.take(["key"], reservation=reservation, wait=BRIEF)
+    wait_until(lambda: nodes.owners("key").count(reservation.owner) >= 3)
+
+
+def test_the_record_is_named_where_a_lock_key_is_held_as_well(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.take(["key"], [MESSAGE])
+    any_nodes.wait_held(lease)
+    with pytest.raises(LockContended, match=MESSAGE) as taken:
+        client.take(["other", "key"], [MESSAGE])
+    assert (taken.value.key, taken.value.holder) == (MESSAGE, lease.owner)
+
+
+def test_the_key_that_is_held_is_named_as_it_was_asked_for(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    any_nodes.hold("b", "them", range(5))
+    with pytest.raises(LockContended, match="'b' is held by 'them'") as taken:
+        client.acquire(["a", "b", "c"])
+    assert taken.value.key == "b"
+
+
+def test_no_waiting_goes_on_that_is_said_to_be_of_no_use(nodes: Nodes) -> None:
+    client = nodes.connected()
+    nodes.hold(MESSAGE, "finished", range(5))
+    seen: list[LockContended] = []
+
+    def final(error: LockContended) -> bool:
+        seen.append(error)
+        return len(seen) == 2
+
+    with pytest.raises(LockContended) as taken:
+        client.take(["key"], [MESSAGE], wait=3600.0, final=final)
+    assert len(seen) == 2
+    assert taken.value.key == seen[0].key == MESSAGE
+
+
+def test_a_split_vote_is_never_final(nodes: Nodes) -> None:
+    client = nodes.connected()
+    share_out(nodes, "key")
+    with pytest.raises(LockContended) as undecided:
+        client.take(["key"], final=lambda error: pytest.fail(f"asked about {error}"))
+    assert undecided.value.split
+
+
+def test_a_record_can_be_taken_alone(nodes: Nodes) -> None:
+    client = nodes.connected()
+    lease = client.take([], [MESSAGE])
+    assert (lease.key, lease.keys) == (MESSAGE, (MESSAGE,))
+    nodes.wait_held(lease)
+    assert lease.release()
+    nodes.wait_free(MESSAGE)
+
+
+@pytest.mark.parametrize("extra", ["key", "redlock:key", "redlock-meta:guard", ""])
+def test_no_other_record_can_be_taken(extra: str, redlock_memory_nodes: list[str]) -> None:
+    with Redlock(redlock_memory_nodes) as client, pytest.raises(LockKeyError):
+        client.take(["key"], [extra])
