@@ -5,6 +5,9 @@ The door orders arrivals, and no more. A request that passed it may be overtaken
 with a newer token, and write last. So hand the token on to where the service writes (the middleware
 puts it into the request), and check it there once more, in the same step as the write. Where that
 cannot be, the door alone still refuses a writer that wakes after a newer one has arrived.
+
+Whoever can send a request can also raise the highest token that was seen, so a door belongs behind
+whatever decides who may write.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ FENCING_HEADER = "Redlock-Fencing-Token"
 #: Where a request that has passed keeps its token: in the WSGI environ, in the ASGI scope.
 FENCING_KEY = "celery_redlock.fencing_token"
 
-UNSAFE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 _STALE = "stale_fencing_token"
 
@@ -136,7 +139,7 @@ class WsgiFencingMiddleware:
         guard: what remembers the tokens: `RedisFence`, `FileGuard`, `MemoryGuard` or your own.
         resource: names what a request writes, or None where it needs no token. The path if not
             given; give your own where one thing can be written by several paths.
-        methods: the methods that write.
+        safe_methods: the methods that only read and so need no token; all others do.
         required: refuse a request without a token; otherwise it passes unchecked.
     """
 
@@ -146,13 +149,13 @@ class WsgiFencingMiddleware:
         guard: Guard,
         *,
         resource: Callable[[dict[str, Any]], str | None] | None = None,
-        methods: Collection[str] = UNSAFE_METHODS,
+        safe_methods: Collection[str] = SAFE_METHODS,
         required: bool = True,
     ) -> None:
         self.app = app
         self.guard = guard
         self._resource = resource or _path_of_environ
-        self._methods = frozenset(methods)
+        self._safe = frozenset(safe_methods)
         self._required = required
 
     def __call__(
@@ -167,7 +170,8 @@ class WsgiFencingMiddleware:
         return [refusal.body]
 
     def _refusal(self, environ: dict[str, Any]) -> _Refusal | None:
-        if environ["REQUEST_METHOD"] not in self._methods:
+        # In capitals, because applications take a "get" for a GET and a "put" for a PUT.
+        if environ["REQUEST_METHOD"].upper() in self._safe:
             return None
         resource = self._resource(environ)
         if resource is None:
@@ -200,13 +204,13 @@ class AsgiFencingMiddleware:
         guard: Guard | AsyncGuard,
         *,
         resource: Callable[[Scope], str | None] | None = None,
-        methods: Collection[str] = UNSAFE_METHODS,
+        safe_methods: Collection[str] = SAFE_METHODS,
         required: bool = True,
     ) -> None:
         self.app = app
         self.guard = guard
         self._resource = resource or _path_of_scope
-        self._methods = frozenset(methods)
+        self._safe = frozenset(safe_methods)
         self._required = required
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -222,13 +226,14 @@ class AsgiFencingMiddleware:
         await send({"type": "http.response.body", "body": refusal.body})
 
     async def _refusal(self, scope: Scope) -> _Refusal | None:
-        if scope["method"] not in self._methods:
+        if scope["method"].upper() in self._safe:
             return None
         resource = self._resource(scope)
         if resource is None:
             return None
-        wanted = FENCING_HEADER.lower().encode()
-        values = [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
+        name = FENCING_HEADER.lower().encode()
+        headers = [value for key, value in scope["headers"] if key.lower() == name]
+        values = [value.decode("latin-1") for value in headers]
         try:
             token = _parsed(values)
         except InvalidFencingToken as error:
@@ -254,7 +259,9 @@ class AsgiFencingMiddleware:
 
 
 def _path_of_environ(environ: dict[str, Any]) -> str:
-    return str(environ.get("SCRIPT_NAME", "")) + str(environ.get("PATH_INFO", ""))
+    path: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+    # WSGI hands the bytes of a path over as Latin-1.
+    return path.encode("latin-1").decode(errors="backslashreplace")
 
 
 def _path_of_scope(scope: Scope) -> str:

@@ -14,6 +14,9 @@ for i = 1, count do
   keys[i] = KEYS[i]
   known[i] = redis.pcall('GET', KEYS[count + i])
   local seen = 0
+  if type(known[i]) == 'table' and not known[i].err:find('WRONGTYPE', 1, true) then
+    return known[i]
+  end
   if known[i] then
     local text = type(known[i]) == 'string' and known[i]:match('^[1-9]%d*$')
     seen = text and tonumber(text)

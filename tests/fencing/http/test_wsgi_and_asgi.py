@@ -216,13 +216,27 @@ def test_a_missing_token_passes_where_it_is_not_required(make: Make) -> None:
     assert make(MemoryGuard(), required=False)("/a") == Answer(200, b"None")
 
 
-def test_reading_needs_no_token(service: Service) -> None:
-    assert service("/a", method="GET") == Answer(200, b"None")
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE"])
+def test_reading_needs_no_token(service: Service, method: str) -> None:
+    assert service("/a", method=method) == Answer(200, b"None")
 
 
-def test_the_methods_that_write_can_be_named(make: Make) -> None:
-    service = make(MemoryGuard(), methods=["DELETE"])
-    assert (service("/a").status, service("/a", method="DELETE").status) == (200, 428)
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "put", "MOVE"])
+@pytest.mark.filterwarnings("ignore:Unknown REQUEST_METHOD")
+def test_whatever_may_write_needs_one(service: Service, method: str) -> None:
+    assert service("/a", method=method).status == 428
+
+
+def test_the_methods_that_only_read_can_be_named(make: Make) -> None:
+    service = make(MemoryGuard(), safe_methods=["POST"])
+    assert (service("/a", method="POST").status, service("/a", method="GET").status) == (200, 428)
+
+
+def test_a_path_is_one_name_at_both_doors() -> None:
+    guard = MemoryGuard()
+    asgi_service(guard)("/kündigung", 7)
+    path = "/kündigung".encode().decode("latin-1")
+    assert wsgi_service(guard)(path, 5).status == 412
 
 
 def test_a_resource_can_be_named_for_several_paths(make: Make) -> None:

@@ -156,6 +156,19 @@ def test_a_record_does_not_end_by_itself(fence: RedisFence, client: redis.Redis)
     assert client.pttl(RECORD) == -1
 
 
+def test_who_may_not_read_records_is_told_so(
+    client: redis.Redis, request: pytest.FixtureRequest
+) -> None:
+    client.acl_setuser("writer", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-get"])
+    request.addfinalizer(lambda: client.acl_deluser("writer"))
+    options = client.connection_pool.connection_kwargs
+    with (
+        redis.Redis(port=options["port"], username="writer", password="x") as writer,
+        pytest.raises(ResponseError, match="permission"),
+    ):
+        RedisFence(writer).set("a", "1", 7)
+
+
 @pytest.mark.parametrize("in_pipeline", [False, True])
 def test_a_record_of_another_type_stops_writes(
     fence: RedisFence, client: redis.Redis, in_pipeline: bool
