@@ -122,7 +122,7 @@ def _sent(
     options: Mapping[str, Any],
     envelope: Envelope,
 ) -> Any:
-    headers = {**(options.get("headers") or {}), HEADER: envelope.write()}
+    headers = {**dict(options.get("headers") or {}), HEADER: envelope.write()}
     return send(args, kwargs, task_id=task_id, **{**options, "headers": headers})
 
 
@@ -178,8 +178,9 @@ class _Sending:
 
     def _contended(self, error: LockContended) -> Any:
         holder = read_owner(error.holder)
-        if holder is None or error.split:
-            # Not known to be a task: then it stands for none, and waiting for it is the worker's.
+        if holder is None or error.split or holder.task_id == self.task_id:
+            # Not known to be another task: then it stands for none, and waiting for it is the
+            # worker's. To replace an earlier message of the same id would revoke this one, too.
             return self._send_without()
         policy = self.lock.publish_policy
         if self.tied:

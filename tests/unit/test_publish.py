@@ -245,6 +245,14 @@ class TestReplace:
         assert named is not None
         assert named.task_id == "mine"
 
+    def test_a_message_does_not_replace_an_earlier_one_of_its_own_id(
+        self, bench: Bench, revoked: list[str]
+    ) -> None:
+        task = declare(bench, lock_on_conflict="replace")
+        task.apply_async(task_id="mine")
+        task.apply_async(task_id="mine")
+        assert (bench.queue_length, revoked) == (2, [])
+
     def test_a_running_task_is_left_alone_and_the_newer_one_waits(
         self, bench: Bench, revoked: list[str]
     ) -> None:
@@ -432,6 +440,18 @@ def test_a_message_that_has_our_header_already_passes_untouched(bench: Bench) ->
 def test_other_headers_stay(bench: Bench) -> None:
     message = bench.send(declare(bench), headers={"trace": "abc"})
     assert message["trace"] == "abc"
+    assert envelope(message).reservation is not None
+
+
+def test_headers_may_be_pairs_as_celery_takes_them(bench: Bench) -> None:
+    message = bench.send(declare(bench), headers=[("trace", "abc")])
+    assert message["trace"] == "abc"
+
+
+def test_stamps_travel_beside_the_lock(bench: Bench) -> None:
+    declare(bench).s().stamp(tenant="acme").apply_async()
+    message = bench.receive()
+    assert "acme" in message["stamps"]["tenant"]
     assert envelope(message).reservation is not None
 
 
