@@ -11,6 +11,7 @@ from bench.rows.guards import guards
 from bench.rows.keys import keys_left
 from bench.rows.locks import floor, one_node, pottery, redlock_py
 from bench.rows.renewal import renewal
+from bench.rows.sql_guards import sql_guards
 from bench.rows.stopped import stopped_nodes
 from bench.rows.throughput import throughput
 
@@ -25,4 +26,5 @@ ROWS: dict[str, Callable[[bool], list[Result]]] = {
     "renewal": renewal,
     "keys": keys_left,
     "guards": guards,
+    "sql-guards": sql_guards,
 }
