@@ -135,7 +135,11 @@ def test_a_record_that_was_deleted_starts_anew(guarded: Guarded) -> None:
     assert (guarded.read(), guarded.seen()) == (b"200", 3)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00\xff\r\n", bytes(range(256)) * 20_000])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x00\xff\r\n", bytes(range(256)) * 20_000],
+    ids=["empty", "binary", "huge"],
+)
 def test_any_content_is_kept_as_it_is(guarded: Guarded, content: bytes, request: Any) -> None:
     if "redis-text" in request.node.callspec.id:
         content = content.decode("latin-1").encode()

@@ -191,7 +191,7 @@ def test_resources_are_told_apart(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    "token", ["", "0", "-1", "1.0", "abc", "9007199254740992", "+1", "٣", "1" * 5000, "1 2"]
+    "token", ["", "0", "-1", "1.0", "abc", "9007199254740992", "+1", "٣", "1" * 50, "1 2"]
 )
 def test_what_is_no_token_is_a_bad_request(service: Service, token: str) -> None:
     answer = service("/a", token.encode().decode("latin-1"))

@@ -253,8 +253,14 @@ def test_a_pipeline_that_watches_is_refused(fence: RedisFence, client: redis.Red
             fence.run(pipe, ["a"], (), 5)
 
 
-@pytest.mark.parametrize("work", [None, 7, redis.asyncio.Redis().pipeline()])
+@pytest.mark.parametrize("work", [None, 7])
 def test_what_cannot_be_run_is_refused(fence: RedisFence, work: Any) -> None:
+    with pytest.raises(ConfigurationError, match="runs a Lua script"):
+        fence.run(work, ["a"], (), 5)
+
+
+def test_a_pipeline_of_the_other_kind_is_refused(fence: RedisFence, url: str) -> None:
+    work: Any = redis.asyncio.Redis.from_url(url).pipeline()
     with pytest.raises(ConfigurationError, match="runs a Lua script"):
         fence.run(work, ["a"], (), 5)
 
