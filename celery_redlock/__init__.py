@@ -1,8 +1,9 @@
 """
 Celery tasks under a quorum lock with fencing tokens.
 
-`Redlock`, `Lease` and `current_lease` work without Celery; only `RedlockTask` loads it. Each is
-loaded when it is first asked for, so that importing the package or its errors costs little.
+`Redlock`, `Lease` and `current_lease` work without Celery; only `RedlockTask` and what belongs to it
+load it. Each is loaded when it is first asked for, so that importing the package or its errors
+costs little.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from celery_redlock.errors import (
 
 if TYPE_CHECKING:
     from celery_redlock.core import Lease, Redlock, current_lease
-    from celery_redlock.tasks import RedlockTask
+    from celery_redlock.tasks import DuplicateResult, LockHolder, RedlockTask
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ConfigurationError",
+    "DuplicateResult",
     "DuplicateTask",
     "FenceRecordDamaged",
     "FencedResourceMissing",
@@ -40,6 +42,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "LockContended",
+    "LockHolder",
     "LockKeyError",
     "LockNotAcquired",
     "QuorumUnavailable",
@@ -52,7 +55,9 @@ __all__ = [
 
 
 _HOME = {
+    "DuplicateResult": "celery_redlock.tasks",
     "Lease": "celery_redlock.core",
+    "LockHolder": "celery_redlock.tasks",
     "Redlock": "celery_redlock.core",
     "RedlockTask": "celery_redlock.tasks",
     "current_lease": "celery_redlock.core",
