@@ -1,8 +1,8 @@
 """
 Celery tasks under a quorum lock with fencing tokens.
 
-`Redlock`, `Lease` and `current_lease` work without Celery; only `RedlockTask` and what belongs to it
-load it. Each is loaded when it is first asked for, so that importing the package or its errors
+`Redlock`, `Lease` and `current_lease` work without Celery; only `RedlockTask` and what belongs to
+it load it. Each is loaded when it is first asked for, so that importing the package or its errors
 costs little.
 """
 
