@@ -99,7 +99,8 @@ class Claim:
         queued = self.published if options.rules.own_queue_key else ()
         return self.redlock.take(
             self.keys,
-            (*queued, self.message) if self.message else queued,
+            # The first of those that are held is what the error names: a twin is one before all.
+            (self.message, *queued) if self.message else queued,
             ttl=options.ttl,
             wait=options.wait,
             retry=options.retry,

@@ -69,8 +69,9 @@ def ending_of(
     if unwinding is not None and not isinstance(unwinding, Exception):
         return Ending.BROKEN_OFF  # the process ends, perhaps before the outcome is out
     if state == states.RETRY:
-        # A body may raise `Retry` without having sent anything.
-        return Ending.DONE if getattr(outcome, "sig", None) is not None else Ending.BROKEN_OFF
+        # A body may raise `Retry` without having sent anything; `apply()` runs it again itself.
+        sent = getattr(outcome, "sig", None) is not None and not hold.request.is_eager
+        return Ending.DONE if sent else Ending.BROKEN_OFF
     if state == states.IGNORED:
         return Ending.IGNORED
     eager_and_raised = state is None and hold.request.is_eager

@@ -1,0 +1,231 @@
+"""A unique task whose key is taken when its message arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import chain, group
+from celery.app.task import Context
+from celery.exceptions import Retry
+
+from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired, QuorumUnavailable
+from celery_redlock.signals import counters
+from celery_redlock.tasks.arrival import claim_for
+from celery_redlock.tasks.conflict import settle
+from celery_redlock.tasks.envelope import Envelope
+from celery_redlock.tasks.hold import Hold
+from celery_redlock.tasks.owners import Role, read_owner
+from tests.support.tasks import Bench
+from tests.support.unique import (
+    KEY,
+    QUEUE,
+    declare,
+    free,
+    holder,
+    mark,
+    owned_by,
+    role,
+    value,
+)
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.close()
+
+
+def sent_without(bench: Bench, **options: Any) -> dict[str, Any]:
+    """Send a task as a program does that does not know us."""
+    declare(bench, **options)
+    bench.app.finalize()
+    bench.app.send_task("job")
+    return bench.receive()
+
+
+def test_a_duplicate_that_could_not_be_dropped_is_skipped_on_arrival(bench: Bench) -> None:
+    owned_by(bench, "other")
+    request = sent_without(bench, lock_skip_result="skipped")
+    outcome = bench.run(request)
+    assert (outcome.state, outcome.value) == ("SUCCESS", "skipped")
+    assert role(bench, mark(bench, request)) is Role.FINISHED
+    assert getattr(holder(bench), "task_id", None) == "other"
+
+
+def test_the_twin_of_a_skipped_message_is_ignored(bench: Bench) -> None:
+    other = owned_by(bench, "other")
+    request = sent_without(bench)
+    bench.run(request)
+    other.release()
+    assert bench.run(request).state == "IGNORED"
+
+
+def test_duplicates_in_a_group_and_a_chain_complete(bench: Bench) -> None:
+    task = declare(bench, lambda self, *_: "ran")
+    echo = bench.task(lambda value: value, name="echo")
+    result = group(task.si(), task.si()).apply_async()
+    first, second = bench.receive(), bench.receive()
+    bench.run(first)
+    owned_by(bench, "other")
+    bench.run(second)
+    assert [child.result for child in result.children] == ["ran", None]
+    chain(task.si(), echo.s()).apply_async()
+    bench.run(bench.receive())
+    assert bench.run(bench.receive()).state == "SUCCESS"
+
+
+def test_a_duplicate_fails_on_arrival_where_its_publish_would_have_failed(bench: Bench) -> None:
+    owned_by(bench, "other")
+    request = sent_without(bench, lock_on_conflict="raise")
+    outcome = bench.run(request)
+    assert isinstance(outcome.value, DuplicateTask)
+    assert (outcome.value.task_id, outcome.value.result.id) == ("other", "other")
+    assert role(bench, mark(bench, request)) is Role.FINISHED
+
+
+def test_a_function_decides_about_a_duplicate_on_arrival(bench: Bench) -> None:
+    owned_by(bench, "other")
+    request = sent_without(bench, lock_on_conflict=lambda task, error: "raise")
+    assert isinstance(bench.run(request).value, DuplicateTask)
+
+
+def test_a_task_whose_lock_a_newer_one_took_over_ends_as_revoked(bench: Bench) -> None:
+    request = bench.send(declare(bench, lock_on_conflict="replace"))
+    free(bench)
+    owned_by(bench, "newer", Role.QUEUED)
+    assert bench.run(request).state == "IGNORED"
+    assert bench.app.AsyncResult(request["id"]).state == "REVOKED"
+    free(bench)
+    assert bench.run(request).state == "IGNORED"
+
+
+def test_a_newer_task_waits_for_the_one_that_runs(bench: Bench) -> None:
+    owned_by(bench, "older")
+    assert bench.run(sent_without(bench, lock_on_conflict="replace")).state == "RETRY"
+
+
+@pytest.mark.parametrize("policy", ["existing", "replace"])
+def test_within_the_window_of_a_finished_task_another_is_skipped_at_once(
+    bench: Bench, policy: str
+) -> None:
+    options = {"lock_mode": "until_expired", "lock_on_conflict": policy, "lock_wait": 60}
+    owned_by(bench, "other", Role.FINISHED)
+    request = sent_without(bench, lock_give_up_after=60, **options)
+    assert bench.run(request).state == "SUCCESS"
+
+
+def test_a_lock_of_a_stranger_stands_for_no_task_and_is_waited_for(bench: Bench) -> None:
+    bench.elsewhere.acquire("k", ttl=60, label="a program of somebody else")
+    assert bench.run(sent_without(bench)).state == "RETRY"
+
+
+def test_a_split_vote_stands_for_no_task_and_is_waited_for(bench: Bench) -> None:
+    request = sent_without(bench)
+    task = bench.app.tasks["job"]
+    context = Context(request, called_directly=False)
+    task.request_stack.push(context)
+    try:
+        hold = Hold(claim_for(task, context, task.redlock_plan, (), {}))
+        with pytest.raises(Retry):
+            settle(hold, LockContended("split", "k", "1 1 queued other w 1", 1.0, True))
+    finally:
+        task.request_stack.pop()
+
+
+@pytest.mark.parametrize("policy", ["existing", "raise"])
+def test_the_task_that_sent_it_is_waited_for_and_no_conflict(bench: Bench, policy: str) -> None:
+    owned_by(bench, "parent")
+    request = sent_without(bench, lock_on_conflict=policy)
+    assert bench.run(request, parent_id="parent").state == "RETRY"
+
+
+def test_an_earlier_run_of_the_same_task_is_waited_for_in_any_mode(bench: Bench) -> None:
+    task = bench.task(lambda: "ran", lock_key="k", lock_wait=0, lock_on_conflict="skip")
+    request = bench.send(task)
+    owned_by(bench, request["id"])
+    assert bench.run(request).state == "RETRY"
+
+
+def test_a_requeued_message_keeps_its_identity_and_its_lock(bench: Bench) -> None:
+    request = bench.send(declare(bench, lock_mode="until_and_while_executing"))
+    owned_by(bench, "other")
+    bench.run(request)
+    before, after = Envelope.read(request), Envelope.read(bench.receive())
+    assert (after.nonce, after.reservation) == (before.nonce, before.reservation)
+    assert after.episode is not None
+    assert value(bench, QUEUE) == getattr(before.reservation, "owner", None)
+
+
+@pytest.mark.parametrize(("policy", "state"), [("skip", "SUCCESS"), ("raise", "FAILURE")])
+def test_a_queued_lock_is_free_when_the_run_gives_way_to_another(
+    bench: Bench, policy: str, state: str
+) -> None:
+    options = {"lock_mode": "until_and_while_executing", "lock_on_conflict": {"run": policy}}
+    request = bench.send(declare(bench, **options))
+    owned_by(bench, "other")
+    assert bench.run(request).state == state
+    wait_until(lambda: value(bench, QUEUE) is None, message="the queued lock stayed")
+    assert role(bench, mark(bench, request)) is Role.FINISHED
+
+
+def test_a_rejected_message_leaves_no_lock(bench: Bench) -> None:
+    options = {"lock_mode": "until_and_while_executing", "lock_on_conflict": {"run": "reject"}}
+    request = bench.send(declare(bench, acks_late=True, **options))
+    owned_by(bench, "other")
+    assert bench.run(request).state == "REJECTED"
+    wait_until(lambda: value(bench, QUEUE) is None, message="the queued lock stayed")
+
+
+def test_a_task_that_gives_up_leaves_no_lock(bench: Bench) -> None:
+    options = {"lock_mode": "until_and_while_executing", "lock_give_up_after": 10}
+    request = bench.send(declare(bench, **options))
+    owned_by(bench, "other")
+    bench.run(request)
+    again = bench.receive()
+    again["redlock"]["first_seen"] -= 100
+    before = counters()["task_gave_up"]
+    assert type(bench.run(again).value) is LockNotAcquired
+    assert counters()["task_gave_up"] == before + 1
+    wait_until(lambda: value(bench, QUEUE) is None, message="the queued lock stayed")
+
+
+def test_without_a_quorum_a_message_keeps_its_lock_and_runs_later(bench: Bench) -> None:
+    request = bench.send(declare(bench))
+    bench.node.kill()
+    assert bench.run(request).state == "RETRY"
+    bench.node.restart(keep_data=True)
+    assert bench.run(bench.receive()).value == "ran"
+    assert value(bench) is None
+
+
+def test_without_a_quorum_a_task_fails_where_that_is_the_policy(bench: Bench) -> None:
+    request = bench.send(declare(bench, lock_on_unavailable="raise"))
+    bench.node.kill()
+    assert isinstance(bench.run(request).value, QuorumUnavailable)
+
+
+def test_a_body_that_ran_unlocked_leaves_no_lock(bench: Bench) -> None:
+    def body(self: Any) -> list[Any]:
+        bench.node.restart(keep_data=True)
+        return [self.lease, self.request.fencing_token, str(role(bench))]
+
+    request = bench.send(declare(bench, body, lock_on_unavailable="run_unlocked"))
+    bench.node.kill()
+    assert bench.run(request).value == [None, None, "queued"]
+    wait_until(lambda: value(bench) is None, message="the lock stayed")
+
+
+def test_under_apply_a_duplicate_is_skipped(bench: Bench) -> None:
+    owned_by(bench, "other")
+    assert declare(bench, lock_skip_result="skipped").apply().get() == "skipped"
+
+
+def test_the_owner_of_the_lock_says_that_the_task_runs(bench: Bench) -> None:
+    request = bench.send(declare(bench, lambda self: value(bench, KEY)))
+    found = read_owner(bench.run(request).value)
+    assert found is not None
+    assert (found.role, found.task_id, found.host) == (Role.RUNNING, request["id"], "worker@bench")

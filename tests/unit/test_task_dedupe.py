@@ -1,0 +1,213 @@
+"""`redlock_dedupe`: every task of a worker runs a message once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Task
+from celery.exceptions import Reject
+
+from celery_redlock import current_lease
+from celery_redlock.tasks.dedupe import protect_tasks
+from celery_redlock.tasks.envelope import HEADER, Envelope
+from celery_redlock.tasks.owners import Role
+from tests.support.tasks import Bench
+from tests.support.unique import left, mark, role, value
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench(redlock_dedupe=True)
+    yield bench
+    bench.close()
+
+
+def plain(bench: Bench, body: Any = None, **options: Any) -> Any:
+    """Declare a task that knows nothing of locks, and start a worker's protection."""
+    options = {"base": Task, "bind": True, **options}
+    task = bench.task(body or (lambda self, *args: "ran"), **options)
+    bench.app.finalize()
+    protect_tasks(bench.app)
+    return task
+
+
+def test_the_twin_of_a_plain_task_is_ignored(bench: Bench) -> None:
+    request = bench.send(plain(bench))
+    assert [bench.run(request).state for _ in range(2)] == ["SUCCESS", "IGNORED"]
+
+
+def test_the_twin_of_a_plain_task_that_runs_is_put_back(bench: Bench) -> None:
+    outcomes: list[Any] = []
+    request = bench.send(plain(bench, lambda self: outcomes.append(bench.run(request).state)))
+    bench.run(request)
+    assert (outcomes, bench.queue_length) == (["IGNORED"], 1)
+    assert bench.run(bench.receive()).state == "IGNORED"
+
+
+def test_a_plain_task_sees_nothing_of_its_protection(bench: Bench) -> None:
+    def body(self: Any) -> list[Any]:
+        return [current_lease(), getattr(self.request, "fencing_token", None)]
+
+    assert bench.call(plain(bench, body)).value == [None, None]
+
+
+def test_every_task_is_protected_those_of_celery_too(bench: Bench) -> None:
+    plain(bench)
+    assert all(task.redlock_plan.dedupe for task in bench.app.tasks.values())
+
+
+def test_a_task_that_was_registered_later_is_protected_when_the_consumer_starts_again(
+    bench: Bench,
+) -> None:
+    plain(bench)
+    late = bench.task(lambda self: None, base=Task, bind=True, name="late")
+    protect_tasks(bench.app)
+    request = bench.send(late)
+    assert [bench.run(request).state for _ in range(2)] == ["SUCCESS", "IGNORED"]
+
+
+def test_a_redlock_task_without_options_is_protected(bench: Bench) -> None:
+    request = bench.send(bench.task(lambda: "ran"))
+    assert [bench.run(request).state for _ in range(2)] == ["SUCCESS", "IGNORED"]
+    assert value(bench) is None
+
+
+def test_a_setting_that_came_after_the_task_was_bound_is_followed(bench: Bench) -> None:
+    bench.app.conf.redlock_dedupe = False
+    task = bench.task(lambda: "ran", lock_key="k")
+    bench.app.finalize()
+    bench.app.conf.redlock_dedupe = True
+    protect_tasks(bench.app)
+    request = bench.send(task)
+    assert [bench.run(request).state for _ in range(2)] == ["SUCCESS", "IGNORED"]
+
+
+def test_names_on_a_strangers_class_are_not_taken_for_options(bench: Bench) -> None:
+    class Singleton(Task):
+        abstract = True
+        lock_expiry = 60
+        lock_key = 7
+
+    request = bench.send(plain(bench, base=Singleton))
+    assert [bench.run(request).state for _ in range(2)] == ["SUCCESS", "IGNORED"]
+
+
+def test_a_call_of_the_strangers_own_is_kept(bench: Bench) -> None:
+    class Loud(Task):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return f"{super().__call__(*args, **kwargs)}!"
+
+    assert bench.call(plain(bench, base=Loud)).value == "ran!"
+
+
+def test_a_retry_of_a_plain_task_runs_and_its_twin_does_not(bench: Bench) -> None:
+    runs: list[int] = []
+
+    def body(self: Any) -> None:
+        runs.append(self.request.retries)
+        if len(runs) < 3:
+            raise self.retry(countdown=1)
+
+    first = bench.send(plain(bench, body))
+    bench.run(first)
+    second = bench.receive()
+    bench.run(second)
+    assert [bench.run(twin).state for twin in (first, second)] == ["IGNORED", "IGNORED"]
+    bench.run(bench.receive())
+    assert (runs, bench.queue_length) == ([0, 1, 2], 0)
+
+
+def test_a_replaced_plain_task_and_its_replacement_run_once_each(bench: Bench) -> None:
+    def body(self: Any, n: int = 0) -> int:
+        if n == 0:
+            raise self.replace(self.si(1))
+        return n
+
+    first = bench.send(plain(bench, body))
+    bench.run(first)
+    assert bench.run(first).state == "IGNORED"
+    assert bench.run(bench.receive()).value == 1
+
+
+def test_a_plain_message_that_goes_back_to_the_broker_runs_again(bench: Bench) -> None:
+    runs: list[int] = []
+
+    def body(self: Any) -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            raise Reject("later", requeue=True)
+
+    request = bench.send(plain(bench, body))
+    assert [bench.run(request).state for _ in range(3)] == ["REJECTED", "SUCCESS", "IGNORED"]
+
+
+def test_one_id_sent_twice_is_no_twin(bench: Bench) -> None:
+    task = plain(bench)
+    assert [bench.call(task, task_id="mine").state for _ in range(2)] == ["SUCCESS", "SUCCESS"]
+
+
+def test_a_message_from_a_program_that_does_not_know_us_has_a_twin_too(bench: Bench) -> None:
+    request = bench.send(plain(bench))
+    del request[HEADER]
+    assert [bench.run(request).state for _ in range(2)] == ["SUCCESS", "IGNORED"]
+
+
+def test_each_publish_is_told_apart_and_each_copy_keeps_its_publish(bench: Bench) -> None:
+    task = plain(bench)
+    nonces = {Envelope.read(bench.send(task)).nonce for _ in range(3)}
+    assert len(nonces - {""}) == 3
+
+
+def test_a_locking_task_keeps_its_key_until_its_result_is_stored(bench: Bench) -> None:
+    task = bench.task(lambda: "ran", lock_key="k", lock_at_least_for=40)
+    request = bench.send(task)
+    seen: list[Any] = []
+    mark_as_done = task.backend.mark_as_done
+
+    def look(*args: Any, **kwargs: Any) -> Any:
+        seen.append(role(bench))
+        return mark_as_done(*args, **kwargs)
+
+    task.backend.mark_as_done = look
+    bench.run(request)
+    assert seen == [Role.RUNNING]
+    assert 20 < left(bench) <= 40
+    assert role(bench, mark(bench, request)) is Role.FINISHED
+
+
+def test_in_a_thread_the_mark_is_finished_too(bench: Bench) -> None:
+    request = bench.send(plain(bench))
+    states: list[str] = []
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: states.append(bench.run(request).state))
+        thread.start()
+        thread.join()
+    assert states == ["SUCCESS", "IGNORED"]
+
+
+WITHOUT = """
+from celery import Celery, signals
+from celery_redlock import RedlockTask
+app = Celery(broker="memory://", set_as_current=False)
+app.conf.redlock_nodes = ["memory://one"]
+@app.task(base=RedlockTask, name="job", lock_key="k")
+def task():
+    return "ran"
+app.finalize()
+print(task.apply().get(), len(signals.task_prerun.receivers or ()),
+      len(signals.before_task_publish.receivers or ()))
+"""
+
+
+def test_without_it_a_locking_task_hears_of_no_beginning_and_no_publish() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["ran", "0", "0"]
