@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 import redis
+import redis.asyncio
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 from redis.exceptions import RedisClusterException
 
-from celery_redlock.errors import StaleFencingToken
-from celery_redlock.fencing import RedisFence
+from celery_redlock.errors import ConfigurationError, StaleFencingToken
+from celery_redlock.fencing import AsyncRedisFence, RedisFence
 from celery_redlock.fencing.guarded import PREFIX, Records
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.ports import HeldPort
@@ -87,3 +89,22 @@ def test_a_key_whose_record_cannot_be_beside_it_is_refused_by_the_cluster(
 ) -> None:
     with pytest.raises(RedisClusterException, match="slot"):
         RedisFence(cluster).set("a}b", "1", 7)
+
+
+def test_a_cluster_s_pipeline_is_refused(cluster: redis.RedisCluster) -> None:
+    with pytest.raises(ConfigurationError, match="not a cluster's"):
+        RedisFence(cluster).run(cluster.pipeline(), ["a"], (), 7)
+
+
+def test_a_cluster_s_keys_are_guarded_under_asyncio(cluster: redis.RedisCluster) -> None:
+    port = cluster.get_primaries()[0].port
+
+    async def write() -> int | None:
+        async with redis.asyncio.RedisCluster(host="127.0.0.1", port=port) as client:
+            fence = AsyncRedisFence(client)
+            await fence.set("asyncio", "new", 7)
+            with pytest.raises(StaleFencingToken):
+                await fence.set("asyncio", "stale", 5)
+            return await fence.seen("asyncio")
+
+    assert asyncio.run(write()) == 7
