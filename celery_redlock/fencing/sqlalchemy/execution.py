@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import (
     BindParameter,
+    Column,
     ColumnElement,
     Connection,
     Dialect,
@@ -120,16 +121,17 @@ def missing(resource: str) -> FencedResourceMissing:
 
 def identity_in(where: ColumnElement[bool], fenced: FencedTable) -> dict[str, Any] | None:
     """Return the primary key if the condition gives each of its columns a value, else None."""
-    wanted = {column.key: column for column in fenced.table.primary_key}
+    wanted = {column.name for column in fenced.table.primary_key}
     found = {}
     for part in _conjuncts(where):
         if isinstance(part, BinaryExpression) and part.operator is operators.eq:
             for column, value in ((part.left, part.right), (part.right, part.left)):
-                if isinstance(value, BindParameter) and value.value is not None:
-                    key = next((k for k, c in wanted.items() if c.shares_lineage(column)), None)
-                    if key is not None and getattr(column, "table", None) is not None:
-                        found[key] = value.value
-    return found if wanted and found.keys() == wanted.keys() else None
+                if isinstance(column, Column) and isinstance(value, BindParameter):
+                    # A column of an alias pins nothing in the table itself.
+                    own = column.name in wanted and column.table == fenced.table
+                    if own and value.value is not None:
+                        found[column.name] = value.value
+    return found if wanted and found.keys() == wanted else None
 
 
 def _conjuncts(where: Any) -> Iterator[Any]:

@@ -124,6 +124,7 @@ def fenced_claim(
     the holder that was superseded can still write between this holder's read and its write, and
     that write is lost. From the claim on it is refused, and until the transaction ends the rows are
     locked as well, so ordinary ORM changes to them in this transaction are as good as guarded.
+    It is an UPDATE like any other: columns with `onupdate` change.
 
     Arguments and errors as with `fenced_update`.
     """

@@ -90,6 +90,11 @@ def fenced_upsert(
             f"{dialect.name} has no INSERT that writes an existing row on a condition. Insert the "
             "row without a guard, ignoring that it exists, and then call fenced_update."
         )
+    if fenced.mapper is not None and fenced.mapper.polymorphic_on is not None:
+        raise ConfigurationError(
+            f"{fenced.name} holds objects of several classes, and an existing row may be one of "
+            "another class. Give the table itself (Class.__table__), with its type as a value."
+        )
     row = {fenced.column_of(name): value for name, value in checked_values(fenced, values).items()}
     columns = [fenced.column_of(name) for name in key] if key else list(fenced.table.primary_key)
     for column in columns:

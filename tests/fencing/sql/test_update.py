@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import Engine, and_, event, insert, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased, scoped_session, sessionmaker
 
 from celery_redlock.errors import FencedResourceMissing, StaleFencingToken
 from celery_redlock.fencing.sqlalchemy import fenced_claim, fenced_update
@@ -254,6 +254,35 @@ def test_a_subclass_in_the_same_table_does_not_reach_its_siblings(engine: Engine
 
     with Session(engine) as session, pytest.raises(FencedResourceMissing):
         fenced_update(session, Manager, Manager.id == 1, 5, {"salary": 3})
+
+
+def test_rows_of_siblings_in_the_same_table_do_not_refuse_a_subclass(engine: Engine) -> None:
+    with Session(engine) as session, session.begin():
+        session.add_all([Employee(id=1, fencing_token=9), Manager(id=2), Manager(id=3)])
+
+    with Session(engine) as session, session.begin():
+        assert fenced_update(session, Manager, Manager.salary == 0, 5, {"salary": 3}) == 2
+
+
+def test_the_key_of_an_alias_names_no_row(engine: Engine, accounts: list[int]) -> None:
+    other = aliased(Account)
+    where = and_(other.id == 1, Account.balance == other.balance)
+
+    with Session(engine) as session:
+        with pytest.raises(StaleFencingToken):
+            fenced_update(session, Account, where, 25, {"balance": 0})
+        session.commit()
+
+    assert balances(engine) == {1: 100, 2: 100, 3: 100}
+
+
+def test_a_scoped_session_is_a_session(engine: Engine, accounts: list[int]) -> None:
+    session = scoped_session(sessionmaker(engine))
+    fenced_update(session, Account, Account.id == 1, 11, {"balance": 5})
+    session.commit()
+    session.remove()
+
+    assert balances(engine)[1] == 5
 
 
 def test_null_counts_as_unwritten_where_the_model_allows_it(engine: Engine) -> None:

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from celery_redlock.errors import ConfigurationError, StaleFencingToken
 from celery_redlock.fencing.sqlalchemy import fenced_upsert
-from tests.fencing.sql.models import Account, Renamed, plain_table
+from tests.fencing.sql.models import Account, Manager, Renamed, plain_table
 
 
 def test_a_row_that_is_not_there_is_inserted_with_its_token(engine: Engine) -> None:
@@ -94,3 +94,8 @@ def test_a_key_that_is_not_given_is_named(engine: Engine) -> None:
 def test_a_column_that_is_not_there_is_named(engine: Engine) -> None:
     with Session(engine) as session, pytest.raises(ConfigurationError, match="'colour'"):
         fenced_upsert(session, Account, 5, {"id": 1, "colour": 1})
+
+
+def test_a_class_that_shares_its_table_with_others_is_refused(engine: Engine) -> None:
+    with Session(engine) as session, pytest.raises(ConfigurationError, match="several classes"):
+        fenced_upsert(session, Manager, 5, {"id": 1})
