@@ -391,6 +391,21 @@ def test_arguments_that_do_not_fit_are_refused_in_celerys_words(bench: Bench) ->
         task.apply_async({1})
 
 
+def test_a_task_written_as_a_class_is_unique_too(bench: Bench) -> None:
+    class Invoice(RedlockTask):
+        name = "invoice"
+        lock_key = "{order}"
+        lock_mode = "until_executed"
+
+        def run(self, order: int) -> None: ...
+
+    task = bench.app.register_task(Invoice())
+    assert task.delay(1).id == task.delay(order=1).id
+    assert bench.queue_length == 1
+    with pytest.raises(LockKeyError, match="do not fit its signature"):
+        task.delay()
+
+
 def test_arguments_that_nobody_checks_make_no_key(bench: Bench) -> None:
     task = bench.task(lambda a: None, lock_mode="until_executed", typing=False)
     with pytest.raises(LockKeyError, match="do not fit its signature"):
