@@ -42,6 +42,8 @@ SHORTEST_LIFE = 1.0
 #: A call with one of these is waited for by something that knows its id, or is followed by
 #: something that has to happen.
 TIES = ("chord", "chain", "group_id", "link", "link_error")
+#: A call with one of these goes on with work that has begun: it is the older one.
+CONTINUES = ("retries", "replaced_task_nesting")
 
 
 def publish(
@@ -186,7 +188,8 @@ class _Sending:
             return self._send_without()
         policy = self.lock.publish_policy
         if self.tied:
-            if policy == "replace" and holder.role is Role.QUEUED:
+            continues = any(self.options.get(option) for option in CONTINUES)
+            if policy == "replace" and holder.role is Role.QUEUED and not continues:
                 return self._replace(error, holder)
             return self._send_without()
         name = policy_name(self.task, policy, error, PUBLISH)

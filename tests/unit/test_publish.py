@@ -253,6 +253,15 @@ class TestReplace:
         task.apply_async(task_id="mine")
         assert (bench.queue_length, revoked) == (2, [])
 
+    @pytest.mark.parametrize("option", ["retries", "replaced_task_nesting"])
+    def test_work_that_has_begun_does_not_replace_what_was_sent_later(
+        self, bench: Bench, revoked: list[str], option: str
+    ) -> None:
+        task = declare(bench, lock_on_conflict="replace")
+        task.delay()
+        task.apply_async(task_id="begun", **{option: 1})
+        assert (bench.queue_length, revoked) == (2, [])
+
     def test_a_running_task_is_left_alone_and_the_newer_one_waits(
         self, bench: Bench, revoked: list[str]
     ) -> None:
