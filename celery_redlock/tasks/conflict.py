@@ -127,14 +127,22 @@ def _choice_as_duplicate(claim: Claim, error: LockContended, holder: Owner | Non
     """
     if holder is None:
         return "requeue"  # not a task's lock, so nobody is known to do the work
+    # To replace is for the publisher. One that brought a lock and finds another task's in its
+    # place was replaced itself.
+    brought = claim.envelope.reservation is not None and holder.role is not Role.FINISHED
+    if _has_begun(claim.request) and not (brought and claim.options.publish_policy == "replace"):
+        return "requeue"
     policy = policy_name(claim.task, claim.options.publish_policy, error, PUBLISH)
     if policy == "raise":
         return "duplicate"
     if policy == "existing" or holder.role is Role.FINISHED:
         return "skip"
-    # To replace is for the publisher. One that brought a lock and finds another task's in its
-    # place was replaced itself.
-    return "requeue" if claim.envelope.reservation is None else "stand back"
+    return "stand back" if brought else "requeue"
+
+
+def _has_begun(request: Any) -> bool:
+    """Tell whether this goes on with work that was begun, and is nobody's duplicate any more."""
+    return bool(request.retries or request.replaced_task_nesting)
 
 
 def _sign(hold: Hold) -> None:

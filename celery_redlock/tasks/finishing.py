@@ -116,7 +116,9 @@ def _kept(hold: Hold, ending: Ending) -> Fate | None:
     claim = hold.claim
     until = claim.window_until
     if until is not None:
-        over = ending in (Ending.RETURNED, Ending.BROKEN_OFF) or until <= time.time()
+        # A retry or replacement that did not get this lock may need it.
+        goes_on = hold.continued or ending in (Ending.RETURNED, Ending.BROKEN_OFF)
+        over = goes_on or until <= time.time()
         return None if over else _finished(claim, until - time.time())
     # Under the same owner value: somebody waits for its end, as for that of a body.
     left = claim.options.at_least_for - hold.age

@@ -150,6 +150,32 @@ def test_an_earlier_run_of_the_same_task_is_waited_for_in_any_mode(bench: Bench)
     assert bench.run(request).state == "RETRY"
 
 
+@pytest.mark.parametrize("mode", ["until_executing", "until_and_while_executing"])
+@pytest.mark.parametrize("policy", ["existing", "raise"])
+def test_a_retry_is_never_the_duplicate_of_a_task_that_was_queued_meanwhile(
+    bench: Bench, mode: str, policy: str
+) -> None:
+    def body(self: Any) -> str:
+        if self.request.retries == 0 and not queued:
+            queued.append(self.delay().id)
+            raise self.retry(countdown=1)
+        return f"{self.request.id} ran"
+
+    queued: list[str] = []
+    request = bench.send(declare(bench, body, lock_mode=mode, lock_on_conflict=policy))
+    bench.run(request)
+    second, retry = bench.receive(), bench.receive()
+    assert [second["id"], retry["id"]] == [queued[0], request["id"]]
+    assert bench.run(retry).state == "RETRY"
+    assert bench.run(second).value == f"{queued[0]} ran"
+    assert bench.run(bench.receive()).value == f"{request['id']} ran"
+
+
+def test_a_replacement_is_never_a_duplicate_either(bench: Bench) -> None:
+    owned_by(bench, "other")
+    assert bench.run(sent_without(bench), replaced_task_nesting=1).state == "RETRY"
+
+
 def test_a_requeued_message_keeps_its_identity_and_its_lock(bench: Bench) -> None:
     request = bench.send(declare(bench, lock_mode="until_and_while_executing"))
     owned_by(bench, "other")
