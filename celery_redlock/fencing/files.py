@@ -101,42 +101,51 @@ class FileFence:
         number = token_or_current(token)
         with self._token.locked():
             self._token.compare(number)
-            temporary, file = self._create()
-        with file:
-            try:
+            temporary, descriptor = self._create()
+        try:
+            # A second descriptor: a caller may close the file, also without knowing.
+            with os.fdopen(os.dup(descriptor), "wb") as file:
                 yield file
-                file.flush()
-                if self._fsync:
-                    os.fsync(file.fileno())
-                with self._token.locked():
-                    self._token.claim(number)
-                    temporary.replace(self.path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+            if self._fsync:
+                os.fsync(descriptor)
+            with self._token.locked():
+                self._token.claim(number)
+                temporary.replace(self.path)
+        except BaseException:
+            if _names(temporary, descriptor):
+                temporary.unlink()
+            raise
+        finally:
+            os.close(descriptor)
         if self._fsync:
             sync_directory(self.path.parent)
 
-    def _create(self) -> tuple[Path, BinaryIO]:
+    def _create(self) -> tuple[Path, int]:
         """Return a file that nobody else writes: a new one, or what a killed writer has left."""
         for number in itertools.count():
             path = self.path.with_name(f".{self.path.name}.new-{number}")
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            file = os.fdopen(descriptor, "wb")
-            if _is_ours(path, descriptor):
+            # Its writer keeps it locked, and may have renamed it since we opened it.
+            if _lock(descriptor) and _names(path, descriptor):
                 os.ftruncate(descriptor, 0)
                 with contextlib.suppress(FileNotFoundError):
                     os.fchmod(descriptor, self.path.stat().st_mode & 0o7777)
-                return path, file
-            file.close()
+                return path, descriptor
+            os.close(descriptor)
         raise AssertionError("counted to the end")
 
 
-def _is_ours(path: Path, descriptor: int) -> bool:
-    """Take a temporary file's lock, which its writer keeps; tell whether that succeeded."""
+def _lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Its writer may have removed or renamed it between our opening and locking.
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except (BlockingIOError, FileNotFoundError):
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _names(path: Path, descriptor: int) -> bool:
+    """Tell whether a path is that of an open file."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -74,6 +75,31 @@ def test_a_block_that_fails_changes_nothing(fence: FileFence, path: Path) -> Non
         raise RuntimeError
     assert (fence.read(), fence.seen()) == (b"old", 5)
     assert not list(path.parent.glob(".*"))
+
+
+def test_a_caller_may_close_the_file(fence: FileFence) -> None:
+    with fence.replacing(5) as file, io.TextIOWrapper(file, encoding="utf-8") as text:
+        text.write("whole")
+    assert fence.read() == b"whole"
+
+
+def test_a_writer_interrupted_after_its_change_leaves_another_s_file_alone(
+    fence: FileFence, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fence.claim(6)
+    replace = Path.replace
+    others = path.with_name(".data.new-0")
+
+    def interrupted(source: Path, target: Path) -> None:
+        replace(source, target)
+        assert not others.exists()
+        others.touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fence.write(b"new", 6)
+    assert (fence.read(), others.exists()) == (b"new", True)
 
 
 def test_several_writers_prepare_their_content_at_the_same_time(fence: FileFence) -> None:
