@@ -2,8 +2,21 @@
 Signals about locks, in the style of `celery.signals`.
 
 Receivers run in the process in which it happens (publisher, worker child), at once, and get the
-task as `sender`, its id as `task_id`, and what else is known. What they raise is logged and goes no
+task as `sender`, an id as `task_id`, and these facts. What they raise is logged and goes no
 further.
+
+| signal | what happened to `task_id` | facts |
+|---|---|---|
+| `task_duplicate` | it stands for a duplicate, not sent or refused | `key`, `refused` |
+| `task_replaced` | it waited, and gave its lock to a newer task | `by` |
+| `task_superseded` | it arrived after it had been replaced, and ended as revoked | `by` |
+| `task_skipped` | it ended without running, because another does the work | `error` |
+| `task_requeued` | it went back into its queue to wait for its lock | `delay`, `hops`, `error` |
+| `task_gave_up` | it waited for longer than `lock_give_up_after` | `waited`, `hops`, `error` |
+| `task_unlocked` | it was sent or run without its lock: too few nodes answered | `error` |
+| `twin_ignored` | its message came again after it had finished | `finished_by` |
+| `twin_put_back` | its message came again while it runs | `delay`, `error` |
+| `lock_lost` | its lock was lost in its body (told from another thread) | `key`, `reason` |
 
 Example:
     ```python
@@ -11,7 +24,7 @@ Example:
 
 
     @task_duplicate.connect
-    def count(sender, task_id, existing, **_):
+    def count(sender, task_id, key, **_):
         metrics.increment("duplicates", task=sender.name)
     ```
 """
