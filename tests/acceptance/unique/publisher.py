@@ -33,6 +33,8 @@ class Publisher:
         return self.task(task).si(*args)
 
     def close(self) -> None:
+        # Results that nobody has read unsubscribe when they go; their server has to be there then.
+        self.app.backend._pending_results.concrete.clear()
         self.app.close()
 
 
