@@ -63,6 +63,17 @@ class Pilot(Employee):
     hours: Mapped[int] = mapped_column(default=0)
 
 
+class Versioned(FencedMixin, Base):
+    """Which writers without a lock change as well, and notice each other."""
+
+    __tablename__ = "versioned"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    size: Mapped[int] = mapped_column(default=0)
+    version: Mapped[int] = mapped_column()
+    __mapper_args__ = {"version_id_col": version}
+
+
 class Unfenced(Base):
     __tablename__ = "unfenced"
 

@@ -211,3 +211,4 @@ def test_null_in_a_column_that_has_none_by_the_model_is_explained() -> None:
 
         with pytest.raises(ConfigurationError, match="NULL"):
             fenced_update(connection, plain_table, plain_table.c.id == 1, 5, {"size": 1})
+    engine.dispose()

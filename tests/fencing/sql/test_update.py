@@ -5,10 +5,20 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine, and_, event, insert, select
 from sqlalchemy.orm import Session, aliased, scoped_session, sessionmaker
+from sqlalchemy.orm.exc import StaleDataError
 
 from celery_redlock.errors import FencedResourceMissing, StaleFencingToken
 from celery_redlock.fencing.sqlalchemy import fenced_claim, fenced_update
-from tests.fencing.sql.models import Account, Employee, Manager, Old, Renamed, Seat, plain_table
+from tests.fencing.sql.models import (
+    Account,
+    Employee,
+    Manager,
+    Old,
+    Renamed,
+    Seat,
+    Versioned,
+    plain_table,
+)
 
 
 @pytest.fixture
@@ -283,6 +293,20 @@ def test_a_scoped_session_is_a_session(engine: Engine, accounts: list[int]) -> N
     session.remove()
 
     assert balances(engine)[1] == 5
+
+
+def test_a_version_column_does_its_part_beside_the_fence(engine: Engine) -> None:
+    with Session(engine) as session, session.begin():
+        session.add(Versioned(id=1))
+    with Session(engine) as reader:
+        row = reader.get(Versioned, 1)
+        with Session(engine) as session, session.begin():
+            fenced_claim(session, Versioned, Versioned.id == 1, 5)
+            session.get(Versioned, 1).size = 3
+        row.size = 4
+
+        with pytest.raises(StaleDataError):
+            reader.commit()
 
 
 def test_null_counts_as_unwritten_where_the_model_allows_it(engine: Engine) -> None:
