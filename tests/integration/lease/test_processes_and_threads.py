@@ -192,6 +192,10 @@ def test_exceptions_from_signal_handlers_leave_no_key_and_no_connection_out_of_s
                     client.acquire(f"key-{number}", ttl=5.0, wait=2.0).release()
             except Struck:
                 struck += 1
+            except KeyError as lost:
+                # Half done, Thread.start does not find itself in its own books, and says so.
+                assert isinstance(lost.__context__, Struck)
+                struck += 1
             finally:
                 armed = False
                 signal.setitimer(signal.ITIMER_REAL, 0)
