@@ -194,7 +194,8 @@ def test_exceptions_from_signal_handlers_leave_no_key_and_no_connection_out_of_s
                 struck += 1
             except KeyError as lost:
                 # Half done, Thread.start does not find itself in its own books, and says so.
-                assert isinstance(lost.__context__, Struck)
+                if not isinstance(lost.__context__, Struck):
+                    raise
                 struck += 1
             finally:
                 armed = False
