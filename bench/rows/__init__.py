@@ -10,6 +10,7 @@ from bench.results import Result
 from bench.rows.guards import guards
 from bench.rows.keys import keys_left
 from bench.rows.locks import floor, one_node, pottery, redlock_py
+from bench.rows.publish import publish
 from bench.rows.renewal import renewal
 from bench.rows.sql_guards import sql_guards
 from bench.rows.stopped import stopped_nodes
@@ -23,6 +24,7 @@ ROWS: dict[str, Callable[[bool], list[Result]]] = {
     "redlock-py": redlock_py,
     "stopped": stopped_nodes,
     "tasks": throughput,
+    "publish": publish,
     "renewal": renewal,
     "keys": keys_left,
     "guards": guards,
