@@ -59,14 +59,14 @@ class Attempt:
         round: the votes.
         channel: through which it was made.
         unsettled: nodes where it may yet set keys.
-        answered: nodes that have answered, where anybody wants to know; grows with late answers.
+        done: nodes that have set the keys, where anybody wants to know; grows with late answers.
     """
 
     owner: str
     round: AcquireRound
     channel: Channel
     unsettled: frozenset[int]
-    answered: set[int] | None = None
+    done: set[int] | None = None
 
     @property
     def phase(self) -> Phase:
@@ -86,6 +86,10 @@ class Attempt:
         """Tell whether the lock is ours."""
         return self.round.phase is Phase.GRANTED
 
+    def not_taken_over(self) -> set[int]:
+        """Return the nodes that are not known to have given up what we took over."""
+        return set(range(len(self.round.votes))) - (self.done or set())
+
 
 def attempt_once(transport: Transport, terms: Terms) -> Attempt:
     """
@@ -96,7 +100,7 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
     """
     owner = ""
     previous = terms.previous
-    answered: set[int] | None = None if previous is None and not terms.for_another else set()
+    done: set[int] | None = None if previous is None and not terms.for_another else set()
     channel = transport.checkout()
     try:
         channel.prepare()
@@ -116,12 +120,12 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
             terms.quarantine_ms,
             "" if previous is None else previous.owner,
         )
-        channel.exchange(((command, round_),), terms.patience, answered=answered)
+        channel.exchange(((command, round_),), terms.patience, done=done)
         if round_.phase is Phase.RAISING:
             second = raise_fence(terms.keys, owner, round_.token)
             channel.exchange(((second, round_),), terms.patience)
         if round_.phase is not Phase.GRANTED:
-            _undo(transport, channel, terms, owner, answered)
+            _undo(transport, channel, terms, owner, done)
         unsettled = channel.unsettled()
     except BaseException:
         # A time limit or Ctrl-C in the middle leaves the channel in an unknown state.
@@ -131,11 +135,11 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
             transport.discard(channel)
         raise
     transport.checkin(channel)
-    return Attempt(owner, round_, channel, unsettled, answered)
+    return Attempt(owner, round_, channel, unsettled, done)
 
 
 def _undo(
-    transport: Transport, channel: Channel, terms: Terms, owner: str, answered: set[int] | None
+    transport: Transport, channel: Channel, terms: Terms, owner: str, done: set[int] | None
 ) -> None:
     """Release on all nodes, and give back what was taken over."""
     undoing = release(terms.keys, owner, 0)
@@ -147,7 +151,7 @@ def _undo(
     # Only to nodes that are known to be done with the acquire. One that is stopped may run it when
     # the message has long been dealt with, and what it then gave back would block the key.
     channel.catch_up()
-    there = sorted(answered or ())
+    there = sorted(done or ())
     fates = dict.fromkeys(previous.keys, Fate(left, previous.owner))
     channel.post(release(terms.keys, owner, 0, fates=fates), there)
     channel.post(undoing, [node for node in range(len(transport.names)) if node not in there])

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from celery_redlock.errors import ConfigurationError, LockKeyError
-from celery_redlock.protocol.naming import META_PREFIX
+from celery_redlock.protocol.naming import META_PREFIX, validate_extra, validate_key
 
 
 def checked_names(key: str | Sequence[str]) -> tuple[str, ...]:
@@ -19,6 +19,21 @@ def checked_names(key: str | Sequence[str]) -> tuple[str, ...]:
     if isinstance(key, bytes) or not isinstance(key, Iterable):
         raise LockKeyError(f"A lock key is a str or several, not {type(key).__name__}: {key!r}.")
     return tuple(key)
+
+
+def checked_keys(prefix: str, names: tuple[str, ...], extras: Sequence[str]) -> tuple[str, ...]:
+    """Return the names that keys and reserved records have on the nodes, each once."""
+    try:
+        if len(names) == 1:
+            keys: tuple[str, ...] = (validate_key(prefix + names[0]),)
+        else:
+            keys = tuple(dict.fromkeys(validate_key(prefix + name) for name in names))
+    except TypeError:
+        wrong = next(name for name in names if not isinstance(name, str))
+        raise LockKeyError(f"A lock key is a str, not {type(wrong).__name__}: {wrong!r}.") from None
+    if not all(names) or not (names or extras):
+        raise LockKeyError("A lock key cannot be empty. Name one key or several.")
+    return keys + tuple(dict.fromkeys(map(validate_extra, extras))) if extras else keys
 
 
 def checked_seconds(name: str, value: float | timedelta) -> float:

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from celery_redlock.core.attempt import Attempt, Terms
@@ -20,8 +19,9 @@ from celery_redlock.core.releasing import (
     say_release,
 )
 from celery_redlock.core.reservation import Reservation
+from celery_redlock.core.trust import State, Trust
 from celery_redlock.core.watchdog import process_watchdog
-from celery_redlock.errors import LeaseLost, QuorumUnavailable
+from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.protocol import (
     Command,
     ExtendRound,
@@ -33,22 +33,15 @@ from celery_redlock.protocol import (
     milliseconds,
     release,
 )
-from celery_redlock.transport.primitives import native_lock
 
 if TYPE_CHECKING:
     from celery_redlock.core.redlock import Redlock
-    from celery_redlock.transport import Channel, Transport
+    from celery_redlock.transport import Channel
 
 _logger = logging.getLogger(__name__)
 
 
-class _State(Enum):
-    HELD = auto()
-    LOST = auto()
-    RELEASED = auto()
-
-
-class Lease:
+class Lease(Trust):
     """
     A lock that a quorum of nodes has granted, until it expires, is lost or is released.
 
@@ -71,65 +64,23 @@ class Lease:
     def __init__(
         self, client: Redlock, names: tuple[str, ...], terms: Terms, attempt: Attempt
     ) -> None:
-        self.key = names[0]
+        round_ = attempt.round
+        super().__init__(client.transport, names[0], round_.token, round_.trusted_until)
         self.keys = names
         self.owner = attempt.owner
-        self.fencing_token = attempt.round.token
         self.ttl = terms.ttl
         self._client = client
         self._terms = terms
-        self._transport = client.transport
         # Where something said for this lease may yet set a key. It is noted at once: when the
         # answer has come, the key may have been set behind a release on another connection.
         self._unsettled: dict[Channel, set[int]] = {attempt.channel: set(attempt.unsettled)}
-        self._trusted_until = attempt.round.trusted_until
+        self._takeover = attempt if terms.previous else None
         self._acquired_at = self._transport.now()
         self._keep_until = 0.0
-        self._pid = os.getpid()
-        self._lock = native_lock()
-        self._state = _State.HELD
-        self._reason: str | None = None
-        self._on_lost: Callable[[Lease], None] | None = None
 
     def __repr__(self) -> str:
         state = f"lost: {self.lost}" if self.lost else f"{self.expires_in:.3f} s left"
         return f"<Lease {self.key!r} token {self.fencing_token} ({state})>"
-
-    @property
-    def expires_in(self) -> float:
-        """Seconds of trust left; 0.0 when it is lost, released or another process's."""
-        if self._state is not _State.HELD or self._pid != os.getpid():
-            return 0.0
-        return max(0.0, self._trusted_until - self._transport.now())
-
-    @property
-    def is_valid(self) -> bool:
-        """Tell whether the lease can be trusted at this instant."""
-        return self.expires_in > 0.0
-
-    @property
-    def lost(self) -> str | None:
-        """Why the lease was lost; None while it is held and after it was released in time."""
-        if self._state is _State.HELD and not self.is_valid:
-            if self._pid != os.getpid():
-                return "it is held by the parent of this forked process"
-            self.lose("it was not extended in time")
-        return self._reason
-
-    def check(self) -> None:
-        """Raise `LeaseLost` unless the lease can be trusted at this instant."""
-        if not self.is_valid:
-            raise self.loss()
-
-    def loss(self) -> LeaseLost:
-        """Return the error that says why the lease is not valid."""
-        reason = self.lost or "it was released"
-        return LeaseLost(
-            f"The lease on {self.key!r} (token {self.fencing_token}) is not valid: {reason}. "
-            "Stop writing; somebody else may hold the lock.",
-            self.key,
-            reason,
-        )
 
     def extend(self, ttl: float | None = None) -> None:
         """
@@ -218,7 +169,7 @@ class Lease:
         with self._lock:
             given = tuple(key for key in self._terms.keys if key in places)
             left = tuple(key for key in self._terms.keys if key not in places)
-            if self._pid != os.getpid() or self._state is _State.RELEASED or not given:
+            if self._pid != os.getpid() or self._state is State.RELEASED or not given:
                 return
             if not left:
                 raise ValueError("A lease that has no key is no lease; release it.")
@@ -262,10 +213,10 @@ class Lease:
             return None
         process_watchdog().unwatch(self)
         with self._lock:
-            if self._state is _State.RELEASED:
+            if self._state is State.RELEASED:
                 return None
-            held = self._state is _State.HELD and self._trusted_until > self._transport.now()
-            self._state = _State.RELEASED
+            held = self._state is State.HELD and self._trusted_until > self._transport.now()
+            self._state = State.RELEASED
         return held
 
     def release_command(
@@ -289,6 +240,14 @@ class Lease:
         """Say the release on other channels, too, where something of ours is still under way."""
         self._say_where_unsettled(command, channel)
         self._client.forget(self)
+        previous = self._terms.previous
+        if previous is None or self._takeover is None or previous.owner in command.args:
+            return
+        # Nodes that were down or sat out when it was taken over would keep it to its end.
+        left_behind = self._takeover.not_taken_over()
+        if left_behind:
+            forgotten = release(previous.keys, previous.owner, 0)
+            self._transport.follow(channel, forgotten, left_behind)
 
     def _say_where_unsettled(self, command: Command, channel: Channel) -> None:
         for used, nodes in self._unsettled.items():
@@ -318,7 +277,7 @@ class Lease:
         with self._lock:
             old_trust = self._trusted_until
             # Whoever has looked since the old deadline has found it lost, and lost it stays.
-            if self._state is not _State.HELD or self._transport.now() >= old_trust:
+            if self._state is not State.HELD or self._transport.now() >= old_trust:
                 return
             self._trusted_until = max(old_trust, round_.trusted_until)
             # Under the lock that release takes first: a heal never follows a release.
@@ -330,39 +289,6 @@ class Lease:
                 self._unsettled.setdefault(channel, set()).update(round_.missing)
 
     @property
-    def transport(self) -> Transport:
-        """Through which its nodes are spoken to."""
-        return self._transport
-
-    @property
-    def trusted_until(self) -> float:
-        """End of trust on the transport's clock."""
-        return self._trusted_until
-
-    @property
     def patience(self) -> float:
         """Seconds in which a node has to answer."""
         return self._terms.patience
-
-    def now(self) -> float:
-        """Read the clock that `trusted_until` is on."""
-        return self._transport.now()
-
-    def call_when_lost(self, on_lost: Callable[[Lease], None] | None) -> None:
-        """Set what is called once, from whichever thread finds out, when the lease is lost."""
-        self._on_lost = on_lost
-
-    def lose(self, reason: str) -> None:
-        """Report the lease as lost, once."""
-        with self._lock:
-            if self._state is not _State.HELD:
-                return
-            self._state = _State.LOST
-            self._reason = reason
-            on_lost = self._on_lost
-        _logger.warning("Lease on %r (token %d) lost: %s", self.key, self.fencing_token, reason)
-        if on_lost is not None:
-            try:
-                on_lost(self)
-            except Exception:
-                _logger.exception("on_lost callback of the lease on %r failed", self.key)

@@ -13,6 +13,7 @@ from typing import Self
 from celery_redlock.core.attempt import Attempt, Terms, attempt_once
 from celery_redlock.core.checks import (
     checked_drift_factor,
+    checked_keys,
     checked_names,
     checked_prefix,
     checked_seconds,
@@ -24,8 +25,8 @@ from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.reserving import Reserving
 from celery_redlock.core.waiting import RetryPolicy, checked_policy, try_until_granted
 from celery_redlock.core.watchdog import process_watchdog
-from celery_redlock.errors import ConfigurationError, LockContended, LockKeyError
-from celery_redlock.protocol import Phase, validate_extra, validate_key
+from celery_redlock.errors import ConfigurationError, LockContended
+from celery_redlock.protocol import Phase
 from celery_redlock.transport import Transport, open_transport, parse_nodes
 
 _logger = logging.getLogger(__name__)
@@ -329,19 +330,5 @@ class Redlock(Reserving):
         extras: Sequence[str] = (),
         previous: Reservation | None = None,
     ) -> Terms:
-        prefix = self.key_prefix
-        try:
-            if len(names) == 1:
-                keys: tuple[str, ...] = (validate_key(prefix + names[0]),)
-            else:
-                keys = tuple(dict.fromkeys(validate_key(prefix + name) for name in names))
-        except TypeError:
-            wrong = next(name for name in names if not isinstance(name, str))
-            raise LockKeyError(
-                f"A lock key is a str, not {type(wrong).__name__}: {wrong!r}."
-            ) from None
-        if not all(names) or not (names or extras):
-            raise LockKeyError("A lock key cannot be empty. Name one key or several.")
-        if extras:
-            keys += tuple(dict.fromkeys(map(validate_extra, extras)))
+        keys = checked_keys(self.key_prefix, names, extras)
         return self._terms_for(keys, ttl, label, previous)

@@ -53,13 +53,13 @@ def say_release(
     patience: float,
     *,
     linger: float = 0.0,
-    answered: set[int] | None = None,
+    done: set[int] | None = None,
 ) -> Channel:
     """Say releases to all nodes, wait for a quorum, and return the channel that was used."""
     channel = transport.checkout(native=process_watchdog().runs_here())
     try:
         channel.prepare()
-        channel.exchange(batch, patience, linger=linger, answered=answered)
+        channel.exchange(batch, patience, linger=linger, done=done)
     except BaseException:
         # A time limit or Ctrl-C in the middle: not every node may have been told.
         try:
@@ -82,22 +82,20 @@ def say_and_lengthen(
         Whether a quorum had the keys, and the channel that was used.
     """
     round_ = ReleaseRound(len(transport.names))
-    answered: set[int] = set()
+    done: set[int] = set()
     channel = say_release(
         transport,
         [(command, round_)],
         patience,
         linger=min(patience, _LINGER),
-        answered=answered,
+        done=done,
     )
-    follow_up(transport, channel, given, answered)
+    follow_up(transport, channel, given, done)
     return round_.phase is Phase.GRANTED, channel
 
 
-def follow_up(
-    transport: Transport, channel: Channel, given: Reservation, answered: set[int]
-) -> None:
+def follow_up(transport: Transport, channel: Channel, given: Reservation, done: set[int]) -> None:
     """Lengthen a reservation to its end, on the nodes that are known to be done with setting it."""
     left = given.left_ms(transport.wall_us())
     if left > 0:
-        transport.follow(channel, extend(given.keys, given.owner, left, 0), answered)
+        transport.follow(channel, extend(given.keys, given.owner, left, 0), done)

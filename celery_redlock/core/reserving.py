@@ -43,18 +43,18 @@ class Reserved:
         reservation: what the message carries.
     """
 
-    __slots__ = ("_answered", "_channel", "_pid", "reservation")
+    __slots__ = ("_channel", "_done", "_pid", "reservation")
 
-    def __init__(self, reservation: Reservation, channel: Channel, answered: set[int]) -> None:
+    def __init__(self, reservation: Reservation, channel: Channel, done: set[int]) -> None:
         self.reservation = reservation
         self._channel = channel
-        self._answered = answered
+        self._done = done
         self._pid = os.getpid()
 
     def lengthen(self, transport: Transport) -> None:
         """Let the nodes that are known to have it keep it to its end."""
         if self._pid == os.getpid():
-            follow_up(transport, self._channel, self.reservation, self._answered)
+            follow_up(transport, self._channel, self.reservation, self._done)
 
 
 class Reserving:
@@ -242,7 +242,7 @@ def _reserved_by(attempt: Attempt, terms: Terms, wall_us: int, ttl: float) -> Re
     reservation = Reservation(
         keys=terms.keys, owner=attempt.owner, expires_at=wall_us / 1_000_000 + ttl
     )
-    return Reserved(reservation, attempt.channel, attempt.answered or set())
+    return Reserved(reservation, attempt.channel, attempt.done or set())
 
 
 def _cancel(transport: Transport, reservation: Reservation, patience: float, *, wait: bool) -> bool:

@@ -26,6 +26,9 @@ _nonces = itertools.count(1)
 #: A connection that was idle for longer is looked at before it is trusted with an attempt.
 _IDLE = 1.0
 
+#: Answers of a node that has not done what was said.
+_REFUSALS = ([b"H"], [b"Q"])
+
 
 class RedisChannel:
     """A `Channel` over one connection to each node."""
@@ -66,7 +69,7 @@ class RedisChannel:
         timeout: float,
         *,
         linger: float = 0.0,
-        answered: set[int] | None = None,
+        done: set[int] | None = None,
     ) -> None:
         """Say a batch to every node and feed the answers into its rounds."""
         self._number += 1
@@ -76,7 +79,7 @@ class RedisChannel:
         for command, round_ in batch:
             nonce = b"%x" % next(_nonces)
             data += _pack(command, nonce)
-            entries.append(Pending(nonce, command, round_, self._number, now, answered))
+            entries.append(Pending(nonce, command, round_, self._number, now, done))
         self._open = {round_: round_.phase for _, round_ in batch}
         self._owing = {}
         self._say(data, entries, now)
@@ -241,8 +244,8 @@ class RedisChannel:
                 return
             vote: Any = Failed(text) if current else None
         else:
-            if pending.answered is not None:
-                pending.answered.add(index)
+            if pending.done is not None and reply[:1] not in _REFUSALS:
+                pending.done.add(index)
             vote = read_reply(reply) if current else None
         if vote is None or pending.round is None:
             return

@@ -28,15 +28,15 @@ class Channel(Protocol):
         timeout: float,
         *,
         linger: float = 0.0,
-        answered: set[int] | None = None,
+        done: set[int] | None = None,
     ) -> None:
         """
         Say each command to every node and feed the answers into its round.
 
         Returns as soon as every round has left the phase that it was in, at the latest after
         `timeout` seconds; nodes that gave no answer by then have voted `Failed`. With `linger`,
-        waits so much longer for the nodes whose vote was not needed. To `answered` every node is
-        added whose answer has come, also later than it counts: what was said has run there.
+        waits so much longer for the nodes whose vote was not needed. To `done` every node is
+        added that has not refused, also when its answer comes later than it counts.
         """
 
     def catch_up(self) -> None:
@@ -87,11 +87,11 @@ class Transport(Protocol):
     def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Say a command to nodes behind what was said on `channel`, whoever uses it now."""
 
-    def follow(self, channel: Channel, command: Command, answered: set[int]) -> None:
+    def follow(self, channel: Channel, command: Command, done: set[int]) -> None:
         """
-        Say a command behind what was said on `channel`, but only to the nodes in `answered`.
+        Say a command to the nodes in `done`, behind what was said on `channel`.
 
-        Late answers on the channel are read before, so that they count.
+        Late answers on the channel are read before, and may add to `done`.
         """
 
     def close(self) -> None:

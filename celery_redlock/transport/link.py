@@ -40,7 +40,7 @@ class Pending:
         round: where the answer counts, while `exchange` is the one under way.
         exchange: number of the exchange that said it; 0 when nobody waits.
         sent_at: when.
-        answered: where nodes are noted that have answered, if anybody wants to know.
+        done: where nodes are noted that have done it, if anybody wants to know.
     """
 
     nonce: bytes
@@ -48,7 +48,7 @@ class Pending:
     round: Round | None
     exchange: int
     sent_at: float
-    answered: set[int] | None = None
+    done: set[int] | None = None
 
 
 class Link:

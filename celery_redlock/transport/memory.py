@@ -12,12 +12,15 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from celery_redlock.protocol import Command, Failed, Phase, Round, Vote
+from celery_redlock.protocol import Command, Failed, Held, Phase, Quarantined, Round, Vote
 from celery_redlock.protocol.node import NodeState
 from celery_redlock.transport import clock
 from celery_redlock.transport.interface import Channel
 from celery_redlock.transport.nodes import NodeAddress
 from celery_redlock.transport.primitives import native_lock
+
+#: Votes of a node that has not done what was said.
+_REFUSALS = (Held, Quarantined, Failed, type(None))
 
 _starts = itertools.count(1)
 
@@ -206,9 +209,9 @@ class MemoryTransport:
     def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Do nothing: a node runs what is said to it in order, on whatever channel."""
 
-    def follow(self, channel: Channel, command: Command, answered: set[int]) -> None:
-        """Say a command to the nodes that have answered."""
-        self.post(command, sorted(answered))
+    def follow(self, channel: Channel, command: Command, done: set[int]) -> None:
+        """Say a command to the nodes that are done."""
+        self.post(command, sorted(done))
 
     def close(self) -> None:
         """Do nothing."""
@@ -222,7 +225,7 @@ class MemoryTransport:
         timeout: float,
         *,
         linger: float = 0.0,
-        answered: set[int] | None = None,
+        done: set[int] | None = None,
     ) -> None:
         """Say each command to every node and feed the answers into its round."""
         undecided: list[tuple[Round, int]] = []
@@ -231,8 +234,8 @@ class MemoryTransport:
             silent = []
             for index, node in enumerate(self.nodes):
                 vote = node.say(command)
-                if answered is not None and vote is not None and not isinstance(vote, Failed):
-                    answered.add(index)
+                if done is not None and not isinstance(vote, _REFUSALS):
+                    done.add(index)
                 if vote is None:
                     silent.append(index)
                 elif round_.phase is not Phase.RAISING or before is Phase.RAISING:

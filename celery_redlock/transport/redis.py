@@ -110,12 +110,12 @@ class RedisTransport:
         """Say a command to nodes behind what was said on `channel`, whoever uses it now."""
         self._say_behind(channel, lambda used: used.post(command, nodes))
 
-    def follow(self, channel: Channel, command: Command, answered: set[int]) -> None:
-        """Say a command behind what was said on `channel`, to nodes that have answered by then."""
+    def follow(self, channel: Channel, command: Command, done: set[int]) -> None:
+        """Say a command behind what was said on `channel`, to nodes that are done by then."""
 
         def say(used: RedisChannel) -> None:
             used.catch_up()
-            used.post(command, sorted(answered))
+            used.post(command, sorted(done))
 
         self._say_behind(channel, say)
 

@@ -111,7 +111,7 @@ class Stage:
         timeout: float,
         *,
         linger: float = 0.0,
-        answered: set[int] | None = None,
+        done: set[int] | None = None,
     ) -> None:
         [(command, round_)] = batch
         if self.restored:

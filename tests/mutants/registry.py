@@ -11,6 +11,7 @@ LEASE = "core/lease.py"
 NODE = "protocol/node.py"
 ROUNDS = "protocol/rounds.py"
 TIMING = "protocol/timing.py"
+TRUST = "core/trust.py"
 CHANNEL = "transport/channel.py"
 CLOCK = "transport/clock.py"
 LINK = "transport/link.py"
@@ -214,7 +215,7 @@ EXCLUSION = (
     _mutant(
         "a lease does not look at the clock",
         _modelled("trust-stay"),
-        (LEASE, "return self.expires_in > 0.0", "return self._state is _State.HELD"),
+        (TRUST, "return self.expires_in > 0.0", "return self._state is State.HELD"),
     ),
     _mutant(
         "several keys are taken where one is free",
@@ -264,7 +265,7 @@ EXCLUSION = (
         (
             ATTEMPT,
             """        if round_.phase is not Phase.GRANTED:
-            _undo(transport, channel, terms, owner, answered)
+            _undo(transport, channel, terms, owner, done)
 """,
             """        if round_.phase is not Phase.GRANTED:
             granted = [n for n, vote in enumerate(round_.votes) if hasattr(vote, "low")]
@@ -278,7 +279,7 @@ EXCLUSION = (
         (
             ATTEMPT,
             """        if round_.phase is not Phase.GRANTED:
-            _undo(transport, channel, terms, owner, answered)
+            _undo(transport, channel, terms, owner, done)
 """,
             "",
         ),

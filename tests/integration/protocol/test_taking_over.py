@@ -161,6 +161,72 @@ def test_a_takeover_that_an_exception_cuts_short_gives_nothing_back(
     nodes.wait_free("key")
 
 
+def test_a_takeover_whose_counters_differ_gets_its_token_in_a_second_round(
+    any_nodes: Nodes,
+) -> None:
+    client = any_nodes.connected()
+    reservation = reserve(any_nodes, client, "key")
+    ahead = 2**52
+    for node in range(5):
+        any_nodes.set_fence(node, "key", ahead + node)
+    lease = client.take(["key"], reservation=reservation)
+    assert ahead + 3 <= lease.fencing_token <= ahead + 5
+    any_nodes.wait_held(lease)
+
+
+def test_a_takeover_whose_second_round_fails_gives_the_reservation_back(
+    any_nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = any_nodes.connected(node_timeout=BRIEF)
+    reservation = reserve(any_nodes, client, "key")
+    for node in range(5):
+        any_nodes.set_fence(node, "key", 2**52 + node)
+    channel = client.transport.checkout()
+    client.transport.checkin(channel)
+    exchange = type(channel).exchange
+    said: list[object] = []
+
+    def stopping(*args: object, **options: object) -> None:
+        exchange(*args, **options)  # type: ignore[arg-type]
+        said.append(args)
+        if len(said) == 1:
+            wait_until(lambda: None not in any_nodes.owners("key"))
+            any_nodes.pause(0, 1, 2)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(channel), "exchange", stopping)
+        with pytest.raises(QuorumUnavailable):
+            client.take(["key"], reservation=reservation)
+    any_nodes.resume(0, 1, 2)
+    wait_until(lambda: any_nodes.owners("key") == [reservation.owner] * 5)
+
+
+def test_what_a_minority_kept_of_a_reservation_ends_with_the_lease(nodes: Nodes) -> None:
+    client = nodes.connected()
+    reservation = reserve(nodes, client, "key")
+    nodes.restart(3, 4, keep_data=True)
+    lease = client.take(["key"], reservation=reservation, wait=5.0)
+    nodes.wait_held(lease, [0, 1, 2])
+    assert nodes.owners("key")[3:] == [reservation.owner] * 2
+    assert lease.finish({})
+
+    def free_everywhere() -> bool:
+        client.acquire("other").release()  # connects to the nodes again
+        return not any(nodes.owners("key"))
+
+    wait_until(free_everywhere)
+
+
+def test_what_a_minority_kept_stays_when_the_reservation_gets_its_lock_back(nodes: Nodes) -> None:
+    client = nodes.connected()
+    reservation = reserve(nodes, client, "key")
+    nodes.restart(3, 4, keep_data=True)
+    lease = client.take(["key"], reservation=reservation, wait=5.0)
+    nodes.wait_held(lease, [0, 1, 2])
+    assert lease.finish({}, reservation)
+    wait_until(lambda: nodes.owners("key") == [reservation.owner] * 5)
+
+
 def test_restarted_nodes_do_not_let_a_reservation_be_taken_over(nodes: Nodes) -> None:
     client = nodes.connected()
     reservation = reserve(nodes, client, "key")

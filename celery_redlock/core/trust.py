@@ -1,0 +1,117 @@
+"""
+How long a lease can be trusted, and how its loss is told.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any, Self
+
+from celery_redlock.errors import LeaseLost
+from celery_redlock.transport import Transport
+from celery_redlock.transport.primitives import native_lock
+
+_logger = logging.getLogger(__name__)
+
+
+class State(Enum):
+    """What has become of a lease."""
+
+    HELD = auto()
+    LOST = auto()
+    RELEASED = auto()
+
+
+class Trust:
+    """
+    The part of a lease that needs no node: until when it can be trusted, and its loss.
+
+    Attributes:
+        key: the lock key as it was asked for (the first, if there are several).
+        fencing_token: larger than the token of every earlier holder; fixed for the lease's life.
+    """
+
+    def __init__(
+        self, transport: Transport, key: str, fencing_token: int, trusted_until: float
+    ) -> None:
+        self.key = key
+        self.fencing_token = fencing_token
+        self._transport = transport
+        self._trusted_until = trusted_until
+        self._pid = os.getpid()
+        self._lock = native_lock()
+        self._state = State.HELD
+        self._reason: str | None = None
+        self._on_lost: Callable[[Any], None] | None = None
+
+    @property
+    def expires_in(self) -> float:
+        """Seconds of trust left; 0.0 when it is lost, released or another process's."""
+        if self._state is not State.HELD or self._pid != os.getpid():
+            return 0.0
+        return max(0.0, self._trusted_until - self._transport.now())
+
+    @property
+    def is_valid(self) -> bool:
+        """Tell whether the lease can be trusted at this instant."""
+        return self.expires_in > 0.0
+
+    @property
+    def lost(self) -> str | None:
+        """Why the lease was lost; None while it is held and after it was released in time."""
+        if self._state is State.HELD and not self.is_valid:
+            if self._pid != os.getpid():
+                return "it is held by the parent of this forked process"
+            self.lose("it was not extended in time")
+        return self._reason
+
+    def check(self) -> None:
+        """Raise `LeaseLost` unless the lease can be trusted at this instant."""
+        if not self.is_valid:
+            raise self.loss()
+
+    def loss(self) -> LeaseLost:
+        """Return the error that says why the lease is not valid."""
+        reason = self.lost or "it was released"
+        return LeaseLost(
+            f"The lease on {self.key!r} (token {self.fencing_token}) is not valid: {reason}. "
+            "Stop writing; somebody else may hold the lock.",
+            self.key,
+            reason,
+        )
+
+    @property
+    def transport(self) -> Transport:
+        """Through which its nodes are spoken to."""
+        return self._transport
+
+    @property
+    def trusted_until(self) -> float:
+        """End of trust on the transport's clock."""
+        return self._trusted_until
+
+    def now(self) -> float:
+        """Read the clock that `trusted_until` is on."""
+        return self._transport.now()
+
+    def call_when_lost(self, on_lost: Callable[[Self], None] | None) -> None:
+        """Set what is called once, from whichever thread finds out, when the lease is lost."""
+        self._on_lost = on_lost
+
+    def lose(self, reason: str) -> None:
+        """Report the lease as lost, once."""
+        with self._lock:
+            if self._state is not State.HELD:
+                return
+            self._state = State.LOST
+            self._reason = reason
+            on_lost = self._on_lost
+        _logger.warning("Lease on %r (token %d) lost: %s", self.key, self.fencing_token, reason)
+        if on_lost is not None:
+            try:
+                on_lost(self)
+            except Exception:
+                _logger.exception("on_lost callback of the lease on %r failed", self.key)
