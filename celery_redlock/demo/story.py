@@ -89,8 +89,9 @@ def _nodes_come_back(stage: Stage) -> None:
 def _a_process_freezes(stage: Stage) -> Waiting:
     stage.send(ACTS[2])
     run = yield from _stop_a_body(stage)
-    stage.note("frozen", run.id)
+    # Before anything is looked at again: without a lock the others go on being written.
     others = stage.pending(run.account) - {run.payment}
+    stage.note("frozen", run.id)
     stage.say("fault", f"process {run.pid} frozen in {_holding(run)}")
     # Without a lock nobody has to wait for the frozen body, so all get a chance to be overwritten.
     enough = 1 if stage.scene.locked else len(others)
