@@ -1,0 +1,82 @@
+"""How often a task waits for its lock nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Task
+
+from celery_redlock.protocol import Kind
+from celery_redlock.tasks.dedupe import protect_tasks
+from celery_redlock.transport.memory import MemoryTransport
+from tests.support.tasks import Bench
+from tests.support.unique import declare
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[Kind]:
+    """Note what is said to the nodes and waited for."""
+    said: list[Kind] = []
+    exchange = MemoryTransport.exchange
+
+    def noted(transport: MemoryTransport, batch: Any, *args: Any, **kwargs: Any) -> None:
+        said.extend(command.kind for command, _ in batch)
+        exchange(transport, batch, *args, **kwargs)
+
+    monkeypatch.setattr(MemoryTransport, "exchange", noted)
+    return said
+
+
+ONCE_EACH = [Kind.ACQUIRE, Kind.RELEASE]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("until_executed", ONCE_EACH),
+        ("until_expired", ONCE_EACH),
+        ("until_executing", [Kind.ACQUIRE, Kind.RELEASE, Kind.RELEASE]),
+        ("until_and_while_executing", [Kind.ACQUIRE, Kind.RELEASE, Kind.RELEASE]),
+    ],
+)
+def test_a_run_waits_for_its_lock_once_and_for_each_letting_go_once(
+    bench: Bench, waits: list[Kind], mode: str, expected: list[Kind]
+) -> None:
+    request = bench.send(declare(bench, lock_mode=mode))
+    waits.clear()
+    bench.run(request)
+    assert waits == expected
+
+
+def test_handing_the_lock_to_a_retry_costs_no_wait_of_its_own(
+    bench: Bench, waits: list[Kind]
+) -> None:
+    def body(self: Any) -> None:
+        raise self.retry(countdown=1)
+
+    request = bench.send(declare(bench, body))
+    waits.clear()
+    bench.run(request)
+    assert waits == ONCE_EACH
+
+
+@pytest.mark.parametrize("options", [{"base": Task}, {"lock_key": "k"}], ids=["plain", "locking"])
+def test_protection_from_twins_costs_one_wait_at_each_end(
+    bench: Bench, waits: list[Kind], options: dict[str, Any]
+) -> None:
+    bench.app.conf.redlock_dedupe = True
+    task = bench.task(lambda: "ran", **options)
+    bench.app.finalize()
+    protect_tasks(bench.app)
+    request = bench.send(task)
+    bench.run(request)
+    assert waits == ONCE_EACH
