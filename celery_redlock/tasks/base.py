@@ -15,7 +15,7 @@ from celery.exceptions import Ignore
 
 from celery_redlock.core import Lease
 from celery_redlock.tasks.duplicates import warn_of_unreadable
-from celery_redlock.tasks.hold import connect_end
+from celery_redlock.tasks.hold import connect_end, hold_of
 from celery_redlock.tasks.holders import LockHolder, holder_of, release_for
 from celery_redlock.tasks.keys import KeyMaker
 from celery_redlock.tasks.options import LockOptions, default_options, resolve_options
@@ -26,11 +26,13 @@ from celery_redlock.tasks.settings import RedlockSettings, read_settings
 
 __all__ = ["RedlockTask", "plan_lock"]
 
-# Class attributes of Celery's request are defaults, and never travel in a message's headers.
+# Class attributes of Celery's request are defaults, and never travel in a message's headers. What a
+# message says under these names is not believed.
 Context.fencing_token = None
-Context.redlock_entered = False
+Context.redlock_entered = None
 Context.redlock_hold = None
-Context.redlock_traced = False
+Context.redlock_traced = None
+ENTERED = object()
 
 
 class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
@@ -128,7 +130,7 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
 
     def on_replace(self, sig: Any) -> Any:
         """Send the replacement, as Celery does, and note that it goes on in this task's place."""
-        hold = self.request.redlock_hold
+        hold = hold_of(self.request)
         try:
             return super().on_replace(sig)
         except Ignore:
@@ -173,6 +175,13 @@ def _unlocked(settings: RedlockSettings) -> LockOptions:
     return replace(default_options(settings), mode="while_executing", window=None, at_least_for=0.0)
 
 
+def _is_first_call(request: Any) -> bool:
+    """Tell whether this is the call that runs a request, and not one from inside its body."""
+    if request is None or request.called_directly:
+        return False
+    return request.redlock_entered is not ENTERED
+
+
 def _locking_call(cls: Any) -> Callable[..., Any]:
     own = cls.__mro__[: cls.__mro__.index(Task)]
     inner = cls.__call__ if any("__call__" in vars(node) for node in own) else None
@@ -180,9 +189,9 @@ def _locking_call(cls: Any) -> Callable[..., Any]:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  # it becomes one
         request = self.request_stack.top
         plan = self.redlock_plan
-        if plan is None or request is None or request.called_directly or request.redlock_entered:
+        if plan is None or not _is_first_call(request):
             return (inner or Task.__call__)(self, *args, **kwargs)
-        request.redlock_entered = True
+        request.redlock_entered = ENTERED
         request.fencing_token = None
         if inner is not None:
             return run_locked(self, request, plan, partial(inner, self), args, kwargs)

@@ -18,11 +18,13 @@ from celery.utils.log import get_logger
 from celery_redlock.core import Lease, Reservation, enter_lease
 from celery_redlock.tasks.arrival import Claim
 from celery_redlock.tasks.body import Body
+from celery_redlock.tasks.client import redlock_for
+from celery_redlock.tasks.envelope import Envelope
 from celery_redlock.tasks.finishing import ending_of, fates_of, state_of
 from celery_redlock.tasks.plan import LockPlan
 from celery_redlock.tasks.reach import Reach, reach_here
 
-__all__ = ["Hold", "bodies_run", "connect_end", "current_hold"]
+__all__ = ["Hold", "bodies_run", "connect_end", "current_hold", "hold_of"]
 
 logger = get_logger(__name__)
 
@@ -130,7 +132,7 @@ class Hold:
             self._give_reservation_up(error)
         waits = self.lease is not None and self.claim.plan.marks_messages
         orderly = error is None or isinstance(error, Exception)
-        if not (waits and orderly and self.request.redlock_traced):
+        if not (waits and orderly and self.request.redlock_traced is TRACED):
             self.end(state_of(error), error)
 
     def end(self, state: str | None = None, outcome: Any = None) -> None:
@@ -142,7 +144,7 @@ class Hold:
                 self._warn(self.lease, lost)
         _holds.discard(self)
         # Last: until it is done, `task_postrun` finds the hold here.
-        self.request.redlock_hold = None
+        self.request.redlock_hold = ENDED
 
     def _leave_body(self) -> None:
         if os.getpid() == self.body.pid:
@@ -163,12 +165,7 @@ class Hold:
         reservation = self.claim.envelope.reservation
         if reservation is None or os.getpid() != self.body.pid:
             return
-        goes_on = not self.ran and (
-            isinstance(error, Retry | Ignore)
-            or (isinstance(error, Reject) and error.requeue)
-            or not (error is None or isinstance(error, Exception))
-        )
-        if not goes_on:
+        if self.ran or not (isinstance(error, Ignore) or _comes_again(error)):
             self.claim.redlock.cancel(reservation)
 
     def _unwinding(self) -> BaseException | None:
@@ -178,12 +175,16 @@ class Hold:
 
     def _warn(self, lease: Lease, lost: str | None) -> None:
         logger.warning(
-            "Task %s[%s] ended without its lock %s: %s. Another body may have run beside its last "
-            "part; a resource that checks fencing tokens has refused what came too late.",
+            "Task %s[%s] ended without its %s %s: %s. %s",
             self.task.name,
             self.request.id,
+            "lock" if self.shown is not None else "mark",
             lease.key,
             lost or "a quorum of nodes did not confirm it at release",
+            "Another body may have run beside its last part; a resource that checks fencing tokens "
+            "has refused what came too late."
+            if self.shown is not None
+            else "If its message was delivered again, a second body may have run.",
         )
 
 
@@ -213,16 +214,47 @@ def connect_end(plan: LockPlan) -> None:
         signals.task_prerun.connect(_begins, weak=False, dispatch_uid="celery_redlock.task_prerun")
 
 
+def hold_of(request: Any) -> Hold | None:
+    """Return what a request holds."""
+    hold = request.redlock_hold
+    return hold if isinstance(hold, Hold) else None
+
+
+TRACED = object()
+ENDED = object()
+
+
+def _comes_again(error: BaseException | None) -> bool:
+    """Tell whether a message that ends with this before its body brings its lock back here."""
+    if isinstance(error, Reject):
+        return bool(error.requeue)
+    return isinstance(error, Retry) or not (error is None or isinstance(error, Exception))
+
+
 def _begins(task: Any = None, **_: Any) -> None:
     """Note that the end of this request will be told."""
-    task.request.redlock_traced = True
+    task.request.redlock_traced = TRACED
 
 
 def _ended(task: Any = None, state: str | None = None, retval: Any = None, **_: Any) -> None:
     """Finish what waited for the result, or what an exception inside the release has left."""
-    hold = task.request.redlock_hold
+    request = task.request
+    hold = hold_of(request)
     if hold is not None:
         hold.end(state, retval)
+    elif request.redlock_hold is None:
+        _cancel_unused(task, request, retval)
+
+
+def _cancel_unused(task: Any, request: Any, outcome: Any) -> None:
+    """Free the lock of a message whose task ended on its way to the body (`before_start`)."""
+    plan = getattr(task, "redlock_plan", None)
+    if plan is None or not plan.options.rules.at_publish:
+        return
+    reservation = Envelope.read(request.headers).reservation
+    error = outcome if isinstance(outcome, BaseException) else sys.exc_info()[1]
+    if reservation is not None and not _comes_again(error):
+        redlock_for(task.app).cancel(reservation)
 
 
 def _end_forgotten() -> None:

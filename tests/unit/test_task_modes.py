@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
-from celery_redlock import Lease, current_lease
+from celery_redlock import Lease, RedlockTask, current_lease
 from celery_redlock.tasks.envelope import HEADER, Envelope
 from celery_redlock.tasks.owners import Role
 from tests.support.tasks import Bench
@@ -28,6 +28,7 @@ from tests.support.unique import (
     role,
     value,
 )
+from tests.support.waiting import wait_until
 
 IN_BODY = ("until_executed", "until_and_while_executing", "until_expired")
 
@@ -260,6 +261,35 @@ def test_arguments_that_make_no_key_fail_the_task_and_free_its_lock(bench: Bench
     outcome = bench.run({**request, "args": []})
     assert outcome.state == "FAILURE"
     assert value(bench, "redlock:1") is None
+
+
+@pytest.mark.parametrize(
+    ("raised", "freed"),
+    [(ValueError("no"), True), (Ignore(), True), (Reject("later", requeue=True), False)],
+    ids=["exception", "ignore", "reject"],
+)
+def test_a_task_that_ends_before_its_body_frees_the_lock_unless_its_message_comes_again(
+    bench: Bench, raised: Exception, freed: bool
+) -> None:
+    class Picky(RedlockTask):
+        abstract = True
+
+        def before_start(self, *_: Any) -> None:
+            raise raised
+
+    request = bench.send(declare(bench, base=Picky))
+    bench.run(request)
+    if freed:
+        wait_until(lambda: value(bench) is None, message="the lock stayed")
+    else:
+        assert role(bench) is Role.QUEUED
+
+
+@pytest.mark.parametrize("name", ["redlock_entered", "redlock_hold", "redlock_traced"])
+def test_what_a_message_says_about_its_own_run_is_not_believed(bench: Bench, name: str) -> None:
+    request = bench.send(declare(bench, lambda self: str(role(bench))))
+    assert bench.run({**request, name: True}).value == "running"
+    assert (value(bench), role(bench, mark(bench, request))) == (None, Role.FINISHED)
 
 
 def test_a_child_forked_in_the_body_finishes_nothing(

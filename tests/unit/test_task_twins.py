@@ -255,6 +255,7 @@ def twin_without_broker(bench: Bench, monkeypatch: pytest.MonkeyPatch, **options
     return outcomes[0]
 
 
+@pytest.mark.filterwarnings("ignore:Exception raised outside body:RuntimeWarning")
 @pytest.mark.parametrize(
     ("struck", "twin_runs"), [(SoftTimeLimitExceeded(), False), (SystemExit(1), True)]
 )
