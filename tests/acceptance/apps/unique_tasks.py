@@ -149,10 +149,14 @@ def _follow(self: Any, value: Any, key: str) -> Any:
     return value
 
 
+class Refused(Exception):
+    """What the policy of "unique.decide" raises, wherever it is asked."""
+
+
 def _decide(task: Any, conflict: Any) -> str:
-    key = conflict.key.rpartition(":")[2]
-    note(key, "asked", error=type(conflict).__name__, holder=conflict.holder)
-    return "raise"
+    if task.app.main == "publisher":
+        raise Refused(conflict.key, conflict.holder)
+    return "existing"
 
 
 class HeldUp(RedlockTask):

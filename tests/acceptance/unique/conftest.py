@@ -19,7 +19,7 @@ from tests.acceptance.worker import Worker
 
 MakePublisher = Callable[..., Publisher]
 StartImpatient = Callable[..., Worker]
-PublishTo = Callable[..., Publisher]
+PublishTo = Callable[[Worker], Publisher]
 
 # The broker delivers again what a worker has not acknowledged within two seconds. It does so to
 # every message in the same database, so these workers have one of their own.
@@ -132,9 +132,16 @@ def deliver_again_until(stop: threading.Event, broker: str) -> None:
 
 
 @pytest.fixture
+def impatient_conf() -> dict[str, Any]:
+    """What a file's workers with an impatient broker have in common beyond that."""
+    return {}
+
+
+@pytest.fixture
 def start_impatient(
     request: pytest.FixtureRequest,
     impatient_urls: dict[str, str],
+    impatient_conf: dict[str, Any],
     conf: dict[str, Any],
     logs: Path,
 ) -> Iterator[StartImpatient]:
@@ -146,7 +153,7 @@ def start_impatient(
         worker = Worker(
             pool="prefork",
             urls=impatient_urls,
-            conf={**conf, **IMPATIENT, **settings, **queue},
+            conf={**conf, **IMPATIENT, **impatient_conf, **settings, **queue},
             logs=logs,
         )
         workers.append(worker)
@@ -156,6 +163,40 @@ def start_impatient(
     yield start
     for worker in workers:
         worker.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_pairs() -> Iterator[dict[str, list[Worker]]]:
+    pairs: dict[str, list[Worker]] = {}
+    yield pairs
+    for pair in pairs.values():
+        for worker in pair:
+            worker.stop()
+
+
+@pytest.fixture
+def pair(
+    request: pytest.FixtureRequest,
+    shared_pairs: dict[str, list[Worker]],
+    impatient_urls: dict[str, str],
+    impatient_conf: dict[str, Any],
+    conf: dict[str, Any],
+    logs: Path,
+) -> list[Worker]:
+    """
+    Two workers that read one queue of the impatient broker; it is named after the first.
+
+    Tests with the same settings share them, and must leave them running.
+    """
+    settings = {**conf, **IMPATIENT, **impatient_conf}
+    workers = shared_pairs.setdefault(repr(impatient_conf), [])
+    while len(workers) < 2:
+        queue = {"task_default_queue": workers[0].name} if workers else {}
+        workers.append(
+            Worker(pool="prefork", urls=impatient_urls, conf={**settings, **queue}, logs=logs)
+        )
+    request.node.stash.setdefault(WORKERS_OF_TEST, []).extend(workers)
+    return [worker.wait_until_ready() for worker in workers]
 
 
 @pytest.fixture

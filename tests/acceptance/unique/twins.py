@@ -6,6 +6,7 @@ from celery.result import AsyncResult
 
 from celery_redlock.testing import LocalCluster
 from tests.acceptance.scene import Journal
+from tests.acceptance.unique.publisher import Publisher
 from tests.acceptance.worker import Worker
 from tests.support.waiting import wait_until
 
@@ -30,6 +31,17 @@ def wait_until_redelivered(journal: Journal, result: AsyncResult) -> None:
 def wait_until_settled(worker: Worker) -> None:
     """Wait until no copy is left, neither waiting nor in some worker's hands."""
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
+
+
+def messages_in(publisher: Publisher, queue: str) -> int:
+    """
+    Count what waits in a queue that nobody reads.
+
+    Where a process is stopped that reads a queue, the broker may have given it a message that is
+    lost with it, and so would say nothing about how many were sent.
+    """
+    with publisher.app.connection_for_read() as connection:
+        return int(connection.default_channel.client.llen(queue))
 
 
 def wait_until_marked_finished(cluster: LocalCluster, result: AsyncResult) -> None:
