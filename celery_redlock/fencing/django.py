@@ -19,9 +19,9 @@ Import this where models are defined: Django's app registry must be there.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import FieldDoesNotExist
@@ -55,9 +55,19 @@ class FencingTokenField(models.BigIntegerField):
         return super().pre_save(model_instance, add) if add else F(self.name)
 
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _alters_data(method: _Method) -> _Method:
+    """Keep templates from calling a method."""
+    method.alters_data = True  # type: ignore[attr-defined]
+    return method
+
+
 class FencedQuerySet(models.QuerySet):
     """A query set whose rows can be written under a fencing token."""
 
+    @_alters_data
     def fenced_update(
         self, values: Mapping[str, Any] | None = None, /, *, token: int | None = None, **more: Any
     ) -> int:
@@ -92,6 +102,7 @@ class FencedQuerySet(models.QuerySet):
         with transaction.atomic(using=guarded.db) if own else contextlib.nullcontext():
             return guarded._write(token, written, one=one)
 
+    @_alters_data
     def fenced_claim(self, *, token: int | None = None) -> int:
         """
         Announce the token to the rows without changing them; return how many.
@@ -103,6 +114,7 @@ class FencedQuerySet(models.QuerySet):
         hit: int = self.fenced_update({}, token=token)
         return hit
 
+    @_alters_data
     async def afenced_update(
         self, values: Mapping[str, Any] | None = None, /, *, token: int | None = None, **more: Any
     ) -> int:
@@ -111,6 +123,7 @@ class FencedQuerySet(models.QuerySet):
         hit: int = await sync_to_async(self.fenced_update)(values, token=token, **more)
         return hit
 
+    @_alters_data
     async def afenced_claim(self, *, token: int | None = None) -> int:
         """Do as `fenced_claim`, from a coroutine."""
         return await self.afenced_update(token=token)

@@ -10,6 +10,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection, connections, transaction
 from django.db.models import F
+from django.template import Context, Engine, Template
 from django.test.utils import CaptureQueriesContext
 
 from celery_redlock import Lease, Redlock
@@ -221,6 +222,19 @@ def test_the_token_is_that_of_the_current_lease(account: Account, lease: Lease) 
     of(account).fenced_update(balance=5)
 
     assert stored(account) == (5, lease.fencing_token)
+
+
+def test_templates_do_not_write(account: Account) -> None:
+    template = Template("{{ rows.fenced_claim }}", engine=Engine())
+
+    assert template.render(Context({"rows": of(account)})) == ""
+
+
+def test_rows_that_belong_to_an_object_are_guarded_too(account: Account) -> None:
+    owner = Owner.objects.create(name="me")
+    of(account).update(owner=owner)
+
+    assert owner.account_set.fenced_update(balance=5, token=11) == 1
 
 
 def test_the_fence_itself_is_no_value(account: Account) -> None:
