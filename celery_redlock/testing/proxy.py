@@ -107,7 +107,7 @@ class _Node:
 
     def refuse(self) -> None:
         self._enter(_Mode.REFUSE)
-        self._reset_all()
+        self.reset_all()
 
     def garbage(self, answer: bytes) -> None:
         self._enter(_Mode.GARBAGE)
@@ -123,7 +123,7 @@ class _Node:
 
     def close(self) -> None:
         self._stop_listening()
-        self._reset_all()
+        self.reset_all()
         self.port.release()
 
     def sockets(self) -> list[socket.socket]:
@@ -203,7 +203,7 @@ class _Node:
             self._listener.close()
             self._listener = None
 
-    def _reset_all(self) -> None:
+    def reset_all(self) -> None:
         for link in list(self._links):
             link.reset()
 
@@ -252,6 +252,10 @@ class TcpProxy:
     def refuse(self, index: int) -> None:
         """Reset open connections and refuse new ones."""
         self._loop.call(self._nodes[index].refuse)
+
+    def reset(self, index: int) -> None:
+        """Reset open connections; what becomes of new ones stays as it is."""
+        self._loop.call(self._nodes[index].reset_all)
 
     def garbage(self, index: int, answer: bytes = GARBAGE) -> None:
         """Answer whatever arrives with these bytes; nothing reaches the server."""

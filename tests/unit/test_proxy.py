@@ -240,6 +240,16 @@ def test_a_refusing_node_is_reached_at_its_old_address_when_healed(proxy: TcpPro
         assert ask(client, b"hello") == b"hello"
 
 
+def test_resetting_ends_open_connections_and_no_others(proxy: TcpProxy) -> None:
+    with connect(proxy) as client:
+        ask(client, b"hello")
+        proxy.reset(0)
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+    with connect(proxy) as client:
+        assert ask(client, b"hello") == b"hello"
+
+
 def test_garbage_answers_an_open_connection(proxy: TcpProxy) -> None:
     with connect(proxy) as client:
         ask(client, b"hello")

@@ -49,7 +49,7 @@ def shared_workers(broker: str) -> Iterator[dict[str, Worker]]:
 
 
 class Cable:
-    """What connects the worker under test with its broker, and can be pulled out."""
+    """What connects the worker under test with its broker, and can be pulled."""
 
     def __init__(self, url: str) -> None:
         there = urlsplit(url)
@@ -59,11 +59,8 @@ class Cable:
         self.url = urlunsplit(there._replace(netloc=f"{credentials}{at}{host}:{port}"))
 
     def pull(self) -> None:
-        """Break all connections, and let none be made until it is plugged in."""
-        self._proxy.refuse(0)
-
-    def plug_in(self) -> None:
-        self._proxy.heal(0)
+        """Break all connections. New ones can be made: kombu gives up a worker that cannot."""
+        self._proxy.reset(0)
 
     def close(self) -> None:
         self._proxy.close()

@@ -64,7 +64,6 @@ def test_a_message_that_comes_again_after_a_lost_connection_does_not_run_beside_
     journal.wait_for("entered")
 
     cable.pull()
-    cable.plug_in()
 
     wait_until(
         lambda: True in deliveries(journal, result),
