@@ -20,7 +20,7 @@ from celery_redlock.protocol import (
     raise_fence,
     release,
 )
-from celery_redlock.transport import Channel, Transport
+from celery_redlock.transport import Channel, Done, Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Attempt:
     round: AcquireRound
     channel: Channel
     unsettled: frozenset[int]
-    done: set[int] | None = None
+    done: Done | None = None
 
     @property
     def phase(self) -> Phase:
@@ -86,9 +86,9 @@ class Attempt:
         """Tell whether the lock is ours."""
         return self.round.phase is Phase.GRANTED
 
-    def not_taken_over(self) -> set[int]:
+    def not_taken_over(self) -> Done:
         """Return the nodes that are not known to have given up what we took over."""
-        return set(range(len(self.round.votes))) - (self.done or set())
+        return Done(set(range(len(self.round.votes))) - (self.done or set()))
 
 
 def attempt_once(transport: Transport, terms: Terms) -> Attempt:
@@ -100,7 +100,7 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
     """
     owner = ""
     previous = terms.previous
-    done: set[int] | None = None if previous is None and not terms.for_another else set()
+    done: Done | None = None if previous is None and not terms.for_another else Done()
     channel = transport.checkout()
     try:
         channel.prepare()
@@ -139,7 +139,7 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
 
 
 def _undo(
-    transport: Transport, channel: Channel, terms: Terms, owner: str, done: set[int] | None
+    transport: Transport, channel: Channel, terms: Terms, owner: str, done: Done | None
 ) -> None:
     """Release on all nodes, and give back what was taken over."""
     undoing = release(terms.keys, owner, 0)

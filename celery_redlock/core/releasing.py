@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.protocol import Command, Phase, ReleaseRound, extend
+from celery_redlock.transport import Done
 
 if TYPE_CHECKING:
     from celery_redlock.core.lease import Lease
@@ -53,7 +54,7 @@ def say_release(
     patience: float,
     *,
     linger: float = 0.0,
-    done: set[int] | None = None,
+    done: Done | None = None,
 ) -> Channel:
     """Say releases to all nodes, wait for a quorum, and return the channel that was used."""
     channel = transport.checkout(native=process_watchdog().runs_here())
@@ -82,7 +83,7 @@ def say_and_lengthen(
         Whether a quorum had the keys, and the channel that was used.
     """
     round_ = ReleaseRound(len(transport.names))
-    done: set[int] = set()
+    done = Done()
     channel = say_release(
         transport,
         [(command, round_)],
@@ -94,7 +95,7 @@ def say_and_lengthen(
     return round_.phase is Phase.GRANTED, channel
 
 
-def follow_up(transport: Transport, channel: Channel, given: Reservation, done: set[int]) -> None:
+def follow_up(transport: Transport, channel: Channel, given: Reservation, done: Done) -> None:
     """Lengthen a reservation to its end, on the nodes that are known to be done with setting it."""
     left = given.left_ms(transport.wall_us())
     if left > 0:

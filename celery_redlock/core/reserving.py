@@ -30,7 +30,7 @@ from celery_redlock.protocol import (
     validate_key,
     validate_place,
 )
-from celery_redlock.transport import Channel, Transport
+from celery_redlock.transport import Channel, Done, Transport
 
 _logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Reserved:
 
     __slots__ = ("_channel", "_done", "_pid", "reservation")
 
-    def __init__(self, reservation: Reservation, channel: Channel, done: set[int]) -> None:
+    def __init__(self, reservation: Reservation, channel: Channel, done: Done) -> None:
         self.reservation = reservation
         self._channel = channel
         self._done = done
@@ -226,8 +226,11 @@ def _checked_places(places: Sequence[str]) -> tuple[str, ...]:
 
 def _try_to_reserve(transport: Transport, terms: Terms, patience: float) -> Attempt:
     """Try to reserve until it is decided, for `patience` seconds at most; return the last try."""
+    first = attempt_once(transport, terms)
+    if first.granted:
+        return first
     return try_until_granted(
-        attempt_once(transport, terms),
+        first,
         lambda: attempt_once(transport, terms),
         wait=0.0,
         undecided=patience,
@@ -242,7 +245,7 @@ def _reserved_by(attempt: Attempt, terms: Terms, wall_us: int, ttl: float) -> Re
     reservation = Reservation(
         keys=terms.keys, owner=attempt.owner, expires_at=wall_us / 1_000_000 + ttl
     )
-    return Reserved(reservation, attempt.channel, attempt.done or set())
+    return Reserved(reservation, attempt.channel, Done() if attempt.done is None else attempt.done)
 
 
 def _cancel(transport: Transport, reservation: Reservation, patience: float, *, wait: bool) -> bool:

@@ -16,6 +16,7 @@ from celery_redlock.protocol.commands import read_reply
 from celery_redlock.protocol.scripts import SHA, SOURCE
 from celery_redlock.transport.clock import now as clock
 from celery_redlock.transport.connections import Connections
+from celery_redlock.transport.interface import Done
 from celery_redlock.transport.link import SETTING, Link, LinkBrokenError, Pending
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ _nonces = itertools.count(1)
 
 #: A connection that was idle for longer is looked at before it is trusted with an attempt.
 _IDLE = 1.0
+
+#: A node whose answer is read so late may still only be slow. One that was stopped for longer is
+#: not told what follows: what that was to lengthen may be over.
+_SLOW = 1.0
 
 #: Answers of a node that has not done what was said.
 _REFUSALS = ([b"H"], [b"Q"])
@@ -69,7 +74,7 @@ class RedisChannel:
         timeout: float,
         *,
         linger: float = 0.0,
-        done: set[int] | None = None,
+        done: Done | None = None,
     ) -> None:
         """Say a batch to every node and feed the answers into its rounds."""
         self._number += 1
@@ -124,6 +129,12 @@ class RedisChannel:
             if link is not None and link.pending:
                 self._take_what_came(index, link)
 
+    def follow(self, command: Command, done: Done) -> None:
+        """Say a command to the nodes in `done`, and to those that turn out to be in a moment."""
+        self.catch_up()
+        done.then, done.then_until = command, clock() + _SLOW
+        self.post(command, sorted(done))
+
     def close(self) -> None:
         """Close the connections."""
         self._connections.close()
@@ -163,8 +174,10 @@ class RedisChannel:
             elif (needed or harmless) and self._send(index, link, data, entries) and needed:
                 self._owing[index] = len(entries)
                 continue
-            reason = self._health[index].reason or "not connected yet"
-            self._fail(index, Failed(reason, tried=needed), now)
+            reason = self._health[index].reason
+            # A node that has not failed is only not connected yet, and was not tried.
+            tried = needed and reason is not None
+            self._fail(index, Failed(reason or "not connected yet", tried=tried), now)
 
     def _owe(self, index: int, command: Command, now: float) -> None:
         # Only what undoes may be said late: a key that is set after its lease has ended stays.
@@ -245,7 +258,7 @@ class RedisChannel:
             vote: Any = Failed(text) if current else None
         else:
             if pending.done is not None and reply[:1] not in _REFUSALS:
-                pending.done.add(index)
+                self._note_done(index, link, pending.done)
             vote = read_reply(reply) if current else None
         if vote is None or pending.round is None:
             return
@@ -255,6 +268,14 @@ class RedisChannel:
         else:
             self._owing.pop(index, None)
         self._vote(pending.round, index, vote, clock())
+
+    def _note_done(self, index: int, link: Link, done: Done) -> None:
+        done.add(index)
+        now = clock()
+        if done.then is not None and now < done.then_until:
+            nonce = b"%x" % next(_nonces)
+            entry = Pending(nonce, done.then, None, 0, now)
+            self._send(index, link, _pack(done.then, nonce), [entry])
 
     def _vote(self, round_: Round, index: int, vote: Any, now: float) -> None:
         awaited = self._open.get(round_)

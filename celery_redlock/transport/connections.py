@@ -16,12 +16,9 @@ from celery_redlock.transport.bell import Bell
 from celery_redlock.transport.clock import now as clock
 from celery_redlock.transport.dial import describe_failure
 from celery_redlock.transport.link import Link, LinkBrokenError
+from celery_redlock.transport.native import start_native_thread
 from celery_redlock.transport.poller import READ, WRITE, as_milliseconds, new_poller
-from celery_redlock.transport.primitives import (
-    close_greenlet_hub,
-    native_lock,
-    start_native_thread,
-)
+from celery_redlock.transport.primitives import close_greenlet_hub, native_lock
 
 if TYPE_CHECKING:
     from celery_redlock.transport.redis import DialAttempts, RedisTransport
@@ -202,9 +199,12 @@ class Connections:
             attempts.end(attempt)
             self._arrived.append((index, None, str(exc)))
             self._bell.ring()
-        except BaseException:
+        except BaseException as exc:
             # From a signal's handler; the thread may be there or not.
             attempts.end(attempt)
+            if isinstance(exc, KeyError) and exc.__context__ is not None:
+                # Thread.start stumbles over its own cleaning up and hides what has struck it.
+                raise exc.__context__ from None
             raise
 
     def _dial_and_hand_over(self, index: int, attempts: DialAttempts, attempt: object) -> None:
@@ -219,14 +219,16 @@ class Connections:
         except Exception as exc:
             reason = describe_failure(exc)
         finally:
-            self._hand_over(index, link, reason)
-            if self._closed:
-                self._discard_arrivals()
-            else:
-                self._bell.ring()
-            if self._native:
-                close_greenlet_hub()
-            attempts.end(attempt)
+            try:
+                self._hand_over(index, link, reason)
+                if self._closed:
+                    self._discard_arrivals()
+                else:
+                    self._bell.ring()
+                if self._native:
+                    close_greenlet_hub()
+            finally:
+                attempts.end(attempt)
 
     def _hand_over(self, index: int, link: Link | None, reason: str) -> None:
         with self._handing_over:

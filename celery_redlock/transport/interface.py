@@ -8,10 +8,27 @@ time; commands on a channel reach each node in the order in which they were said
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from celery_redlock.protocol import Command, Round
+
+
+class Done(set[int]):
+    """
+    The nodes that have done what was said, as far as they have told; it grows with late answers.
+
+    Attributes:
+        then: what they are told when they turn out to be done, if anything.
+        then_until: until when, on the transport's clock.
+    """
+
+    __slots__ = ("then", "then_until")
+
+    def __init__(self, nodes: Iterable[int] = ()) -> None:
+        super().__init__(nodes)
+        self.then: Command | None = None
+        self.then_until = 0.0
 
 
 class Channel(Protocol):
@@ -28,7 +45,7 @@ class Channel(Protocol):
         timeout: float,
         *,
         linger: float = 0.0,
-        done: set[int] | None = None,
+        done: Done | None = None,
     ) -> None:
         """
         Say each command to every node and feed the answers into its round.
@@ -87,11 +104,12 @@ class Transport(Protocol):
     def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Say a command to nodes behind what was said on `channel`, whoever uses it now."""
 
-    def follow(self, channel: Channel, command: Command, done: set[int]) -> None:
+    def follow(self, channel: Channel, command: Command, done: Done) -> None:
         """
         Say a command to the nodes in `done`, behind what was said on `channel`.
 
-        Late answers on the channel are read before, and may add to `done`.
+        Late answers on the channel are read before and may add to `done`; a node that is added
+        within a second is told as well.
         """
 
     def close(self) -> None:

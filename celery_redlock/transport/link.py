@@ -12,6 +12,7 @@ from typing import Any
 import hiredis
 
 from celery_redlock.protocol import Command, Kind, Round
+from celery_redlock.transport.interface import Done
 
 _RECEIVE_SIZE = 65536
 
@@ -48,7 +49,7 @@ class Pending:
     round: Round | None
     exchange: int
     sent_at: float
-    done: set[int] | None = None
+    done: Done | None = None
 
 
 class Link:

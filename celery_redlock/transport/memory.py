@@ -15,7 +15,7 @@ from typing import Protocol
 from celery_redlock.protocol import Command, Failed, Held, Phase, Quarantined, Round, Vote
 from celery_redlock.protocol.node import NodeState
 from celery_redlock.transport import clock
-from celery_redlock.transport.interface import Channel
+from celery_redlock.transport.interface import Channel, Done
 from celery_redlock.transport.nodes import NodeAddress
 from celery_redlock.transport.primitives import native_lock
 
@@ -209,7 +209,7 @@ class MemoryTransport:
     def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Do nothing: a node runs what is said to it in order, on whatever channel."""
 
-    def follow(self, channel: Channel, command: Command, done: set[int]) -> None:
+    def follow(self, channel: Channel, command: Command, done: Done) -> None:
         """Say a command to the nodes that are done."""
         self.post(command, sorted(done))
 
@@ -225,7 +225,7 @@ class MemoryTransport:
         timeout: float,
         *,
         linger: float = 0.0,
-        done: set[int] | None = None,
+        done: Done | None = None,
     ) -> None:
         """Say each command to every node and feed the answers into its round."""
         undecided: list[tuple[Round, int]] = []

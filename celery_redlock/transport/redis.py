@@ -4,6 +4,7 @@ The transport for real servers: one client's nodes, and the channels to them.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import weakref
@@ -15,13 +16,19 @@ from celery_redlock.transport import clock
 from celery_redlock.transport.channel import RedisChannel
 from celery_redlock.transport.dial import Dialer
 from celery_redlock.transport.health import NodeHealth
-from celery_redlock.transport.interface import Channel
+from celery_redlock.transport.interface import Channel, Done
 from celery_redlock.transport.nodes import NodeAddress
 from celery_redlock.transport.primitives import native_lock
+
+_logger = logging.getLogger(__name__)
 
 #: A connection, with look-up, TLS and authentication, may take so long; it is off the caller's path
 #: except at the very first.
 _CONNECT_TIMEOUT = 1.0
+
+#: Steps of a connection attempt (look-up, connect, TLS, HELLO, AUTH, INFO, scripts), each of which
+#: may take so long.
+_MOST_STEPS = 8
 
 #: Idle channels that are kept; a burst of threads must not leave its connections open for good.
 _MOST_IDLE = 16
@@ -110,14 +117,9 @@ class RedisTransport:
         """Say a command to nodes behind what was said on `channel`, whoever uses it now."""
         self._say_behind(channel, lambda used: used.post(command, nodes))
 
-    def follow(self, channel: Channel, command: Command, done: set[int]) -> None:
-        """Say a command behind what was said on `channel`, to nodes that are done by then."""
-
-        def say(used: RedisChannel) -> None:
-            used.catch_up()
-            used.post(command, sorted(done))
-
-        self._say_behind(channel, say)
+    def follow(self, channel: Channel, command: Command, done: Done) -> None:
+        """Say a command to nodes that are done by then, behind what was said on `channel`."""
+        self._say_behind(channel, lambda used: used.follow(command, done))
 
     def _say_behind(self, channel: Channel, say: Callable[[RedisChannel], None]) -> None:
         assert isinstance(channel, RedisChannel)
@@ -173,15 +175,16 @@ class RedisTransport:
                 channel.closed = True
         for channel in channels:
             channel.close()
-        self.dialing.wait_for_none()
+        self.dialing.wait_for_none(_MOST_STEPS * self.connect_timeout)
 
     def forget_parent(self) -> None:
         """Begin anew in a forked child: its connections are the parent's."""
-        closed = self._closed
-        for channel in (*self._idle, *self._idle_native):
-            channel.abandon()
+        closed, channels = self._closed, (*self._idle, *self._idle_native)
+        # First of all: whatever goes wrong with the rest, nothing of the parent's is waited for.
         self._start_over()
         self._closed = closed
+        for channel in channels:
+            channel.abandon()
 
 
 _transports: weakref.WeakSet[RedisTransport] = weakref.WeakSet()
@@ -189,7 +192,10 @@ _transports: weakref.WeakSet[RedisTransport] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for transport in tuple(_transports):
-        transport.forget_parent()
+        try:
+            transport.forget_parent()
+        except Exception:
+            _logger.exception("A forked child could not drop its parent's lock connections")
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -209,8 +215,9 @@ class DialAttempts:
         """Count it no longer."""
         self._under_way.discard(attempt)
 
-    def wait_for_none(self) -> None:
-        """Wait for the last to end."""
+    def wait_for_none(self, limit: float) -> None:
+        """Wait for the last to end, for `limit` seconds at most."""
+        deadline = clock.now() + limit
         # Attempts run in native threads or in greenlets; only sleeping lets both go on.
-        while self._under_way:
+        while self._under_way and clock.now() < deadline:
             time.sleep(0.002)

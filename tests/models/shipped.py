@@ -18,14 +18,21 @@ from typing import Any
 from celery_redlock.core import attempt as attempt_module
 from celery_redlock.core.attempt import Terms, attempt_once
 from celery_redlock.core.lease import Lease
+from celery_redlock.core.reservation import Reservation
+from celery_redlock.core.reserving import Reserved, _cancel, _give_back
 from celery_redlock.errors import LeaseLost, QuorumUnavailable
-from celery_redlock.protocol import Command, Failed, Phase, Round, Vote
+from celery_redlock.protocol import Command, Failed, Fate, Phase, Round, Vote
+from celery_redlock.protocol.votes import Acknowledged, Granted, NotHeld
+from celery_redlock.transport import Done
 
 #: One millisecond, in which models count time.
 TICK = 0.001
 
 #: Code looks at the clock a moment after the tick, so that no comparison hangs on float rounding.
 MOMENT = 1e-9
+
+#: Ticks for which a reservation lasts until it is lengthened, and then.
+GRACE, LONG = 2, 50
 
 _NO_ANSWER = Failed("no answer")
 
@@ -62,6 +69,10 @@ class Stage:
         resumed_at: when the code went on after them.
         said: what the code has said, to which nodes, and whether it waits for the answers.
         waits: the round where the code was stopped.
+        hasty: exchanges go on at once, without any answer.
+        known: nodes that were known to be done with the acquire before this step.
+        caught: nodes whose late answers are there to be caught up with.
+        done: nodes that the code knows to be done.
     """
 
     count: int
@@ -74,6 +85,10 @@ class Stage:
     said: list[tuple[Command, tuple[int, ...], bool]] = field(default_factory=list)
     waits: Round | None = None
     gives_up: bool = False
+    hasty: bool = False
+    known: frozenset[int] = frozenset()
+    caught: frozenset[int] = frozenset()
+    done: Done = field(default_factory=Done)
     decided: int = 0
     stopped: bool = False
 
@@ -98,6 +113,14 @@ class Stage:
 
     def prepare(self, patience: float = 0.0) -> None: ...
 
+    def catch_up(self) -> None:
+        self.done |= self.caught
+
+    def follow(self, channel: Stage, command: Command, done: Done) -> None:
+        # Of late answers those that come up to now count; `done` is ours if it grows with them.
+        self.catch_up()
+        self.post(command, sorted(done))
+
     def unsettled(self) -> frozenset[int]:
         return frozenset()
 
@@ -111,10 +134,16 @@ class Stage:
         timeout: float,
         *,
         linger: float = 0.0,
-        done: set[int] | None = None,
+        done: Done | None = None,
     ) -> None:
         [(command, round_)] = batch
-        if self.restored:
+        if done is not None:
+            done |= self.known
+            self.done = done
+        if self.hasty:
+            self.said.append((command, self._all(None), False))
+            self._answer(round_, ())
+        elif self.restored:
             scalars, votes = self.restored.pop(0)
             for name, value in scalars:
                 setattr(round_, name, value)
@@ -133,6 +162,8 @@ class Stage:
         self.time = self.answered_at
         self.decided = 0
         for count, (node, vote) in enumerate(feed, 1):
+            if isinstance(vote, Granted | Acknowledged | NotHeld):
+                self.done.add(node)
             round_.vote(node, vote, self.time)
             if not self.decided and round_.phase is not before:
                 self.decided = count
@@ -211,7 +242,11 @@ def revive(held: Held, terms: Terms, stage: Stage) -> Lease:
     """Make the lease that a model remembers."""
     round_ = types.SimpleNamespace(token=held.token, trusted_until=held.trusted_until)
     made = types.SimpleNamespace(
-        owner=held.owner, round=round_, channel=stage, unsettled=stage.unsettled()
+        owner=held.owner,
+        round=round_,
+        channel=stage,
+        unsettled=stage.unsettled(),
+        not_taken_over=lambda: Done(set(range(stage.count)) - stage.known),
     )
     return Lease(_Client(stage), terms.keys, terms, made)  # type: ignore[arg-type]
 
@@ -242,3 +277,27 @@ def run_release(held: Held, terms: Terms, stage: Stage) -> None:
 def is_trusted(held: Held, terms: Terms, time: float) -> bool:
     """Tell whether the holder may act at this instant."""
     return revive(held, terms, Stage(1, time)).is_valid
+
+
+def run_finish(
+    held: Held, terms: Terms, stage: Stage, fates: dict[str, Fate], back: Reservation | None
+) -> None:
+    """Give a lease up but for some keys, perhaps to a message; what it says is in `stage.said`."""
+    lease = revive(held, terms, stage)
+    with contextlib.suppress(Paused):
+        lease.finish(fates, back, grace=GRACE * TICK)
+
+
+def run_lengthen(reservation: Reservation, stage: Stage) -> None:
+    """Lengthen a reservation, as its message is out."""
+    stage.done = Done(stage.known)
+    Reserved(reservation, stage, stage.done).lengthen(stage)  # type: ignore[arg-type]
+
+
+def run_cancel(reservation: Reservation, previous: Reservation | None, stage: Stage) -> None:
+    """Cancel a reservation, as its message will not be out; what it had replaced gets it back."""
+    with contextlib.suppress(Paused):
+        if previous is None:
+            _cancel(stage, reservation, 1.0, wait=False)  # type: ignore[arg-type]
+        else:
+            _give_back(stage, reservation, previous, 1.0)  # type: ignore[arg-type]

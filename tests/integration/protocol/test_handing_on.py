@@ -9,6 +9,7 @@ import pytest
 from celery_redlock import LockContended, Redlock
 from celery_redlock.core import Fate, Reservation
 from celery_redlock.protocol import Phase
+from celery_redlock.transport import channel as channels
 from tests.support.nodes import Nodes
 from tests.support.waiting import wait_until
 
@@ -101,7 +102,10 @@ def test_a_lock_is_handed_back_until_its_message_ends(any_nodes: Nodes) -> None:
     assert client.take(["key"], reservation=back).fencing_token > lease.fencing_token
 
 
-def test_a_stopped_node_that_hands_back_late_keeps_it_for_the_grace_only(any_nodes: Nodes) -> None:
+def test_a_stopped_node_that_hands_back_late_keeps_it_for_the_grace_only(
+    any_nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "_SLOW", 0.0)  # whatever is late is later than that
     client = any_nodes.connected()
     lease = client.acquire("key")
     any_nodes.wait_held(lease)

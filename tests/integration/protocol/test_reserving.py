@@ -9,6 +9,7 @@ import pytest
 
 from celery_redlock import LockContended, QuorumUnavailable, Redlock
 from celery_redlock.core import Reserved
+from celery_redlock.transport import channel
 from tests.support.nodes import Nodes, ServerNodes
 from tests.support.waiting import wait_until
 
@@ -62,7 +63,10 @@ def test_a_reservation_may_be_longer_than_any_lease(nodes: Nodes) -> None:
     wait_until(lambda: long_on(nodes, reserved, 0, 1, 2))
 
 
-def test_a_stopped_node_keeps_what_it_sets_late_for_the_grace_only(any_nodes: Nodes) -> None:
+def test_a_stopped_node_keeps_what_it_sets_late_for_the_grace_only(
+    any_nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "_SLOW", 0.0)  # whatever is late is later than that
     client = any_nodes.connected()
     any_nodes.pause(3, 4)
     reserved = reserve(client)
@@ -83,6 +87,23 @@ def test_a_node_that_answers_after_the_quorum_is_lengthened_as_well(servers: Ser
     # The answer is on the wire and not read; lengthening reads it first.
     client.lengthen(reserved)
     wait_until(lambda: long_on(servers, reserved, *range(5)))
+
+
+def test_a_slow_node_is_lengthened_when_its_answer_is_read(
+    servers: ServerNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "_SLOW", 3600.0)
+    client = servers.connected()
+    servers.pause(4)
+    reserved = reserve(client)
+    client.lengthen(reserved)
+    servers.resume(4)
+
+    def lengthened() -> bool:
+        client.look(["redlock:other"])  # reads what the servers said
+        return long_on(servers, reserved, *range(5))
+
+    wait_until(lengthened)
 
 
 def test_what_somebody_else_has_meanwhile_is_not_lengthened(any_nodes: Nodes) -> None:
