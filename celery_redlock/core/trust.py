@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from celery_redlock.errors import LeaseLost
 from celery_redlock.transport import Transport
+from celery_redlock.transport.native import in_foreground
 from celery_redlock.transport.primitives import native_lock
 
 _logger = logging.getLogger(__name__)
@@ -98,20 +99,35 @@ class Trust:
         return self._transport.now()
 
     def call_when_lost(self, on_lost: Callable[[Self], None] | None) -> None:
-        """Set what is called once, from whichever thread finds out, when the lease is lost."""
+        """Set what is called once when the lease is lost, see `lose`."""
         self._on_lost = on_lost
 
     def lose(self, reason: str) -> None:
-        """Report the lease as lost, once."""
+        """
+        Report the lease as lost, once.
+
+        Whoever finds out logs it and calls what `call_when_lost` set. The watchdog does so from its
+        own thread, but under gevent and eventlet in a greenlet, which does not begin before the one
+        that runs lets others run; the lease is not valid meanwhile all the same.
+        """
         with self._lock:
             if self._state is not State.HELD:
                 return
             self._state = State.LOST
             self._reason = reason
             on_lost = self._on_lost
-        _logger.warning("Lease on %r (token %d) lost: %s", self.key, self.fencing_token, reason)
+        in_foreground(
+            _logger.warning,
+            "Lease on %r (token %d) lost: %s",
+            self.key,
+            self.fencing_token,
+            reason,
+        )
         if on_lost is not None:
-            try:
-                on_lost(self)
-            except Exception:
-                _logger.exception("on_lost callback of the lease on %r failed", self.key)
+            in_foreground(self._tell, on_lost)
+
+    def _tell(self, on_lost: Callable[[Self], None]) -> None:
+        try:
+            on_lost(self)
+        except Exception:
+            _logger.exception("on_lost callback of the lease on %r failed", self.key)

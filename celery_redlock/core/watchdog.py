@@ -16,13 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redlock.protocol import Phase
 from celery_redlock.transport.bell import Bell
+from celery_redlock.transport.native import in_foreground, start_native_thread
 from celery_redlock.transport.poller import READ, as_milliseconds, new_poller
-from celery_redlock.transport.primitives import (
-    close_greenlet_hub,
-    native_lock,
-    original,
-    start_native_thread,
-)
+from celery_redlock.transport.primitives import close_greenlet_hub, native_lock, original
 
 if TYPE_CHECKING:
     from celery_redlock.core.lease import Lease
@@ -176,11 +172,15 @@ class Watchdog:
             for transport, watches in self._take_due():
                 try:
                     self._renew(transport, watches)
-                except BaseException:
+                except BaseException as exc:
                     # Whatever it was, the other leases still need their renewals.
-                    _logger.exception("The lock watchdog failed in a round and goes on")
+                    in_foreground(
+                        _logger.error,
+                        "The lock watchdog failed in a round and goes on",
+                        exc_info=exc,
+                    )
                     self._sleep(0.01)
-        # A callback may have waited in patched code.
+        # A TLS connection, which stays patched, may have waited.
         close_greenlet_hub()
 
     def _rest(self, thread: _Thread, poller: Any) -> bool:

@@ -4,6 +4,7 @@ What a task is told when its lease is lost (`lock_on_lost`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from celery_redlock.errors import LeaseLost
 from celery_redlock.tasks.body import Body, InjectedLoss
 from celery_redlock.tasks.news import News, tell
 from celery_redlock.tasks.reach import Reach
-from celery_redlock.transport.primitives import original, start_native_thread
+from celery_redlock.transport.native import start_thread
 
 __all__ = ["LossReport"]
 
@@ -28,7 +29,10 @@ class LossReport:
     Tells one body that its lease is lost, in the way its task chose.
 
     The lease calls it, once, mostly from the watchdog's thread. Everything that may take time
-    happens in a native thread of its own, so that a loss never delays the renewal of other leases.
+    happens in a thread of its own, so that a loss never delays the renewal of other leases: under
+    gevent and eventlet in a greenlet, where a function of the application and the receivers of
+    `lock_lost` may wait and lock like any other of its code. A body that does not let other
+    greenlets run is told, like them, when it does; only `lease.check()` knows before.
     """
 
     __slots__ = ("_body", "_on_lost", "_reach", "_task", "_task_id")
@@ -49,7 +53,7 @@ class LossReport:
         self._on_lost = on_lost
 
     def __call__(self, lease: Lease) -> None:
-        start_native_thread(lambda: self._tell(lease))
+        start_thread(lambda: self._tell(lease))
 
     def _tell(self, lease: Lease) -> None:
         tell(News.LOCK_LOST, self._task, self._task_id, key=lease.key, reason=lease.lost)
@@ -94,7 +98,6 @@ class LossReport:
             lease.key,
             lease.lost,
         )
-        sleep = original("time", "sleep")
         body.due = InjectedLoss.into(body, loss)
         while not body.left:
             try:
@@ -107,4 +110,4 @@ class LossReport:
                     self._task_id,
                 )
                 return
-            sleep(ATTEMPT_PERIOD)
+            time.sleep(ATTEMPT_PERIOD)

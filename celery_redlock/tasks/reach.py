@@ -1,7 +1,7 @@
 """
 The ways into a running body: by signal, by asynchronous exception, by greenlet switch.
 
-A reach is chosen where the body runs. `attempt` is then called by a native thread, again and again,
+A reach is chosen where the body runs. `attempt` is then called from elsewhere, again and again,
 until the body has been left; each call throws at most once, and only while the body is open.
 """
 
@@ -13,13 +13,11 @@ import os
 import signal
 import sys
 import threading
-from collections import deque
-from collections.abc import Callable
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
 from celery_redlock.tasks.body import Body, watch_unraisable
-from celery_redlock.transport.primitives import original
+from celery_redlock.transport.native import Hub, hub_here
 
 __all__ = ["Reach", "reach_here"]
 
@@ -28,7 +26,7 @@ class Reach(Protocol):
     """One way into one body."""
 
     def attempt(self, body: Body) -> None:
-        """Throw what is due, if the body is open. Called from another, native thread."""
+        """Throw what is due, if the body is open. Called from another thread or greenlet."""
 
     def forget(self) -> None:
         """Take back what was thrown and has not landed. Called from the body's own thread."""
@@ -37,12 +35,8 @@ class Reach(Protocol):
 def reach_here(body: Body, signum: int) -> Reach:
     """Choose the way into a body that is about to run where this is called."""
     watch_unraisable()
-    hub_here = sys.modules.get("gevent._hub_local")
-    if hub_here is not None and (hub := hub_here.get_hub_if_exists()) is not None:
-        return GeventReach(hub)
-    hubs = sys.modules.get("eventlet.hubs")
-    if hubs is not None and hasattr(hubs._threadlocal, "hub"):
-        return EventletReach(hubs.get_hub())
+    if (hub := hub_here()) is not None:
+        return GreenletReach(hub)
     if threading.current_thread() is threading.main_thread():
         return SignalReach(body, signum)
     return ThreadReach()
@@ -122,13 +116,17 @@ class ThreadReach:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, None)
 
 
-class _GreenletReach:
+class GreenletReach:
     """A greenlet: thrown by its hub, hence while it waits at a switch."""
 
-    __slots__ = ("_greenlet",)
+    __slots__ = ("_greenlet", "_hub")
 
-    def __init__(self) -> None:
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
         self._greenlet = sys.modules["greenlet"].getcurrent()
+
+    def attempt(self, body: Body) -> None:
+        self._hub.run(lambda: self._throw(body))
 
     def _throw(self, body: Body) -> None:
         if body.is_open:
@@ -137,63 +135,3 @@ class _GreenletReach:
 
     def forget(self) -> None:
         """Nothing is ever thrown without landing at once."""
-
-
-class GeventReach(_GreenletReach):
-    """A greenlet of gevent."""
-
-    __slots__ = ("_hub",)
-
-    def __init__(self, hub: Any) -> None:
-        super().__init__()
-        self._hub = hub
-
-    def attempt(self, body: Body) -> None:
-        self._hub.loop.run_callback_threadsafe(self._throw, body)
-
-
-class EventletReach(_GreenletReach):
-    """A greenlet of eventlet."""
-
-    __slots__ = ("_bell",)
-
-    def __init__(self, hub: Any) -> None:
-        super().__init__()
-        self._bell = _Bell.of(hub)
-
-    def attempt(self, body: Body) -> None:
-        self._bell.ring(lambda: self._throw(body))
-
-
-class _Bell:
-    """Lets a native thread call a function in an eventlet hub, which has no such call itself."""
-
-    def __init__(self, hub: Any) -> None:
-        self._calls: deque[Callable[[], None]] = deque()
-        self._read = original("os", "read")
-        self._write = original("os", "write")
-        reader, self._writer = os.pipe()
-        os.set_blocking(reader, False)
-        os.set_blocking(self._writer, False)
-        hub.add(hub.READ, reader, self._answer, self._closed, self._closed)
-
-    @classmethod
-    def of(cls, hub: Any) -> _Bell:
-        bell = getattr(hub, "_celery_redlock_bell", None)
-        if bell is None:
-            bell = hub._celery_redlock_bell = cls(hub)
-        return bell
-
-    def ring(self, call: Callable[[], None]) -> None:
-        self._calls.append(call)
-        with contextlib.suppress(BlockingIOError):  # full: the hub is going to wake anyway
-            self._write(self._writer, b"\0")
-
-    def _answer(self, reader: int) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._read(reader, 4096)
-        while self._calls:
-            self._calls.popleft()()
-
-    def _closed(self, *_: object) -> None:
-        """Eventlet tells that the pipe was closed under it: there is nobody left to call."""

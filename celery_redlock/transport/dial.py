@@ -18,6 +18,7 @@ from redis.retry import Retry
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.transport.link import Link
+from celery_redlock.transport.native import in_foreground
 from celery_redlock.transport.nodes import NodeAddress
 from celery_redlock.transport.primitives import original
 
@@ -73,7 +74,7 @@ class Dialer:
             if not self.warned:
                 self.warned = True
                 for warning in warnings_about(facts):
-                    _logger.warning("Lock node %s %s", self.address.name, warning)
+                    in_foreground(_logger.warning, "Lock node %s %s", self.address.name, warning)
             sock = connection._sock
             if native:
                 sock = _without_greenlets(connection)

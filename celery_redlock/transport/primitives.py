@@ -1,5 +1,5 @@
 """
-Threads, polls and pipes, in their cooperative and in their native form.
+Locks, polls and pipes, in their cooperative and in their native form.
 
 Under gevent and eventlet the standard modules are patched so that waiting lets other greenlets run.
 That is right for a caller inside a greenlet, and wrong for the watchdog, which must run although a
@@ -9,11 +9,8 @@ the originals.
 
 from __future__ import annotations
 
-import _thread
 import importlib
 import sys
-import threading
-from collections.abc import Callable
 from typing import Any
 
 
@@ -26,16 +23,6 @@ def original(module: str, name: str) -> Any:
     if patcher is not None and patcher.already_patched:
         return getattr(patcher.original(module), name)
     return getattr(importlib.import_module(module), name)
-
-
-def start_native_thread(run: Callable[[], None], name: str = "redlock") -> None:
-    """Start a daemon thread that the operating system schedules."""
-    start_new_thread = original("_thread", "start_new_thread")
-    if start_new_thread is _thread.start_new_thread:
-        # Nothing is patched: the thread has a name, and leaves no trace when it has ended.
-        threading.Thread(target=run, daemon=True, name=name).start()
-    else:
-        start_new_thread(run, ())
 
 
 def native_lock() -> Any:

@@ -1,0 +1,182 @@
+"""
+Native threads of ours, and the way back from them.
+
+Under gevent and eventlet the locks of logging, of queues and of whatever an application uses belong
+to the event loop that its greenlets run in. A native thread that finds such a lock taken waits in
+an event loop of its own, and with eventlet nothing ever wakes it there. So a native thread says and
+calls nothing itself: it leaves that to the greenlets' event loop, their hub.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import os
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ParamSpec
+
+from celery_redlock.transport.bell import Bell
+from celery_redlock.transport.primitives import original
+
+__all__ = ["Hub", "hub_here", "in_foreground", "start_native_thread", "start_thread"]
+
+_P = ParamSpec("_P")
+
+#: Its `hub` is set in native threads of a process with greenlets.
+_native = original("_thread", "_local")()
+
+
+def start_thread(run: Callable[[], None], name: str = "redlock") -> None:
+    """Start a daemon thread as this process has them: a greenlet where threads are patched."""
+    if _threads_are_patched():
+        _thread.start_new_thread(run, ())
+    else:
+        # It has a name, and leaves no trace when it has ended.
+        threading.Thread(target=run, daemon=True, name=name).start()
+
+
+def start_native_thread(run: Callable[[], None], name: str = "redlock") -> None:
+    """Start a daemon thread that the operating system schedules."""
+    if _threads_are_patched():
+        hub = getattr(_native, "hub", None) or hub_here() or next(iter(_hubs), None)
+        original("_thread", "start_new_thread")(_run_with, (hub, run))
+    else:
+        start_thread(run, name)
+
+
+def in_foreground(call: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
+    """
+    Call what may touch locks that are not ours: logging, and functions of the application.
+
+    In a native thread of a process with greenlets: in a greenlet of its own, as soon as those that
+    run let others run, or else when the process ends. Anywhere else: here and now.
+    """
+    hub: Hub | None = getattr(_native, "hub", None)
+    if hub is None:
+        call(*args, **kwargs)
+    else:
+        hub.leave(partial(call, *args, **kwargs))
+
+
+class Hub:
+    """An event loop of gevent or eventlet, for native threads that want something of it."""
+
+    def __init__(self) -> None:
+        self._left: deque[Callable[[], object]] = deque()
+        _hubs.add(self)
+
+    def run(self, call: Callable[[], None]) -> None:
+        """Have `call` run in the hub itself, where it must not wait. From any thread."""
+        raise NotImplementedError
+
+    def leave(self, call: Callable[[], object]) -> None:
+        """Have `call` run in a greenlet of its own. From any thread."""
+        self._left.append(call)
+        try:
+            self.run(partial(start_thread, self._take_up))
+        except Exception:
+            # The hub is gone, and with it whoever could have kept a lock for ever.
+            self._take_up()
+
+    def finish(self) -> None:
+        """Run here and now what no greenlet has come to."""
+        while self._left:
+            self._take_up()
+
+    def forget(self) -> None:
+        """Drop what was left, in a forked child: it is the parent's."""
+        self._left.clear()
+
+    def _take_up(self) -> None:
+        # Not taken out before: a greenlet that the end of the process keeps from its start would
+        # take it along.
+        try:
+            call = self._left.popleft()
+        except IndexError:
+            return
+        call()
+
+
+class _GeventHub(Hub):
+    def __init__(self, hub: Any) -> None:
+        super().__init__()
+        self._hub = hub
+
+    def run(self, call: Callable[[], None]) -> None:
+        self._hub.loop.run_callback_threadsafe(call)
+
+
+class _EventletHub(Hub):
+    """Eventlet has no call that another thread may make; its hub listens to a pipe."""
+
+    def __init__(self, hub: Any) -> None:
+        super().__init__()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._bell = Bell()
+        hub.add(hub.READ, self._bell.fd, self._answer, self._closed, self._closed)
+
+    def run(self, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+        self._bell.ring()
+
+    def forget(self) -> None:
+        super().forget()
+        self._calls.clear()
+
+    def _answer(self, _: int) -> None:
+        self._bell.hush()
+        while self._calls:
+            self._calls.popleft()()
+
+    def _closed(self, *_: object) -> None:
+        """Eventlet tells that the pipe was closed under it: there is nobody left to call."""
+
+
+def hub_here() -> Hub | None:
+    """Return the hub of the greenlets in this thread, if there are any."""
+    gevent = sys.modules.get("gevent._hub_local")
+    if gevent is not None and (loop := gevent.get_hub_if_exists()) is not None:
+        return _hub_of(loop, _GeventHub)
+    eventlet = sys.modules.get("eventlet.hubs")
+    if eventlet is not None and hasattr(eventlet._threadlocal, "hub"):
+        return _hub_of(eventlet.get_hub(), _EventletHub)
+    return None
+
+
+def _hub_of(loop: Any, kind: Callable[[Any], Hub]) -> Hub:
+    hub: Hub | None = getattr(loop, "_celery_redlock", None)
+    if hub is None:
+        hub = loop._celery_redlock = kind(loop)
+    return hub
+
+
+def _threads_are_patched() -> bool:
+    start: object = original("_thread", "start_new_thread")
+    return start is not _thread.start_new_thread
+
+
+def _run_with(hub: Hub | None, run: Callable[[], None]) -> None:
+    _native.hub = hub
+    run()
+
+
+_hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
+
+
+def _finish() -> None:
+    for hub in tuple(_hubs):
+        hub.finish()
+
+
+def _after_fork() -> None:
+    for hub in tuple(_hubs):
+        hub.forget()
+
+
+atexit.register(_finish)
+os.register_at_fork(after_in_child=_after_fork)
