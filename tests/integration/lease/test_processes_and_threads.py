@@ -119,7 +119,7 @@ def test_a_forked_child_holds_nothing_and_the_parent_goes_on(nodes: ServerNodes)
             assert not lease.release()
             with pytest.raises(LockNotAcquired):
                 client.acquire("key")
-            with client.lock("other", ttl=0.6, wait=10.0) as own:
+            with client.lock("other", ttl=5.0, wait=10.0) as own:
                 trust = own.trusted_until
                 wait_until(lambda: own.trusted_until > trust)
             client.close()

@@ -36,12 +36,13 @@ def nodes(cluster: LocalCluster) -> Iterator[ServerNodes]:
     found.close()
 
 
-def use(client: Redlock, *, ttl: float = 0.6) -> None:
+def use(client: Redlock) -> None:
     for _ in range(3):
         lease = client.acquire("key", wait=CALM)
         lease.extend()
         assert lease.release()
-    with client.lock("key", ttl=ttl, wait=CALM) as lease:
+    # Short enough to be renewed at once, long enough to last until then on a busy machine.
+    with client.lock("key", ttl=CALM, wait=CALM) as lease:
         trust = lease.trusted_until
         wait_until(lambda: lease.trusted_until > trust)
 
@@ -88,7 +89,7 @@ def test_tls_with_a_certificate_of_ones_own(nodes: ServerNodes, tmp_path: Path) 
             port = stack.enter_context(terminate_tls(int(url.split(":")[2][:-2]), certificate, key))
             urls.append(f"rediss://127.0.0.1:{port}/0")
         trusting = nodes.client(nodes=[f"{url}?ssl_ca_certs={certificate}" for url in urls])
-        use(trusting, ttl=3.0)
+        use(trusting)
         # An answer that is larger than what one read takes.
         many = [f"key-{number}" for number in range(900)]
         with trusting.lock(many):
