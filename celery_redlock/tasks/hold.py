@@ -11,7 +11,7 @@ import time
 from contextvars import ContextVar
 from typing import Any
 
-from celery import signals
+from celery import Task, signals
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
@@ -216,7 +216,7 @@ def connect_end(plan: LockPlan) -> None:
 
 def hold_of(request: Any) -> Hold | None:
     """Return what a request holds."""
-    hold = request.redlock_hold
+    hold = getattr(request, "redlock_hold", None)
     return hold if isinstance(hold, Hold) else None
 
 
@@ -233,16 +233,18 @@ def _comes_again(error: BaseException | None) -> bool:
 
 def _begins(task: Any = None, **_: Any) -> None:
     """Note that the end of this request will be told."""
-    task.request.redlock_traced = TRACED
+    # Others send these signals too, for things that are no tasks.
+    if isinstance(task, Task):
+        task.request.redlock_traced = TRACED
 
 
 def _ended(task: Any = None, state: str | None = None, retval: Any = None, **_: Any) -> None:
     """Finish what waited for the result, or what an exception inside the release has left."""
-    request = task.request
+    request = task.request if isinstance(task, Task) else None
     hold = hold_of(request)
     if hold is not None:
         hold.end(state, retval)
-    elif request.redlock_hold is None:
+    elif request is not None and request.redlock_hold is None:
         _cancel_unused(task, request, retval)
 
 

@@ -28,6 +28,8 @@ def run_locked(
     kwargs: dict[str, Any],
 ) -> Any:
     """Run a task's body under its lock, or follow its policy where there is none."""
+    if plan.keys is None and request.is_eager:
+        return call(*args, **kwargs)  # no lock to take, and no message that could come twice
     hold = Hold(claim_for(task, request, plan, args, kwargs))
     hold.begin()
     # Exceptions from outside (soft time limit, SIGTERM) can strike anywhere. From here on they

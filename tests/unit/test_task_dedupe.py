@@ -184,6 +184,21 @@ def test_a_locking_task_keeps_its_key_until_its_result_is_stored(bench: Bench) -
     assert role(bench, mark(bench, request)) is Role.FINISHED
 
 
+def test_a_plain_task_under_apply_runs_as_often_as_it_is_called(bench: Bench) -> None:
+    task = plain(bench)
+    assert [task.apply(task_id="mine").get() for _ in range(2)] == ["ran", "ran"]
+
+
+def test_signals_that_others_send_for_what_is_no_task_are_none_of_ours(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain(bench)
+    for signal in (signals.task_prerun, signals.task_postrun):
+        signal.send(sender="elsewhere", task_id="x", task=object())
+        signal.send(sender="elsewhere", task_id="x")
+    assert "Error" not in caplog.text
+
+
 def test_in_a_thread_the_mark_is_finished_too(bench: Bench) -> None:
     request = bench.send(plain(bench))
     states: list[str] = []
