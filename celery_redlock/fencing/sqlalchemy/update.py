@@ -8,6 +8,7 @@ from typing import Any, cast, overload
 
 from sqlalchemy import ColumnElement, CursorResult, func, select, update
 
+from celery_redlock.errors import ConfigurationError
 from celery_redlock.fencing.sqlalchemy.columns import (
     FencedTable,
     Target,
@@ -104,6 +105,11 @@ def fenced_update(
             update(fenced.entity).where(where, condition).values({**values, fenced.token: token})
         )
         hit = cast("CursorResult[Any]", run(session, statement)).rowcount
+        if hit < 0:
+            raise ConfigurationError(
+                f"{dialect.name}+{dialect.driver} does not tell how many rows an UPDATE has hit, "
+                "so nobody knows whether it was let through. Roll back, and use another driver."
+            )
         if hit < expected:
             refuse(look(session, fenced, where), fenced, resource, token)
     if not hit:

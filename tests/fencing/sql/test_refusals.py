@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import CursorResult, Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
@@ -177,6 +177,15 @@ def test_a_column_of_32_bits_is_no_matter_to_sqlite(session: Session) -> None:
     fenced_update(session, Narrow, Narrow.id == 1, 2**53 - 1, {})
     with pytest.raises(StaleFencingToken):
         fenced_update(session, Narrow, Narrow.id == 1, 2**53 - 2, {})
+
+
+def test_a_driver_that_does_not_count_rows_is_refused(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CursorResult, "rowcount", -1)
+
+    with pytest.raises(ConfigurationError, match="pysqlite"):
+        fenced_update(session, Account, Account.id == 1, 5, {"balance": 1})
 
 
 def test_an_upsert_is_refused_where_the_database_has_none() -> None:
