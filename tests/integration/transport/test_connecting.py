@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -14,7 +16,8 @@ import pytest
 from celery_redlock import QuorumUnavailable, Redlock
 from celery_redlock.core import probe_nodes
 from celery_redlock.testing import LocalCluster
-from celery_redlock.transport.dial import warnings_about
+from celery_redlock.transport.dial import Dialer, warnings_about
+from celery_redlock.transport.redis import RedisTransport
 from tests.support.nodes import CALM, ServerNodes
 from tests.support.tls import make_certificate, terminate_tls
 from tests.support.waiting import wait_until
@@ -234,3 +237,27 @@ def test_a_master_that_keeps_everything_is_not_warned_about() -> None:
         "maxmemory_policy": "noeviction",
     }
     assert warnings_about(facts) == []
+
+
+def test_a_reservation_waits_for_connections_that_are_still_being_made(
+    nodes: ServerNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = nodes.client(node_timeout=0.2)
+    dial, reachable, attempts = Dialer.dial, threading.Event(), []
+    checkin = RedisTransport.checkin
+
+    def late(*args: Any, **options: Any) -> Any:
+        reachable.wait()
+        return dial(*args, **options)
+
+    def count(transport: RedisTransport, channel: Any) -> None:
+        attempts.append(channel)
+        reachable.set()
+        checkin(transport, channel)
+
+    monkeypatch.setattr(Dialer, "dial", late)
+    monkeypatch.setattr(RedisTransport, "checkin", count)
+    # It would be a pity if the first tasks of a process that has just begun went without a lock.
+    reserved = client.reserve(["redlock:key"], ttl=60, grace=60, label="queued", patience=CALM)
+    assert len(attempts) > 1
+    wait_until(lambda: nodes.owners("key") == [reserved.reservation.owner] * 3)
