@@ -87,6 +87,14 @@ class Claim:
             return None
         return self.envelope.window_until or self.started + self.options.window
 
+    @property
+    def may_have_begun(self) -> bool:
+        """Whether a worker may have been lost in this message's body, or its body sent it back."""
+        redelivered = (self.request.delivery_info or {}).get("redelivered")
+        # One that brought no lock was perhaps a duplicate from the start.
+        accepted = self.envelope.reservation is not None
+        return self.envelope.begun or bool(redelivered and accepted)
+
     def take(self) -> Lease:
         """
         Take everything, as `lock_wait` says; the message's reservation is no obstacle.

@@ -130,7 +130,7 @@ def _choice_as_duplicate(claim: Claim, error: LockContended, holder: Owner | Non
     # To replace is for the publisher. One that brought a lock and finds another task's in its
     # place was replaced itself.
     brought = claim.envelope.reservation is not None and holder.role is not Role.FINISHED
-    if _has_begun(claim.request) and not (brought and claim.options.publish_policy == "replace"):
+    if _has_begun(claim) and not (brought and claim.options.publish_policy == "replace"):
         return "requeue"
     policy = policy_name(claim.task, claim.options.publish_policy, error, PUBLISH)
     if policy == "raise":
@@ -140,9 +140,10 @@ def _choice_as_duplicate(claim: Claim, error: LockContended, holder: Owner | Non
     return "stand back" if brought else "requeue"
 
 
-def _has_begun(request: Any) -> bool:
+def _has_begun(claim: Claim) -> bool:
     """Tell whether this goes on with work that was begun, and is nobody's duplicate any more."""
-    return bool(request.retries or request.replaced_task_nesting)
+    request = claim.request
+    return bool(request.retries or request.replaced_task_nesting or claim.may_have_begun)
 
 
 def _sign(hold: Hold) -> None:

@@ -54,6 +54,7 @@ class Envelope:
         episode: how long the message has been waiting for a lock, if it has.
         window_until: until when the key is to stay taken (`until_expired`), in seconds since the
             epoch; a retry does not begin another window.
+        begun: a body may have run for this very message, whose worker was lost then.
     """
 
     nonce: str = ""
@@ -61,6 +62,7 @@ class Envelope:
     hop: int = 0
     episode: Episode | None = None
     window_until: float | None = None
+    begun: bool = False
 
     @classmethod
     def read(cls, headers: Mapping[str, Any] | None) -> Self:
@@ -75,6 +77,7 @@ class Envelope:
             hop=hop if isinstance(hop, int) and hop > 0 else 0,
             episode=_episode(header),
             window_until=_moment(header.get("window_until")),
+            begun=header.get("begun") is True,
         )
 
     def write(self) -> dict[str, Any]:
@@ -91,15 +94,17 @@ class Envelope:
             }
         if self.window_until is not None:
             header["window_until"] = self.window_until
+        if self.begun:
+            header["begun"] = True
         if self.episode is not None:
             header["first_seen"] = self.episode.first_seen
             header["hops"] = self.episode.hops
             header["retries"] = self.episode.retries
         return header
 
-    def waiting(self, episode: Episode) -> Self:
+    def waiting(self, episode: Episode, *, begun: bool) -> Self:
         """Return the envelope of the same message after it was put back."""
-        return replace(self, episode=episode)
+        return replace(self, episode=episode, begun=begun)
 
 
 def _reservation(lock: Any) -> Reservation | None:

@@ -79,7 +79,7 @@ def put_back(claim: Claim, episode: Episode, delay: float) -> Any:
     request = claim.request
     later = Episode(first_seen=episode.first_seen, hops=episode.hops + 1, retries=episode.retries)
     headers = dict(request.as_execution_options()["headers"] or {})
-    headers[HEADER] = claim.envelope.waiting(later).write()
+    headers[HEADER] = claim.envelope.waiting(later, begun=claim.may_have_begun).write()
     again = claim.task.signature_from_request(
         request,
         countdown=delay,

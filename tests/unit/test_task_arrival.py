@@ -171,6 +171,27 @@ def test_a_retry_is_never_the_duplicate_of_a_task_that_was_queued_meanwhile(
     assert bench.run(bench.receive()).value == f"{request['id']} ran"
 
 
+def test_a_message_whose_worker_was_lost_is_nobodys_duplicate_however_often_it_is_put_back(
+    bench: Bench,
+) -> None:
+    request = bench.send(declare(bench, lock_mode="until_executing"))
+    request["delivery_info"]["redelivered"] = True
+    free(bench)
+    other = owned_by(bench, "queued meanwhile", Role.QUEUED)
+    for _ in range(3):
+        assert bench.run(request).state == "RETRY"
+        request = bench.receive()
+    other.release()
+    assert bench.run(request).value == "ran"
+
+
+def test_a_duplicate_stays_one_when_it_is_delivered_again(bench: Bench) -> None:
+    owned_by(bench, "other")
+    request = sent_without(bench)
+    request["delivery_info"]["redelivered"] = True
+    assert bench.run(request).state == "SUCCESS"
+
+
 def test_a_replacement_is_never_a_duplicate_either(bench: Bench) -> None:
     owned_by(bench, "other")
     assert bench.run(sent_without(bench), replaced_task_nesting=1).state == "RETRY"
