@@ -7,6 +7,7 @@ Run as `python -m tests.acceptance.apps.unique_crowd TASK KEY THREADS`.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,9 @@ def main(name: str, key: str, threads: int) -> None:
     declare(app)
     task = app.tasks[name]
     store = redis.Redis.from_url(urls["journal"])
+    log = logging.Handler(logging.WARNING)
+    log.emit = lambda record: store.rpush(f"log:{key}", record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger().addHandler(log)
     barrier = threading.Barrier(threads)
 
     def publish(turn: str) -> None:

@@ -1,4 +1,4 @@
-"""The unique tasks in a worker, which also notes every message that it is handed."""
+"""The unique tasks in a worker, which notes every message and holds some tasks up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from celery import signals
 
-from tests.acceptance.apps.seen import note
+from tests.acceptance.apps.seen import await_gate, note
 from tests.acceptance.apps.stage import app
 from tests.acceptance.apps.unique_tasks import declare
 
@@ -24,3 +24,11 @@ def note_delivery(request: Any, **_: Any) -> None:
             task=request.name,
             redelivered=bool(request.delivery_info.get("redelivered")),
         )
+
+
+@signals.task_prerun.connect
+def hold_back(task: Any, args: Any, **_: Any) -> None:
+    """Hold a task up that a child process has begun, before its lock is taken over."""
+    if task.name.endswith(".held_back"):
+        note(args[0], "begun")
+        await_gate(args[0], "begin")

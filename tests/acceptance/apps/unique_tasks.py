@@ -17,10 +17,13 @@ from celery_redlock import RedlockTask
 from tests.acceptance.apps.seen import await_gate, note, times, visiting
 
 MODES = ("until_executing", "until_executed", "until_and_while_executing", "until_expired")
+FREE_AT_THE_END = MODES[:3]
 # Short enough to wait it out; the others hold for 30 s, so that a release is told from an end.
 SHORT_TTL = 3.0
+WINDOW = 60.0
 # Longer than a task takes that is not held up, short enough to wait it out.
-WINDOW = 5.0
+BRIEF_WINDOW = 5.0
+BRIEFLY = "until_expired.brief"
 RETRY_DELAY = 0.5
 
 
@@ -104,6 +107,11 @@ def _replace_by_a_chord(self: Any, key: str, run: int) -> None:
     raise self.replace(chord(header, self.app.tasks["unique.tally"].s(key)))
 
 
+def _send_itself(self: Any, key: str, run: int) -> list[Any]:
+    again = self.delay(key)
+    return [again.id, getattr(again, "is_duplicate", False)]
+
+
 ENDINGS: dict[str, Callable[[Any, str, int], Any]] = {
     ending.__name__.removeprefix("_"): ending
     for ending in (
@@ -121,6 +129,7 @@ ENDINGS: dict[str, Callable[[Any, str, int], Any]] = {
         _autoretry_in_vain,
         _replace_by_itself,
         _replace_by_another,
+        _send_itself,
         _replace_by_a_chain,
         _replace_by_a_chord,
     )
@@ -185,17 +194,21 @@ def declare(app: Celery) -> None:
     app.task(_follow, name="unique.follow", bind=True, shared=False)
     app.task(_act, name="unique.plain", **plain)
     app.task(_act, name="unique.plain.late", **plain, **late)
-    for mode in MODES:
-        name = f"unique.{mode}"
-        options = {**plain, "base": RedlockTask, "lock_mode": mode, "lock_key": "{key}"}
-        if mode == "until_expired":
-            options["lock_window"] = WINDOW
+    windows = {"until_expired": WINDOW, BRIEFLY: BRIEF_WINDOW}
+    for what in (*MODES, BRIEFLY):
+        name = f"unique.{what}"
+        options = {**plain, "base": RedlockTask, "lock_key": "{key}"}
+        options["lock_mode"] = what.partition(".")[0]
+        if what in windows:
+            options["lock_window"] = windows[what]
         short = {**options, "lock_ttl": SHORT_TTL}
         app.task(_act, name=name, **options)
         app.task(_act, name=f"{name}.short", **short)
         app.task(_act, name=f"{name}.late", **short, **late)
-        app.task(_act, name=f"{name}.held_up", **{**short, "base": HeldUp})
-        app.task(_act, name=f"{name}.late.held_up", **{**short, "base": HeldUp}, **late)
+        for ack in ("", ".late"):
+            held = {**short, **(late if ack else {})}
+            app.task(_act, name=f"{name}{ack}.held_back", **held)
+            app.task(_act, name=f"{name}{ack}.held_up", **{**held, "base": HeldUp})
     options = {**plain, "base": RedlockTask, "lock_mode": "until_executed", "lock_key": "{key}"}
     for policy, value in (("raise", "raise"), ("replace", "replace"), ("decide", _decide)):
         app.task(_act, name=f"unique.{policy}", lock_on_conflict=value, **options)

@@ -18,7 +18,7 @@ from kombu.exceptions import OperationalError
 
 from celery_redlock import RedlockTask
 from celery_redlock.testing.ports import HeldPort
-from tests.acceptance.apps.unique_tasks import MODES, WINDOW
+from tests.acceptance.apps.unique_tasks import BRIEF_WINDOW, BRIEFLY, FREE_AT_THE_END, MODES, WINDOW
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.conftest import MakePublisher
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
@@ -105,7 +105,7 @@ def test_a_task_that_the_worker_does_not_know_frees_its_key(
     assert not is_duplicate(result)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [*FREE_AT_THE_END, BRIEFLY])
 def test_a_purged_task_keeps_its_key_no_longer_than_lock_queue_ttl(
     mode: str, make_publisher: MakePublisher, key: str, published: Lock
 ) -> None:
@@ -115,9 +115,31 @@ def test_a_purged_task_keeps_its_key_no_longer_than_lock_queue_ttl(
 
     assert publisher.app.control.purge() == 1
 
-    longest = WINDOW if mode == "until_expired" else QUEUE_TTL
+    longest = BRIEF_WINDOW if mode == BRIEFLY else QUEUE_TTL
     assert published.expires_in <= longest
     wait_until_not_a_duplicate(publisher, f"unique.{mode}", key, longest + 2)
+
+
+def test_a_message_that_has_outlived_its_lock_in_the_queue_makes_way_for_the_next_one(
+    keep_away: Callable[[], None],
+    worker: Worker,
+    make_publisher: MakePublisher,
+    lock: Lock,
+    journal: Journal,
+) -> None:
+    hasty = make_publisher(worker.name, redlock_queue_ttl=QUEUE_TTL)
+    older = hasty.send("unique.until_executed", journal.key)
+    wait_until(lambda: lock.is_gone, QUEUE_TTL + 2)
+    newer = hasty.send("unique.until_executed", journal.key)
+    assert not is_duplicate(newer)
+
+    keep_away()
+
+    assert older.get(timeout=PATIENCE) is None
+    journal.open()
+    assert newer.get(timeout=PATIENCE) == "held"
+    assert [entry["id"] for entry in journal.of("entered")] == [newer.id]
+    lock.wait_until_gone()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -52,6 +52,11 @@ class Crowd:
         )
         return [json.loads(result) for result in self._store.lrange(results, 0, -1)]
 
+    @property
+    def log(self) -> list[str]:
+        """What the publishers have warned of."""
+        return [line.decode() for line in self._store.lrange(f"log:{self._key}", 0, -1)]
+
     def end(self) -> None:
         self._store.publish(self._channel, "end")
         for process in self._processes:
@@ -80,7 +85,7 @@ def test_of_a_hundred_publishes_at_once_one_runs_and_the_others_point_at_it_fift
         results = crowd.publish(turn)
         first = [result["id"] for result in results if result.get("duplicate") is False]
         others = [result["id"] for result in results if result.get("duplicate") is True]
-        assert (len(first), len(others)) == (1, 99), f"{turn}: {results}"
+        assert (len(first), len(others)) == (1, 99), f"{turn}: {crowd.log}"
         assert set(others) == set(first)
         journal.open(turn)
         assert publisher.app.AsyncResult(first[0]).get(timeout=PATIENCE) == "held"

@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 from celery import states
 
-from tests.acceptance.apps.unique_tasks import MODES, WINDOW
+from tests.acceptance.apps.unique_tasks import BRIEF_WINDOW, BRIEFLY, FREE_AT_THE_END
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
 from tests.support.waiting import PATIENCE, wait_until
-
-# Their key is free as soon as the task has ended.
-FREE_AT_THE_END = [mode for mode in MODES if mode != "until_expired"]
 
 
 def assert_runs_again(publisher: Publisher, journal: Journal, task: str) -> None:
@@ -72,14 +69,14 @@ def test_the_key_of_until_expired_stays_taken_for_the_rest_of_its_window(
     how: str, publisher: Publisher, lock: Lock, journal: Journal
 ) -> None:
     journal.open()
-    result = publisher.send("unique.until_expired", journal.key, how)
+    result = publisher.send(f"unique.{BRIEFLY}", journal.key, how)
     wait_until(result.ready, message="the task to end")
 
-    following = publisher.send("unique.until_expired", journal.key)
+    following = publisher.send(f"unique.{BRIEFLY}", journal.key)
 
     assert is_duplicate(following)
     assert following.id == result.id
-    assert lock.expires_in <= WINDOW
+    assert lock.expires_in <= BRIEF_WINDOW
     # The end of the window frees the key, with nobody's doing.
-    wait_until(lambda: lock.is_gone, WINDOW + 1, message=lambda: f"gone: {lock.values}")
-    assert_runs_again(publisher, journal, "unique.until_expired")
+    wait_until(lambda: lock.is_gone, BRIEF_WINDOW + 1, message=lambda: f"gone: {lock.values}")
+    assert_runs_again(publisher, journal, f"unique.{BRIEFLY}")

@@ -6,7 +6,7 @@ import pytest
 from celery import states
 from celery.result import AsyncResult
 
-from tests.acceptance.apps.unique_tasks import MODES, WINDOW
+from tests.acceptance.apps.unique_tasks import BRIEF_WINDOW, BRIEFLY, MODES
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
 from tests.acceptance.worker import Worker
@@ -97,7 +97,7 @@ def test_a_task_that_goes_on_runs_twice_and_leaves_no_lock(
 def test_the_window_of_until_expired_is_not_begun_anew_by_what_goes_on(
     how: str, publisher: Publisher, lock: Lock, journal: Journal
 ) -> None:
-    name = name_of("until_expired", how)
+    name = name_of(BRIEFLY, how)
     journal.open()
 
     result = publisher.send(name, journal.key, how)
@@ -108,8 +108,8 @@ def test_the_window_of_until_expired_is_not_begun_anew_by_what_goes_on(
     assert is_duplicate(again)
     assert again.id == result.id
     wait_until(lambda: f" finished {result.id} " in (lock.owner or ""), message="it to finish")
-    assert lock.expires_in <= WINDOW
-    wait_until(lambda: lock.is_gone, WINDOW + 1, message=lambda: f"gone: {lock.values}")
+    assert lock.expires_in <= BRIEF_WINDOW
+    wait_until(lambda: lock.is_gone, BRIEF_WINDOW + 1, message=lambda: f"gone: {lock.values}")
     assert_next_publish_runs(publisher, journal, name)
 
 

@@ -107,3 +107,23 @@ def test_the_key_is_told_to_be_that_of_a_finished_task_until_its_window_ends(
     assert (holder.task_id, holder.state) == (result.id, "finished")
     assert task.release_lock(journal.key) is True
     assert not is_duplicate(publisher.send("unique.until_expired", journal.key))
+
+
+def test_of_a_task_that_runs_and_one_that_waits_the_one_that_runs_is_told_and_both_keys_are_freed(
+    publisher: Publisher, lock: Lock, queued: Lock, journal: Journal
+) -> None:
+    name = "unique.until_and_while_executing"
+    running = publisher.send(name, journal.key)
+    journal.wait_for("entered")
+    waiting = publisher.send(name, journal.key)
+    assert not is_duplicate(waiting)
+    assert publisher.task(name).lock_holder(journal.key).task_id == running.id
+
+    assert publisher.task(name).release_lock(journal.key) is True
+
+    assert f" {running.id} " not in (lock.owner or "")
+    assert f" {waiting.id} " not in (queued.owner or "")
+    journal.open()
+    assert waiting.get(timeout=PATIENCE) == "held"
+    lock.wait_until_gone()
+    queued.wait_until_gone()

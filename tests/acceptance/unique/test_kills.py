@@ -6,11 +6,14 @@ import os
 import signal
 from typing import Any
 
+import celery
 import pytest
 from celery.exceptions import WorkerLostError
 
 from tests.acceptance.apps.unique_tasks import MODES, SHORT_TTL
+from tests.acceptance.conftest import StartWorker
 from tests.acceptance.scene import Journal, Lock
+from tests.acceptance.unique.conftest import MakePublisher
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
 from tests.acceptance.worker import Worker
 from tests.support.waiting import PATIENCE, wait_until
@@ -39,9 +42,86 @@ def assert_next_publish_runs(
     assert [entry["id"] for entry in journal.of("entered")][runs:] == [following.id]
 
 
+def wait_until_finished(mode: str, lock: Lock) -> None:
+    """Wait until the key is free, or only stays taken for the rest of the window."""
+    if mode == "until_expired":
+        wait_until(lambda: " finished " in (lock.owner or ""), message="the task to be finished")
+    else:
+        lock.wait_until_gone()
+
+
 def accepted(publisher: Publisher, name: str, key: str) -> Any:
     result = publisher.send(name, key)
     return None if is_duplicate(result) else result
+
+
+@pytest.mark.skipif(
+    celery.VERSION[:2] < (5, 5), reason="this Celery does not tell which message's process was lost"
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_task_killed_before_it_took_the_lock_over_frees_the_key(
+    mode: str, publisher: Publisher, published: Lock, journal: Journal
+) -> None:
+    name = f"unique.{mode}.held_back"
+    killed = publisher.send(name, journal.key)
+    begun = journal.wait_for("begun")
+    assert f" queued {killed.id} " in (published.owner or "")
+
+    kill(begun)
+
+    published.wait_until_gone()
+    following = publisher.send(name, journal.key)
+    assert not is_duplicate(following)
+    journal.open()
+    assert following.get(timeout=PATIENCE) == "held"
+    assert [entry["id"] for entry in journal.of("entered")] == [following.id]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_message_whose_task_was_killed_before_it_took_the_lock_over_comes_again_and_runs_once(
+    mode: str, worker: Worker, publisher: Publisher, published: Lock, journal: Journal
+) -> None:
+    result = publisher.send(f"unique.{mode}.late.held_back", journal.key)
+    begun = journal.wait_for("begun")
+
+    kill(begun)
+
+    assert journal.wait_for("begun", 2)["pid"] != begun["pid"]
+    assert is_duplicate(publisher.send(f"unique.{mode}.late.held_back", journal.key))
+    journal.open()
+    assert result.get(timeout=PATIENCE) == "held"
+    assert [entry["id"] for entry in journal.of("entered")] == [result.id]
+    wait_until_finished(mode, published)
+    wait_until(lambda: worker.queue_is_empty, message="no message to be left")
+
+
+@pytest.mark.parametrize("mode", FREE_IN_THE_BODY)
+def test_a_task_killed_after_it_took_the_lock_over_and_before_it_gave_it_up_frees_it_with_the_ttl(
+    mode: str,
+    start_worker: StartWorker,
+    conf: dict[str, Any],
+    make_publisher: MakePublisher,
+    published: Lock,
+    journal: Journal,
+) -> None:
+    modules = [*conf["include"], "tests.acceptance.apps.unique_slow"]
+    slow = start_worker(conf={"include": modules}).wait_until_ready()
+    publisher = make_publisher(slow.name)
+    killed = publisher.send(f"unique.{mode}.short", journal.key)
+    adopted = journal.wait_for("adopted")
+    assert f" running {killed.id} " in (published.owner or "")
+
+    kill(adopted)
+
+    with pytest.raises(WorkerLostError):
+        killed.get(timeout=PATIENCE)
+    journal.open()
+    following = wait_until(
+        lambda: accepted(publisher, f"unique.{mode}.short", journal.key),
+        FREE_AFTER,
+        message="a publish to be taken",
+    )
+    assert following.get(timeout=PATIENCE) == "held"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -76,7 +156,7 @@ def test_a_message_whose_task_was_killed_before_its_body_comes_again_and_runs_on
     assert result.get(timeout=PATIENCE) == "held"
     assert [entry["id"] for entry in journal.of("entered")] == [result.id]
     queued.wait_until_gone()
-    lock.wait_until_gone()
+    wait_until_finished(mode, lock)
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
 
 
@@ -111,7 +191,7 @@ def test_a_message_whose_task_was_killed_in_its_body_comes_again_and_runs(
     assert result.get(timeout=PATIENCE) == "held"
     assert len(journal.of("entered")) == 2
     queued.wait_until_gone()
-    lock.wait_until_gone()
+    wait_until_finished(mode, lock)
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
 
 

@@ -122,3 +122,15 @@ def test_of_two_tasks_that_were_sent_by_name_the_second_ends_as_a_skip(
     assert len(journal.of("entered")) == 1
     lock.wait_until_gone()
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
+
+
+def test_a_body_that_sends_its_own_task_gets_itself_and_does_not_wait_for_ever(
+    publisher: Publisher, lock: Lock, journal: Journal
+) -> None:
+    journal.open()
+
+    result = publisher.send("unique.until_executed", journal.key, "send_itself")
+
+    assert result.get(timeout=PATIENCE) == [result.id, True]
+    lock.wait_until_gone()
+    assert len(journal.of("entered")) == 1
