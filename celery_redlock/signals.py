@@ -3,7 +3,7 @@ Signals about locks, in the style of `celery.signals`.
 
 Receivers run in the process in which it happens (publisher, worker child), at once, and get the
 task as `sender`, an id as `task_id`, and these facts. What they raise is logged and goes no
-further.
+further. Those of `lock_lost` run in a thread of their own, under gevent and eventlet in a greenlet.
 
 | signal | what happened to `task_id` | facts |
 |---|---|---|
@@ -16,7 +16,7 @@ further.
 | `task_unlocked` | it was sent or run without its lock: too few nodes answered | `error` |
 | `twin_ignored` | its message came again after it had finished | `finished_by` |
 | `twin_put_back` | its message came again while it runs | `delay`, `error` |
-| `lock_lost` | its lock was lost in its body (told from another thread) | `key`, `reason` |
+| `lock_lost` | its lock was lost in its body (see above) | `key`, `reason` |
 
 Example:
     ```python

@@ -250,8 +250,9 @@ class Redlock(Reserving):
         As `acquire`, and:
 
         Args:
-            on_lost: called once, from the watchdog's thread, if the lease is lost; it must not
-                block, because that thread renews all other leases.
+            on_lost: called once, if the lease is lost, from the watchdog's thread; it must not
+                block, because that thread renews all other leases. Under gevent and eventlet it is
+                called in a greenlet, when the one that runs lets others run, and may block.
             max_hold: seconds after which it is no longer renewed but reported as lost.
         """
         lease = self.acquire(
@@ -275,8 +276,9 @@ class Redlock(Reserving):
 
         Args:
             lease: a lease of this client.
-            on_lost: called once, from the watchdog's thread, if the lease is lost; it must not
-                block, because that thread renews all other leases.
+            on_lost: called once, if the lease is lost, from the watchdog's thread; it must not
+                block, because that thread renews all other leases. Under gevent and eventlet it is
+                called in a greenlet, when the one that runs lets others run, and may block.
             max_hold: seconds after which it is no longer renewed but reported as lost.
         """
         lease.call_when_lost(on_lost)

@@ -42,7 +42,7 @@ SIGNALS: dict[News, Signal] = {
 }
 
 _counts: dict[News, int] = dict.fromkeys(News, 0)
-# Told from the watchdog's thread, too, which is a native one under gevent and eventlet.
+# Losses are told from threads of their own.
 _lock = native_lock()
 
 

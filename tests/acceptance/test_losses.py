@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from celery_redlock.errors import LeaseLost
-from tests.acceptance.conftest import PauseNodes
+from celery_redlock.testing import LocalCluster
+from tests.acceptance.conftest import PauseNodes, StartWorker
 from tests.acceptance.matrix import row
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.worker import Worker
@@ -118,3 +119,36 @@ def test_a_worker_goes_on_after_a_task_that_lost_its_lease(
     journal.open()
 
     assert worker.send("hold", key).get(timeout=PATIENCE) == "held"
+
+
+@pytest.mark.parametrize("pool", ["gevent", "eventlet"])
+def test_leases_are_renewed_and_losses_told_while_other_greenlets_log(
+    start_worker: StartWorker,
+    pool: str,
+    key: str,
+    lock: Lock,
+    journal: Journal,
+    cluster: LocalCluster,
+    urls: dict[str, str],
+) -> None:
+    # What the watchdog's own thread has to say meets the lock of a handler that is taken, and in a
+    # process with greenlets whoever waits for it there may wait for ever.
+    other = f"{key}-kept"
+    kept, gate = Lock(other, list(cluster.urls)), Journal(other, urls["journal"])
+    worker = start_worker(pool).wait_until_ready()
+    logging = worker.send("log_on", other)
+    gate.wait_for("logging")
+    worker.send("hold_shortly", other)
+    worker.send("work_on", key)
+    gate.wait_for("entered")
+    journal.wait_for("entered")
+
+    lock.take_away()
+
+    assert journal.wait_for("unwound")["by"] == "LeaseLost"
+    kept.wait_for_renewals(2)
+    gate.open()
+    logging.get(timeout=PATIENCE)
+    kept.wait_until_gone()
+    kept.close()
+    gate.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from typing import Any
 
@@ -48,3 +50,33 @@ def be_told(self: Any, key: str) -> str:
     with visiting(self, key):
         await_gate(key)
     return "went on"
+
+
+class _SlowHandler(logging.Handler):
+    """Passes records on as over a network: others run, and log, while it has its lock."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        time.sleep(0.02)
+
+
+@app.task(name="log_on")
+def log_on(key: str) -> None:
+    """Have some record under way all the time, which the next ones wait for."""
+    over = threading.Event()
+    handler = _SlowHandler()
+
+    def log() -> None:
+        while not over.is_set():
+            logging.getLogger("application").info("goes on")
+            time.sleep(0)
+
+    logging.getLogger().addHandler(handler)
+    thread = threading.Thread(target=log)
+    thread.start()
+    note(key, "logging")
+    try:
+        await_gate(key)
+    finally:
+        over.set()
+        thread.join()
+        logging.getLogger().removeHandler(handler)
