@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import celery
 import pytest
 
 from tests.acceptance.conftest import StartWorker
@@ -20,6 +21,9 @@ from tests.acceptance.worker import Worker
 from tests.support.waiting import PATIENCE, wait_until
 
 DEDUPE = {"redlock_dedupe": True}
+# The second copy is looked at, put back, comes again, and so on. Celery 5.4 hands nothing to its pool
+# after it has connected anew until the bodies that run then have ended.
+DELIVERIES = 4 if celery.VERSION >= (5, 5) else 2
 ONE_OF_OURS, SOMEBODY_ELSES = "unique.until_executed.late", "unique.plain.late"
 
 
@@ -69,8 +73,7 @@ def test_a_message_that_comes_again_after_a_lost_connection_does_not_run_beside_
         lambda: True in deliveries(journal, result),
         message=lambda: f"a second delivery: {journal.entries}",
     )
-    # It is put back, and comes again, and so on.
-    wait_until(lambda: len(deliveries(journal, result)) >= 4)
+    wait_until(lambda: len(deliveries(journal, result)) >= DELIVERIES)
     assert len(journal.of("entered")) == 1
     journal.open()
     assert result.get(timeout=PATIENCE) == "held"
