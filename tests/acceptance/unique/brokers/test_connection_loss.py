@@ -21,8 +21,8 @@ from tests.acceptance.worker import Worker
 from tests.support.waiting import PATIENCE, wait_until
 
 DEDUPE = {"redlock_dedupe": True}
-# The second copy is looked at, put back, comes again, and so on. Celery 5.4 hands nothing to its pool
-# after it has connected anew until the bodies that run then have ended.
+# The second copy is looked at, put back, comes again, and so on. Celery 5.4 hands nothing to its
+# pool after it has connected anew until the bodies that run then have ended.
 DELIVERIES = 4 if celery.VERSION >= (5, 5) else 2
 ONE_OF_OURS, SOMEBODY_ELSES = "unique.until_executed.late", "unique.plain.late"
 
