@@ -7,20 +7,23 @@ Every step is the shipped client's, run once for each distinct input.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from celery_redlock.core.attempt import Terms
-from celery_redlock.protocol import Kind, Phase, Vote
+from celery_redlock.protocol import Command, Kind, Phase, Vote
+from celery_redlock.protocol.votes import Held as Refused
+from celery_redlock.protocol.votes import Quarantined
 from tests.models import shipped
 from tests.models.explorer import Label
+from tests.models.handover import HandOver, Move, barring, granted_by, previous_of
 from tests.models.setting import Setting
-from tests.models.shipped import MOMENT, TICK, Held, Stage
+from tests.models.shipped import GRACE, MOMENT, TICK, Held, Stage
 from tests.models.state import NAMES, Lane, Part, Tables
 
-#: How it reads, the contender then, its connections then, and which invariant it breaks.
-Move = tuple[Label, int, tuple[int, ...], str]
+#: What a node says that has done nothing.
+_NOTHING = (Refused, Quarantined)
 
 
 def terms_of(setting: Setting) -> list[Terms]:
@@ -28,11 +31,13 @@ def terms_of(setting: Setting) -> list[Terms]:
     return [
         Terms(
             keys=contender.keys,
-            ttl=setting.ttl * TICK,
+            ttl=(GRACE if contender.reserves else setting.ttl) * TICK,
             label=NAMES[index if contender.after is None else contender.after],
             drift_factor=setting.drift_factor,
             patience=1.0,
             quarantine_ms=setting.max_ttl,
+            previous=previous_of(setting, contender),
+            for_another=contender.reserves,
         )
         for index, contender in enumerate(setting.contenders)
     ]
@@ -47,6 +52,17 @@ class ContenderMoves:
     _terms: list[Terms]
     _reached: set[str]
     _known: dict[Any, list[Move]] = field(default_factory=dict)
+    _hands_over: bool = field(init=False)
+    _bars: bool = field(init=False)
+    _hand_over: HandOver = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._hands_over = any(terms.previous or terms.for_another for terms in self._terms)
+        # Where keys vanish at any moment, a quorum may have something at both ends and not between.
+        self._bars = self._hands_over and (self._setting.timed or not self._setting.expiries)
+        self._hand_over = HandOver(
+            self._setting, self._tables, self._terms, self._reached, self._said
+        )
 
     def moves_of(
         self, globe: int, columns: tuple[int, ...], parts: tuple[int, ...], index: int
@@ -56,15 +72,18 @@ class ContenderMoves:
         lanes = tuple(self._tables.columns.things[column][1][index] for column in columns)
         stands = self._tables.parts.things[part].stands
         floor = -1
+        barred: frozenset[str] = frozenset()
         if stands == "idle":
             floor = self._floor(parts, index)
+            if floor >= 0 and self._bars:
+                barred = barring(self._setting, self._tables, columns, index)
         elif stands == "ended":
             return []
-        key = (index, part, floor, globe, lanes)
+        key = (index, part, floor, globe, lanes, barred)
         found = self._known.get(key)
         if found is None:
             time = self._tables.globes.things[globe].time
-            found = self._known[key] = list(self._find(index, part, floor, time, lanes))
+            found = self._known[key] = list(self._find(index, part, floor, time, lanes, barred))
         return found
 
     def _floor(self, parts: tuple[int, ...], index: int) -> int:
@@ -75,44 +94,68 @@ class ContenderMoves:
             part: Part = self._tables.parts.things[number]
             if other == contender.after and part.stands != "ended":
                 return -1
+            if contender.takes_over == NAMES[other] and (
+                part.stands not in ("reserved", "sent") and part.held is None
+            ):
+                return -1
             shared = set(contender.keys) & set(self._setting.contenders[other].keys)
             if part.held is not None and shared:
                 floor = max(floor, part.held.token)
         return floor
 
     def _find(
-        self, index: int, number: int, floor: int, time: int, lanes: tuple[int, ...]
+        self,
+        index: int,
+        number: int,
+        floor: int,
+        time: int,
+        lanes: tuple[int, ...],
+        barred: frozenset[str],
     ) -> Iterator[Move]:
         part: Part = self._tables.parts.things[number]
         if part.stands == "idle":
             contender = self._setting.contenders[index]
             if floor >= 0 and contender.starts_from <= time <= contender.starts_by:
-                yield self._start(index, floor, time, lanes)
+                yield self._start(index, floor, time, lanes, barred)
         elif part.stands in ("asks", "raises"):
             yield from _distinct(self._decide(index, part, time, lanes))
         elif part.stands == "holds":
             yield from self._hold(index, part, time, lanes)
         elif part.stands == "extends":
             yield from _distinct(self._extended(index, part, time, lanes))
+        else:
+            stage = self._stage(time, index)
+            yield from _distinct(self._hand_over.moves(index, part, stage, lanes))
 
     def _stage(self, time: int, index: int) -> Stage:
         contender = self._setting.contenders[index]
         return Stage(self._setting.nodes, time * TICK, time * 1000 + contender.candidate)
 
-    def _start(self, index: int, floor: int, time: int, lanes: tuple[int, ...]) -> Move:
+    def _start(
+        self,
+        index: int,
+        floor: int,
+        time: int,
+        lanes: tuple[int, ...],
+        barred: frozenset[str] = frozenset(),
+    ) -> Move:
         stage = self._stage(time, index)
         shipped.run_attempt(index, self._terms[index], stage)
         label = (f"{NAMES[index]} starts", ())
-        then = Part("asks", time, floor)
+        then = Part("asks", time, floor, barred=barred)
         return label, self._tables.parts.number(then), self._said(stage, lanes), ""
 
     def _decide(self, index: int, part: Part, time: int, lanes: tuple[int, ...]) -> Iterator[Move]:
         name = NAMES[index]
-        for feed, gives_up in self._feeds(lanes, self._setting.contenders[index].gives_up):
+        feeds = self._feeds(lanes, self._setting.contenders[index].gives_up)
+        for (feed, gives_up), catches in itertools.product(feeds, self._catching(index)):
             stage = self._stage(part.since, index)
             stage.answered_at = stage.resumed_at = time * TICK + MOMENT
             stage.feed = tuple((node, vote) for node, vote, _ in feed)
             stage.gives_up = gives_up
+            stage.known = self._known_done(lanes)
+            if catches and part.stands == "asks":
+                stage.caught = granted_by(self._tables, lanes)
             if part.stands == "raises":
                 counted = tuple(self._tables.lanes.things[lane].counted for lane in lanes)
                 stage.restored = [(part.scalars, counted)]
@@ -123,25 +166,37 @@ class ContenderMoves:
             if end is None:
                 self._reached.add("second round")
                 scalars, votes = shipped.snapshot(stage.waits)
-                then = Part("raises", part.since, part.floor, scalars)
-                lanes_then = self._said(stage, lanes, votes)
+                then = replace(part, stands="raises", scalars=scalars)
+                lanes_then = self._said(stage, lanes, votes, done=self._knows(index, stage))
                 label = (f"{label[0]}: second round", label[1])
                 yield label, self._tables.parts.number(then), lanes_then, ""
                 continue
             phase, token, trusted_until, owner = end
             danger = ""
             self._reached.add(f"{phase.name.lower()} ({part.stands})")
+            if phase is Phase.GRANTED and self._setting.contenders[index].reserves:
+                then = Part("reserved", barred=part.barred)
+                label = (f"{label[0]}: reserved", label[1])
+                yield label, self._tables.parts.number(then), self._noted(stage, lanes), ""
+                continue
             if phase is Phase.GRANTED:
                 held = Held(owner, token, trusted_until)
-                then = Part("holds", 0, part.floor, None, held)
+                then = Part("holds", 0, part.floor, None, held, barred=part.barred)
                 if stage.time >= trusted_until:
                     danger = "an attempt is granted although its time is over"
                 told = f"holds with token {token}"
                 if self._setting.timed:
                     told += f", trusted until {trusted_until / TICK:.0f} ms"
             else:
-                then = Part("ended", scalars=phase.name if self._setting.split else None)
                 told = phase.name
+                undone = 0
+                if self._terms[index].previous is not None:
+                    refused = {node for node, vote, _ in feed if isinstance(vote, _NOTHING)}
+                    undone = len(set(range(len(lanes))) - stage.done - refused)
+                    self._reached.add("undone: all known" if not undone else "undone: some unknown")
+                then = Part(
+                    "ended", scalars=phase.name if self._setting.split else None, undone=undone
+                )
                 freed = {
                     node
                     for command, nodes, _ in stage.said
@@ -151,7 +206,20 @@ class ContenderMoves:
                 if len(freed) < len(lanes):
                     danger = "an attempt has ended and is not undone on every node"
             label = (f"{label[0]}: {told}", label[1])
-            yield label, self._tables.parts.number(then), self._said(stage, lanes), danger
+            knows = () if then.held is None else self._knows(index, stage)
+            lanes_then = self._said(stage, lanes, done=knows)
+            yield label, self._tables.parts.number(then), lanes_then, danger
+
+    def _knows(self, index: int, stage: Stage) -> Collection[int]:
+        return () if self._terms[index].previous is None else stage.done
+
+    def _catching(self, index: int) -> tuple[bool, ...]:
+        return (False,) if self._terms[index].previous is None else (False, True)
+
+    def _known_done(self, lanes: tuple[int, ...]) -> frozenset[int]:
+        return frozenset(
+            node for node, lane in enumerate(lanes) if self._tables.lanes.things[lane].done
+        )
 
     def _hold(self, index: int, part: Part, time: int, lanes: tuple[int, ...]) -> Iterator[Move]:
         contender = self._setting.contenders[index]
@@ -165,7 +233,10 @@ class ContenderMoves:
                 then = replace(part, stands="extends", since=time, extended=part.extended + 1)
                 label = (f"{NAMES[index]} extends", ())
                 yield label, self._tables.parts.number(then), self._said(stage, lanes), ""
-        if contender.releases:
+        if contender.ends != ("release",):
+            stage = self._stage(time, index)
+            yield from self._hand_over.moves(index, part, stage, lanes)
+        elif contender.releases:
             stage = self._stage(time, index)
             stage.time += MOMENT
             shipped.run_release(held, terms, stage)
@@ -234,20 +305,34 @@ class ContenderMoves:
         votes: tuple[Vote | None, ...] | None = None,
         *,
         waits: bool = True,
+        done: Collection[int] = (),
     ) -> tuple[int, ...]:
         """Put what was said on the connections; answers to what was said before do not count."""
         then = []
         for node, number in enumerate(lanes):
             lane: Lane = self._tables.lanes.things[number]
-            under_way = [(command, False) for command, _ in lane.under_way]
+            under_way: list[tuple[Command, bool | None]] = [
+                (command, None if self._hands_over and awaited is not False else False)
+                for command, awaited in lane.under_way
+            ]
             under_way += [
                 (command, awaited and waits)
                 for command, nodes, awaited in stage.said
                 if node in nodes
             ]
             counted = None if votes is None else votes[node]
-            then.append(self._tables.lanes.number(Lane(tuple(under_way), None, counted)))
+            now = Lane(tuple(under_way), None, counted, node in done, lane.late)
+            then.append(self._tables.lanes.number(now))
         return tuple(then)
+
+    def _noted(self, stage: Stage, lanes: tuple[int, ...]) -> tuple[int, ...]:
+        """Keep the connections as they are: answers that come later count as well."""
+        return tuple(
+            self._tables.lanes.number(
+                replace(self._tables.lanes.things[lane], done=node in stage.done)
+            )
+            for node, lane in enumerate(lanes)
+        )
 
 
 def _distinct(moves: Iterator[Move]) -> Iterator[Move]:

@@ -10,9 +10,12 @@ from celery_redlock.core.attempt import Terms
 from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US
 from tests.models import shipped
 from tests.models.explorer import Label, ViolationError
+from tests.models.handover import BROUGHT, barring
 from tests.models.setting import Setting
 from tests.models.shipped import MOMENT, TICK
 from tests.models.state import NAMES, Part, Tables
+
+_ALL_DONE: Label = ("everything that was said is done", ())
 
 
 @dataclass(slots=True)
@@ -50,6 +53,10 @@ class Invariants:
                 continue
             if rival.held.token == token:
                 raise ViolationError(label, f"{NAMES[index]} and {NAMES[other]} share a token")
+            marks = {key for key in contenders[index].keys if key.startswith("m")}
+            nothing_ends = self._setting.brought and self._setting.expiries == 0
+            if nothing_ends and marks & set(contenders[other].keys):
+                raise ViolationError(label, "the body of one message runs twice")
             if (
                 self._setting.timed
                 and rival.stands in ("holds", "extends")
@@ -59,6 +66,44 @@ class Invariants:
                 raise ViolationError(
                     label, f"{NAMES[index]} and {NAMES[other]} both trust their lease"
                 )
+
+    def check_barred(
+        self, columns: tuple[int, ...], parts: tuple[int, ...], index: int, label: Label
+    ) -> None:
+        """Raise if something on a quorum that stood there all the time has kept nobody away."""
+        part: Part = self._tables.parts.things[parts[index]]
+        if part.stands not in ("holds", "reserved"):
+            return
+        still = part.barred & barring(self._setting, self._tables, columns, index)
+        if still:
+            raise ViolationError(
+                label, f"{NAMES[index]} got the lock past what a quorum had: {', '.join(still)}"
+            )
+
+    def check_kept(self, columns: tuple[int, ...], parts: tuple[int, ...]) -> None:
+        """Raise if failed takeovers left too little of a reservation, or one that succeeded any."""
+        there = [self._tables.parts.things[number] for number in parts]
+        if any(part.stands != "ended" for part in there):
+            return
+        left = 0
+        for column in columns:
+            node, lanes = self._tables.columns.things[column]
+            if any(self._tables.lanes.things[lane].under_way for lane in lanes):
+                return
+            left += any(key == "k" and owner == BROUGHT for key, owner, _ in node.keys)
+        if any(
+            part.held is not None and terms.previous is not None
+            for part, terms in zip(there, self._terms, strict=True)
+        ):
+            if left:
+                raise ViolationError(_ALL_DONE, f"a used reservation is left on {left} nodes")
+            return
+        unsure = sum(part.undone for part in there)
+        if left < len(columns) - unsure:
+            raise ViolationError(
+                _ALL_DONE,
+                f"the reservation is left on {left} nodes, and {unsure} were not sure to be asked",
+            )
 
     def _trusted(self, number: int, index: int, time: int) -> bool:
         found = self._trust.get((number, time))

@@ -9,8 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from celery_redlock.protocol import Command, Kind, Vote, acquire
 from celery_redlock.protocol.node import GuardRecord, NodeState, StoredKey
+from tests.models.handover import is_reservation
 from tests.models.setting import Setting
+from tests.models.shipped import GRACE
 from tests.models.state import NAMES, Globe, Lane, Node, Tables, owner_name
+
+#: What may set a reservation.
+_SETTING = (Kind.ACQUIRE, Kind.RELEASE)
 
 #: How it reads, the column then, the world then, and which invariant it breaks.
 NodeMove = tuple[str, int, int, str]
@@ -23,8 +28,14 @@ class NodeMoves:
     _setting: Setting
     _tables: Tables
     _reached: set[str]
+    _first: Node
+    _hands_over: bool = field(init=False)
     _known: dict[tuple[int, int], list[NodeMove]] = field(default_factory=dict)
     _swept: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        contenders = self._setting.contenders
+        self._hands_over = any(one.takes_over or one.reserves for one in contenders)
 
     def moves_of(self, globe: int, column: int) -> list[NodeMove]:
         """Return what may happen to the node of a column now."""
@@ -45,10 +56,19 @@ class NodeMoves:
                 if awaited:
                     arrived = world.time if command.kind is Kind.EXTEND else 0
                     answer = (vote, arrived)
-                then = Lane(tuple(rest), answer, lane.counted)
+                late = lane.late
+                if awaited:
+                    late = False
+                elif self._hands_over and awaited is None and command.kind in _SETTING:
+                    late = True
+                then = Lane(tuple(rest), answer, lane.counted, lane.done, late)
                 text = f"{{0}} runs {NAMES[index]}'s {command.kind}: {_told(vote)}"
                 self._reached.add(f"{command.kind}: {type(vote).__name__}")
-                danger = _robbed(index, str(command.args[0]), node, changed)
+                danger = _robbed(index, command, node, changed)
+                if self._hands_over and command.kind is Kind.ACQUIRE:
+                    danger = danger or _lasts(command, changed, world.time)
+                if late:
+                    danger = danger or self._outlived(node, changed, world.time)
                 yield text, self._tables.column(changed, lanes, index, then), globe, danger
                 if awaited and world.losses:
                     then_globe = self._tables.globes.number(replace(world, losses=world.losses - 1))
@@ -78,11 +98,22 @@ class NodeMoves:
             text = f"the clock of {{0}} gains {setting.leap} ms"
             yield text, self._tables.columns.number((left, lanes)), then_globe, ""
 
+    def _outlived(self, before: Node, after: Node, time: int) -> str:
+        """Tell whether a node that was stopped has set a reservation for long."""
+        for key in set(after.keys) - set(before.keys):
+            lasts = key[2] - (time + after.gained)
+            if lasts > GRACE and is_reservation(self._setting, key[1]):
+                return "a node that was stopped has set a reservation for long"
+        return ""
+
     def _crashed(self, node: Node, kind: str, time: int) -> Node:
         if kind == "counters":
             return replace(node, fences=())
         if kind == "flush":
             return Node(identity=node.identity, gained=node.gained)
+        if kind == "snapshot":
+            keys = tuple(key for key in self._first.keys if key[2] >= time)
+            return replace(self._first, identity=node.identity + 1, keys=keys, gained=node.gained)
         if kind == "stale":
             return replace(node, identity=node.identity + 1, keys=())
         then = Node(identity=node.identity + 1, gained=node.gained)
@@ -134,11 +165,23 @@ class NodeMoves:
         return found
 
 
-def _robbed(index: int, speaker: str, before: Node, after: Node) -> str:
+def _robbed(index: int, command: Command, before: Node, after: Node) -> str:
     """Tell whether a contender's command has ended or changed a key of somebody else."""
+    # An acquire names whom it takes over, after owner, length, candidate and quarantine.
+    spoken_for = (
+        (command.args[0], *command.args[4:]) if command.kind is Kind.ACQUIRE else command.args[:1]
+    )
     for key in before.keys:
-        if key[1] != speaker and key not in after.keys:
+        if key[1] not in spoken_for and key not in after.keys:
             return f"{NAMES[index]} ended or changed a key of {owner_name(key[1])}"
+    return ""
+
+
+def _lasts(command: Command, after: Node, time: int) -> str:
+    """Tell whether somebody who runs has keys for longer than its lease."""
+    owner, ttl = command.args[:2]
+    if any(key[1] == owner and key[2] > time + after.gained + int(ttl) for key in after.keys):
+        return "a key that was taken over outlives the lease"
     return ""
 
 

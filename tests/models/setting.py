@@ -22,6 +22,11 @@ class Contender:
         gives_up: it may stop to wait for answers before they decide.
         starts_from: first tick at which it may start.
         starts_by: last tick at which it may start.
+        reserves: it sends a message: takes its keys for whoever gets that, and holds no lease.
+        takes_over: whose reservation counts as free for it: `Q`, which a message has brought along,
+            or the name of a contender that has reserved or hands back.
+        ends: what becomes of its keys: `release`, `finish` (the message's mark says so from then
+            on), `hand back` (they are reserved again); of a reservation: `lengthen`, `cancel`.
     """
 
     candidate: int = 0
@@ -33,6 +38,9 @@ class Contender:
     gives_up: bool = True
     starts_from: int = 0
     starts_by: int = 99
+    reserves: bool = False
+    takes_over: str = ""
+    ends: tuple[str, ...] = ("release",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +58,8 @@ class Setting:
         crashes: how many nodes may crash in total.
         crash_kinds: of `empty` (restart without data), `noticed` (the same, and somebody else asks
             the node at once), `stale` (restart with data from before the locks), `flush` (data lost
-            while running), `counters` (only the fence counters lost).
+            while running), `counters` (only the fence counters lost), `snapshot` (restart with data
+            from when the message was sent).
         leaps: how many times a node's clock may gain `leap` ticks.
         losses: how many commands may be lost on their way.
         fences: counters that each node has from before.
@@ -58,6 +67,9 @@ class Setting:
         split: it is a violation when all contenders conclude that the lock is contended.
         expects: kinds of events that must be reached.
         whole: explored to the end in every run, however many states there are.
+        brought: `k` is reserved for the message of `Q` on every node from the beginning.
+        keeps: nothing is lost: the reservation survives if nobody gets the lock, and is gone
+            otherwise.
     """
 
     name: str
@@ -78,3 +90,5 @@ class Setting:
     split: bool = False
     expects: frozenset[str] = frozenset()
     whole: bool = False
+    brought: bool = False
+    keeps: bool = False

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery_redlock.core import attempt as attempt_module
+from celery_redlock.core import reserving as reserving_module
 from celery_redlock.core.attempt import Terms, attempt_once
 from celery_redlock.core.lease import Lease
 from celery_redlock.core.reservation import Reservation
@@ -32,7 +33,7 @@ TICK = 0.001
 MOMENT = 1e-9
 
 #: Ticks for which a reservation lasts until it is lengthened, and then.
-GRACE, LONG = 2, 50
+GRACE, LONG = 4, 50
 
 _NO_ANSWER = Failed("no answer")
 
@@ -138,12 +139,12 @@ class Stage:
     ) -> None:
         [(command, round_)] = batch
         if done is not None:
-            done |= self.known
             self.done = done
         if self.hasty:
             self.said.append((command, self._all(None), False))
             self._answer(round_, ())
         elif self.restored:
+            self.done |= self.known
             scalars, votes = self.restored.pop(0)
             for name, value in scalars:
                 setattr(round_, name, value)
@@ -209,7 +210,8 @@ class _Client:
 def prepared() -> Iterator[None]:
     """Make the shipped code deterministic and silent meanwhile."""
     logger = logging.getLogger("celery_redlock")
-    before = attempt_module.os, logger.level
+    before = attempt_module.os, logger.level, reserving_module.HAND_BACK_GRACE
+    reserving_module.HAND_BACK_GRACE = GRACE * TICK  # type: ignore[misc]
     attempt_module.os = types.SimpleNamespace(urandom=_Entropy.urandom)  # type: ignore[attr-defined]
     logger.setLevel(logging.CRITICAL)
     try:
@@ -217,6 +219,7 @@ def prepared() -> Iterator[None]:
     finally:
         attempt_module.os = before[0]  # type: ignore[attr-defined]
         logger.setLevel(before[1])
+        reserving_module.HAND_BACK_GRACE = before[2]  # type: ignore[misc]
 
 
 def run_attempt(index: int, terms: Terms, stage: Stage) -> tuple[Phase, int, float, str] | None:

@@ -18,9 +18,14 @@ NAMES = "ABCDEFG"
 class Lane:
     """The connection between one contender and one node."""
 
-    under_way: tuple[tuple[Command, bool], ...] = ()
+    #: What was said, and whether it is waited for: never (False), no longer (None).
+    under_way: tuple[tuple[Command, bool | None], ...] = ()
     answer: tuple[Vote, int] | None = None
     counted: Vote | None = None
+    #: The contender knows that its acquire is done there.
+    done: bool = False
+    #: The node ran the latest command that may have set keys when nobody waited any more.
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,10 @@ class Part:
     scalars: Any = None
     held: Held | None = None
     extended: int = 0
+    #: What stood on a quorum of nodes when it started, and keeps it away.
+    barred: frozenset[str] = frozenset()
+    #: Nodes that it has undone without knowing whether they had done anything.
+    undone: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,11 @@ from dataclasses import dataclass, field, replace
 from celery_redlock.protocol import fence_key
 from tests.models.contenders import ContenderMoves, terms_of
 from tests.models.explorer import Label, State, ViolationError
+from tests.models.handover import BROUGHT
 from tests.models.invariants import Invariants
 from tests.models.nodes import NodeMoves
 from tests.models.setting import Setting
+from tests.models.shipped import LONG
 from tests.models.state import Globe, Lane, Node, Part, Tables
 
 
@@ -38,16 +40,14 @@ class World:
 
     def __post_init__(self) -> None:
         terms = terms_of(self.setting)
-        self._nodes = NodeMoves(self.setting, self._tables, self.reached)
+        self._nodes = NodeMoves(self.setting, self._tables, self.reached, self._first_node())
         self._contenders = ContenderMoves(self.setting, self._tables, terms, self.reached)
         self._invariants = Invariants(self.setting, self._tables, terms)
 
     def initial(self) -> State:
         setting = self.setting
-        guard = (0, 0) if setting.max_ttl else None
         lanes = (self._tables.lanes.number(Lane()),) * len(setting.contenders)
-        fences = tuple(sorted((fence_key(key), count) for key, count in setting.fences))
-        column = self._tables.columns.number((Node(fences=fences, guard=guard), lanes))
+        column = self._tables.columns.number((self._first_node(), lanes))
         part = self._tables.parts.number(Part())
         globe = Globe(0, setting.crashes, setting.leaps, setting.expiries or 0, setting.losses)
         return (
@@ -56,9 +56,18 @@ class World:
             *(part,) * len(setting.contenders),
         )
 
+    def _first_node(self) -> Node:
+        setting = self.setting
+        guard = (0, 0) if setting.max_ttl else None
+        fences = tuple(sorted((fence_key(key), count) for key, count in setting.fences))
+        keys = (("k", BROUGHT, LONG),) if setting.brought else ()
+        return Node(fences=fences, guard=guard, keys=keys)
+
     def moves(self, state: State) -> Iterator[tuple[State, Label, tuple[int, ...]]]:
         nodes = self.setting.nodes
         globe, columns, parts = state[0], state[1 : nodes + 1], state[nodes + 1 :]
+        if self.setting.keeps:
+            self._invariants.check_kept(columns, parts)
         before = -1
         for index, column in enumerate(columns):
             # Nodes in equal columns are the same to everybody.
@@ -83,6 +92,8 @@ class World:
                 now = (*parts[:index], then, *parts[index + 1 :])
                 if then != part:
                     self._invariants.check(globe, now, index, label)
+                    if self._tables.parts.things[then].barred:
+                        self._invariants.check_barred(raw, now, index, label)
                 yield (globe, *sorted(raw), *now), label, raw
         if self.setting.timed:
             world = self._tables.globes.things[globe]

@@ -15,6 +15,7 @@ TRUST = "core/trust.py"
 CHANNEL = "transport/channel.py"
 CLOCK = "transport/clock.py"
 LINK = "transport/link.py"
+RELEASING = "core/releasing.py"
 
 
 def _modelled(setting: str, limit: int = 400_000) -> tuple[str, ...]:
@@ -401,7 +402,121 @@ TRANSPORT = (
     ),
 )
 
-MUTANTS = (*FENCING, *EXCLUSION, *EXTENSION, *VOTES, *TRANSPORT)
+_GIVEN_BACK = """    channel.post(release(terms.keys, owner, 0, fates=fates), there)
+    channel.post(undoing, [node for node in range(len(transport.names)) if node not in there])
+"""
+
+HAND_OVER = (
+    _mutant(
+        "a takeover is not guarded",
+        _modelled("hand-restart"),
+        (NODE, "if int(quarantine) > 0:", "if int(quarantine) > 0 and not more:"),
+    ),
+    _mutant(
+        "a takeover ignores whose lock it is",
+        _modelled("hand-twins"),
+        (NODE, "if holder is not None and holder not in more:", "if holder and not more:"),
+    ),
+    _mutant(
+        "a takeover takes the lock although the message's mark is refused",
+        _modelled("hand-mark"),
+        (
+            NODE,
+            "        if held:\n            return Held(tuple(held))\n",
+            "        for key in keys:\n"
+            "            if self.owner(key, now_us) in more:\n"
+            "                self.keys[key] = StoredKey(str(owner), now_us // 1000 + int(ttl))\n"
+            "        if held:\n            return Held(tuple(held))\n",
+        ),
+    ),
+    _mutant(
+        "a takeover does not count",
+        _modelled("hand-back"),
+        (
+            NODE,
+            "self.fences.get(fence, 0) + 1, least)",
+            "self.fences.get(fence, 0) + (0 if more else 1), least)",
+        ),
+    ),
+    _mutant(
+        "a takeover needs no second round",
+        _modelled("hand-vanish"),
+        (
+            ATTEMPT,
+            "(ReserveRound if terms.for_another else AcquireRound)(",
+            "(ReserveRound if terms.for_another or previous else AcquireRound)(",
+        ),
+    ),
+    _mutant(
+        "what is taken over keeps its long life",
+        _modelled("hand-twins"),
+        (
+            NODE,
+            "            self.keys[key] = StoredKey(str(owner), expires_at)\n",
+            "            old = self.keys.get(key)\n"
+            "            until = expires_at if old is None else old.expires_at\n"
+            "            self.keys[key] = StoredKey(str(owner), until)\n",
+        ),
+    ),
+    _mutant(
+        "a failed takeover deletes the reservation",
+        _modelled("hand-kept"),
+        (ATTEMPT, "    if previous is None or left <= 0:\n", "    if True:\n"),
+    ),
+    _mutant(
+        "a failed takeover gives back where nobody has answered",
+        _modelled("hand-kept"),
+        (
+            ATTEMPT,
+            _GIVEN_BACK,
+            "    channel.post(release(terms.keys, owner, 0, fates=fates))\n",
+        ),
+    ),
+    _mutant(
+        "a failed takeover gives back only what was counted",
+        _modelled("hand-kept"),
+        (ATTEMPT, "    there = sorted(done or ())\n", "    there = sorted(done or ())[:1]\n"),
+    ),
+    _mutant(
+        "a mark is deleted with the lock",
+        _modelled("hand-twins"),
+        (NODE, "                if fates:\n", "                if False:\n"),
+    ),
+    _mutant(
+        "a hand back takes the lock from whoever has it",
+        _modelled("hand-back"),
+        (
+            NODE,
+            "            if held_by == owner:\n                value:",
+            "            if held_by == owner or (fates and held_by):\n                value:",
+        ),
+    ),
+    _mutant(
+        "a hand back is set for long at once",
+        _modelled("hand-back"),
+        (
+            LEASE,
+            "Fate(min(left, milliseconds(grace)), reservation.owner)",
+            "Fate(left, reservation.owner)",
+        ),
+    ),
+    _mutant(
+        "a reservation is lengthened on nodes that have not answered",
+        _modelled("hand-publish"),
+        (
+            RELEASING,
+            "extend(given.keys, given.owner, left, 0), done)",
+            "extend(given.keys, given.owner, left, 0), type(done)(range(len(transport.names))))",
+        ),
+    ),
+    _mutant(
+        "what a minority kept of a used reservation stays",
+        _modelled("hand-left"),
+        (LEASE, "        if left_behind:\n", "        if False:\n"),
+    ),
+)
+
+MUTANTS = (*FENCING, *EXCLUSION, *EXTENSION, *VOTES, *HAND_OVER, *TRANSPORT)
 
 #: Faults that cannot be seen, and why; they are not planted.
 EQUIVALENT: dict[str, str] = {

@@ -1,0 +1,210 @@
+"""
+What a contender may do with the lock of a message: reserve it, give it up for good, hand it back.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from celery_redlock.core.attempt import Terms
+from celery_redlock.core.reservation import Reservation
+from celery_redlock.protocol import Fate, Kind
+from celery_redlock.protocol.naming import owner_value
+from celery_redlock.protocol.votes import Granted
+from tests.models import shipped
+from tests.models.explorer import Label
+from tests.models.setting import Contender, Setting
+from tests.models.shipped import LONG, MOMENT, TICK, Stage
+from tests.models.state import NAMES, Part, Tables, owner_name
+
+#: How it reads, the contender then, its connections then, and which invariant it breaks.
+Move = tuple[Label, int, tuple[int, ...], str]
+
+#: What the message of `Q` has brought along, and the mark of work that is done.
+BROUGHT = "reserved for Q"
+FINISHED = "finished *"
+
+
+def previous_of(setting: Setting, contender: Contender) -> Reservation | None:
+    """Return whose keys count as free for a contender."""
+    name = contender.takes_over
+    if not name:
+        return None
+    if name == "Q":
+        return Reservation(keys=("k",), owner=BROUGHT, expires_at=LONG * TICK)
+    giver = setting.contenders[NAMES.index(name)]
+    if not giver.reserves:
+        return _handed_back(name)
+    # Whoever reserves does so when the clocks say 0, so that its owner value is known.
+    owner = owner_value(bytes([NAMES.index(name) + 1]) * 16, giver.candidate, name)
+    return Reservation(keys=("k",), owner=owner, expires_at=LONG * TICK)
+
+
+def _handed_back(name: str) -> Reservation:
+    return Reservation(keys=("k",), owner=f"handed back by {name.lower()}", expires_at=LONG * TICK)
+
+
+def is_reservation(setting: Setting, owner: str) -> bool:
+    """Tell whether an owner value stands for a message, and not for somebody who runs."""
+    name = owner_name(owner)
+    if name == "Q" or name.islower():
+        return True
+    return name in NAMES and setting.contenders[NAMES.index(name)].reserves
+
+
+def barring(
+    setting: Setting, tables: Tables, columns: tuple[int, ...], index: int
+) -> frozenset[str]:
+    """Return the reservations and marks on a quorum of nodes that are in a contender's way."""
+    contender = setting.contenders[index]
+    previous = previous_of(setting, contender)
+    seen = Counter(
+        owner
+        for column in columns
+        for key, owner, _ in tables.columns.things[column][0].keys
+        if key in contender.keys and (owner == FINISHED or is_reservation(setting, owner))
+    )
+    needed = setting.nodes // 2 + 1
+    return frozenset(
+        owner
+        for owner, count in seen.items()
+        if count >= needed and (previous is None or owner != previous.owner)
+    )
+
+
+def granted_by(tables: Tables, lanes: tuple[int, ...]) -> frozenset[int]:
+    """Return the nodes whose answer is there and says that the acquire is done."""
+    answers = ((node, tables.lanes.things[lane].answer) for node, lane in enumerate(lanes))
+    return frozenset(
+        node for node, answer in answers if answer is not None and isinstance(answer[0], Granted)
+    )
+
+
+@dataclass(slots=True)
+class HandOver:
+    """The moves of contenders that hold or have reserved."""
+
+    _setting: Setting
+    _tables: Tables
+    _terms: list[Terms]
+    _reached: set[str]
+    _said: Callable[..., tuple[int, ...]]
+
+    def moves(self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]) -> Iterator[Move]:
+        """Return what it may do with what it has."""
+        stage.time += MOMENT
+        stage.answered_at = stage.resumed_at = stage.time
+        stage.gives_up = True
+        stage.known = frozenset(
+            node for node, lane in enumerate(lanes) if self._tables.lanes.things[lane].done
+        )
+        ends = self._setting.contenders[index].ends
+        if part.stands == "holds":
+            if "finish" in ends:
+                yield self._finish(index, part, stage, lanes)
+            if "hand back" in ends:
+                yield self._hand_back(index, part, self._like(stage), lanes)
+        elif part.stands == "hands":
+            yield from self._lengthen_where_handed(index, part, stage, lanes)
+        elif part.stands == "reserved":
+            if "lengthen" in ends:
+                yield from self._lengthen(index, part, stage, lanes)
+            if "cancel" in ends:
+                yield self._cancel(index, part, self._like(stage), lanes)
+        elif part.stands == "cancels":
+            yield from self._lengthen_where_cancelled(index, part, stage, lanes)
+
+    def _finish(self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]) -> Move:
+        assert part.held is not None
+        stage.hasty = True
+        shipped.run_finish(part.held, self._terms[index], stage, self._fates(index), None)
+        self._reached.add("finished")
+        ended = Part("ended", held=replace(part.held, trusted_until=0.0))
+        label = (f"{NAMES[index]} finishes", ())
+        return label, self._tables.parts.number(ended), self._said(stage, lanes), ""
+
+    def _fates(self, index: int) -> dict[str, Fate]:
+        keys = self._setting.contenders[index].keys
+        return {key: Fate(LONG, FINISHED) for key in keys if key.startswith("m")}
+
+    def _hand_back(self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]) -> Move:
+        assert part.held is not None
+        back = _handed_back(NAMES[index])
+        shipped.run_finish(part.held, self._terms[index], stage, self._fates(index), back)
+        held = replace(part.held, trusted_until=0.0)
+        then = replace(part, stands="hands", held=held, barred=frozenset())
+        label = (f"{NAMES[index]} hands back", ())
+        lanes_then = self._said(stage, lanes, done=stage.known)
+        return label, self._tables.parts.number(then), lanes_then, ""
+
+    def _lengthen_where_handed(
+        self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]
+    ) -> Iterator[Move]:
+        assert part.held is not None
+        back = _handed_back(NAMES[index])
+        for feed in self._answers(lanes):
+            now = self._like(stage)
+            now.feed = feed
+            shipped.run_finish(part.held, self._terms[index], now, self._fates(index), back)
+            self._note_lengthening(now)
+            yield self._ended(index, replace(Part("ended"), held=part.held), now, lanes, "hands")
+
+    def _lengthen(
+        self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]
+    ) -> Iterator[Move]:
+        for caught in (frozenset[int](), granted_by(self._tables, lanes)):
+            now = self._like(stage)
+            now.caught = caught
+            shipped.run_lengthen(self._reserved(index), now)
+            self._note_lengthening(now)
+            yield self._ended(index, Part("sent"), now, lanes, "lengthens")
+
+    def _cancel(self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]) -> Move:
+        previous = self._terms[index].previous
+        shipped.run_cancel(self._reserved(index), previous, stage)
+        self._reached.add("cancelled")
+        then = Part("ended" if previous is None else "cancels")
+        return self._ended(index, then, stage, lanes, "cancels")
+
+    def _lengthen_where_cancelled(
+        self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]
+    ) -> Iterator[Move]:
+        for feed in self._answers(lanes):
+            now = self._like(stage)
+            now.known = frozenset()
+            now.feed = feed
+            shipped.run_cancel(self._reserved(index), self._terms[index].previous, now)
+            self._note_lengthening(now)
+            yield self._ended(index, Part("ended"), now, lanes, "lengthens what it has given back")
+
+    def _reserved(self, index: int) -> Reservation:
+        reserved = previous_of(self._setting, Contender(takes_over=NAMES[index]))
+        assert reserved is not None
+        return reserved
+
+    def _note_lengthening(self, stage: Stage) -> None:
+        if any(command.kind is Kind.EXTEND and nodes for command, nodes, _ in stage.said):
+            self._reached.add("lengthened")
+
+    def _ended(
+        self, index: int, then: Part, stage: Stage, lanes: tuple[int, ...], text: str
+    ) -> Move:
+        label = (f"{NAMES[index]} {text}", ())
+        return label, self._tables.parts.number(then), self._said(stage, lanes), ""
+
+    def _answers(self, lanes: tuple[int, ...]) -> Iterator[shipped.Feed]:
+        """Yield which of the answers that are there have been taken; their order is all one."""
+        there = [
+            (node, answer[0])
+            for node, lane in enumerate(lanes)
+            if (answer := self._tables.lanes.things[lane].answer) is not None
+        ]
+        for count in range(len(there) + 1):
+            yield from itertools.combinations(there, count)
+
+    @staticmethod
+    def _like(stage: Stage) -> Stage:
+        return replace(stage, said=[], restored=[], feed=None)
