@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, update
+from sqlalchemy import Engine, create_engine, event, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from celery_redlock.fencing.sqlalchemy import FencedMixin, fenced_claim, fenced_update
@@ -65,6 +65,9 @@ def open_row(kind: type[Row], url: str) -> Iterator[Store]:
     if url.startswith("sqlite"):
         options["connect_args"] = {"timeout": WAIT_FOR_LOCK}
     engine = create_engine(url, **options)
+    if url.startswith("sqlite"):
+        # Nobody cuts the power here, and most of the time would go into waiting for the disk.
+        event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous = OFF"))
     yield kind(engine)
     engine.dispose()
 
