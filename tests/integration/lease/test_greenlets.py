@@ -85,3 +85,83 @@ def test_a_client_works_with_greenlets(redlock_cluster: LocalCluster, kind: str)
         cwd=ROOT,
     )
     assert (ended.returncode, ended.stdout) == (0, "all is well\n"), ended.stderr
+
+
+LOCKS = {
+    "gevent": "from gevent.thread import LockType; from gevent.lock import RLock; "
+    "kinds = (LockType, RLock)",
+    "eventlet": "from eventlet.semaphore import Semaphore; kinds = (Semaphore,)",
+}
+
+TOUCH = """
+import logging, sys, time
+from celery_redlock import Redlock
+from celery_redlock.transport.primitives import original
+
+ident = original("_thread", "get_ident")
+main = ident()
+touched = []
+
+def caller(frame):
+    names = []
+    while frame is not None:
+        names.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        frame = frame.f_back
+    return "\\n".join(names)
+
+def watch(kind, name):
+    method = getattr(kind, name)
+    def noting(self, *args, **kwargs):
+        if ident() != main:
+            touched.append(caller(sys._getframe()))
+        return method(self, *args, **kwargs)
+    setattr(kind, name, noting)
+
+for kind in kinds:
+    watch(kind, "acquire")
+    watch(kind, "__enter__")
+logging.basicConfig(level=logging.DEBUG)
+client = Redlock(sys.argv[1:-1] + ["redis://127.0.0.1:1"], node_timeout=5.0)
+
+# Renewed, beside a node that is down and dialled again and again.
+lease = client.acquire("renewed", ttl=1.5)
+client.watch(lease)
+trust = lease.trusted_until
+while lease.trusted_until < trust + 1.5:
+    time.sleep(0.01)
+lease.release()
+
+# Lost, by its own end and by another's hand.
+told = []
+def tell(lease):
+    logging.warning("told of the loss of %s", lease.key)
+    told.append(ident())
+client.watch(client.acquire("ended", ttl=30.0), on_lost=tell, max_hold=0.2)
+taken = client.acquire("taken", ttl=1.5)
+client.watch(taken, on_lost=tell)
+for url in sys.argv[1:-1]:
+    import redis
+    redis.Redis.from_url(url).set("redlock:taken", "somebody else")
+while len(told) < 2:
+    time.sleep(0.01)
+assert told == [main, main], told
+client.close()
+assert not touched, touched[0]
+print("none touched")
+"""
+
+
+@pytest.mark.parametrize("kind", PATCH)
+def test_native_threads_touch_no_lock_of_the_greenlets(
+    redlock_cluster: LocalCluster, kind: str
+) -> None:
+    script = "\n".join([PATCH[kind], LOCKS[kind], TOUCH])
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, *redlock_cluster.urls],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        cwd=ROOT,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "none touched\n"), ended.stderr

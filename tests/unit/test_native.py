@@ -1,0 +1,220 @@
+"""Native threads leave logging and callbacks to whoever may wait for a lock."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_redlock.transport.native import (
+    Hub,
+    hub_here,
+    in_foreground,
+    start_native_thread,
+    start_thread,
+)
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PATCH = {
+    "gevent": "from gevent import monkey; monkey.patch_all()",
+    "eventlet": "import eventlet; eventlet.monkey_patch()",
+}
+
+SCRIPT = """
+import json, logging, os, sys, threading, time
+from celery_redlock.transport import native
+from celery_redlock.transport.native import in_foreground, start_native_thread
+from celery_redlock.transport.primitives import native_lock, original
+
+ident = original("_thread", "get_ident")
+main = ident()
+facts = {}
+time.sleep(0)
+
+def until(condition):
+    deadline = time.monotonic() + 30
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+# Where calls run, and in which order.
+ran = []
+def find_out():
+    facts["the thread is native"] = ident() != main
+    for number in range(3):
+        in_foreground(lambda number=number: ran.append((number, ident())))
+    start_native_thread(lambda: in_foreground(lambda: ran.append((3, ident()))))
+start_native_thread(find_out)
+until(lambda: len(ran) == 4)
+facts["calls run among the greenlets"] = [ran_in == main for _, ran_in in ran] == [True] * 4
+facts["calls begin in their order"] = [number for number, _ in ran] == [0, 1, 2, 3]
+
+# A lock of the greenlets that is taken, and a thread that has to say what needs it.
+lock = threading.Lock()
+lock.acquire()
+said, gone_on = [], []
+def say():
+    with lock:
+        said.append(ident())
+def meet_lock():
+    in_foreground(say)
+    in_foreground(ran.append, "behind")
+    gone_on.append(True)
+start_native_thread(meet_lock)
+until(lambda: gone_on and "behind" in ran)
+facts["a thread is not held up by a lock"] = gone_on == [True]
+facts["a call that waits holds up no other"] = "behind" in ran and not said
+lock.release()
+until(lambda: said)
+facts["a call gets the lock it waits for"] = said == [main]
+
+# What fails is the greenlet's business.
+def fail():
+    raise ValueError("on purpose")
+start_native_thread(lambda: (in_foreground(fail), in_foreground(ran.append, "after")))
+until(lambda: "after" in ran)
+facts["a call that fails holds up no other"] = "after" in ran
+
+# In the hub itself.
+here = native.hub_here()
+in_hub = []
+start_native_thread(lambda: here.run(lambda: in_hub.append(ident())))
+until(lambda: in_hub)
+facts["the hub runs what it is asked to"] = in_hub == [main]
+facts["a hub is known once"] = native.hub_here() is here
+
+# The greenlet that runs does not yield before the process ends; a child has nothing of it.
+left = []
+start_native_thread(lambda: (in_foreground(print, "said at the end"), left.append(True)))
+while not left:
+    pass
+child = os.fork()
+if child == 0:
+    here.finish()
+    os._exit(0)
+original("os", "waitpid")(child, 0)
+print(json.dumps(facts))
+sys.stdout.flush()
+"""
+
+FACTS = (
+    "the thread is native",
+    "calls run among the greenlets",
+    "calls begin in their order",
+    "a thread is not held up by a lock",
+    "a call that waits holds up no other",
+    "a call gets the lock it waits for",
+    "a call that fails holds up no other",
+    "the hub runs what it is asked to",
+    "a hub is known once",
+)
+
+
+@pytest.fixture(scope="module", params=list(PATCH))
+def output(request: pytest.FixtureRequest) -> list[str]:
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", f"{PATCH[request.param]}\n{SCRIPT}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines()
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_beside_greenlets(output: list[str], fact: str) -> None:
+    assert json.loads(output[0])[fact]
+
+
+def test_what_no_greenlet_has_come_to_runs_once_at_the_end_of_the_process(
+    output: list[str],
+) -> None:
+    assert output[1:] == ["said at the end"]
+
+
+def in_thread(start: Callable[[Callable[[], None]], None], call: Callable[[], Any]) -> Any:
+    answers: list[Any] = []
+    start(lambda: answers.append(call()))
+    return wait_until(lambda: answers)[0]
+
+
+@pytest.mark.parametrize("start", [start_thread, start_native_thread])
+def test_without_greenlets_a_thread_runs_its_calls_itself(
+    start: Callable[[Callable[[], None]], None],
+) -> None:
+    ran: list[int] = []
+
+    def run() -> int:
+        in_foreground(lambda: ran.append(threading.get_ident()))
+        return threading.get_ident()
+
+    ident = in_thread(start, run)
+    assert ran == [ident]
+    assert ident != threading.get_ident()
+
+
+@pytest.mark.parametrize("start", [start_thread, start_native_thread])
+def test_threads_are_daemons_that_leave_no_trace(
+    start: Callable[[Callable[[], None]], None],
+) -> None:
+    thread = in_thread(start, threading.current_thread)
+    assert (thread.daemon, thread.name) == (True, "redlock")
+    wait_until(lambda: thread not in threading.enumerate())
+
+
+def test_without_greenlets_there_is_no_hub() -> None:
+    assert hub_here() is None
+
+
+class Recorder(Hub):
+    """A hub whose loop is run by hand."""
+
+    def __init__(self, *, gone: bool = False) -> None:
+        super().__init__()
+        self.calls: list[Callable[[], None]] = []
+        self.gone = gone
+
+    def run(self, call: Callable[[], None]) -> None:
+        if self.gone:
+            raise RuntimeError("destroyed")
+        self.calls.append(call)
+
+
+def test_what_is_left_to_a_hub_that_is_gone_is_run_at_once() -> None:
+    ran: list[str] = []
+    Recorder(gone=True).leave(lambda: ran.append("here"))
+    assert ran == ["here"]
+
+
+def test_what_was_finished_is_not_run_again_by_the_hub() -> None:
+    ran: list[str] = []
+    hub = Recorder()
+    hub.leave(lambda: ran.append("said"))
+    hub.finish()
+    for call in hub.calls:
+        in_thread(start_thread, call)
+    assert ran == ["said"]
+
+
+def test_a_forked_child_has_nothing_of_what_was_left_in_its_parent() -> None:
+    ran: list[str] = []
+    hub = Recorder()
+    hub.leave(lambda: ran.append("said"))
+    child = os.fork()
+    if child == 0:
+        hub.finish()
+        os._exit(len(ran))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    hub.finish()
+    assert ran == ["said"]
