@@ -25,6 +25,15 @@ def test_nobody_holds_the_key_of_a_task_that_was_not_sent(
     assert task.release_lock(key) is False
 
 
+def reaches_all_nodes(publisher: Publisher, mode: str, key: str, published: Lock) -> bool:
+    """A process that has just begun takes its first locks on the nodes that it reached first."""
+    publisher.send(f"unique.{mode}", key)
+    reached = None not in published.values
+    publisher.task(f"unique.{mode}").release_lock(key)
+    published.wait_until_gone()
+    return reached
+
+
 @pytest.mark.parametrize("nodes_down", [0, 1])
 @pytest.mark.parametrize("mode", MODES)
 def test_the_holder_of_a_queued_task_s_key_is_told_and_can_be_made_to_give_it_up(
@@ -37,6 +46,7 @@ def test_the_holder_of_a_queued_task_s_key_is_told_and_can_be_made_to_give_it_up
 ) -> None:
     publisher = make_publisher(key)  # a queue that nobody reads
     task = publisher.task(f"unique.{mode}")
+    wait_until(lambda: reaches_all_nodes(publisher, mode, key, published), message="all nodes")
     before = dt.datetime.now(dt.UTC)
     result = publisher.send(f"unique.{mode}", key)
     resume = pause_nodes(*range(nodes_down))
