@@ -4,7 +4,9 @@ Making a connection: redis-py does TCP, TLS, unix sockets, AUTH and HELLO; then 
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -67,7 +69,7 @@ class Dialer:
         Raises:
             RedisError, OSError: the node cannot be used; the text says why.
         """
-        connection = self._type(**self._options)
+        connection = (_native_type(self._type) if native else self._type)(**self._options)
         try:
             connection.connect()
             facts = self._introduce(connection)
@@ -137,6 +139,38 @@ def describe_failure(exc: BaseException) -> str:
     if isinstance(exc, RedisError | OSError):
         return f"{type(exc).__name__}: {exc}"
     return f"unexpected {type(exc).__name__}: {exc}"
+
+
+class _NativelyNamed(Connection):
+    """
+    Looks its host up in the operating system, as a native thread has to.
+
+    Where names are looked up by greenlets, all of them share a cache, and its lock.
+    """
+
+    def _connect(self) -> Any:
+        name = self.host
+        find = original("socket", "getaddrinfo")
+        addresses = [found[4][0] for found in find(name, self.port, type=socket.SOCK_STREAM)]
+        try:
+            for address in addresses[:-1]:
+                self.host = address
+                with contextlib.suppress(OSError):
+                    return super()._connect()  # type: ignore[no-untyped-call]
+            self.host = addresses[-1]
+            return super()._connect()  # type: ignore[no-untyped-call]
+        finally:
+            # TLS and error messages want the name.
+            self.host = name
+
+
+def _native_type(kind: type[Any]) -> type[Any]:
+    """Return a type of connections that a native thread can make, whatever is patched."""
+    if original("socket", "getaddrinfo") is socket.getaddrinfo or not issubclass(kind, Connection):
+        return kind
+    if kind is Connection:
+        return _NativelyNamed
+    return type(kind.__name__, (kind, _NativelyNamed), {})
 
 
 def _without_greenlets(connection: Any) -> Any:

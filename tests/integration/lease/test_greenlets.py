@@ -94,7 +94,7 @@ LOCKS = {
 }
 
 TOUCH = """
-import logging, sys, time
+import logging, socket, sys, time
 from celery_redlock import Redlock
 from celery_redlock.transport.primitives import original
 
@@ -120,8 +120,18 @@ def watch(kind, name):
 for kind in kinds:
     watch(kind, "acquire")
     watch(kind, "__enter__")
+
+# Their names are looked up under a lock, too, if there is something to look up.
+look_up = socket.getaddrinfo
+def looking_up(host, *args, **kwargs):
+    if ident() != main and host == "localhost":
+        touched.append(caller(sys._getframe()))
+    return look_up(host, *args, **kwargs)
+socket.getaddrinfo = looking_up
+
 logging.basicConfig(level=logging.DEBUG)
-client = Redlock(sys.argv[1:-1] + ["redis://127.0.0.1:1"], node_timeout=5.0)
+urls = [url.replace("127.0.0.1", "localhost") for url in sys.argv[1:-1]]
+client = Redlock([*urls, "redis://localhost:1"], node_timeout=5.0)
 
 # Renewed, beside a node that is down and dialled again and again.
 lease = client.acquire("renewed", ttl=1.5)
