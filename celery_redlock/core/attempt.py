@@ -20,6 +20,7 @@ from celery_redlock.protocol import (
     raise_fence,
     release,
 )
+from celery_redlock.protocol.naming import META_PREFIX
 from celery_redlock.transport import Channel, Done, Transport
 
 
@@ -123,7 +124,12 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
         channel.exchange(((command, round_),), terms.patience, done=done)
         if round_.phase is Phase.RAISING:
             second = raise_fence(terms.keys, owner, round_.token)
-            channel.exchange(((second, round_),), terms.patience)
+            settled = None if done is None else Done()
+            channel.exchange(((second, round_),), terms.patience, done=settled)
+            if round_.phase is not Phase.GRANTED:
+                done = settled  # who is silent now may have been stopped since
+        if previous is not None and _another_has_it(round_, terms, previous):
+            done = None
         if round_.phase is not Phase.GRANTED:
             _undo(transport, channel, terms, owner, done)
         unsettled = channel.unsettled()
@@ -136,6 +142,18 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
         raise
     transport.checkin(channel)
     return Attempt(owner, round_, channel, unsettled, done)
+
+
+def _another_has_it(round_: AcquireRound, terms: Terms, previous: Reservation) -> bool:
+    """
+    Tell whether a quorum has shown that the reservation, or its message, is in other hands.
+
+    Then there is nobody to give it back to: what a minority got back would only be in the way.
+    """
+    return any(
+        terms.keys[at] in previous.keys or terms.keys[at].startswith(META_PREFIX)
+        for at in round_.taken()
+    )
 
 
 def _undo(

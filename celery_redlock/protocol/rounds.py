@@ -181,14 +181,20 @@ class AcquireRound(Round):
             return self._enter(Phase.SPLIT)
         return self._phase
 
+    def taken(self) -> set[int]:
+        """Return the positions of the keys that one foreign owner was seen to have on a quorum."""
+        return {key for (key, _), count in self._seen_owners().items() if count >= self.needed}
+
     def _most_seen_owner(self) -> int:
-        seen = Counter(
+        return max(self._seen_owners().values(), default=0)
+
+    def _seen_owners(self) -> Counter[tuple[int, str]]:
+        return Counter(
             (holder.key, holder.owner)
             for vote in self.votes
             if type(vote) is Held
             for holder in vote.holders
         )
-        return max(seen.values(), default=0)
 
     def holder(self, favoured: Collection[int] = ()) -> Holder | None:
         """

@@ -128,6 +128,31 @@ def test_a_takeover_that_is_not_granted_gives_the_reservation_back(any_nodes: No
     any_nodes.wait_free(MESSAGE)
 
 
+def test_a_run_key_that_another_task_has_does_not_cost_the_message_its_place(
+    any_nodes: Nodes,
+) -> None:
+    client = any_nodes.connected()
+    reservation = reserve(any_nodes, client, "queued")
+    any_nodes.hold("run", "them", range(5))
+    with pytest.raises(LockContended):
+        client.take(["queued", "run"], [MESSAGE], reservation=reservation)
+    assert any_nodes.owners("queued") == [reservation.owner] * 5
+    any_nodes.wait_free(MESSAGE)
+
+
+@pytest.mark.parametrize("held", ["key", MESSAGE])
+def test_nothing_is_given_back_when_another_copy_of_the_message_has_it(
+    any_nodes: Nodes, held: str
+) -> None:
+    client = any_nodes.connected()
+    reservation = reserve(any_nodes, client, "key")
+    any_nodes.hold(held, "the other copy", [0, 1, 2])
+    with pytest.raises(LockContended):
+        client.take(["key"], [MESSAGE], reservation=reservation)
+    # Whatever the other two nodes granted is deleted there, not given back.
+    wait_until(lambda: any_nodes.owners("key")[3:] == [None, None])
+
+
 def test_a_node_that_gave_no_answer_is_not_given_the_reservation_back(any_nodes: Nodes) -> None:
     client = any_nodes.connected(node_timeout=BRIEF)
     reservation = reserve(any_nodes, client, "queued")
@@ -174,7 +199,7 @@ def test_a_takeover_whose_counters_differ_gets_its_token_in_a_second_round(
     any_nodes.wait_held(lease)
 
 
-def test_a_takeover_whose_second_round_fails_gives_the_reservation_back(
+def test_a_takeover_whose_second_round_fails_gives_back_where_that_was_answered(
     any_nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = any_nodes.connected(node_timeout=BRIEF)
@@ -198,7 +223,10 @@ def test_a_takeover_whose_second_round_fails_gives_the_reservation_back(
         with pytest.raises(QuorumUnavailable):
             client.take(["key"], reservation=reservation)
     any_nodes.resume(0, 1, 2)
-    wait_until(lambda: any_nodes.owners("key") == [reservation.owner] * 5)
+    left = [None, None, None, reservation.owner, reservation.owner]
+    wait_until(
+        lambda: any_nodes.owners("key") == left, message=lambda: f"{any_nodes.owners('key')}"
+    )
 
 
 def test_what_a_minority_kept_of_a_reservation_ends_with_the_lease(nodes: Nodes) -> None:
