@@ -192,7 +192,9 @@ class ContenderMoves:
                 undone = 0
                 if self._terms[index].previous is not None:
                     refused = {node for node, vote, _ in feed if isinstance(vote, _NOTHING)}
-                    undone = len(set(range(len(lanes))) - stage.done - refused)
+                    # What somebody else has on a quorum is not given back.
+                    sure = set() if phase is Phase.CONTENDED else stage.done
+                    undone = len(set(range(len(lanes))) - sure - refused)
                     self._reached.add("undone: all known" if not undone else "undone: some unknown")
                 then = Part(
                     "ended", scalars=phase.name if self._setting.split else None, undone=undone
@@ -211,7 +213,9 @@ class ContenderMoves:
             yield label, self._tables.parts.number(then), lanes_then, danger
 
     def _knows(self, index: int, stage: Stage) -> Collection[int]:
-        return () if self._terms[index].previous is None else stage.done
+        if self._terms[index].previous is None:
+            return ()
+        return stage.known or stage.done
 
     def _catching(self, index: int) -> tuple[bool, ...]:
         return (False,) if self._terms[index].previous is None else (False, True)

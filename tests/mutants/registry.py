@@ -396,6 +396,15 @@ TRANSPORT = (
         ),
     ),
     _mutant(
+        "a finished message leaves no mark",
+        _simulated("late", "1-60"),
+        (
+            "core/redlock.py",
+            "            extras=extras,\n            previous=reservation,",
+            "            extras=() if names else extras,\n            previous=reservation,",
+        ),
+    ),
+    _mutant(
         "the clock stands still in a suspend",
         _simulated("suspend", "1-400"),
         (CLOCK, "_BOOTTIME = time.CLOCK_BOOTTIME", "_BOOTTIME = time.CLOCK_MONOTONIC"),

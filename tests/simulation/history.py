@@ -27,7 +27,8 @@ class Violation:
 
     Attributes:
         kind: `exclusion`, `token order`, `token reuse`, `resumed`, `lost update`, `liveness`,
-            `false conflict`, `left behind`, `late report`, `reported twice` or `error`.
+            `false conflict`, `left behind`, `late report`, `reported twice`, `ran twice` or
+            `error`.
         text: what happened.
         at: true time.
     """
@@ -87,6 +88,7 @@ class History:
         self._tokens: dict[str, set[int]] = {}
         self._newest: dict[str, int] = {}
         self._floors: dict[str, dict[str, int]] = {}
+        self._finished: set[str] = set()
 
     def violate(self, kind: str, text: str) -> None:
         self.violations.append(Violation(kind, text, self._now()))
@@ -128,6 +130,16 @@ class History:
             self._judge_exclusion(hold, key, valid)
             self._open.setdefault(key, []).append(hold)
         return hold
+
+    def begins(self, hold: Hold, mark: str) -> None:
+        """The body of a message begins under a lease."""
+        if mark in self._finished and not self.counters_lost and self._valid(hold):
+            self.violate("ran twice", f"{mark} was finished, and is run under token {hold.token}")
+
+    def finished(self, mark: str) -> None:
+        """A quorum of nodes has been told that the work of a message is done."""
+        self._finished.add(mark)
+        self.counters["finished"] += 1
 
     def _judge_token(self, hold: Hold, key: str, floor: int, valid: bool) -> None:
         seen = self._tokens.setdefault(key, set())

@@ -21,6 +21,10 @@ _BY_SHA = {sha.encode(): kind for kind, sha in SHA.items()}
 _BY_SOURCE = {source.encode(): kind for kind, source in SOURCE.items()}
 
 
+#: Arguments of a release that leaves nothing behind under another value.
+_PLAIN = 3
+
+
 class SimNode:
     """
     One server process at one address.
@@ -135,6 +139,9 @@ class SimNode:
         vote = self.state.run(command, now_us)
         if kind is Kind.HEAL or type(vote) is Granted:
             self._set_on[command.args[0]] += 1
+        if kind is Kind.RELEASE and len(command.args) > _PLAIN:
+            for value in {str(value) for value in command.args[4::2] if value}:
+                self._set_on[value] += 1
         if self._trace is not None:
             owner = command.args[0][:8]
             keys = " ".join(command.keys[: len(command.keys) // 2])

@@ -49,6 +49,7 @@ class Plan:
         ttl, max_ttl, drift_factor, node_timeout, guard: as `Redlock` takes them.
         delay: typical one-way delay of the network.
         buffer: bytes that a socket takes while the node does not read.
+        unique: part of the work is sent in messages that carry locks.
         faults: what goes wrong.
     """
 
@@ -66,6 +67,7 @@ class Plan:
     guard: bool = True
     delay: float = 0.001
     buffer: int = 1_000_000
+    unique: bool = False
     faults: tuple[Fault, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -137,6 +139,8 @@ def make_plan(seed: int, flavour: str | None = None, size: int | None = None) ->
         guard=guard,
         delay=rng.choice((0.0002, 0.001, 0.004)),
         buffer=rng.choice((1_000_000, 1_000_000, 1_000_000, 700)),
+        # Beside the draws of the rest, so that those stay as they were.
+        unique=random.Random(f"unique {seed}").random() < 0.5,
     )
     return plan.without(tuple(_draw_faults(rng, plan, skew)))
 

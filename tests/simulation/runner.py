@@ -25,6 +25,10 @@ COVERAGE = (
     "late reply",
     "lost lease",
     "split retry",
+    "takeover",
+    "hand back",
+    "finished",
+    "twin ignored",
 )
 LEAST = 1000
 

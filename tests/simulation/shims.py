@@ -5,6 +5,7 @@ simulated. Everything answers for the machine whose task is running.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -103,13 +104,16 @@ class Poller:
 
 
 class Os:
-    """`os`, as far as randomness goes."""
+    """`os`, as far as randomness goes; all machines are one process."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
 
     def urandom(self, size: int) -> bytes:
         return self._files.machine().random.randbytes(size)
+
+    def getpid(self) -> int:
+        return os.getpid()
 
 
 class Time:

@@ -80,6 +80,27 @@ def test_two_trusted_holders_at_once_are_seen() -> None:
     assert planted.kinds == ["exclusion"]
 
 
+def test_a_body_of_a_message_that_was_finished_is_seen() -> None:
+    planted = Planted()
+    first = planted.grant(5)
+    planted.history.begins(first, "mark")
+    planted.release(first)
+    planted.history.finished("mark")
+    planted.history.begins(planted.grant(6), "mark")
+
+    assert planted.kinds == ["ran twice"]
+
+
+def test_a_body_of_a_message_whose_first_body_lost_its_lease_is_fine() -> None:
+    planted = Planted()
+    first = planted.grant(5)
+    planted.history.begins(first, "mark")
+    planted.expire(first)
+    planted.history.begins(planted.grant(6), "mark")
+
+    assert planted.kinds == []
+
+
 def test_a_token_that_is_given_out_twice_is_seen() -> None:
     planted = Planted()
     planted.release(planted.grant(5))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
 
-from celery_redlock.errors import LeaseLost, LockContended, QuorumUnavailable
+from celery_redlock.errors import LeaseLost, LockContended, LockNotAcquired, QuorumUnavailable
+from tests.simulation.unique import UniqueTasks
 
 if TYPE_CHECKING:
     from celery_redlock.core import Lease, Redlock
@@ -28,12 +29,16 @@ class Worker:
         self._client = client
         self._random = machine.random
         self._ttl = world.plan.ttl
+        self._unique = UniqueTasks(world, machine, client, self._modify)
 
     def run(self) -> None:
         """Work until the history ends."""
         rng = self._random
         while True:
             self._machine.wait(rng.expovariate(60.0))
+            if self._world.plan.unique and rng.random() < 0.5:
+                self._deal_with_messages()
+                continue
             keys = self._some_keys()
             wait = rng.choice((0.0,) * 8 + (0.05, self._ttl / 2))
             style = rng.random()
@@ -52,6 +57,16 @@ class Worker:
                 self._machine.wait(self._ttl * rng.uniform(0.2, 1.0))
             except LeaseLost:
                 self._history.counters["lost in body"] += 1
+
+    def _deal_with_messages(self) -> None:
+        try:
+            if self._random.random() < 0.4:
+                self._unique.publish(self._random.choice(self._world.keys))
+            else:
+                self._unique.work()
+        except LockNotAcquired:
+            self._history.counters["unavailable"] += 1
+            self._machine.wait(self._ttl * self._random.uniform(0.2, 1.0))
 
     def _some_keys(self) -> str | tuple[str, ...]:
         names = self._world.keys

@@ -19,6 +19,7 @@ import celery_redlock.core.attempt as attempt_module
 import celery_redlock.core.lease as lease_module
 import celery_redlock.core.redlock as redlock_module
 import celery_redlock.core.releasing as releasing_module
+import celery_redlock.core.reserving as reserving_module
 import celery_redlock.core.watchdog as watchdog_module
 import celery_redlock.transport.channel as channel_module
 import celery_redlock.transport.clock as clock_module
@@ -35,6 +36,7 @@ from tests.simulation.plan import Plan
 from tests.simulation.scheduler import Clock, Machine, Scheduler
 from tests.simulation.shims import Bell, Files, Os, Poller, Threading, Time
 from tests.simulation.tidiness import Tidiness
+from tests.simulation.unique import Broker
 from tests.simulation.workload import Worker
 
 
@@ -84,6 +86,7 @@ class World:
             for key in self.keys
         }
         self.machines: list[Machine] = []
+        self.broker = Broker()
         self._births = 0
         self._watchdogs: dict[Machine, Any] = {}
 
@@ -199,6 +202,9 @@ class World:
         # What is on its way still arrives; then a key lives a TTL, and a node may sit out.
         under_way = 20 * plan.node_timeout
         patience = (under_way + plan.ttl + plan.max_ttl + 0.5) / slowest * quickest
+        if plan.unique:
+            # A message's lock ends at an instant of the wall clock, which each client reads wrong.
+            patience += plan.max_ttl
         probe = Machine(self.scheduler, "probe", f"{plan.seed} probe", 1.0, 0.0)
         self.machines.append(probe)
         client = self._client()
@@ -296,6 +302,8 @@ def _simulated(world: World) -> Iterator[None]:
         (lease_module, "heal", heal),
         (lease_module, "process_watchdog", world.process_watchdog),
         (releasing_module, "process_watchdog", world.process_watchdog),
+        (reserving_module, "attempt_once", attempt_once),
+        (reserving_module, "os", os_),
         # How many bytes a command has, and so what fits into a buffer, depends on earlier nonces.
         (channel_module, "_nonces", itertools.count(1)),
         (watchdog_module, "Bell", bell),
