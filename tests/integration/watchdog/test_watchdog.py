@@ -131,7 +131,7 @@ def test_a_loss_is_told_once_and_before_the_trust_ends(proxied: ServerNodes, how
 def test_a_loss_is_in_time_for_each_of_many_leases(proxied: ServerNodes) -> None:
     client = proxied.connected(node_timeout=BRIEF)
     told = Told()
-    leases = [client.acquire(f"key-{number}", ttl=2.0, wait=5.0) for number in range(250)]
+    leases = [client.acquire(f"key-{number}", ttl=5.0, wait=5.0) for number in range(250)]
     for lease in leases:
         client.watch(lease, on_lost=told)
     renewed(leases[-1])
