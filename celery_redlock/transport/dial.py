@@ -8,7 +8,7 @@ import contextlib
 import logging
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from redis import Connection
@@ -179,14 +179,47 @@ def _without_greenlets(connection: Any) -> Any:
 
     Under gevent a patched socket belongs to the event loop of the thread that made it. The watchdog
     only ever polls and never waits in the socket, so a plain one on the same descriptor serves;
-    TLS sockets have state of their own and stay as they are.
+    TLS sockets have state of their own and stay, but without what ties them to the event loop.
     """
     sock = connection._sock
     if "gevent.monkey" not in sys.modules and "eventlet.patcher" not in sys.modules:
         return sock
     plain_type = original("socket", "socket")
-    if hasattr(sock, "pending") or type(sock) is plain_type:
+    if hasattr(sock, "pending"):
+        if hasattr(sock, "_read_event"):
+            _untie(sock)
+        return sock
+    if type(sock) is plain_type:
         return sock
     plain = plain_type(sock.family, sock.type, sock.proto, fileno=sock.detach())
     connection._sock = plain
     return plain
+
+
+class _NoLoop:
+    """What a gevent socket asks of its event loop when it is closed and nobody waits for it."""
+
+    loop: _NoLoop
+
+    def __init__(self) -> None:
+        self.loop = self
+
+    def cancel_waits_close_and_then(
+        self, _events: Any, _kind: Any, then: Callable[..., object], *args: Any
+    ) -> None:
+        then(*args)
+
+    def cancel_wait(self, *_: Any) -> None:
+        """Nobody waits."""
+
+    def closing_fd(self, _fd: int) -> bool:
+        return False
+
+
+def _untie(sock: Any) -> None:
+    """Take a gevent socket off the event loop of this thread, which ends before it is closed."""
+    for event in (sock._read_event, sock._write_event):
+        if event is not None:
+            event.close()
+    sock._read_event = sock._write_event = None
+    sock.hub = _NoLoop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from celery_redlock.testing import LocalCluster
+from tests.support.tls import make_certificate, terminate_tls
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -175,3 +178,41 @@ def test_native_threads_touch_no_lock_of_the_greenlets(
         cwd=ROOT,
     )
     assert (ended.returncode, ended.stdout) == (0, "none touched\n"), ended.stderr
+
+
+TLS = """
+import sys, time
+from celery_redlock import Redlock
+
+client = Redlock(sys.argv[1:], node_timeout=5.0)
+with client.lock("key", ttl=1.5) as lease:
+    trust = lease.trusted_until
+    while lease.trusted_until < trust + 1.5:
+        lease.check()
+        time.sleep(0.01)
+client.close()
+print("renewed and closed")
+"""
+
+
+@pytest.mark.parametrize("kind", PATCH)
+def test_a_lease_is_renewed_over_tls(
+    redlock_cluster: LocalCluster, kind: str, tmp_path: Path
+) -> None:
+    assert shutil.which("openssl")
+    certificate, key = make_certificate(tmp_path)
+    with contextlib.ExitStack() as stack:
+        ports = [
+            stack.enter_context(terminate_tls(int(url.split(":")[2][:-2]), certificate, key))
+            for url in redlock_cluster.urls
+        ]
+        urls = [f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}" for port in ports]
+        ended = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", f"{PATCH[kind]}\n{TLS}", *urls],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            cwd=ROOT,
+        )
+    assert (ended.returncode, ended.stdout) == (0, "renewed and closed\n"), ended.stderr
