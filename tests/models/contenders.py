@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from celery_redlock.core.attempt import Terms
-from celery_redlock.protocol import Command, Kind, Phase, Vote
+from celery_redlock.protocol import Kind, Phase
 from celery_redlock.protocol.votes import Held as Refused
 from celery_redlock.protocol.votes import Quarantined
 from tests.models import shipped
-from tests.models.explorer import Label
-from tests.models.handover import HandOver, Move, barring, granted_by, previous_of
+from tests.models.handover import HandOver, barring, granted_by, previous_of
 from tests.models.setting import Setting
 from tests.models.shipped import GRACE, MOMENT, TICK, Held, Stage
-from tests.models.state import NAMES, Lane, Part, Tables
+from tests.models.state import NAMES, Part, Tables
+from tests.models.talk import Move, Talk, distinct, took
 
 #: What a node says that has done nothing.
 _NOTHING = (Refused, Quarantined)
@@ -54,14 +54,16 @@ class ContenderMoves:
     _known: dict[Any, list[Move]] = field(default_factory=dict)
     _hands_over: bool = field(init=False)
     _bars: bool = field(init=False)
+    _talk: Talk = field(init=False)
     _hand_over: HandOver = field(init=False)
 
     def __post_init__(self) -> None:
         self._hands_over = any(terms.previous or terms.for_another for terms in self._terms)
         # Where keys vanish at any moment, a quorum may have something at both ends and not between.
         self._bars = self._hands_over and (self._setting.timed or not self._setting.expiries)
+        self._talk = Talk(self._tables, self._hands_over)
         self._hand_over = HandOver(
-            self._setting, self._tables, self._terms, self._reached, self._said
+            self._setting, self._tables, self._terms, self._reached, self._talk
         )
 
     def moves_of(
@@ -118,14 +120,14 @@ class ContenderMoves:
             if floor >= 0 and contender.starts_from <= time <= contender.starts_by:
                 yield self._start(index, floor, time, lanes, barred)
         elif part.stands in ("asks", "raises"):
-            yield from _distinct(self._decide(index, part, time, lanes))
+            yield from distinct(self._decide(index, part, time, lanes))
         elif part.stands == "holds":
             yield from self._hold(index, part, time, lanes)
         elif part.stands == "extends":
-            yield from _distinct(self._extended(index, part, time, lanes))
+            yield from distinct(self._extended(index, part, time, lanes))
         else:
             stage = self._stage(time, index)
-            yield from _distinct(self._hand_over.moves(index, part, stage, lanes))
+            yield from distinct(self._hand_over.moves(index, part, stage, lanes))
 
     def _stage(self, time: int, index: int) -> Stage:
         contender = self._setting.contenders[index]
@@ -143,17 +145,17 @@ class ContenderMoves:
         shipped.run_attempt(index, self._terms[index], stage)
         label = (f"{NAMES[index]} starts", ())
         then = Part("asks", time, floor, barred=barred)
-        return label, self._tables.parts.number(then), self._said(stage, lanes), ""
+        return label, self._tables.parts.number(then), self._talk.said(stage, lanes), ""
 
     def _decide(self, index: int, part: Part, time: int, lanes: tuple[int, ...]) -> Iterator[Move]:
         name = NAMES[index]
-        feeds = self._feeds(lanes, self._setting.contenders[index].gives_up)
+        feeds = self._talk.feeds(lanes, self._setting.contenders[index].gives_up)
         for (feed, gives_up), catches in itertools.product(feeds, self._catching(index)):
             stage = self._stage(part.since, index)
             stage.answered_at = stage.resumed_at = time * TICK + MOMENT
             stage.feed = tuple((node, vote) for node, vote, _ in feed)
             stage.gives_up = gives_up
-            stage.known = self._known_done(lanes)
+            stage.known = self._talk.known_done(lanes)
             if catches and part.stands == "asks":
                 stage.caught = granted_by(self._tables, lanes)
             if part.stands == "raises":
@@ -162,12 +164,12 @@ class ContenderMoves:
             end = shipped.run_attempt(index, self._terms[index], stage)
             if stage.decided != (0 if gives_up else len(feed)):
                 continue  # not enough to decide, or a shorter way to decide the same
-            label = _took(name, feed, gives_up)
+            label = took(name, feed, gives_up)
             if end is None:
                 self._reached.add("second round")
                 scalars, votes = shipped.snapshot(stage.waits)
                 then = replace(part, stands="raises", scalars=scalars)
-                lanes_then = self._said(stage, lanes, votes, done=self._knows(index, stage))
+                lanes_then = self._talk.said(stage, lanes, votes, done=self._knows(index, stage))
                 label = (f"{label[0]}: second round", label[1])
                 yield label, self._tables.parts.number(then), lanes_then, ""
                 continue
@@ -177,7 +179,7 @@ class ContenderMoves:
             if phase is Phase.GRANTED and self._setting.contenders[index].reserves:
                 then = Part("reserved", barred=part.barred)
                 label = (f"{label[0]}: reserved", label[1])
-                yield label, self._tables.parts.number(then), self._noted(stage, lanes), ""
+                yield label, self._tables.parts.number(then), self._talk.noted(stage, lanes), ""
                 continue
             if phase is Phase.GRANTED:
                 held = Held(owner, token, trusted_until)
@@ -209,7 +211,7 @@ class ContenderMoves:
                     danger = "an attempt has ended and is not undone on every node"
             label = (f"{label[0]}: {told}", label[1])
             knows = () if then.held is None else self._knows(index, stage)
-            lanes_then = self._said(stage, lanes, done=knows)
+            lanes_then = self._talk.said(stage, lanes, done=knows)
             yield label, self._tables.parts.number(then), lanes_then, danger
 
     def _knows(self, index: int, stage: Stage) -> Collection[int]:
@@ -219,11 +221,6 @@ class ContenderMoves:
 
     def _catching(self, index: int) -> tuple[bool, ...]:
         return (False,) if self._terms[index].previous is None else (False, True)
-
-    def _known_done(self, lanes: tuple[int, ...]) -> frozenset[int]:
-        return frozenset(
-            node for node, lane in enumerate(lanes) if self._tables.lanes.things[lane].done
-        )
 
     def _hold(self, index: int, part: Part, time: int, lanes: tuple[int, ...]) -> Iterator[Move]:
         contender = self._setting.contenders[index]
@@ -236,7 +233,7 @@ class ContenderMoves:
             if stage.said:
                 then = replace(part, stands="extends", since=time, extended=part.extended + 1)
                 label = (f"{NAMES[index]} extends", ())
-                yield label, self._tables.parts.number(then), self._said(stage, lanes), ""
+                yield label, self._tables.parts.number(then), self._talk.said(stage, lanes), ""
         if contender.ends != ("release",):
             stage = self._stage(time, index)
             yield from self._hand_over.moves(index, part, stage, lanes)
@@ -246,14 +243,19 @@ class ContenderMoves:
             shipped.run_release(held, terms, stage)
             ended = Part("ended", held=replace(held, trusted_until=0.0))
             label = (f"{NAMES[index]} releases", ())
-            yield label, self._tables.parts.number(ended), self._said(stage, lanes, waits=False), ""
+            yield (
+                label,
+                self._tables.parts.number(ended),
+                self._talk.said(stage, lanes, waits=False),
+                "",
+            )
 
     def _extended(
         self, index: int, part: Part, time: int, lanes: tuple[int, ...]
     ) -> Iterator[Move]:
         held = part.held
         assert held is not None
-        for feed, gives_up in self._feeds(lanes, self._setting.contenders[index].gives_up):
+        for feed, gives_up in self._talk.feeds(lanes, self._setting.contenders[index].gives_up):
             earliest = max((arrived for _, _, arrived in feed), default=time)
             for taken in range(earliest, time + 1) if self._setting.timed else (time,):
                 stage = self._stage(part.since, index)
@@ -279,77 +281,9 @@ class ContenderMoves:
                 if told == "lost":
                     now = replace(now, trusted_until=0.0)
                 then = replace(part, stands="holds", since=0, held=now)
-                text, positions = _took(NAMES[index], feed, gives_up)
+                text, positions = took(NAMES[index], feed, gives_up)
                 if self._setting.timed:
                     text += f" at {taken} ms"
                     told += f", trusted until {now.trusted_until / TICK:.0f} ms"
                 label = (f"{text}: extension {told}", positions)
-                yield label, self._tables.parts.number(then), self._said(stage, lanes), danger
-
-    def _feeds(
-        self, lanes: tuple[int, ...], may_give_up: bool
-    ) -> Iterator[tuple[tuple[tuple[int, Vote, int], ...], bool]]:
-        """Yield ways to take answers: which, in which order, and whether the rest has failed."""
-        there = []
-        for node, lane in enumerate(lanes):
-            answer = self._tables.lanes.things[lane].answer
-            if answer is not None:
-                there.append((node, *answer))
-        for count in range(len(there) + 1):
-            for feed in itertools.permutations(there, count):
-                if count:
-                    yield feed, False
-                if may_give_up:
-                    yield feed, True
-
-    def _said(
-        self,
-        stage: Stage,
-        lanes: tuple[int, ...],
-        votes: tuple[Vote | None, ...] | None = None,
-        *,
-        waits: bool = True,
-        done: Collection[int] = (),
-    ) -> tuple[int, ...]:
-        """Put what was said on the connections; answers to what was said before do not count."""
-        then = []
-        for node, number in enumerate(lanes):
-            lane: Lane = self._tables.lanes.things[number]
-            under_way: list[tuple[Command, bool | None]] = [
-                (command, None if self._hands_over and awaited is not False else False)
-                for command, awaited in lane.under_way
-            ]
-            under_way += [
-                (command, awaited and waits)
-                for command, nodes, awaited in stage.said
-                if node in nodes
-            ]
-            counted = None if votes is None else votes[node]
-            now = Lane(tuple(under_way), None, counted, node in done, lane.late)
-            then.append(self._tables.lanes.number(now))
-        return tuple(then)
-
-    def _noted(self, stage: Stage, lanes: tuple[int, ...]) -> tuple[int, ...]:
-        """Keep the connections as they are: answers that come later count as well."""
-        return tuple(
-            self._tables.lanes.number(
-                replace(self._tables.lanes.things[lane], done=node in stage.done)
-            )
-            for node, lane in enumerate(lanes)
-        )
-
-
-def _distinct(moves: Iterator[Move]) -> Iterator[Move]:
-    seen = set()
-    for label, part, lanes, danger in moves:
-        if (part, lanes, danger) not in seen:
-            seen.add((part, lanes, danger))
-            yield label, part, lanes, danger
-
-
-def _took(name: str, feed: tuple[tuple[int, Vote, int], ...], gives_up: bool) -> Label:
-    places = ", ".join(f"{{{index}}}" for index in range(len(feed)))
-    text = f"{name} takes {places}" if feed else f"{name} waits no longer"
-    if feed and gives_up:
-        text += " and waits no longer"
-    return text, tuple(node for node, _, _ in feed)
+                yield label, self._tables.parts.number(then), self._talk.said(stage, lanes), danger

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from celery_redlock.core.attempt import Terms
@@ -15,13 +15,10 @@ from celery_redlock.protocol import Fate, Kind
 from celery_redlock.protocol.naming import owner_value
 from celery_redlock.protocol.votes import Granted
 from tests.models import shipped
-from tests.models.explorer import Label
 from tests.models.setting import Contender, Setting
 from tests.models.shipped import LONG, MOMENT, TICK, Stage
 from tests.models.state import NAMES, Part, Tables, owner_name
-
-#: How it reads, the contender then, its connections then, and which invariant it breaks.
-Move = tuple[Label, int, tuple[int, ...], str]
+from tests.models.talk import Move, Talk
 
 #: What the message of `Q` has brought along, and the mark of work that is done.
 BROUGHT = "reserved for Q"
@@ -91,16 +88,14 @@ class HandOver:
     _tables: Tables
     _terms: list[Terms]
     _reached: set[str]
-    _said: Callable[..., tuple[int, ...]]
+    _talk: Talk
 
     def moves(self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]) -> Iterator[Move]:
         """Return what it may do with what it has."""
         stage.time += MOMENT
         stage.answered_at = stage.resumed_at = stage.time
         stage.gives_up = True
-        stage.known = frozenset(
-            node for node, lane in enumerate(lanes) if self._tables.lanes.things[lane].done
-        )
+        stage.known = self._talk.known_done(lanes)
         ends = self._setting.contenders[index].ends
         if part.stands == "holds":
             if "finish" in ends:
@@ -124,7 +119,7 @@ class HandOver:
         self._reached.add("finished")
         ended = Part("ended", held=replace(part.held, trusted_until=0.0))
         label = (f"{NAMES[index]} finishes", ())
-        return label, self._tables.parts.number(ended), self._said(stage, lanes), ""
+        return label, self._tables.parts.number(ended), self._talk.said(stage, lanes), ""
 
     def _fates(self, index: int) -> dict[str, Fate]:
         keys = self._setting.contenders[index].keys
@@ -137,7 +132,7 @@ class HandOver:
         held = replace(part.held, trusted_until=0.0)
         then = replace(part, stands="hands", held=held, barred=frozenset())
         label = (f"{NAMES[index]} hands back", ())
-        lanes_then = self._said(stage, lanes, done=stage.known)
+        lanes_then = self._talk.said(stage, lanes, done=stage.known)
         return label, self._tables.parts.number(then), lanes_then, ""
 
     def _lengthen_where_handed(
@@ -193,7 +188,7 @@ class HandOver:
         self, index: int, then: Part, stage: Stage, lanes: tuple[int, ...], text: str
     ) -> Move:
         label = (f"{NAMES[index]} {text}", ())
-        return label, self._tables.parts.number(then), self._said(stage, lanes), ""
+        return label, self._tables.parts.number(then), self._talk.said(stage, lanes), ""
 
     def _answers(self, lanes: tuple[int, ...]) -> Iterator[shipped.Feed]:
         """Yield which of the answers that are there have been taken; their order is all one."""

@@ -9,8 +9,8 @@ import ast
 import pytest
 
 from tests.models.settings import ALL
-from tests.mutants.planting import PACKAGE, ROOT, Edit, StaleEditError, edited
-from tests.mutants.registry import EQUIVALENT, MUTANTS, Mutant
+from tests.mutants.planting import PACKAGE, ROOT, Edit, Mutant, StaleEditError, edited
+from tests.mutants.registry import EQUIVALENT, MUTANTS
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

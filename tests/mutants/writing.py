@@ -1,0 +1,30 @@
+"""
+Words in which faults are written down.
+"""
+
+from __future__ import annotations
+
+from tests.mutants.planting import Edit, Mutant
+
+ATTEMPT = "core/attempt.py"
+LEASE = "core/lease.py"
+NODE = "protocol/node.py"
+ROUNDS = "protocol/rounds.py"
+TIMING = "protocol/timing.py"
+TRUST = "core/trust.py"
+CHANNEL = "transport/channel.py"
+CLOCK = "transport/clock.py"
+LINK = "transport/link.py"
+RELEASING = "core/releasing.py"
+
+
+def modelled(setting: str, limit: int = 400_000) -> tuple[str, ...]:
+    return ("tests.models", setting, "--limit", str(limit))
+
+
+def simulated(profile: str, seeds: str) -> tuple[str, ...]:
+    return ("tests.simulation", "--profile", profile, "--seeds", seeds, "--no-shrink")
+
+
+def mutant(name: str, killer: tuple[str, ...], *edits: tuple[str, str, str]) -> Mutant:
+    return Mutant(name=name, killer=killer, edits=tuple(Edit(*edit) for edit in edits))
