@@ -27,7 +27,14 @@ def everywhere(nodes: Nodes, reserved: Reserved, name: str = "key") -> bool:
     return nodes.owners(name) == [reserved.reservation.owner] * len(nodes)
 
 
-def long_on(nodes: Nodes, reserved: Reserved, *which: int) -> bool:
+@pytest.fixture(autouse=True)
+def _slow_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, a node that nobody stopped is only slow."""
+    monkeypatch.setattr(channel, "_SLOW", 3600.0)
+
+
+def long_on(nodes: Nodes, client: Redlock, reserved: Reserved, *which: int) -> bool:
+    client.look([client.place("other")])  # reads what came late
     owner = reserved.reservation.owner
     return all(
         nodes.owner(node, "key") == owner and nodes.left(node, "key") > LONG for node in which
@@ -40,7 +47,7 @@ def test_a_reservation_stands_for_its_grace_until_it_is_lengthened(any_nodes: No
     wait_until(lambda: everywhere(any_nodes, reserved))
     assert all(any_nodes.left(node, "key") <= GRACE for node in range(5))
     client.lengthen(reserved)
-    wait_until(lambda: long_on(any_nodes, reserved, *range(5)))
+    wait_until(lambda: long_on(any_nodes, client, reserved, *range(5)))
 
 
 def test_a_reservation_whose_maker_dies_ends_with_its_grace(nodes: Nodes) -> None:
@@ -60,7 +67,7 @@ def test_a_grace_is_not_longer_than_the_reservation(nodes: Nodes) -> None:
 def test_a_reservation_may_be_longer_than_any_lease(nodes: Nodes) -> None:
     client = nodes.connected(max_ttl=5.0, ttl=5.0)
     client.lengthen(reserved := reserve(client))
-    wait_until(lambda: long_on(nodes, reserved, 0, 1, 2))
+    wait_until(lambda: long_on(nodes, client, reserved, *range(5)))
 
 
 def test_a_stopped_node_keeps_what_it_sets_late_for_the_grace_only(
@@ -74,7 +81,7 @@ def test_a_stopped_node_keeps_what_it_sets_late_for_the_grace_only(
     any_nodes.resume(3, 4)
     any_nodes.connect(client)
     wait_until(lambda: everywhere(any_nodes, reserved))
-    wait_until(lambda: long_on(any_nodes, reserved, 0, 1, 2))
+    wait_until(lambda: long_on(any_nodes, client, reserved, 0, 1, 2))
     assert all(any_nodes.left(node, "key") <= GRACE for node in (3, 4))
 
 
@@ -86,24 +93,19 @@ def test_a_node_that_answers_after_the_quorum_is_lengthened_as_well(servers: Ser
     wait_until(lambda: servers.owner(4, "key"))
     # The answer is on the wire and not read; lengthening reads it first.
     client.lengthen(reserved)
-    wait_until(lambda: long_on(servers, reserved, *range(5)))
+    wait_until(lambda: long_on(servers, client, reserved, *range(5)))
 
 
 def test_a_slow_node_is_lengthened_when_its_answer_is_read(
-    servers: ServerNodes, monkeypatch: pytest.MonkeyPatch
+    servers: ServerNodes,
 ) -> None:
-    monkeypatch.setattr(channel, "_SLOW", 3600.0)
     client = servers.connected()
     servers.pause(4)
     reserved = reserve(client)
     client.lengthen(reserved)
     servers.resume(4)
 
-    def lengthened() -> bool:
-        client.look(["redlock:other"])  # reads what the servers said
-        return long_on(servers, reserved, *range(5))
-
-    wait_until(lengthened)
+    wait_until(lambda: long_on(servers, client, reserved, *range(5)))
 
 
 def test_what_somebody_else_has_meanwhile_is_not_lengthened(any_nodes: Nodes) -> None:
@@ -113,7 +115,7 @@ def test_what_somebody_else_has_meanwhile_is_not_lengthened(any_nodes: Nodes) ->
     any_nodes.put(0, "key", "them", ttl=5.0)
     any_nodes.forget(1, "key")
     client.lengthen(reserved)
-    wait_until(lambda: long_on(any_nodes, reserved, 2, 3, 4))
+    wait_until(lambda: long_on(any_nodes, client, reserved, 2, 3, 4))
     assert any_nodes.owners("key")[:2] == ["them", None]
     assert any_nodes.left(0, "key") <= 5
 
@@ -125,7 +127,7 @@ def test_a_reservation_is_lengthened_behind_whoever_uses_its_connections(nodes: 
     borrowed = client.transport.checkout()
     client.lengthen(reserved)
     client.transport.checkin(borrowed)
-    wait_until(lambda: long_on(nodes, reserved, *range(5)))
+    wait_until(lambda: long_on(nodes, client, reserved, *range(5)))
 
 
 def test_a_reservation_is_lengthened_although_its_connections_are_given_up(nodes: Nodes) -> None:
@@ -139,7 +141,7 @@ def test_a_reservation_is_lengthened_although_its_connections_are_given_up(nodes
     client.transport.checkin(other)
     client.lengthen(reserved)
     client.transport.discard(borrowed)
-    wait_until(lambda: long_on(nodes, reserved, 0, 1, 2))
+    wait_until(lambda: long_on(nodes, client, reserved, 0, 1, 2))
 
 
 def test_a_server_that_forgot_its_scripts_lengthens_all_the_same(servers: ServerNodes) -> None:
@@ -149,11 +151,7 @@ def test_a_server_that_forgot_its_scripts_lengthens_all_the_same(servers: Server
         servers.cluster.client(node).script_flush()
     client.lengthen(reserved)
 
-    def lengthened() -> bool:
-        client.look(["redlock:other"])  # reads what the servers said
-        return long_on(servers, reserved, *range(5))
-
-    wait_until(lengthened)
+    wait_until(lambda: long_on(servers, client, reserved, *range(5)))
 
 
 def test_what_was_said_before_a_client_is_closed_is_done(nodes: Nodes) -> None:
@@ -162,7 +160,7 @@ def test_what_was_said_before_a_client_is_closed_is_done(nodes: Nodes) -> None:
     wait_until(lambda: everywhere(nodes, reserved))
     client.lengthen(reserved)
     client.close()
-    wait_until(lambda: long_on(nodes, reserved, *range(5)))
+    wait_until(lambda: long_on(nodes, client, reserved, *range(5)))
 
 
 def test_closing_a_client_does_not_cancel_its_reservations(nodes: Nodes) -> None:
@@ -185,7 +183,7 @@ def test_a_forked_child_does_not_lengthen_what_its_parent_reserved(servers: Serv
     servers.connect(client)
     assert all(servers.left(node, "key") <= GRACE for node in range(5))
     client.lengthen(reserved)
-    wait_until(lambda: long_on(servers, reserved, *range(5)))
+    wait_until(lambda: long_on(servers, client, reserved, *range(5)))
 
 
 def test_a_key_that_is_held_is_not_reserved(any_nodes: Nodes) -> None:
@@ -260,7 +258,7 @@ def test_a_replacement_that_stays_undecided_gives_the_keys_back(any_nodes: Nodes
     reserved = reserve(client)
     wait_until(lambda: everywhere(any_nodes, reserved))
     client.lengthen(reserved)
-    wait_until(lambda: long_on(any_nodes, reserved, *range(5)))
+    wait_until(lambda: long_on(any_nodes, client, reserved, *range(5)))
     old = reserved.reservation
     any_nodes.hold("other", "one", [0, 1])
     any_nodes.hold("other", "another", [2])
@@ -275,7 +273,7 @@ def test_a_replacement_that_stays_undecided_gives_the_keys_back(any_nodes: Nodes
             previous_until=old.expires_at,
         )
     assert undecided.value.split
-    wait_until(lambda: long_on(any_nodes, reserved, *range(5)))
+    wait_until(lambda: long_on(any_nodes, client, reserved, *range(5)))
 
 
 def test_a_replacement_whose_message_could_not_be_sent_gives_the_keys_back(
@@ -287,7 +285,7 @@ def test_a_replacement_whose_message_could_not_be_sent_gives_the_keys_back(
     new = reserve(client, previous=old.owner, previous_until=old.expires_at)
     wait_until(lambda: everywhere(any_nodes, new))
     assert client.cancel(new.reservation, previous=old.owner, until=old.expires_at)
-    wait_until(lambda: long_on(any_nodes, first, *range(5)))
+    wait_until(lambda: long_on(any_nodes, client, first, *range(5)))
 
 
 def test_a_reservation_that_is_cancelled_frees_every_node(any_nodes: Nodes) -> None:
