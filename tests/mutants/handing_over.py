@@ -5,12 +5,15 @@ Faults in how the lock of a message changes hands.
 from __future__ import annotations
 
 from tests.mutants.writing import (
+    ACQUIRE_LUA,
     ATTEMPT,
     LEASE,
     NODE,
+    RELEASE_LUA,
     RELEASING,
     modelled,
     mutant,
+    tested,
 )
 
 _GIVEN_BACK = """    channel.post(release(terms.keys, owner, 0, fates=fates), there)
@@ -124,5 +127,40 @@ HAND_OVER = (
         "what a minority kept of a used reservation stays",
         modelled("hand-left"),
         (LEASE, "        if left_behind:\n", "        if False:\n"),
+    ),
+    mutant(
+        "the script takes over whatever is there",
+        tested("test_taking_over.py", "test_a_key_that_somebody_else_has_is_not_taken_over"),
+        (ACQUIRE_LUA, "    if holder == ARGV[6] then\n", "    if ARGV[6] then\n"),
+    ),
+    mutant(
+        "the script takes over without the guard",
+        tested(
+            "test_taking_over.py", "test_restarted_nodes_do_not_let_a_reservation_be_taken_over"
+        ),
+        (ACQUIRE_LUA, "if quarantine > 0 then\n", "if quarantine > 0 and not ARGV[6] then\n"),
+    ),
+    mutant(
+        "the script takes over before it has looked at all keys",
+        tested("test_taking_over.py", "test_a_key_that_refuses_leaves_the_reservation_as_it_was"),
+        (
+            ACQUIRE_LUA,
+            "      adopted[#adopted + 1] = KEYS[i]\n",
+            "      redis.call('SET', KEYS[i], owner, 'PX', ttl)\n",
+        ),
+    ),
+    mutant(
+        "the script gives a key its fate whoever has it",
+        tested("test_handing_on.py", "test_what_somebody_else_has_is_not_marked"),
+        (
+            RELEASE_LUA,
+            "  if redis.pcall('GET', KEYS[i]) == ARGV[2] then\n",
+            "  if ARGV[5] or redis.pcall('GET', KEYS[i]) == ARGV[2] then\n",
+        ),
+    ),
+    mutant(
+        "the script marks nothing",
+        tested("test_handing_on.py", "test_each_key_ends_as_it_was_told"),
+        (RELEASE_LUA, "    elseif value == '' then", "    elseif true then"),
     ),
 )

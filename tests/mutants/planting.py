@@ -119,5 +119,5 @@ def _run(mutant: Mutant, home: Path) -> tuple[str, str]:
     said = done.stdout + done.stderr
     if done.returncode == 0:
         return "survived", said
-    seen = any(line.startswith("VIOLATION") for line in said.splitlines())
+    seen = any(line.startswith(("VIOLATION", "FAILED")) for line in said.splitlines())
     return ("killed" if done.returncode == 1 and seen else "broken"), said

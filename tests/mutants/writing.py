@@ -16,6 +16,8 @@ CHANNEL = "transport/channel.py"
 CLOCK = "transport/clock.py"
 LINK = "transport/link.py"
 RELEASING = "core/releasing.py"
+ACQUIRE_LUA = "protocol/lua/acquire.lua"
+RELEASE_LUA = "protocol/lua/release.lua"
 
 
 def modelled(setting: str, limit: int = 400_000) -> tuple[str, ...]:
@@ -24,6 +26,17 @@ def modelled(setting: str, limit: int = 400_000) -> tuple[str, ...]:
 
 def simulated(profile: str, seeds: str) -> tuple[str, ...]:
     return ("tests.simulation", "--profile", profile, "--seeds", seeds, "--no-shrink")
+
+
+def tested(path: str, test: str) -> tuple[str, ...]:
+    return (
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        f"tests/integration/protocol/{path}::{test}",
+    )
 
 
 def mutant(name: str, killer: tuple[str, ...], *edits: tuple[str, str, str]) -> Mutant:
