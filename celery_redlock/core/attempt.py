@@ -60,7 +60,8 @@ class Attempt:
         round: the votes.
         channel: through which it was made.
         unsettled: nodes where it may yet set keys.
-        done: nodes that have set the keys, where anybody wants to know; grows with late answers.
+        done: nodes that have done what was said last, where anybody wants to know; grows with late
+            answers.
     """
 
     owner: str
@@ -124,10 +125,8 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
         channel.exchange(((command, round_),), terms.patience, done=done)
         if round_.phase is Phase.RAISING:
             second = raise_fence(terms.keys, owner, round_.token)
-            settled = None if done is None else Done()
-            channel.exchange(((second, round_),), terms.patience, done=settled)
-            if round_.phase is not Phase.GRANTED:
-                done = settled  # who is silent now may have been stopped since
+            done = None if done is None else Done()  # who is silent now may have been stopped since
+            channel.exchange(((second, round_),), terms.patience, done=done)
         if previous is not None and _another_has_it(round_, terms, previous):
             done = None
         if round_.phase is not Phase.GRANTED:

@@ -260,4 +260,4 @@ def test_a_reservation_waits_for_connections_that_are_still_being_made(
     # It would be a pity if the first tasks of a process that has just begun went without a lock.
     reserved = client.reserve(["redlock:key"], ttl=60, grace=60, label="queued", patience=CALM)
     assert len(attempts) > 1
-    wait_until(lambda: nodes.owners("key") == [reserved.reservation.owner] * 3)
+    wait_until(lambda: nodes.owners("key").count(reserved.reservation.owner) >= 2)
