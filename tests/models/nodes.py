@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from celery_redlock.protocol import Command, Kind, Vote, acquire
+from celery_redlock.protocol import Command, Granted, Kind, Vote, acquire
 from celery_redlock.protocol.node import GuardRecord, NodeState, StoredKey
 from tests.models.handover import is_reservation
 from tests.models.setting import Setting
@@ -65,7 +65,8 @@ class NodeMoves:
                 text = f"{{0}} runs {NAMES[index]}'s {command.kind}: {_told(vote)}"
                 self._reached.add(f"{command.kind}: {type(vote).__name__}")
                 danger = _robbed(index, command, node, changed)
-                if self._hands_over and command.kind is Kind.ACQUIRE:
+                # A refused one may find its value there, given back by whoever had replaced it.
+                if self._hands_over and command.kind is Kind.ACQUIRE and isinstance(vote, Granted):
                     danger = danger or _lasts(command, changed, world.time)
                 if late:
                     danger = danger or self._outlived(node, changed, world.time)
