@@ -13,7 +13,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from celery_redlock.tasks.options import LockOptions
 
-__all__ = ["reservation_end", "window_end"]
+__all__ = ["END_OF_TIME", "reservation_end", "window_end"]
 
 #: The worker that drops an expired message reads another clock than the publisher.
 SLACK = 1.0

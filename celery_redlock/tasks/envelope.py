@@ -4,13 +4,13 @@ What travels with a message in our one header: its identity, its lock and its wa
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from celery_redlock.core import Reservation
+from celery_redlock.tasks.due import END_OF_TIME
 
 __all__ = ["HEADER", "Envelope", "Episode", "fresh_nonce"]
 
@@ -114,13 +114,17 @@ def _reservation(lock: Any) -> Reservation | None:
             return None
         if not isinstance(lock["owner"], str) or not lock["owner"]:
             return None
-        return Reservation(keys=keys, owner=lock["owner"], expires_at=float(lock["expires_at"]))
-    except (KeyError, TypeError, ValueError):
+        expires_at = _moment(lock["expires_at"])
+        if expires_at is None:
+            return None
+        return Reservation(keys=keys, owner=lock["owner"], expires_at=expires_at)
+    except (KeyError, TypeError):
         return None
 
 
 def _moment(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    # JSON has numbers that are no time: 1e999 is read as infinity.
+    return float(value) if isinstance(value, int | float) and 0 <= value <= END_OF_TIME else None
 
 
 def _episode(header: Mapping[str, Any]) -> Episode | None:
@@ -130,5 +134,5 @@ def _episode(header: Mapping[str, Any]) -> Episode | None:
             hops=int(header["hops"]),
             retries=int(header["retries"]),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None

@@ -165,7 +165,9 @@ class Hold:
         reservation = self.claim.envelope.reservation
         if reservation is None or os.getpid() != self.body.pid:
             return
-        if self.ran or not (isinstance(error, Ignore) or _comes_again(error)):
+        # A twin's lock is its sibling's; that of a task that was replaced is nobody's.
+        twin = isinstance(error, Ignore) and not self.settled
+        if self.ran or not (twin or _comes_again(self.task, error)):
             self.claim.redlock.cancel(reservation)
 
     def _unwinding(self) -> BaseException | None:
@@ -224,11 +226,14 @@ TRACED = object()
 ENDED = object()
 
 
-def _comes_again(error: BaseException | None) -> bool:
+def _comes_again(task: Any, error: BaseException | None) -> bool:
     """Tell whether a message that ends with this before its body brings its lock back here."""
     if isinstance(error, Reject):
         return bool(error.requeue)
-    return isinstance(error, Retry) or not (error is None or isinstance(error, Exception))
+    if error is None or isinstance(error, Exception):
+        return isinstance(error, Retry)
+    # The process ends: by a hard time limit, or at a shutdown. What was acknowledged is over.
+    return bool(task.acks_late)
 
 
 def _begins(task: Any = None, **_: Any) -> None:
@@ -255,7 +260,7 @@ def _cancel_unused(task: Any, request: Any, outcome: Any) -> None:
         return
     reservation = Envelope.read(request.headers).reservation
     error = outcome if isinstance(outcome, BaseException) else sys.exc_info()[1]
-    if reservation is not None and not _comes_again(error):
+    if reservation is not None and not _comes_again(task, error):
         redlock_for(task.app).cancel(reservation)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,6 +102,53 @@ def test_a_task_whose_lock_a_newer_one_took_over_ends_as_revoked(bench: Bench) -
     assert bench.app.AsyncResult(request["id"]).state == "REVOKED"
     free(bench)
     assert bench.run(request).state == "IGNORED"
+
+
+def test_a_task_that_was_replaced_frees_those_of_its_keys_that_were_not_taken_over(
+    bench: Bench,
+) -> None:
+    request = bench.send(declare(bench, lock_key=["k", "j"], lock_on_conflict="replace"))
+    free(bench)
+    owned_by(bench, "newer", Role.QUEUED)
+    assert bench.run(request).state == "IGNORED"
+    wait_until(lambda: value(bench, "redlock:j") is None, message="the other key stayed")
+    assert role(bench) is Role.QUEUED
+
+
+@pytest.mark.parametrize("acks_late", [False, True])
+def test_a_process_that_ends_while_a_message_waits_leaves_its_lock_only_if_it_comes_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, acks_late: bool
+) -> None:
+    def terminated(seconds: float) -> None:
+        raise SystemExit(1)
+
+    options = {"lock_mode": "until_and_while_executing", "lock_wait": 10, "acks_late": acks_late}
+    request = bench.send(declare(bench, **options))
+    owned_by(bench, "other")
+    monkeypatch.setattr(time, "sleep", terminated)
+    with pytest.raises(SystemExit):
+        bench.run(request)
+    monkeypatch.undo()
+    if acks_late:
+        assert role(bench, QUEUE) is Role.QUEUED
+    else:
+        wait_until(lambda: value(bench, QUEUE) is None, message="the queued lock stayed")
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), 10**400, -1.0, True])
+def test_numbers_in_a_header_that_make_no_sense_do_not_keep_a_task_from_running(
+    bench: Bench, number: Any
+) -> None:
+    lock = {"keys": [QUEUE], "owner": "x", "expires_at": number}
+    header = {"nonce": "n", "lock": lock, "window_until": number, "hop": number}
+    header.update(first_seen=number, hops=number, retries=number)
+    task = declare(bench, lock_mode="until_and_while_executing")
+    request = {**bench.send(task), "redlock": header}
+    free(bench, QUEUE)
+    other = owned_by(bench, "other")
+    assert bench.run(request).state == "RETRY"
+    other.release()
+    assert bench.run(request).value == "ran"
 
 
 def test_a_newer_task_waits_for_the_one_that_runs(bench: Bench) -> None:
