@@ -32,10 +32,10 @@ def print_table(results: Sequence[Result], console: Console) -> None:
         table.add_row(
             result.row,
             f"{result.what}\n[dim]{result.detail}",
-            ("≤ " if result.goal.limit == "most" else "≥ ") + _show(result.goal.value, result.goal),
+            _goal(result.goal),
             _show(result.median, result.goal),
             f"{_show(min(result.values), result.goal)} - {_show(max(result.values), result.goal)}",
-            "[green]yes" if result.reached else "[red]no",
+            {True: "[green]yes", False: "[red]no", None: ""}[result.reached],
         )
     console.print(table)
 
@@ -57,7 +57,14 @@ def write_json(results: Sequence[Result], path: Path) -> None:
     path.write_text(json.dumps(document, indent=2) + "\n")
 
 
-def _show(value: float, goal: Goal) -> str:
+def _goal(goal: Goal | None) -> str:
+    if goal is None:
+        return "-"
+    return ("≤ " if goal.limit == "most" else "≥ ") + _show(goal.value, goal)
+
+
+def _show(value: float, goal: Goal | None) -> str:
+    unit = "" if goal is None else goal.unit
     if float(value).is_integer() and value >= 100:
-        return f"{value:.0f}{goal.unit}"
-    return f"{value:.3g}{goal.unit}"
+        return f"{value:.0f}{unit}"
+    return f"{value:.3g}{unit}"

@@ -38,14 +38,14 @@ class Result:
     Attributes:
         row: name of the row, as typed on the command line.
         what: what is compared with what.
-        goal: what it shall reach.
+        goal: what it shall reach; None where a figure is all that is asked for.
         values: one for each round; their median is the result.
         detail: the numbers behind the ratio, in words.
     """
 
     row: str
     what: str
-    goal: Goal
+    goal: Goal | None
     values: Sequence[float]
     detail: str = ""
     median: float = field(init=False)
@@ -54,9 +54,9 @@ class Result:
         object.__setattr__(self, "median", statistics.median(self.values))
 
     @property
-    def reached(self) -> bool:
-        """Tell whether the median reached the goal."""
-        return self.goal.reached_by(self.median)
+    def reached(self) -> bool | None:
+        """Tell whether the median reached the goal; None where there is none."""
+        return None if self.goal is None else self.goal.reached_by(self.median)
 
 
 def ratios(pairs: Sequence[tuple[float, float]]) -> list[float]:

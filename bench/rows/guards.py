@@ -13,7 +13,7 @@ from pathlib import Path
 import redis
 
 from bench.measure import Operation, Rounds, compare, time_each
-from bench.results import Goal, Result, in_microseconds, ratios
+from bench.results import Result, in_microseconds, ratios
 from celery_redlock.fencing import FileFence, RedisFence
 from celery_redlock.testing import LocalCluster
 
@@ -46,21 +46,18 @@ def _in_redis(client: redis.Redis, rounds: Rounds) -> list[Result]:
             "RedisFence.set / SET",
             lambda: fence.set("guarded", _CONTENT, _TOKEN),
             lambda: client.set("bare", _CONTENT),
-            Goal(value=1.5, limit="most"),
             rounds,
         ),
         _result(
             "RedisFence.set with a newer token each time / SET",
             lambda: fence.set("rising", _CONTENT, next(tokens)),
             lambda: client.set("bare", _CONTENT),
-            Goal(value=2.0, limit="most"),
             rounds,
         ),
         _result(
             "RedisFence.run of a pipeline of 10 SETs / its execute",
             lambda: fence.run(queued(), ["bare"], (), _TOKEN),
             lambda: queued().execute(),
-            Goal(value=2.0, limit="most"),
             rounds,
         ),
     ]
@@ -75,7 +72,6 @@ def _in_file(directory: Path, rounds: Rounds) -> list[Result]:
                 f"FileFence.write / an atomic replacement, {'with' if fsync else 'without'} fsync",
                 lambda fence=fence: fence.write(_CONTENT, _TOKEN),  # type: ignore[misc]
                 _replacing(directory / f"bare-{fsync}", fsync),
-                Goal(value=1.5 if fsync else 3.0, limit="most"),
                 rounds,
             )
         )
@@ -101,14 +97,14 @@ def _replacing(path: Path, fsync: bool) -> Callable[[], None]:
     return replace
 
 
-def _result(what: str, guarded: Operation, bare: Operation, goal: Goal, rounds: Rounds) -> Result:
+def _result(what: str, guarded: Operation, bare: Operation, rounds: Rounds) -> Result:
     time_each(guarded, rounds.operations)
     time_each(bare, rounds.operations)
     pairs = compare(guarded, bare, rounds)
     return Result(
         row="guards",
         what=what,
-        goal=goal,
+        goal=None,
         values=ratios(pairs),
         detail=in_microseconds("guarded", "bare", pairs),
     )

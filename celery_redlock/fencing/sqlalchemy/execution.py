@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy import (
     BindParameter,
@@ -21,7 +21,6 @@ from sqlalchemy import (
     func,
     select,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Grouping
@@ -30,15 +29,19 @@ from celery_redlock.errors import ConfigurationError, FencedResourceMissing
 from celery_redlock.fencing.sqlalchemy.columns import NAME, FencedTable, Target
 from celery_redlock.fencing.tokens import stale
 
+if TYPE_CHECKING:
+    # Needs greenlet, which SQLAlchemy brings only if it is asked for asyncio.
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
 SyncSession: TypeAlias = Session | scoped_session[Any] | Connection
-AnyAsyncSession: TypeAlias = AsyncSession | AsyncConnection
+AnyAsyncSession: TypeAlias = "AsyncSession | AsyncConnection"
 
 
 def dialect_of(session: SyncSession, target: Target) -> Dialect:
     """Return the dialect that statements on a target will be compiled for."""
     if isinstance(session, Connection):
         return session.dialect
-    if isinstance(session, AsyncSession | AsyncConnection):
+    if not isinstance(session, Session | scoped_session):
         raise TypeError("An async session wants fenced_update_async or fenced_upsert_async.")
     if isinstance(target, Table):
         return session.get_bind(clause=target).dialect
