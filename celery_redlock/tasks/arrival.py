@@ -4,6 +4,7 @@ What a request has to take before its body may run.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -110,7 +111,7 @@ class Claim:
             # The first of those that are held is what the error names: a twin is one before all.
             (self.message, *queued) if self.message else queued,
             ttl=options.ttl,
-            wait=options.wait,
+            wait=self._patience,
             retry=options.retry,
             label=self.label,
             at_least_for=0.0 if self.plan.marks_messages else options.at_least_for,
@@ -121,6 +122,14 @@ class Claim:
     def sign(self) -> Lease:
         """Take the mark alone, for a message that ends without its body; errors as `take`."""
         return self.redlock.take((), (self.message,), ttl=self.options.ttl, label=self.label)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds to wait for the lock; a time limit that struck meanwhile would end the task."""
+        hard, soft = self.request.timelimit or (None, None)
+        limits = (hard or self.task.time_limit, soft or self.task.soft_time_limit)
+        longest: float = min((limit / 2 for limit in limits if limit), default=math.inf)
+        return min(self.options.wait, longest)
 
     def _is_over(self, error: LockContended) -> bool:
         """Tell whether waiting is no use: what is held only keeps others away for a while."""

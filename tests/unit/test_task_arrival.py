@@ -11,6 +11,7 @@ from celery import chain, group
 from celery.app.task import Context
 from celery.exceptions import Retry
 
+from celery_redlock.core import Redlock
 from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired, QuorumUnavailable
 from celery_redlock.signals import counters
 from celery_redlock.tasks.arrival import claim_for
@@ -133,6 +134,27 @@ def test_a_process_that_ends_while_a_message_waits_leaves_its_lock_only_if_it_co
         assert role(bench, QUEUE) is Role.QUEUED
     else:
         wait_until(lambda: value(bench, QUEUE) is None, message="the queued lock stayed")
+
+
+@pytest.mark.parametrize("limit", ["time_limit", "soft_time_limit"])
+@pytest.mark.parametrize("said", ["by the task", "by the call"])
+def test_waiting_for_the_lock_does_not_use_a_time_limit_up(
+    bench: Bench, limit: str, said: str
+) -> None:
+    waits: list[float] = []
+    take = Redlock.take
+
+    def noted(redlock: Redlock, *args: Any, **options: Any) -> Any:
+        waits.append(options["wait"])
+        return take(redlock, *args, **options)
+
+    of_task, of_call = ({limit: 2}, {}) if said == "by the task" else ({}, {limit: 2})
+    task = declare(bench, lock_wait=60, **of_task)
+    task.apply_async(**of_call)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Redlock, "take", noted)
+        assert bench.run(bench.receive()).value == "ran"
+    assert waits == [1.0]
 
 
 @pytest.mark.parametrize("number", [float("inf"), float("nan"), 10**400, -1.0, True])
