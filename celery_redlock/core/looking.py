@@ -15,7 +15,7 @@ from celery_redlock.transport import Transport
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """
-    A key that a quorum of nodes says is held by one owner.
+    A key that one owner has on a quorum of nodes, as far as the nodes that answer can tell.
 
     Attributes:
         owner: the value stored there.
@@ -32,7 +32,7 @@ class Held:
 def look_at(
     transport: Transport, places: tuple[str, ...], patience: float
 ) -> tuple[Held | None, ...]:
-    """Return for each key who holds it on a quorum of nodes, or None."""
+    """Return for each key who holds it, or None."""
     round_ = LookRound(len(transport.names))
     channel = transport.checkout()
     try:

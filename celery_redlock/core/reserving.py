@@ -175,7 +175,7 @@ class Reserving:
 
     def look(self, places: Sequence[str]) -> tuple[Held | None, ...]:
         """
-        Return for each key who holds it, as far as a quorum of nodes agrees on one owner.
+        Return for each key who holds it on a quorum of nodes; those that are silent may be of it.
 
         Args:
             places: names of keys on the nodes.

@@ -38,13 +38,20 @@ class LookRound(Round):
         return self._phase
 
     def records(self) -> list[tuple[Record, ...]]:
-        """Return for each key the nodes' records of the value that a quorum agrees on, or none."""
+        """
+        Return for each key the nodes' records of the value that a quorum has, or none.
+
+        Nodes that did not answer are taken to agree: one that is down may have been part of the
+        holder's quorum, and without it nobody else gets one.
+        """
         seen = [vote.records for vote in self.votes if type(vote) is Seen]
+        silent = len(self.votes) - len(seen)
         found: list[tuple[Record, ...]] = []
         for told in zip(*seen, strict=True):
-            owner, count = Counter(record.owner for record in told).most_common(1)[0]
-            agreed = owner is not None and count >= self.needed
-            found.append(tuple(it for it in told if it.owner == owner) if agreed else ())
+            owners = Counter(record.owner for record in told if record.owner is not None)
+            owner, count = max(owners.items(), key=lambda item: item[1], default=(None, 0))
+            held = count > 0 and count + silent >= self.needed
+            found.append(tuple(it for it in told if it.owner == owner) if held else ())
         return found
 
     def _agreed(self) -> bool:

@@ -4,6 +4,7 @@ Handing a running task's lock to the message that continues it.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from celery_redlock.core import Reservation
@@ -50,7 +51,9 @@ def handed_on(task_id: str, places: tuple[str, ...], expires_at: float) -> Hando
         expires_at: when that is to end if no worker takes it over, in seconds since the epoch.
     """
     hold = current_hold()
-    if hold is None or hold.shown is None or hold.request.is_eager or not hold.body.running:
+    if hold is None or hold.body.pid != os.getpid():
+        return None  # a forked child has nothing to hand on
+    if hold.shown is None or hold.request.is_eager or not hold.body.running:
         return None
     claim = hold.claim
     if hold.request.id != task_id or not places or set(places) != set(claim.lasting):

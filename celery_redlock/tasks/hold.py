@@ -195,9 +195,8 @@ _holds: set[Hold] = set()
 
 
 def current_hold() -> Hold | None:
-    """Return the hold of the body that runs here, if it locks."""
-    hold = _current.get()
-    return hold if hold is not None and hold.body.pid == os.getpid() else None
+    """Return the hold of the body that runs here, if it locks; in a forked child, its parent's."""
+    return _current.get()
 
 
 def bodies_run() -> bool:

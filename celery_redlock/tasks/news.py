@@ -33,7 +33,7 @@ class News(StrEnum):
     TWIN_IGNORED = "twin_ignored"  #: a second delivery of a message whose task has finished
     TWIN_PUT_BACK = "twin_put_back"  #: a second delivery of a message whose task still runs
     LOCK_LOST = "lock_lost"  #: while the body ran
-    UNLOCKED = "task_unlocked"  #: sent or run without its lock, because no quorum answered
+    UNLOCKED = "task_unlocked"  #: sent or run without its lock: no quorum answered or agreed
     GAVE_UP = "task_gave_up"  #: waited for its lock for longer than `lock_give_up_after`
 
 

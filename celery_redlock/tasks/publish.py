@@ -165,7 +165,7 @@ class _Sending:
         except LockContended as error:
             return self._contended(error)
         except QuorumUnavailable as error:
-            return self._unavailable(error)
+            return self._unlocked(error)
         return self._send_with(reserved)
 
     def _reserve(self, previous: str = "", previous_until: float = 0.0) -> Reserved:
@@ -182,7 +182,9 @@ class _Sending:
 
     def _contended(self, error: LockContended) -> Any:
         holder = read_owner(error.holder)
-        if holder is None or error.split or holder.task_id == self.task_id:
+        if error.split:
+            return self._unlocked(error)
+        if holder is None or holder.task_id == self.task_id:
             # Not known to be another task: then it stands for none, and waiting for it is the
             # worker's. To replace an earlier message of the same id would revoke this one, too.
             return self._send_without()
@@ -199,7 +201,7 @@ class _Sending:
             return self._send_without()
         return self._drop(error, holder, refused=name == "raise")
 
-    def _unavailable(self, error: QuorumUnavailable) -> Any:
+    def _unlocked(self, error: LockNotAcquired) -> Any:
         logger.warning(
             "Task %s[%s] is sent without its lock, so a duplicate may be sent, too; the worker "
             "takes the lock. %s",

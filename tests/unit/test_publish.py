@@ -12,8 +12,8 @@ import pytest
 from celery import Task, chain, chord, group
 from kombu.exceptions import EncodeError, OperationalError
 
-from celery_redlock import RedlockTask
-from celery_redlock.errors import ConfigurationError, DuplicateTask, LockKeyError
+from celery_redlock import Redlock, RedlockTask
+from celery_redlock.errors import ConfigurationError, DuplicateTask, LockContended, LockKeyError
 from celery_redlock.signals import counters
 from celery_redlock.tasks import publish as publishing
 from celery_redlock.tasks.duplicates import DuplicateResult
@@ -558,3 +558,20 @@ def test_ignore_result_of_a_call_makes_its_duplicates_result_unreadable(bench: B
 def test_a_task_without_options_is_sent_as_any_other(bench: Bench) -> None:
     task = bench.task(lambda: None, base=RedlockTask)
     assert HEADER not in bench.send(task)
+
+
+def test_while_nothing_is_decided_it_is_sent_without_its_lock_and_says_so(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def undecided(*_: Any, **__: Any) -> None:
+        raise LockContended("several contenders share the nodes", "k", "x", 1.0, True)
+
+    task = declare(bench)
+    monkeypatch.setattr(Redlock, "reserve", undecided)
+    before = counters()["task_unlocked"]
+    with caplog.at_level(logging.WARNING):
+        result = task.delay()
+    message = bench.receive()
+    assert (envelope(message).reservation, message["id"]) == (None, result.id)
+    assert "sent without its lock" in caplog.text
+    assert counters()["task_unlocked"] == before + 1

@@ -43,6 +43,16 @@ def test_what_no_quorum_has_is_held_by_nobody() -> None:
     assert (round_.phase, owners(round_)) == (Phase.GRANTED, [None])
 
 
+def test_a_silent_node_may_be_of_the_holders_quorum() -> None:
+    round_ = look(seen("a"), seen("a"), FAILED, seen(None), seen(None))
+    assert (round_.phase, owners(round_)) == (Phase.GRANTED, ["a"])
+
+
+def test_what_a_silent_node_cannot_bring_to_a_quorum_is_held_by_nobody() -> None:
+    round_ = look(seen("a"), FAILED, seen(None), seen(None), seen("b"))
+    assert (round_.phase, owners(round_)) == (Phase.GRANTED, [None])
+
+
 def test_a_key_that_a_quorum_lacks_is_held_by_nobody() -> None:
     round_ = look(seen(None), seen(None), seen(None))
     assert (round_.phase, owners(round_)) == (Phase.GRANTED, [None])
