@@ -7,7 +7,7 @@ backends do: `type(exc)(*exc.args)` is an equal error. `str(exc)` is the message
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 __all__ = [
@@ -64,6 +64,8 @@ class LockContended(LockNotAcquired):
         expires_in: seconds until the holder's key ends if nobody extends it.
         split: several contenders share the nodes and nobody was seen to hold a quorum, so this is
             no proof that anybody does the work; never skip or drop because of it.
+        keys: those of the lock keys asked for that the holder was seen to have; of several, a
+            holder of only some does other work.
     """
 
     def __init__(
@@ -73,12 +75,14 @@ class LockContended(LockNotAcquired):
         holder: str | None = None,
         expires_in: float | None = None,
         split: bool = False,
+        keys: Sequence[str] = (),
     ) -> None:
-        super().__init__(message, key, holder, expires_in, split)
+        super().__init__(message, key, holder, expires_in, split, tuple(keys))
         self.key = key
         self.holder = holder
         self.expires_in = expires_in
         self.split = split
+        self.keys = tuple(keys)
 
 
 class QuorumUnavailable(LockNotAcquired):

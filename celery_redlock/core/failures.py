@@ -48,6 +48,7 @@ def failure(
             holder.owner if holder else None,
             holder.expires_in if holder else None,
             split,
+            [shown[at] for at in sorted(round_.taken(holder.owner))] if holder else (),
         )
     why_not = reasons(round_, nodes)
     if round_.phase is Phase.LATE:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 
 from celery_redlock.core.attempt import Attempt, Terms, attempt_once
-from celery_redlock.core.failures import failure
+from celery_redlock.core.failures import as_asked, failure
 from celery_redlock.core.looking import Held, look_at
 from celery_redlock.core.releasing import (
     HAND_BACK_GRACE,
@@ -84,6 +84,10 @@ class Reserving:
         if not key:
             raise LockKeyError("A lock key cannot be empty. Name one key or several.")
         return validate_key(self.key_prefix + key)
+
+    def as_asked(self, place: str) -> str:
+        """Return the lock key at a place, as errors name it; a reserved record by its place."""
+        return as_asked(place, self.key_prefix)
 
     def fresh_owner(self, label: str) -> str:
         """Return an owner value that nothing has had before."""

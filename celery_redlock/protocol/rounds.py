@@ -181,9 +181,18 @@ class AcquireRound(Round):
             return self._enter(Phase.SPLIT)
         return self._phase
 
-    def taken(self) -> set[int]:
-        """Return the positions of the keys that one foreign owner was seen to have on a quorum."""
-        return {key for (key, _), count in self._seen_owners().items() if count >= self.needed}
+    def taken(self, by: str | None = None) -> set[int]:
+        """
+        Return the positions of the keys that one foreign owner was seen to have on a quorum.
+
+        Args:
+            by: count only this owner.
+        """
+        return {
+            key
+            for (key, owner), count in self._seen_owners().items()
+            if count >= self.needed and by in (None, owner)
+        }
 
     def _most_seen_owner(self) -> int:
         return max(self._seen_owners().values(), default=0)

@@ -19,6 +19,7 @@ from celery_redlock.tasks.hold import Hold
 from celery_redlock.tasks.latecomers import raise_duplicate, stand_back
 from celery_redlock.tasks.news import News, tell
 from celery_redlock.tasks.owners import Owner, Role, read_owner
+from celery_redlock.tasks.places import has_all
 from celery_redlock.tasks.policies import PUBLISH, RUN, policy_name
 from celery_redlock.tasks.requeue import give_up, requeue
 from celery_redlock.tasks.twins import settle_twin
@@ -125,8 +126,8 @@ def _choice_as_duplicate(claim: Claim, error: LockContended, holder: Owner | Non
 
     Somebody may wait for its result, or something is to follow it; or it was sent without a lock.
     """
-    if holder is None:
-        return "requeue"  # not a task's lock, so nobody is known to do the work
+    if holder is None or not has_all(claim.redlock, claim.published, error):
+        return "requeue"  # not a task's lock, or of other work, so nobody is known to do this
     # To replace is for the publisher. One that brought a lock and finds another task's in its
     # place was replaced itself.
     brought = claim.envelope.reservation is not None and holder.role is not Role.FINISHED

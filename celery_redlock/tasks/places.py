@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from celery_redlock.core import Redlock
+from celery_redlock.errors import LockContended
 from celery_redlock.protocol.naming import META_PREFIX
 from celery_redlock.tasks.modes import Mode
 
-__all__ = ["message_place", "publish_places", "queue_place"]
+__all__ = ["has_all", "message_place", "publish_places", "queue_place"]
 
 # Under the reserved prefix, where no lock key of a user can be.
 QUEUED = META_PREFIX + "queued:"
@@ -32,6 +33,11 @@ def publish_places(redlock: Redlock, rules: Mode, keys: Iterable[str]) -> tuple[
     if rules.own_queue_key:
         return tuple(queue_place(redlock, key) for key in keys)
     return tuple(redlock.place(key) for key in keys)
+
+
+def has_all(redlock: Redlock, places: Collection[str], error: LockContended) -> bool:
+    """Tell whether the holder that an error names has all these places, not only some of them."""
+    return len(places) == 1 or {redlock.as_asked(place) for place in places} <= set(error.keys)
 
 
 def message_place(

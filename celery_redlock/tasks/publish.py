@@ -20,7 +20,13 @@ from celery.utils import uuid
 from celery.utils.log import get_logger
 
 from celery_redlock.core import Redlock, Reservation, Reserved
-from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired, QuorumUnavailable
+from celery_redlock.errors import (
+    DuplicateTask,
+    LockContended,
+    LockKeyError,
+    LockNotAcquired,
+    QuorumUnavailable,
+)
 from celery_redlock.tasks.client import redlock_for
 from celery_redlock.tasks.due import reservation_end, window_end
 from celery_redlock.tasks.duplicates import DuplicateResult, result_of
@@ -29,7 +35,7 @@ from celery_redlock.tasks.handover import handed_on
 from celery_redlock.tasks.news import News, tell
 from celery_redlock.tasks.options import LockOptions
 from celery_redlock.tasks.owners import Owner, Role, label_for, read_owner
-from celery_redlock.tasks.places import publish_places
+from celery_redlock.tasks.places import has_all, publish_places
 from celery_redlock.tasks.policies import PUBLISH, policy_name
 
 __all__ = ["publish"]
@@ -70,7 +76,7 @@ def publish(
 
     Raises:
         DuplicateTask: by policy, instead of a `DuplicateResult`.
-        LockKeyError: the arguments make no key.
+        LockKeyError: the arguments make no key, and nobody waits for this very message.
     """
     lock: LockOptions = task.redlock_plan.options
     if (
@@ -81,7 +87,15 @@ def publish(
     ):
         return send(args, kwargs, task_id=task_id, **options)
     redlock = redlock_for(task.app)
-    keys = task.redlock_plan.keys.keys_for(args, kwargs)
+    tied = bool(task_id) or any(options.get(tie) for tie in TIES)
+    try:
+        keys = task.redlock_plan.keys.keys_for(args, kwargs)
+    except LockKeyError:
+        if not tied:
+            raise
+        # Mostly sent by a task that ends: it would fail for what is wrong with the one after it.
+        # The worker that gets this one says the same, in its name.
+        return _sent(send, args, kwargs, task_id or uuid(), options, Envelope(nonce=fresh_nonce()))
     places = publish_places(redlock, lock.rules, keys)
     now = time.time()
     if task_id:
@@ -102,7 +116,7 @@ def publish(
         options=options,
         end=reservation_end(task, lock, options, now, handed_on=False),
         window_until=window_end(task, lock, options, now),
-        tied=bool(task_id) or any(options.get(tie) for tie in TIES),
+        tied=tied,
     )
     return sending.settle()
 
@@ -187,6 +201,9 @@ class _Sending:
         if holder is None or holder.task_id == self.task_id:
             # Not known to be another task: then it stands for none, and waiting for it is the
             # worker's. To replace an earlier message of the same id would revoke this one, too.
+            return self._send_without()
+        if not has_all(self.redlock, self.places, error):
+            # It has some of several keys: that is other work, which this has to wait for.
             return self._send_without()
         policy = self.lock.publish_policy
         if self.tied:

@@ -575,3 +575,26 @@ def test_while_nothing_is_decided_it_is_sent_without_its_lock_and_says_so(
     assert (envelope(message).reservation, message["id"]) == (None, result.id)
     assert "sent without its lock" in caplog.text
     assert counters()["task_unlocked"] == before + 1
+
+
+def test_a_task_is_no_duplicate_of_one_that_has_only_some_of_its_keys(bench: Bench) -> None:
+    held_by(bench, Role.RUNNING)
+    message = bench.send(declare(bench, lock_key=["k", "j"]))
+    assert envelope(message).reservation is None
+
+
+def test_a_task_is_a_duplicate_of_one_that_has_all_of_its_keys(bench: Bench) -> None:
+    bench.elsewhere.take(("j", "k"), ttl=30, label=label_for(Role.RUNNING, "other", "w@host"))
+    assert declare(bench, lock_key=["k", "j"]).delay().id == "other"
+
+
+def test_a_task_that_waits_is_not_replaced_for_some_of_its_keys(bench: Bench) -> None:
+    holder = held_by(bench, Role.QUEUED)
+    bench.send(declare(bench, lock_key=["k", "j"], lock_on_conflict="replace"))
+    assert owner(bench) == holder
+
+
+def test_what_follows_a_task_is_sent_though_its_arguments_make_no_key(bench: Bench) -> None:
+    task = bench.task(lambda a: None, lock_key=lambda a: 1 / a, lock_mode="until_executed")
+    message = bench.send(task, 0, link=bench.task(lambda *_: None, name="next").s())
+    assert envelope(message).reservation is None

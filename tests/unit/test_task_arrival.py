@@ -105,15 +105,12 @@ def test_a_task_whose_lock_a_newer_one_took_over_ends_as_revoked(bench: Bench) -
     assert bench.run(request).state == "IGNORED"
 
 
-def test_a_task_that_was_replaced_frees_those_of_its_keys_that_were_not_taken_over(
-    bench: Bench,
-) -> None:
-    request = bench.send(declare(bench, lock_key=["k", "j"], lock_on_conflict="replace"))
-    free(bench)
-    owned_by(bench, "newer", Role.QUEUED)
-    assert bench.run(request).state == "IGNORED"
-    wait_until(lambda: value(bench, "redlock:j") is None, message="the other key stayed")
-    assert role(bench) is Role.QUEUED
+def test_a_task_waits_for_another_that_has_only_some_of_its_keys(bench: Bench) -> None:
+    other = owned_by(bench, "other")
+    request = bench.send(declare(bench, lock_key=["k", "j"]))
+    assert bench.run(request).state == "RETRY"
+    other.release()
+    assert bench.run(bench.receive()).state == "SUCCESS"
 
 
 @pytest.mark.parametrize("acks_late", [False, True])
