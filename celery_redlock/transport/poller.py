@@ -1,5 +1,5 @@
 """
-Waiting for descriptors: poll where there is one, select where eventlet has taken it away.
+Waiting for descriptors: poll where there is one, a way around where eventlet has taken it away.
 """
 
 from __future__ import annotations
@@ -14,30 +14,28 @@ READ = 1
 WRITE = 4
 
 
-class SelectPoller:
-    """The few methods of `select.poll` that are used, over `select.select`."""
+class GreenPoller:
+    """
+    The few methods of `select.poll` that are used, where only a green `select` is left.
+
+    The hub is given a single descriptor, that of an epoll. Given several, eventlet calls back for
+    each that is ready at the same time, although the first has ended the wait: the others then wake
+    the greenlet from whatever it waits for next, be it a sleep in a task's body.
+    """
 
     def __init__(self) -> None:
-        self._events: dict[int, int] = {}
-
-    def register(self, fd: int, events: int) -> None:
-        """Watch a descriptor."""
-        self._events[fd] = events
-
-    modify = register
-
-    def unregister(self, fd: int) -> None:
-        """Stop watching a descriptor."""
-        del self._events[fd]
+        self._epoll = original("select", "epoll")()
+        self.register = self._epoll.register
+        self.modify = self._epoll.modify
+        self.unregister = self._epoll.unregister
 
     def poll(self, milliseconds: float) -> list[tuple[int, int]]:
-        """Wait for any descriptor."""
-        writing = [fd for fd, events in self._events.items() if events & WRITE]
-        readable, writable, _ = select.select(list(self._events), writing, [], milliseconds / 1000)
-        ready = dict.fromkeys(readable, READ)
-        for fd in writable:
-            ready[fd] = ready.get(fd, 0) | WRITE
-        return list(ready.items())
+        """Wait for any descriptor; the other greenlets run meanwhile."""
+        ready: list[tuple[int, int]] = self._epoll.poll(0)
+        if not ready and milliseconds > 0:
+            select.select([self._epoll.fileno()], [], [], milliseconds / 1000)
+            ready = self._epoll.poll(0)
+        return ready
 
 
 def new_poller(*, native: bool) -> Any:
@@ -46,7 +44,7 @@ def new_poller(*, native: bool) -> Any:
         return original("select", "poll")()
     if hasattr(select, "poll"):
         return select.poll()
-    return SelectPoller()
+    return GreenPoller()
 
 
 def as_milliseconds(seconds: float) -> int:

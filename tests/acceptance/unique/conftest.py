@@ -109,6 +109,20 @@ def keep_away(worker: Worker) -> Iterator[Callable[[], None]]:
     come_back()
 
 
+@pytest.fixture
+def fresh_queue(worker: Worker, key: str) -> Iterator[tuple[str, Callable[[], None]]]:
+    """
+    A queue that the worker listens to once the function is called.
+
+    From one that it has only stopped listening to, a message may still be taken and put back, and
+    counts as redelivered then.
+    """
+    control = worker.app.control
+    to = {"destination": [worker.nodename], "reply": True}
+    yield key, lambda: control.add_consumer(key, **to)
+    control.cancel_consumer(key, **to)
+
+
 @pytest.fixture(scope="session")
 def impatient_urls(store: str, urls: dict[str, str]) -> Iterator[dict[str, str]]:
     """A broker whose messages are delivered again, see `IMPATIENT`."""

@@ -121,20 +121,20 @@ def test_a_purged_task_keeps_its_key_no_longer_than_lock_queue_ttl(
 
 
 def test_a_message_that_has_outlived_its_lock_in_the_queue_makes_way_for_the_next_one(
-    keep_away: Callable[[], None],
-    worker: Worker,
-    publisher: Publisher,
+    fresh_queue: tuple[str, Callable[[], None]],
     make_publisher: MakePublisher,
     lock: Lock,
     journal: Journal,
 ) -> None:
-    hasty = make_publisher(worker.name, redlock_queue_ttl=QUEUE_TTL)
+    queue, listen = fresh_queue
+    publisher = make_publisher(queue)
+    hasty = make_publisher(queue, redlock_queue_ttl=QUEUE_TTL)
     older = hasty.send("unique.until_executed", journal.key)
     wait_until(lambda: lock.is_gone, QUEUE_TTL + 2)
     newer = publisher.send("unique.until_executed", journal.key)
     assert not is_duplicate(newer)
 
-    keep_away()
+    listen()
 
     assert older.get(timeout=PATIENCE) is None
     journal.open()

@@ -216,3 +216,39 @@ def test_a_lease_is_renewed_over_tls(
             cwd=ROOT,
         )
     assert (ended.returncode, ended.stdout) == (0, "renewed and closed\n"), ended.stderr
+
+
+WOKEN = """
+import socket, time
+from celery_redlock.transport.poller import READ, new_poller
+
+pairs = [socket.socketpair() for _ in range(5)]
+poller = new_poller(native=False)
+for end, _ in pairs:
+    poller.register(end.fileno(), READ)
+
+def answer():
+    for _, other in pairs:
+        other.send(b"x")
+spawn(answer)
+
+assert poller.poll(10000)
+before = time.monotonic()
+time.sleep(0.3)
+assert time.monotonic() - before >= 0.29
+assert len(poller.poll(0)) == 5
+print("slept")
+"""
+
+
+@pytest.mark.parametrize("kind", PATCH)
+def test_answers_that_come_together_do_not_wake_what_waits_next(kind: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", f"{PATCH[kind]}\n{WOKEN}"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        cwd=ROOT,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "slept\n"), ended.stderr
