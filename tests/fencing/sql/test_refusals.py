@@ -183,7 +183,7 @@ def test_a_driver_that_does_not_count_rows_is_refused(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A property, because some versions keep the number in the instance.
-    monkeypatch.setattr(CursorResult, "rowcount", property(lambda _: -1))
+    monkeypatch.setattr(CursorResult, "rowcount", property(lambda _: -1, lambda *_: None))
 
     with pytest.raises(ConfigurationError, match="pysqlite"):
         fenced_update(session, Account, Account.id == 1, 5, {"balance": 1})
