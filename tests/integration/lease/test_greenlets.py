@@ -20,6 +20,21 @@ PATCH = {
     "eventlet": "import eventlet; eventlet.monkey_patch(); from eventlet import spawn",
 }
 
+
+def run(kind: str, script: str, *arguments: str) -> str:
+    """Run a script in a process whose waiting is cooperative, and return what it printed."""
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", f"{PATCH[kind]}\n{script}", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        cwd=ROOT,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
 BODY = """
 import sys, time
 from celery_redlock import Redlock
@@ -79,15 +94,7 @@ print("all is well")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", PATCH)
 def test_a_client_works_with_greenlets(redlock_cluster: LocalCluster, kind: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PATCH[kind] + "\n" + BODY, *redlock_cluster.urls],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        cwd=ROOT,
-    )
-    assert (ended.returncode, ended.stdout) == (0, "all is well\n"), ended.stderr
+    assert run(kind, BODY, *redlock_cluster.urls) == "all is well\n"
 
 
 LOCKS = {
@@ -168,16 +175,7 @@ print("none touched")
 def test_native_threads_touch_no_lock_of_the_greenlets(
     redlock_cluster: LocalCluster, kind: str
 ) -> None:
-    script = "\n".join([PATCH[kind], LOCKS[kind], TOUCH])
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script, *redlock_cluster.urls],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        cwd=ROOT,
-    )
-    assert (ended.returncode, ended.stdout) == (0, "none touched\n"), ended.stderr
+    assert run(kind, f"{LOCKS[kind]}\n{TOUCH}", *redlock_cluster.urls) == "none touched\n"
 
 
 TLS = """
@@ -207,15 +205,7 @@ def test_a_lease_is_renewed_over_tls(
             for url in redlock_cluster.urls
         ]
         urls = [f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}" for port in ports]
-        ended = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", f"{PATCH[kind]}\n{TLS}", *urls],
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-            cwd=ROOT,
-        )
-    assert (ended.returncode, ended.stdout) == (0, "renewed and closed\n"), ended.stderr
+        assert run(kind, TLS, *urls) == "renewed and closed\n"
 
 
 WOKEN = """
@@ -243,12 +233,4 @@ print("slept")
 
 @pytest.mark.parametrize("kind", PATCH)
 def test_answers_that_come_together_do_not_wake_what_waits_next(kind: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", f"{PATCH[kind]}\n{WOKEN}"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        cwd=ROOT,
-    )
-    assert (ended.returncode, ended.stdout) == (0, "slept\n"), ended.stderr
+    assert run(kind, WOKEN) == "slept\n"
