@@ -14,6 +14,7 @@ from kombu.transport.redis import Channel
 from celery_redlock.testing import LocalCluster
 from tests.acceptance.conftest import WORKERS_OF_TEST
 from tests.acceptance.scene import Lock
+from tests.acceptance.unique.crowd import Crowd
 from tests.acceptance.unique.publisher import Publisher
 from tests.acceptance.worker import Worker
 
@@ -107,6 +108,15 @@ def keep_away(worker: Worker) -> Iterator[Callable[[], None]]:
     control.cancel_consumer(worker.name, **to)
     yield come_back
     come_back()
+
+
+@pytest.fixture
+def crowd(key: str, worker: Worker, urls: dict[str, str], conf: dict[str, Any]) -> Iterator[Crowd]:
+    # A hundred threads share few cores here: what is late is the publisher, not the lock node.
+    settings = {**conf, "task_default_queue": worker.name, "redlock_node_timeout": 2.0}
+    crowd = Crowd(key=key, urls=urls, conf=settings)
+    yield crowd
+    crowd.end()
 
 
 @pytest.fixture

@@ -2,95 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from typing import Any
-
-import pytest
-import redis
-
 from tests.acceptance.scene import Journal, Lock
+from tests.acceptance.unique.crowd import TASK, Crowd, one_of_each_turn
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
-from tests.acceptance.worker import ROOT, Worker
+from tests.acceptance.worker import Worker
 from tests.support.waiting import PATIENCE, wait_until
 
-PROCESSES = 4
-THREADS = 25
 TURNS = 50
-TASK = "unique.until_executed"
-
-
-class Crowd:
-    """Publishers in several processes, which a message of the store sets off together."""
-
-    def __init__(self, *, key: str, urls: dict[str, str], conf: dict[str, Any]) -> None:
-        self._key = key
-        self._store = redis.Redis.from_url(urls["journal"])
-        command = (sys.executable, "-m", "tests.acceptance.apps.unique_crowd")
-        environment = {**os.environ, "ACCEPTANCE_STAGE": json.dumps({"urls": urls, "conf": conf})}
-        self._processes = [
-            subprocess.Popen([*command, TASK, key, str(THREADS)], cwd=ROOT, env=environment)
-            for _ in range(PROCESSES)
-        ]
-        self._channel = f"turns:{key}"
-        wait_until(
-            lambda: self._store.pubsub_numsub(self._channel)[0][1] == PROCESSES,
-            message="the publishers to be ready",
-        )
-
-    def publish(self, turn: str) -> list[dict[str, Any]]:
-        """Let all publish at once; return what each of them got."""
-        self._store.publish(self._channel, turn)
-        results = f"published:{self._key}:{turn}"
-        wait_until(
-            lambda: self._store.llen(results) == PROCESSES * THREADS,
-            message=lambda: f"{turn}: {self._store.llen(results)} have published",
-        )
-        return [json.loads(result) for result in self._store.lrange(results, 0, -1)]
-
-    @property
-    def log(self) -> list[str]:
-        """What the publishers have warned of."""
-        return [line.decode() for line in self._store.lrange(f"log:{self._key}", 0, -1)]
-
-    def end(self) -> None:
-        self._store.publish(self._channel, "end")
-        for process in self._processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(5)
-            process.kill()
-            process.wait()
-        self._store.close()
-
-
-@pytest.fixture
-def crowd(key: str, worker: Worker, urls: dict[str, str], conf: dict[str, Any]) -> Iterator[Crowd]:
-    # A hundred threads share few cores here: what is late is the publisher, not the lock node.
-    settings = {**conf, "task_default_queue": worker.name, "redlock_node_timeout": 2.0}
-    crowd = Crowd(key=key, urls=urls, conf=settings)
-    yield crowd
-    crowd.end()
 
 
 def test_of_a_hundred_publishes_at_once_one_runs_and_the_others_point_at_it_fifty_times_over(
     crowd: Crowd, worker: Worker, publisher: Publisher, key: str, lock: Lock, journal: Journal
 ) -> None:
-    chosen = []
-    for number in range(TURNS):
-        turn = f"turn-{number}"
-        results = crowd.publish(turn)
-        first = [result["id"] for result in results if result.get("duplicate") is False]
-        others = [result["id"] for result in results if result.get("duplicate") is True]
-        assert (len(first), len(others)) == (1, 99), f"{turn}: {crowd.log}"
-        assert set(others) == set(first)
-        journal.open(turn)
-        assert publisher.app.AsyncResult(first[0]).get(timeout=PATIENCE) == "held"
-        lock.wait_until_gone()
-        chosen += first
+    chosen = one_of_each_turn(TURNS, crowd, publisher, lock, journal)
 
     following = publisher.send(TASK, key)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +13,8 @@ from tests.acceptance.conftest import StartWorker
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.brokers.conftest import RABBITMQ
 from tests.acceptance.unique.conftest import MakePublisher
+from tests.acceptance.unique.crowd import Crowd, one_of_each_turn
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
-from tests.acceptance.unique.test_crowd import Crowd
 from tests.acceptance.worker import Worker
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -169,30 +169,10 @@ def test_a_message_that_is_rejected_on_conflict_goes_to_the_dead_letters(
     assert publisher.send("unique.reject.late", key).get(timeout=PATIENCE) == "held"
 
 
-@pytest.fixture
-def crowd(key: str, worker: Worker, urls: dict[str, str], conf: dict[str, Any]) -> Iterator[Crowd]:
-    # A hundred threads share few cores here: what is late is the publisher, not the lock node.
-    settings = {**conf, "task_default_queue": worker.name, "redlock_node_timeout": 2.0}
-    crowd = Crowd(key=key, urls=urls, conf=settings)
-    yield crowd
-    crowd.end()
-
-
 def test_of_a_hundred_publishes_at_once_one_runs_and_the_others_point_at_it(
     crowd: Crowd, worker: Worker, publisher: Publisher, lock: Lock, journal: Journal
 ) -> None:
-    chosen = []
-    for number in range(TURNS):
-        turn = f"turn-{number}"
-        results = crowd.publish(turn)
-        first = [result["id"] for result in results if result.get("duplicate") is False]
-        others = [result["id"] for result in results if result.get("duplicate") is True]
-        assert (len(first), len(others)) == (1, 99), f"{turn}: {results}"
-        assert set(others) == set(first)
-        journal.open(turn)
-        assert publisher.app.AsyncResult(first[0]).get(timeout=PATIENCE) == "held"
-        lock.wait_until_gone()
-        chosen += first
+    chosen = one_of_each_turn(TURNS, crowd, publisher, lock, journal)
 
     assert [entry["id"] for entry in journal.of("entered")] == chosen
     assert_runs_again(publisher, worker, journal)
