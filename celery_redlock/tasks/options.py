@@ -39,11 +39,42 @@ class LockOptions:
     """
     Everything that decides how one task locks; durations in seconds.
 
+    What is said here about each option is what the README and the reference say. Of
+    `lock_on_conflict` there are two parts, `run_policy` and `publish_policy`, which read on.
+
     Attributes:
-        key: True for the default key, a template, a function, or a list of these.
-        retry: None for the built-in waits, a tenacity wait, or a whole `tenacity.Retrying`.
-        run_policy: what `lock_on_conflict` says for a conflict that the worker finds.
-        publish_policy: what it says for a duplicate, found at publish or by the worker.
+        key: A template over the task's arguments such as `"account:{account_id}"`, a function of
+            them, or a list of several keys that are taken all or none. `True`: the task's name and
+            a digest of all arguments.
+        mode: When the lock is held, see below.
+        ttl: Length of the lease, from 0.2 up to `redlock_max_ttl`. The watchdog renews it, so it
+            bounds how long the key stays taken after a crash, not how long a body may run.
+        queue_ttl: How long a lock that was taken when the task was sent may wait for a worker,
+            counted from its `eta` or `countdown` and ended by its `expires`.
+        publish_grace: How long that lock lasts until the task has been sent; so a publisher that
+            dies in between blocks nothing for long.
+        window: `until_expired`: how long the key stays taken, from when the task is due.
+        dedupe_window: How long a second delivery of a finished message is recognised.
+        wait: How long a worker tries before it follows `lock_on_conflict`; at most half of the
+            task's time limit.
+        retry: How it waits meanwhile: a tenacity wait, or a whole `tenacity.Retrying`. Default:
+            full jitter, 10 to 250 ms.
+        run_policy: Somebody else holds the lock. In the worker: `requeue`: back into the queue with
+            the same id and a jittered delay, `max_retries` untouched. `skip`: end with
+            `lock_skip_result`. `reject`: to the dead letters, with `acks_late`. `raise`: fail with
+            `LockContended`.
+        publish_policy: When a unique task is sent: `existing`: the caller gets the result of the
+            task that is there. `raise`: `DuplicateTask`. `replace`: the new task takes the place of
+            one that still waits. Or a function of task and error that returns one of these.
+            `{"publish": ..., "run": ...}` says both.
+        skip_result: Result of a skipped task; a chain's next step gets it.
+        give_up_after: Patience over all requeues; then the task fails with `LockNotAcquired`.
+        on_unavailable: Too few nodes answer. In the worker: `requeue`, `raise`
+            (`QuorumUnavailable`) or `run_unlocked`.
+        on_lost: The lock was lost while the body runs. `interrupt`: `LeaseLost` is raised in the
+            body. `flag`: `self.lease.is_valid` turns false. Or a function of task and lease.
+        max_hold: The watchdog renews for so long; a body that hangs does not hold for ever.
+        at_least_for: Keep the key taken for so long, also if the body ends earlier.
     """
 
     key: Any = True

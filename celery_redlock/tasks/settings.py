@@ -55,11 +55,25 @@ class RedlockSettings:
     """
     An app's settings, checked and in normal form; durations in seconds.
 
+    What is said here about each setting is what the README and the reference say.
+
     Attributes:
-        tasks: for each `redlock_tasks` pattern its options, named without `lock_`.
+        given_nodes: URLs of independent masters, three or five: `redis://`, `rediss://`, `unix://`;
+            `memory://name` for unit tests.
+        max_ttl: Longest lease, one value for all processes that use these nodes: a node that
+            restarted sits out for so long.
+        key_prefix: Put before every lock key.
+        drift_factor: Part of a lease by which clocks may differ while it runs. Where chrony may
+            slew at its default 100 000 ppm, use 0.1, or give chrony `maxslewrate 1000`.
+        node_timeout: How long a node's answer is waited for.
+        guard: Whether restarted nodes sit out. `None`: with two nodes and more.
+        dedupe: When the broker delivers a message twice, run it once, whatever the task. Set it in
+            workers and in publishers: without it there, two messages with one task id are taken for
+            one delivered twice, for `lock_dedupe_window`.
+        lost_signal: The signal that interrupts a body in a prefork or solo worker.
+        tasks: Patterns of task names, and the options with which they lock.
         defaults: every option that a `redlock_<option>` setting gives, named without prefix.
-        dedupe: whether a worker recognises messages that the broker delivers twice, for every task.
-        lost_signal: the signal that wakes the main thread when a lease is lost.
+        app: returns the app, as long as there is one.
     """
 
     given_nodes: tuple[str, ...] = field(default=(), repr=False)
