@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from celery_redlock.core import Reservation
 from celery_redlock.tasks.due import END_OF_TIME
+from celery_redlock.tasks.tick import Tick
 
 __all__ = ["HEADER", "Envelope", "Episode", "fresh_nonce"]
 
@@ -55,6 +56,7 @@ class Envelope:
         window_until: until when the key is to stay taken (`until_expired`), in seconds since the
             epoch; a retry does not begin another window.
         begun: a body may have run for this very message, whose worker was lost then.
+        tick: what a schedule sent it for, if one did.
     """
 
     nonce: str = ""
@@ -63,6 +65,7 @@ class Envelope:
     episode: Episode | None = None
     window_until: float | None = None
     begun: bool = False
+    tick: Tick | None = None
 
     @classmethod
     def read(cls, headers: Mapping[str, Any] | None) -> Self:
@@ -78,6 +81,7 @@ class Envelope:
             episode=_episode(header),
             window_until=_moment(header.get("window_until")),
             begun=header.get("begun") is True,
+            tick=Tick.read(header.get("tick")),
         )
 
     def write(self) -> dict[str, Any]:
@@ -96,6 +100,8 @@ class Envelope:
             header["window_until"] = self.window_until
         if self.begun:
             header["begun"] = True
+        if self.tick is not None:
+            header["tick"] = self.tick.write()
         if self.episode is not None:
             header["first_seen"] = self.episode.first_seen
             header["hops"] = self.episode.hops

@@ -7,13 +7,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from celery_redlock.core import Redlock
 from celery_redlock.errors import LockContended
 from celery_redlock.protocol.naming import META_PREFIX
 from celery_redlock.tasks.modes import Mode
+from celery_redlock.tasks.tick import Tick
 
-__all__ = ["has_all", "message_place", "publish_places", "queue_place"]
+__all__ = ["has_all", "message_place", "publish_places", "queue_place", "tick_place"]
 
 # Under the reserved prefix, where no lock key of a user can be.
 QUEUED = META_PREFIX + "queued:"
@@ -57,5 +59,24 @@ def message_place(
         nesting: how often it has been replaced.
         nonce: tells publishes with one task id apart.
     """
-    identity = json.dumps([redlock.key_prefix, task_id, name, retries, nesting, nonce])
-    return MESSAGE + hashlib.sha256(identity.encode()).hexdigest()[:MESSAGE_DIGITS]
+    return _mark(redlock.key_prefix, task_id, name, retries, nesting, nonce)
+
+
+def tick_place(redlock: Redlock, tick: Tick, *, name: str, retries: int, nesting: int) -> str:
+    """
+    Return the place that tells whether this tick is being worked on, or has been.
+
+    The same for the messages of all beats that have sent it, whatever their task ids.
+
+    Args:
+        redlock: the client; two apps with different prefixes do not meet.
+        tick: the entry and its due time.
+        name: the task's name.
+        retries: how often it has been retried.
+        nesting: how often it has been replaced.
+    """
+    return _mark(redlock.key_prefix, "tick", tick.entry, tick.due_us, name, retries, nesting)
+
+
+def _mark(*identity: Any) -> str:
+    return MESSAGE + hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:MESSAGE_DIGITS]
