@@ -1,0 +1,3 @@
+"""
+Schedules: what is known of their entries.
+"""
