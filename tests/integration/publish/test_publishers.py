@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from celery.signals import before_task_publish
 
 from celery_redlock.tasks.envelope import Envelope
 from celery_redlock.tasks.owners import read_owner
@@ -40,13 +42,34 @@ def declare(bench: Bench, **options: Any) -> Any:
     return task
 
 
-def owners(cluster: LocalCluster) -> list[str]:
-    found = [cluster.client(node).get(KEY) for node in range(5)]
+def owners(cluster: LocalCluster, nodes: Iterable[int] = range(5)) -> list[str]:
+    found = [cluster.client(node).get(KEY) for node in nodes]
     return [owner.decode() for owner in found if owner is not None]  # type: ignore[union-attr]
 
 
 def lives(cluster: LocalCluster) -> list[float]:
     return [cluster.client(node).pttl(KEY) / 1000 for node in range(5)]  # type: ignore[operator]
+
+
+@contextmanager
+def heard_by(cluster: LocalCluster, nodes: range) -> Iterator[None]:
+    """
+    Let no message out before these nodes have taken its lock.
+
+    A node that is slower than the publisher is not known to have it, and keeps it for the grace.
+    """
+
+    def wait(**_: Any) -> None:
+        wait_until(
+            lambda: len(owners(cluster, nodes)) == len(nodes),
+            message=lambda: f"the lock on {nodes}: {owners(cluster, nodes)}",
+        )
+
+    before_task_publish.connect(wait)
+    try:
+        yield
+    finally:
+        before_task_publish.disconnect(wait)
 
 
 def test_a_publish_waits_for_the_nodes_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +92,8 @@ def test_the_lock_stands_on_all_nodes_and_is_lengthened_on_all(
     bench: Bench, redlock_cluster: LocalCluster
 ) -> None:
     task = declare(bench)
-    message = bench.send(task)
+    with heard_by(redlock_cluster, range(5)):
+        message = bench.send(task)
     lock = Envelope.read(message).reservation
     assert lock is not None
     wait_until(
@@ -140,7 +164,8 @@ def test_a_node_that_was_stopped_keeps_the_lock_of_a_dealt_with_message_for_the_
     try:
         task = declare(bench, lock_publish_grace=4)
         redlock_cluster.pause(0)
-        task.delay()
+        with heard_by(redlock_cluster, range(1, 5)):
+            task.delay()
         redlock_cluster.resume(0)
         wait_until(
             lambda: len(owners(redlock_cluster)) == 5,
