@@ -8,6 +8,7 @@ from celery_redlock.core.lease import Lease
 from celery_redlock.core.looking import Held
 from celery_redlock.core.probe import Probe, probe_nodes
 from celery_redlock.core.redlock import MAX_HOLD, SHORTEST_TTL, Redlock
+from celery_redlock.core.register import Register, Versioned
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.reserving import Reserved
 from celery_redlock.protocol import Fate
@@ -21,8 +22,10 @@ __all__ = [
     "Lease",
     "Probe",
     "Redlock",
+    "Register",
     "Reservation",
     "Reserved",
+    "Versioned",
     "arm_nodes",
     "current_lease",
     "enter_lease",

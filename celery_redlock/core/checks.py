@@ -7,9 +7,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from typing import Any
 
-from celery_redlock.errors import ConfigurationError, LockKeyError
+from celery_redlock.errors import ConfigurationError, InvalidFencingToken, LockKeyError
 from celery_redlock.protocol.naming import META_PREFIX, validate_extra, validate_key
+from celery_redlock.protocol.timing import MAX_TOKEN
 
 
 def checked_names(key: str | Sequence[str]) -> tuple[str, ...]:
@@ -68,3 +70,26 @@ def checked_drift_factor(value: float, name: str = "drift_factor") -> float:
             "0.1 suits hosts whose clocks are slewed fast."
         )
     return float(value)
+
+
+def checked_token(token: Any) -> int:
+    """
+    Return `token` if it can be a fencing token: an int from 1 to 2**53 - 1.
+
+    Raises:
+        InvalidFencingToken: it is something else; bool is not an int here.
+    """
+    # A subclass of int may compare and print as it likes.
+    if type(token) is not int:
+        raise InvalidFencingToken(
+            f"A fencing token is an int, not {type(token).__name__}: {token!r:.80}. "
+            "Give lease.fencing_token as it is."
+        )
+    if not 1 <= token <= MAX_TOKEN:
+        # Python refuses to print very long numbers.
+        shown = token if token.bit_length() < 128 else f"a number of {token.bit_length()} bits"
+        raise InvalidFencingToken(
+            f"A fencing token is between 1 and 2**53 - 1, not {shown}. "
+            "Give lease.fencing_token as it is."
+        )
+    return token

@@ -4,36 +4,12 @@ The number that a guard compares.
 
 from __future__ import annotations
 
-from typing import Any
-
+from celery_redlock.core.checks import checked_token
 from celery_redlock.core.current import current_lease
 from celery_redlock.errors import InvalidFencingToken, StaleFencingToken
 from celery_redlock.protocol.timing import MAX_TOKEN
 
 __all__ = ["MAX_TOKEN", "checked_token", "stale", "token_or_current"]
-
-
-def checked_token(token: Any) -> int:
-    """
-    Return `token` if it can be a fencing token: an int from 1 to 2**53 - 1.
-
-    Raises:
-        InvalidFencingToken: it is something else; bool is not an int here.
-    """
-    # A subclass of int may compare and print as it likes.
-    if type(token) is not int:
-        raise InvalidFencingToken(
-            f"A fencing token is an int, not {type(token).__name__}: {token!r:.80}. "
-            "Give lease.fencing_token as it is."
-        )
-    if not 1 <= token <= MAX_TOKEN:
-        # Python refuses to print very long numbers.
-        shown = token if token.bit_length() < 128 else f"a number of {token.bit_length()} bits"
-        raise InvalidFencingToken(
-            f"A fencing token is between 1 and 2**53 - 1, not {shown}. "
-            "Give lease.fencing_token as it is."
-        )
-    return token
 
 
 def token_or_current(token: int | None = None) -> int:

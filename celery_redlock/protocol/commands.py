@@ -1,9 +1,10 @@
 """
-The six things that are said to a node, and how its answers read.
+The eight things that are said to a node, and how its answers read.
 
 Each command is one Lua script (`lua/<kind>.lua`), so a node does all of it or nothing. KEYS are the
-lock keys followed by their fence counters; `acquire` has the guard record as a last one. ARGV are
-the attempt's nonce (added by the transport, echoed by the node) and `args`.
+lock keys followed by their fence counters; `acquire` has the guard record as a last one; `store`
+and `fetch` have the register only. ARGV are the attempt's nonce (added by the transport, echoed by
+the node) and `args`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from celery_redlock.protocol.votes import (
     FOREIGN,
     MISSING,
     Failed,
+    Fetched,
     Granted,
     Held,
     Holder,
+    Outranked,
     Quarantined,
     Record,
     Seen,
+    Versioned,
     Vote,
 )
 
@@ -39,6 +43,8 @@ class Kind(StrEnum):
     HEAL = "heal"
     RELEASE = "release"
     LOOK = "look"
+    STORE = "store"
+    FETCH = "fetch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,10 @@ class Fate:
 
 
 DELETE = Fate()
+
+#: Bytes of a register that are said to a node, or told by it, at once: more would not be done in
+#: the time in which a node has to answer, and would hold up its other clients.
+PIECE = 200_000
 
 _MISSING_PTTL = -2
 
@@ -148,6 +158,34 @@ def look(keys: tuple[str, ...]) -> Command:
     return Command(Kind.LOOK, _with_fences(keys), ())
 
 
+def store(record: str, token: int, fields: Mapping[str, tuple[int, str] | None]) -> Command:
+    """
+    Write fields of a register, unless it has seen a newer token.
+
+    Args:
+        record: name of the register on the nodes.
+        token: fencing token of whoever writes; from now on older ones are refused.
+        fields: version and text by name; None deletes the field.
+    """
+    args: list[str | int] = [token]
+    for name, field in fields.items():
+        args += (name, *(("", "") if field is None else field))
+    return Command(Kind.STORE, (record,), tuple(args))
+
+
+def fetch(record: str, token: int = 0, names: Sequence[str] = (), *, most: int = PIECE) -> Command:
+    """
+    Tell what a register has.
+
+    Args:
+        record: name of the register on the nodes.
+        token: where positive, refuse what older tokens write from now on.
+        names: fields to tell; all if there are none.
+        most: bytes to tell; what is left then is only named.
+    """
+    return Command(Kind.FETCH, (record,), (token, most, *names))
+
+
 def granted(counters: Sequence[int]) -> Vote:
     """Return a grant with the counters of all keys' buckets, if they can be tokens."""
     low, high = min(counters), max(counters)
@@ -186,6 +224,16 @@ def read_reply(fields: Sequence[Any]) -> Vote:
         if code == b"S":
             triples = zip(fields[1::3], fields[2::3], fields[3::3], strict=True)
             return Seen(tuple(_record(*triple) for triple in triples))
+        if code == b"O":
+            return Outranked(_token(fields[1]))
+        if code == b"R":
+            pairs = zip(fields[2::2], fields[3::2], strict=True)
+            values = {name.decode(): value for name, value in pairs}
+            return Fetched(
+                _token(fields[1]),
+                {name: _versioned(value) for name, value in values.items() if value},
+                frozenset(name for name, value in values.items() if not value),
+            )
     except (TypeError, ValueError, OverflowError, IndexError, AttributeError):
         pass
     return Failed(f"answered something that is not a vote: {str(fields)[:80]}")
@@ -199,3 +247,15 @@ def _record(owner: bytes, pttl: int, counter: bytes) -> Record:
         0.0 if missing else int(pttl) / 1000,
         int(counter),
     )
+
+
+def _token(field: bytes) -> int:
+    token = int(field)
+    if not 0 <= token <= MAX_TOKEN:
+        raise ValueError(token)
+    return token
+
+
+def _versioned(value: bytes) -> Versioned:
+    token, version, text = value.split(b" ", 2)
+    return Versioned(_token(token), _token(version), text.decode())

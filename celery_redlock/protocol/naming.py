@@ -11,6 +11,7 @@ from celery_redlock.errors import LockKeyError
 META_PREFIX = "redlock-meta:"
 GUARD_KEY = META_PREFIX + "guard"
 FENCE_PREFIX = META_PREFIX + "fence:"
+REGISTER_PREFIX = META_PREFIX + "register:"
 
 #: A fixed number of counters bounds the memory on a node without an expiry horizon. Sharing one is
 #: safe: fencing needs counters that never go back, not one for each key.
@@ -59,16 +60,16 @@ def validate_key(key: str) -> str:
             f"Lock key {key!r} falls under {META_PREFIX!r}, which is reserved for the lock's own "
             "records. Choose another key or key prefix."
         )
-    return _writable(key)
+    return writable(key, "A lock key")
 
 
 def validate_place(place: str) -> str:
     """Return the name of a key on the nodes, or raise `LockKeyError` where it can hold no lock."""
     if not isinstance(place, str) or not place.startswith(META_PREFIX):
         return validate_key(place)
-    if place == GUARD_KEY or place.startswith(FENCE_PREFIX):
+    if place == GUARD_KEY or place.startswith((FENCE_PREFIX, REGISTER_PREFIX)):
         raise LockKeyError(f"{place!r} is one of the lock's own records and cannot hold a lock.")
-    return _writable(place)
+    return writable(place, "A lock key")
 
 
 def validate_extra(place: str) -> str:
@@ -79,9 +80,19 @@ def validate_extra(place: str) -> str:
     return place
 
 
-def _writable(key: str) -> str:
+def register_record(prefix: str, name: str) -> str:
+    """Return the name of a register on the nodes, or raise `LockKeyError`."""
+    return REGISTER_PREFIX + prefix + writable(name, "The name of a register")
+
+
+def writable(name: str, what: str) -> str:
+    """Return a name as it is, or raise `LockKeyError` where it cannot be written on a node."""
+    if not isinstance(name, str):
+        raise LockKeyError(f"{what} is a str, not {type(name).__name__}: {name!r}.")
+    if not name:
+        raise LockKeyError(f"{what} cannot be empty.")
     try:
-        key.encode()
+        name.encode()
     except UnicodeEncodeError as exc:
-        raise LockKeyError(f"Lock key {key!r} cannot be written as UTF-8: {exc.reason}.") from None
-    return key
+        raise LockKeyError(f"{what} cannot be written as UTF-8: {name!r}: {exc.reason}.") from None
+    return name

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 
 from celery_redlock.protocol.commands import Command, Kind, granted
+from celery_redlock.protocol.registers import StoredRegister
 from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US
 from celery_redlock.protocol.votes import (
     ACKNOWLEDGED,
@@ -51,17 +52,20 @@ class NodeState:
         keys: lock keys.
         fences: fence counters.
         guard: the restart guard's record; lost with the data.
+        registers: registers that were ever spoken of.
     """
 
     identity: str
     keys: dict[str, StoredKey] = field(default_factory=dict)
     fences: dict[str, int] = field(default_factory=dict)
     guard: GuardRecord | None = None
+    registers: dict[str, StoredRegister] = field(default_factory=dict)
 
     def forget(self) -> None:
         """Lose all data, as FLUSHALL or a start without persistence does."""
         self.keys.clear()
         self.fences.clear()
+        self.registers.clear()
         self.guard = None
 
     def arm(self) -> None:
@@ -83,6 +87,10 @@ class NodeState:
         kind = command.kind
         if kind is Kind.ACQUIRE:
             return self._acquire(command, now_us)
+        if kind is Kind.STORE:
+            return self._register(command).store(command)
+        if kind is Kind.FETCH:
+            return self._register(command).fetch(command)
         count = len(command.keys) // 2
         keys, fences = command.keys[:count], command.keys[count:]
         owners = [self.owner(key, now_us) for key in keys]
@@ -209,6 +217,9 @@ class NodeState:
                 for key, owner, fence in zip(keys, owners, fences, strict=True)
             )
         )
+
+    def _register(self, command: Command) -> StoredRegister:
+        return self.registers.setdefault(command.keys[0], StoredRegister())
 
     def _raise_counters(self, fences: tuple[str, ...], token: int) -> None:
         for fence in fences:

@@ -40,6 +40,7 @@ class Phase(Enum):
     UNAVAILABLE = auto()  #: failed and quarantined nodes leave no quorum
     LATE = auto()  #: a quorum answered, but not while its answer could be trusted
     GONE = auto()  #: a quorum says that the keys are not ours
+    OUTRANKED = auto()  #: registers only: nodes have seen a newer token, and that leaves no quorum
 
 
 #: Which phases may follow which; all others are final.

@@ -4,6 +4,7 @@ What one node can say to one command.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -97,6 +98,59 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class Outranked:
+    """
+    The register has seen a newer token, and refuses older ones.
+
+    Attributes:
+        token: the newest that it has seen.
+    """
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """
+    A field of a register.
+
+    Attributes:
+        token: fencing token of the holder that wrote it.
+        version: that holder's number for it; of two, the larger is the newer.
+        text: what was written.
+    """
+
+    token: int
+    version: int
+    text: str
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """What orders the texts that a field has had."""
+        return (self.token, self.version)
+
+    def __str__(self) -> str:
+        """Return it as it stands on a node."""
+        return f"{self.token} {self.version} {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """
+    What a node has of a register.
+
+    Attributes:
+        token: the newest token that it has seen; 0 if none.
+        fields: those asked for that there are, by name.
+        untold: names of those that there are, too, but made the answer too long.
+    """
+
+    token: int
+    fields: Mapping[str, Versioned]
+    untold: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """
     The node gave no usable answer; the command may or may not have run there.
@@ -110,7 +164,7 @@ class Failed:
     tried: bool = True
 
 
-Vote = Granted | Held | Quarantined | Acknowledged | NotHeld | Seen | Failed
+Vote = Granted | Held | Quarantined | Acknowledged | NotHeld | Seen | Outranked | Fetched | Failed
 
 ACKNOWLEDGED = Acknowledged()
 MISSING = NotHeld(missing=True)

@@ -1,0 +1,223 @@
+"""
+A register on the lock nodes: what the holders of a lock leave to their successors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from celery_redlock.core.checks import checked_token
+from celery_redlock.core.failures import reasons
+from celery_redlock.core.redlock import Redlock
+from celery_redlock.errors import (
+    ConfigurationError,
+    LockKeyError,
+    QuorumUnavailable,
+    StaleFencingToken,
+)
+from celery_redlock.protocol import (
+    MAX_TOKEN,
+    Command,
+    FetchRound,
+    Outranked,
+    Phase,
+    Round,
+    StoreRound,
+    Versioned,
+    fetch,
+    register_record,
+    store,
+)
+from celery_redlock.protocol.commands import PIECE
+from celery_redlock.protocol.naming import writable
+
+__all__ = ["Register", "Versioned"]
+
+#: Fields that are said to a node or asked of it at once.
+_MOST_FIELDS = 500
+
+_Field = tuple[int, str] | None
+
+
+class Register:
+    """
+    Named texts on a quorum of the lock nodes, which only the newest holder of a lock can change.
+
+    Guarantee: once `claim` has returned, no write with a smaller token reaches a quorum any more,
+    and it has returned everything that any earlier write put on a quorum; whatever the timing, and
+    through the loss of any minority of nodes. Limit: nodes that lose their data lose the register
+    with it, and restarted nodes do not sit out as they do for locks; keep here only what makes work
+    be done once more if it is lost. And what a write left on a minority, when it failed, may or may
+    not be returned; so may a field that was deleted while a node was down.
+
+    Nothing is tried twice, and nothing expires. Thread-safe and fork-safe as the client is.
+
+    Args:
+        redlock: the client whose nodes and key prefix are used.
+        name: the register's name.
+
+    Raises:
+        LockKeyError: the name cannot be written on a node.
+    """
+
+    def __init__(self, redlock: Redlock, name: str) -> None:
+        self._record = register_record(redlock.key_prefix, name)
+        self._redlock = redlock
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"<Register {self._name}>"
+
+    @property
+    def name(self) -> str:
+        """The register's name."""
+        return self._name
+
+    def claim(self, token: int) -> dict[str, Versioned]:
+        """
+        Shut out all holders of smaller tokens, and return what they have left.
+
+        Args:
+            token: the fencing token of a lease that is held now.
+
+        Raises:
+            StaleFencingToken: a newer holder has claimed or written already.
+            QuorumUnavailable: too few nodes answered; some may refuse older tokens already.
+        """
+        return self._fetch(checked_token(token), ())
+
+    def read(self, names: Sequence[str] = ()) -> dict[str, Versioned]:
+        """
+        Return what there is, the newest that a quorum of nodes has; shut nobody out.
+
+        Args:
+            names: fields to return; all if there are none.
+
+        Raises:
+            QuorumUnavailable: too few nodes answered.
+        """
+        if isinstance(names, str):
+            raise LockKeyError(f"Fields are a sequence of names, not one str: [{names!r}].")
+        wanted = list(dict.fromkeys(map(self._checked_field_name, names)))
+        found: dict[str, Versioned] = {}
+        for at in range(0, len(wanted) or 1, _MOST_FIELDS):
+            found |= self._fetch(0, wanted[at : at + _MOST_FIELDS])
+        return found
+
+    def write(self, token: int, fields: Mapping[str, _Field]) -> None:
+        """
+        Put fields on a quorum of nodes; a field that has a newer version there stays as it is.
+
+        Many fields go in several pieces, and an error in between leaves the earlier ones written.
+        Without fields it only asks whether a newer holder has claimed or written.
+
+        Args:
+            token: the fencing token of the holder.
+            fields: version (from 0 to 2**53 - 1) and text by name; None deletes the field.
+
+        Raises:
+            StaleFencingToken: a newer holder has claimed or written.
+            QuorumUnavailable: too few nodes answered; what was written may be on some.
+        """
+        checked_token(token)
+        for name, field in fields.items():
+            self._check_field(name, field)
+        for piece in _pieces(fields):
+            round_ = StoreRound(len(self._redlock.node_names))
+            self._say(store(self._record, token, piece), round_, token)
+
+    def _fetch(self, token: int, names: Sequence[str]) -> dict[str, Versioned]:
+        """Return fields; with a token every piece is asked for with a promise of its own."""
+        found, untold = self._fetch_piece(token, names)
+        while untold:
+            # The first one asked for is always told.
+            more, still = self._fetch_piece(token, untold[:_MOST_FIELDS])
+            found |= more
+            untold = still + untold[_MOST_FIELDS:]
+        return found
+
+    def _fetch_piece(
+        self, token: int, names: Sequence[str]
+    ) -> tuple[dict[str, Versioned], list[str]]:
+        round_ = FetchRound(len(self._redlock.node_names))
+        self._say(fetch(self._record, token, names), round_, token)
+        return round_.fields(), round_.untold()
+
+    def _say(self, command: Command, round_: FetchRound | StoreRound, token: int) -> None:
+        transport = self._redlock.transport
+        channel = transport.checkout()
+        try:
+            channel.prepare()
+            channel.exchange(((command, round_),), self._redlock.node_timeout)
+        except BaseException:
+            transport.discard(channel)
+            raise
+        transport.checkin(channel)
+        if round_.phase is Phase.OUTRANKED:
+            raise self._stale(round_, token)
+        if round_.phase is not Phase.GRANTED:
+            raise self._unavailable(round_)
+
+    def _stale(self, round_: FetchRound | StoreRound, token: int) -> StaleFencingToken:
+        seen = round_.outranked_by
+        nodes = self._redlock.node_names
+        told = [
+            node
+            for node, vote in zip(nodes, round_.votes, strict=True)
+            if isinstance(vote, Outranked)
+        ]
+        return StaleFencingToken(
+            f"Register {self._name!r} has seen fencing token {seen} on {', '.join(told)} "
+            f"({len(told)} of {len(nodes)} nodes); token {token} is older and was refused. The "
+            "lock was given to somebody else meanwhile: stop, and let the new holder work.",
+            self._name,
+            seen,
+            token,
+        )
+
+    def _unavailable(self, round_: Round) -> QuorumUnavailable:
+        why_not = reasons(round_, self._redlock.node_names)
+        listed = "; ".join(f"{node}: {why}" for node, why in why_not.items())
+        return QuorumUnavailable(
+            f"Register {self._name!r} needs {round_.needed} of {len(round_.votes)} nodes. "
+            f"{listed}. Try again when they answer.",
+            self._name,
+            why_not,
+        )
+
+    def _checked_field_name(self, name: Any) -> str:
+        return writable(name, f"The name of a field of register {self._name!r}")
+
+    def _check_field(self, name: Any, field: Any) -> None:
+        self._checked_field_name(name)
+        if field is None:
+            return
+        what = f"Field {name!r} of register {self._name!r}"
+        if not isinstance(field, tuple) or len(field) != 2:
+            raise ConfigurationError(f"{what} is (version, text) or None, not {field!r:.80}.")
+        version, text = field
+        if type(version) is not int or not 0 <= version <= MAX_TOKEN:
+            raise ConfigurationError(
+                f"{what} has the version {version!r:.80}; give an int from 0 to 2**53 - 1."
+            )
+        if not isinstance(text, str):
+            raise ConfigurationError(f"{what} is a text, not {type(text).__name__}.")
+        try:
+            text.encode()
+        except UnicodeEncodeError as exc:
+            raise ConfigurationError(f"{what} cannot be written as UTF-8: {exc.reason}.") from None
+
+
+def _pieces(fields: Mapping[str, _Field]) -> Iterator[dict[str, _Field]]:
+    """Divide fields into what may go to a node at once; there is at least one piece."""
+    piece: dict[str, _Field] = {}
+    size = 0
+    for name, field in fields.items():
+        more = len(field[1].encode()) if field else 0
+        if piece and (len(piece) >= _MOST_FIELDS or size + more > PIECE):
+            yield piece
+            piece, size = {}, 0
+        piece[name] = field
+        size += more
+    yield piece
