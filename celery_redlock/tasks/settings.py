@@ -17,7 +17,7 @@ from celery.local import Proxy
 from celery_redlock.core import SHORTEST_TTL
 from celery_redlock.core.checks import checked_drift_factor
 from celery_redlock.errors import ConfigurationError, LockKeyError
-from celery_redlock.protocol.naming import validate_key
+from celery_redlock.protocol.naming import validate_key, writable
 from celery_redlock.tasks.nodes import node_from_broker
 from celery_redlock.tasks.options import (
     OPTIONS,
@@ -72,6 +72,17 @@ class RedlockSettings:
             one delivered twice, for `lock_dedupe_window`.
         lost_signal: The signal that interrupts a body in a prefork or solo worker.
         tasks: Patterns of task names, and the options with which they lock.
+        beat_ttl: Lease of the beat that leads, with `RedlockScheduler`: so long after it crashed
+            another takes over. `None`: as `redlock_ttl`, at most `redlock_max_ttl`.
+        beat_renew_deadline: The leader sends nothing once its lease was last renewed so long ago.
+            Shorter than the lease, longer than a third of it, which is when it is renewed. `None`:
+            two thirds of the lease.
+        beat_retry: How often a beat that stands by tries to lead, and the longest that one pass of
+            the scheduler is to take. `None`: 2 seconds, at most a sixth of the lease.
+        beat_scheduler: The scheduler that `RedlockScheduler` wraps: a class, its path or its alias.
+            Celery's own in memory, unless said: what is to outlive a beat is on the lock nodes.
+        beat_key: Names the lock of the leader and its record of the schedule; beats with the same
+            one share a schedule. `None`: `beat:` and the name of the app.
         defaults: every option that a `redlock_<option>` setting gives, named without prefix.
         app: returns the app, as long as there is one.
     """
@@ -85,6 +96,11 @@ class RedlockSettings:
     dedupe: bool = False
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     lost_signal: int = int(signal.SIGURG)
+    beat_ttl: float | None = None
+    beat_renew_deadline: float | None = None
+    beat_retry: float | None = None
+    beat_scheduler: str | type = "celery.beat:Scheduler"
+    beat_key: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     app: Callable[[], Any] = field(default=lambda: None, repr=False)
 
@@ -246,6 +262,21 @@ def _lost_signal(value: Any) -> int:
     return int(found)
 
 
+def _lock_key(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError("is not the name of a lock; give a text such as 'beat:billing'")
+    try:
+        return writable(value, "it")
+    except LockKeyError as exc:
+        raise ConfigurationError(f"cannot be used: {exc.message.rstrip('.')}") from None
+
+
+def _scheduler(value: Any) -> str | type:
+    if isinstance(value, type) or (isinstance(value, str) and value):
+        return value
+    raise ConfigurationError("is not a scheduler; give a class, 'package.module:Class' or an alias")
+
+
 #: For each setting, the check that returns its normal form. What it raises reads on from the
 #: setting's name and value.
 CHECKS: dict[str, Callable[[Any], Any]] = {
@@ -255,6 +286,11 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "guard": _switch,
     "dedupe": _switch,
     "lost_signal": _lost_signal,
+    "beat_ttl": seconds(SHORTEST_TTL),
+    "beat_renew_deadline": seconds(0.01),
+    "beat_retry": seconds(0.01),
+    "beat_scheduler": _scheduler,
+    "beat_key": _lock_key,
 }
 #: Checks whose messages are whole: the value cannot be shown, or the client has the same check.
 SPEAKING_CHECKS: dict[str, Callable[[Any], Any]] = {
