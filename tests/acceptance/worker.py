@@ -5,29 +5,32 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from celery import Celery, Signature
 from celery.result import AsyncResult
 
-from tests.support.waiting import PATIENCE, wait_until
+from tests.acceptance.program import ROOT, Program
+from tests.support.waiting import PATIENCE
 
-ROOT = Path(__file__).resolve().parents[2]
-LOG_TAIL_LINES = 80
 CELERY = (sys.executable, "-m", "celery", "--quiet", "-A", "tests.acceptance.apps.stage")
 
 _numbers = itertools.count(1)
 
 
-class Worker:
+class Worker(Program):
     """
     One `celery worker` process with a queue of its own and a client that publishes to it.
 
     The client is a bare Celery app that sends by task name: what publishes needs nothing of ours.
+
+    Args:
+        options: more words for the command line.
+        more: what else its modules find in the stage.
     """
 
     def __init__(
@@ -38,19 +41,21 @@ class Worker:
         conf: dict[str, Any],
         logs: Path,
         declare: dict[str, Any] | None = None,
+        options: Sequence[str] = (),
+        **more: Any,
     ) -> None:
         self.pool = pool
-        self.name = f"{pool}-{next(_numbers)}"
-        self.nodename = f"{self.name}@acceptance"
-        self._log = logs / f"{self.name}.log"
+        name = f"{pool}-{next(_numbers)}"
+        self.nodename = f"{name}@acceptance"
         self.app = Celery(
-            self.name, broker=urls["broker"], backend=urls["backend"], set_as_current=False
+            name, broker=urls["broker"], backend=urls["backend"], set_as_current=False
         )
-        self.app.conf.task_default_queue = self.name
+        self.app.conf.task_default_queue = name
         stage = {
             "urls": urls,
-            "conf": {"task_default_queue": self.name, **conf},
+            "conf": {"task_default_queue": name, **conf},
             "declare": declare or {},
+            **more,
         }
         self._environment = {**os.environ, "ACCEPTANCE_STAGE": json.dumps(stage)}
         command = [
@@ -58,58 +63,13 @@ class Worker:
             f"--concurrency={1 if pool == 'solo' else 4}",
             *("--loglevel=INFO", f"--hostname={self.nodename}"),
             *("--without-mingle", "--without-gossip", "--without-heartbeat"),
+            *options,
         ]
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        super().__init__(name, command, self._environment, logs)
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self.process.poll() is None
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    @property
-    def log_tail(self) -> str:
-        return "\n".join(self.log.splitlines()[-LOG_TAIL_LINES:])
-
-    def wait_until_ready(self) -> Worker:
-        def ready() -> bool:
-            if not self.is_running:
-                raise AssertionError(
-                    f"{self.name} ended with {self.process.returncode}:\n{self.log_tail}"
-                )
-            return f"{self.nodename} ready." in self.log
-
-        wait_until(ready, message=lambda: f"{self.name} to be ready:\n{self.log_tail}")
+    def wait_until_ready(self) -> Self:
+        self.wait_for_log(f"{self.nodename} ready.")
         return self
-
-    def wait_for_log(self, text: str) -> None:
-        wait_until(
-            lambda: text in self.log,
-            message=lambda: f"{text!r} in the log of {self.name}:\n{self.log_tail}",
-        )
-
-    def wait_for_exit(self) -> int:
-        try:
-            return self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} does not end:\n{self.log_tail}") from None
-
-    def signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
 
     def send(self, task: str, *args: Any, **options: Any) -> AsyncResult:
         return self.app.send_task(task, args=args, **options)
@@ -151,14 +111,3 @@ class Worker:
         inspect = self.app.control.inspect([self.nodename])
         told = [inspect.reserved(), inspect.scheduled(), inspect.active()]
         return all(answer is not None and not answer[self.nodename] for answer in told)
-
-    def stop(self) -> None:
-        """End the process, kindly first; its pool children follow it (PDEATHSIG) in any case."""
-        for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL):
-            if not self.is_running:
-                break
-            self.process.send_signal(number)
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                continue

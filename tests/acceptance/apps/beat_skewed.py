@@ -1,0 +1,19 @@
+"""
+The `celery` command in a process whose wall clock is wrong by as much as the stage says.
+
+Only what Python code reads is shifted, which is all that a beat reads. The clocks that leases and
+pauses are measured with stay as they are.
+"""
+
+from __future__ import annotations
+
+import time
+
+import time_machine
+from celery.__main__ import main
+
+from tests.acceptance.apps.seen import stage
+
+if __name__ == "__main__":
+    time_machine.travel(time.time() + stage()["beat"]["skew"], tick=True).start()
+    main()

@@ -1,0 +1,60 @@
+"""
+What a beat's process notes of itself; nothing here knows the package.
+
+The stage names the beat, its schedule and its files: see `tests.acceptance.beat.beats`.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import signals
+from celery.schedules import crontab
+
+from tests.acceptance.apps.beat_pulse import start_pulse
+from tests.acceptance.apps.seen import instant, note
+from tests.acceptance.apps.stage import STAGE, app
+
+BEAT = STAGE["beat"]
+
+
+def _entry(told: dict[str, Any]) -> dict[str, Any]:
+    schedule = told["schedule"]
+    return {**told, "schedule": crontab(**schedule) if isinstance(schedule, dict) else schedule}
+
+
+app.conf.beat_schedule = {name: _entry(told) for name, told in BEAT["schedule"].items()}
+
+
+@signals.before_task_publish.connect
+def stand_still(sender: str, **_: Any) -> None:
+    """Hold the beat up when it has decided to send a task and not yet done so, if there is a gate."""
+    gate = Path(BEAT["gate"])
+    if not gate.exists():
+        return
+    note(BEAT["key"], "held up", beat=BEAT["name"], at=instant(), task=sender)
+    while gate.exists():
+        time.sleep(0.02)
+
+
+@signals.after_task_publish.connect
+def note_sending(headers: dict[str, Any], **_: Any) -> None:
+    tick = headers.get("redlock", {}).get("tick", {})
+    note(
+        BEAT["key"],
+        "sent",
+        beat=BEAT["name"],
+        at=instant(),
+        id=headers["id"],
+        task=headers["task"],
+        entry=tick.get("entry"),
+        due=tick.get("due"),
+        token=tick.get("token"),
+    )
+
+
+@signals.beat_init.connect
+def show_a_pulse(**_: Any) -> None:
+    start_pulse(BEAT["pulse"])

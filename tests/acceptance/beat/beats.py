@@ -1,0 +1,147 @@
+"""Real `celery beat` processes, each with files and a clock of its own."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from tests.acceptance.beat.history import Pulse
+from tests.acceptance.program import Program
+
+PLAIN = "celery.beat:PersistentScheduler"
+REDLOCK = "celery_redlock.beat:RedlockScheduler"
+
+APPS = "tests.acceptance.apps"
+# A beat with this module knows the tasks, and with them the package.
+TASKS = f"{APPS}.beat_tasks"
+_WATCH = f"{APPS}.beat_watch"
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """
+    What a process has had of the processors since it began, in seconds.
+
+    Attributes:
+        cpu: the time that it ran.
+        queued: the time that it wanted to run and had to wait for others.
+    """
+
+    cpu: float
+    queued: float
+
+    @property
+    def wanted(self) -> float:
+        """The time that it did not sleep: that of a busy loop is all of it, on any machine."""
+        return self.cpu + self.queued
+
+    def __sub__(self, earlier: Usage) -> Usage:
+        return Usage(self.cpu - earlier.cpu, self.queued - earlier.queued)
+
+
+class Beat(Program):
+    """
+    One `celery beat` process.
+
+    Args:
+        key: whose journal it writes to.
+        urls: the servers, as for workers.
+        conf: the settings of its app, `task_default_queue` among them.
+        schedule: its entries by name; a schedule that is a mapping stands for a crontab.
+        logs: where its log and files go.
+        scheduler: what `-S` names.
+        skew: by how many seconds its wall clock is wrong.
+        include: the modules that its app loads beside the watching one.
+    """
+
+    def __init__(
+        self,
+        *,
+        key: str,
+        urls: dict[str, str],
+        conf: dict[str, Any],
+        schedule: dict[str, dict[str, Any]],
+        logs: Path,
+        scheduler: str = PLAIN,
+        skew: float = 0.0,
+        include: Sequence[str] = (TASKS,),
+        **more: Any,
+    ) -> None:
+        name = f"beat-{next(_numbers)}"
+        self.schedule_file = logs / f"{name}.schedule"
+        self._pulse = logs / f"{name}.pulse"
+        self._gate = logs / f"{name}.gate"
+        stage = {
+            "urls": urls,
+            "conf": {**conf, "include": [*include, _WATCH]},
+            "beat": {
+                "name": name,
+                "key": key,
+                "schedule": schedule,
+                "skew": skew,
+                "pulse": str(self._pulse),
+                "gate": str(self._gate),
+            },
+            **more,
+        }
+        program = f"{APPS}.beat_skewed" if skew else "celery"
+        command = [
+            *(sys.executable, "-m", program, "--quiet", "-A", f"{APPS}.stage"),
+            *("beat", f"--scheduler={scheduler}", f"--schedule={self.schedule_file}"),
+            "--loglevel=INFO",
+        ]
+        environment = {**os.environ, "ACCEPTANCE_STAGE": json.dumps(stage)}
+        super().__init__(name, command, environment, logs)
+
+    def wait_until_started(self) -> Self:
+        self.wait_for_log("beat: Starting...")
+        return self
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+    def freeze(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """Ask it to end, as an operator does, and wait until it has."""
+        self.signal(signal.SIGTERM)
+        assert self.wait_for_exit() == 0, self.log_tail
+
+    def close_gate(self) -> None:
+        """Hold it up right before it sends its next message."""
+        self._gate.touch()
+
+    def open_gate(self) -> None:
+        self._gate.unlink()
+
+    @property
+    def pulse(self) -> Pulse:
+        return Pulse.read(self._pulse)
+
+    @property
+    def usage(self) -> Usage:
+        """What it has had of the processors; all its threads count."""
+        ran, queued = 0, 0
+        for thread in Path(f"/proc/{self.pid}/task").iterdir():
+            told = (thread / "schedstat").read_text().split()
+            ran, queued = ran + int(told[0]), queued + int(told[1])
+        return Usage(ran / 1e9, queued / 1e9)
+
+    @property
+    def has_schedule_file(self) -> bool:
+        """Whether there is a file of its own, with whatever ending its database gave it."""
+        return any(self.schedule_file.parent.glob(f"{self.schedule_file.name}*"))

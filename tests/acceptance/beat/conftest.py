@@ -1,0 +1,57 @@
+"""Beats for a worker that knows the tasks they send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.beat.beats import REDLOCK, TASKS, Beat
+from tests.acceptance.conftest import WORKERS_OF_TEST
+from tests.acceptance.worker import Worker
+
+StartBeat = Callable[..., Beat]
+
+
+@pytest.fixture(scope="session")
+def conf(conf: dict[str, Any]) -> dict[str, Any]:
+    """The settings of all workers here, with the modules that they load."""
+    return {**conf, "include": [TASKS]}
+
+
+@pytest.fixture(scope="session")
+def shared_workers() -> Iterator[dict[str, Worker]]:
+    """The workers of this folder: they load other tasks than those outside it."""
+    workers: dict[str, Worker] = {}
+    yield workers
+    for worker in workers.values():
+        worker.stop()
+
+
+@pytest.fixture
+def start_beat(
+    request: pytest.FixtureRequest,
+    key: str,
+    urls: dict[str, str],
+    conf: dict[str, Any],
+    logs: Path,
+) -> Iterator[StartBeat]:
+    """Start a beat that sends to a worker's queue; settings given win over the shared ones."""
+    beats: list[Beat] = []
+
+    def start(worker: Worker, schedule: dict[str, dict[str, Any]], **more: Any) -> Beat:
+        settings = {**conf, "task_default_queue": worker.name, **more.pop("conf", {})}
+        if more.get("scheduler") == REDLOCK:
+            # A leader that another test has killed holds its lock until the TTL is over.
+            settings.setdefault("redlock_beat_key", f"beat:{key}")
+        more = {"key": key, "urls": urls, "logs": logs, **more}
+        beat = Beat(schedule=schedule, conf=settings, **more)
+        beats.append(beat)
+        request.node.stash.setdefault(WORKERS_OF_TEST, []).append(beat)
+        return beat
+
+    yield start
+    for beat in beats:
+        beat.stop()
