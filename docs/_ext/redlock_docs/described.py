@@ -1,0 +1,159 @@
+"""
+What the code says about its options and settings: names, defaults, what they take, what they do.
+
+The descriptions stand in the docstrings of `LockOptions` and `RedlockSettings`, which are the only
+place where they are written. The README repeats them and is held against them by a test.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any
+
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.options import OPTIONS, LockOptions
+from celery_redlock.tasks.settings import CHECKS, SPEAKING_CHECKS, RedlockSettings
+
+__all__ = ["Described", "attributes_of", "options", "settings"]
+
+#: Defaults whose value would not tell much.
+SAID_DEFAULTS = {
+    "nodes": "the broker",
+    "lost_signal": f"`{signal.Signals(RedlockSettings().lost_signal).name}`",
+}
+#: Fields of the settings that are no settings.
+NOT_SETTINGS = frozenset({"defaults", "app"})
+#: Settings whose field has another name.
+FIELDS = {"nodes": "given_nodes"}
+
+QUOTE = "'"
+#: What is code in the words of a check.
+CODE = re.compile(r"\{[^}]*\}|'[^']+'|tenacity\.[\w.]+(\([^)]*\))?|lock_\w+|True|False")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """
+    One option or setting.
+
+    Attributes:
+        name: as people write it.
+        default: Markdown.
+        takes: what its check lets through, in the check's own words; empty where it takes much.
+        text: Markdown of one paragraph.
+    """
+
+    name: str
+    default: str
+    takes: str
+    text: str
+
+
+def options() -> list[Described]:
+    """
+    Return every `lock_*` option, in the order in which they are declared.
+
+    Raises:
+        LookupError: one has no description.
+    """
+    texts = attributes_of(LockOptions)
+    defaults = {field.name: field.default for field in fields(LockOptions)}
+    found = {}
+    for field in defaults:
+        name = field.replace("run_policy", "on_conflict").replace("publish_policy", "on_conflict")
+        if name in found:
+            continue
+        if name == "on_conflict":
+            text = " ".join(_text(texts, part) for part in ("run_policy", "publish_policy"))
+            run, publish = defaults["run_policy"], defaults["publish_policy"]
+            default = f"`{run}` at run, `{publish}` at publish"
+        else:
+            text, default = _text(texts, field), f"`{defaults[field]}`"
+        takes = _takes(OPTIONS[name]) if name in OPTIONS else ""
+        found[name] = Described(name=f"lock_{name}", default=default, takes=takes, text=text)
+    _complete(set(found), set(OPTIONS), "lock_", LockOptions)
+    return list(found.values())
+
+
+def settings() -> list[Described]:
+    """
+    Return every `redlock_*` setting that is no option's default, in the order of declaration.
+
+    Raises:
+        LookupError: one has no description.
+    """
+    texts = attributes_of(RedlockSettings)
+    checks = {**CHECKS, **SPEAKING_CHECKS}
+    names = {FIELDS.get(name, name): name for name in checks}
+    found = {}
+    for field in fields(RedlockSettings):
+        if field.name in NOT_SETTINGS:
+            continue
+        name = names.get(field.name, field.name)
+        found[name] = Described(
+            name=f"redlock_{name}",
+            default=SAID_DEFAULTS.get(name) or f"`{_default(field)}`",
+            takes=_takes(CHECKS[name]) if name in CHECKS else "",
+            text=_text(texts, field.name),
+        )
+    _complete(set(found), set(checks), "redlock_", RedlockSettings)
+    return list(found.values())
+
+
+def attributes_of(cls: type) -> dict[str, str]:
+    """Return the entries of the `Attributes:` section of a docstring, each as one paragraph."""
+    _, _, section = (inspect.getdoc(cls) or "").partition("\nAttributes:\n")
+    entries: dict[str, str] = {}
+    name = ""
+    for line in section.splitlines():
+        if line and not line.startswith(" "):
+            break
+        begins = re.match(r" {4}(\w+): (.*)", line)
+        if begins:
+            name = begins[1]
+            entries[name] = begins[2]
+        elif line.strip():
+            entries[name] += " " + line.strip()
+    return entries
+
+
+def _text(texts: dict[str, str], field: str) -> str:
+    if field not in texts:
+        raise LookupError(f"{field} has no entry under `Attributes:` in the docstring: write one.")
+    return texts[field]
+
+
+def _default(field: Field[Any]) -> Any:
+    if field.default is not MISSING:
+        return field.default
+    assert field.default_factory is not MISSING, f"{field.name} has no default"
+    return field.default_factory()
+
+
+def _complete(found: set[str], checked: set[str], prefix: str, cls: type) -> None:
+    if found != checked:
+        odd = ", ".join(sorted(prefix + name for name in found ^ checked))
+        raise LookupError(f"{odd}: in only one of the checks and the fields of {cls.__name__}.")
+
+
+def _takes(check: Callable[[Any], Any]) -> str:
+    """Ask a check what it wants, by giving it what it cannot want."""
+    refusals = [_refusal(check, value) for value in (object(), -1.0)]
+    for refusal in reversed(refusals):
+        _, least, seconds = refusal.partition("give at least ")
+        if least:
+            return f"seconds as a number, or a `timedelta`; at least {seconds}"
+    _, mend, wanted = re.sub("; (use|give) ", "\0", refusals[0]).partition("\0")
+    return CODE.sub(lambda match: f"`{match[0].strip(QUOTE)}`", wanted) if mend else ""
+
+
+def _refusal(check: Callable[[Any], Any], value: Any) -> str:
+    try:
+        check(value)
+    except ConfigurationError as exc:
+        return exc.message
+    return ""

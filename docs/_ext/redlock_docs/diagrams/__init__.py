@@ -1,0 +1,21 @@
+"""
+Pictures drawn from the code, as SVG whose colours follow the page's light or dark mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .modes import draw_modes
+from .rounds import draw_rounds
+from .sequence import draw_second_round, draw_slow_node
+
+__all__ = ["DIAGRAMS"]
+
+#: What the directive `redlock-diagram` can be asked for.
+DIAGRAMS: dict[str, Callable[[], str]] = {
+    "rounds": draw_rounds,
+    "slow-node": draw_slow_node,
+    "second-round": draw_second_round,
+    "modes": draw_modes,
+}

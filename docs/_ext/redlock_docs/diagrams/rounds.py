@@ -1,0 +1,88 @@
+"""
+The phases of a round, and which may follow which: the table that the code obeys.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+
+from celery_redlock.protocol.rounds import FOLLOWS, Phase
+
+from .svg import CHARACTER, SMALL, Picture
+
+__all__ = ["draw_rounds"]
+
+WIDTH = 780
+BOX = 128.0
+HEIGHT = 34.0
+ROW = 52.0
+COLUMN = 212.0
+#: Where the final phases begin, below the one in the middle, so that arrows pass under that.
+TOP = 96.0
+LINE = 15.0
+
+
+def draw_rounds() -> str:
+    """Draw the table: phases that go on at the left, final ones at the right."""
+    last = [phase for phase in Phase if phase not in FOLLOWS]
+    # Those that the most phases lead to come first, so that few arrows cross.
+    last.sort(key=lambda phase: -sum(phase in after for after in FOLLOWS.values()))
+    first, *middle = FOLLOWS
+    column = COLUMN * (1 + len(middle))
+    places = {phase: (column, TOP + row * ROW) for row, phase in enumerate(last)}
+    places[first] = (8.0, TOP + (len(last) - 1) / 2 * ROW)
+    places |= {phase: (COLUMN * (1 + n), 46.0) for n, phase in enumerate(middle)}
+
+    picture = Picture("Phases of a round", _told(), WIDTH)
+    for phase, after in FOLLOWS.items():
+        for following in sorted(after, key=lambda following: following is Phase.GRANTED):
+            x, y = places[phase]
+            to_x, to_y = places[following]
+            kind = "good" if following is Phase.GRANTED else ""
+            picture.curve(x + BOX, y + HEIGHT / 2, to_x, to_y + HEIGHT / 2, kind)
+    meanings = _meanings()
+    for phase, (x, y) in places.items():
+        kind = "good" if phase is Phase.GRANTED else "open" if phase in FOLLOWS else "bad"
+        picture.box(x, y, BOX, HEIGHT, kind)
+        picture.text(x + BOX / 2, y + HEIGHT / 2, phase.name, f"strong {kind}")
+        if phase in last:
+            _write(picture, x + BOX + 12, y + HEIGHT / 2, meanings[phase.name], anchor="start")
+        else:
+            above = phase is not first
+            away, room = (-22.0, 250.0) if above else (HEIGHT + 24, BOX + 30)
+            _write(picture, x + BOX / 2, y + away, meanings[phase.name], width=room)
+    return str(picture)
+
+
+def _write(
+    picture: Picture,
+    x: float,
+    y: float,
+    text: str,
+    *,
+    width: float | None = None,
+    anchor: str = "middle",
+) -> None:
+    """Write a text in as many lines as it needs, with y at its middle."""
+    room = WIDTH - x if width is None else width
+    lines = textwrap.wrap(text, int(room / SMALL / CHARACTER))
+    for row, line in enumerate(lines):
+        picture.text(x, y + LINE * (row - (len(lines) - 1) / 2), line, "small quiet", anchor=anchor)
+
+
+def _meanings() -> dict[str, str]:
+    """Return what the comment beside each phase says."""
+    source = inspect.getsource(Phase)
+    return dict(re.findall(r"^    ([A-Z]+) = auto\(\)  #: (.+)$", source, flags=re.MULTILINE))
+
+
+def _told() -> str:
+    meanings = _meanings()
+    said = [
+        f"{phase.name} ({meanings[phase.name]}) may become "
+        f"{', '.join(sorted(following.name for following in after))}."
+        for phase, after in FOLLOWS.items()
+    ]
+    return " ".join([*said, "All others are final."])

@@ -1,0 +1,213 @@
+"""
+Pages of the reference, as Markdown, made from the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+from collections.abc import Callable, Iterator
+
+import celery_redlock
+from celery_redlock import cli, errors, signals
+from celery_redlock.tasks.modes import MODES
+from celery_redlock.tasks.news import News
+
+from .described import Described, options, settings
+
+__all__ = ["PAGES"]
+
+
+def option_sections() -> str:
+    """A section for each `lock_*` option."""
+    return "\n\n".join(_section(option, _option_facts(option)) for option in options())
+
+
+def setting_sections() -> str:
+    """A section for each setting that is not an option's default."""
+    return "\n\n".join(_section(setting, _setting_facts(setting)) for setting in settings())
+
+
+def option_table() -> str:
+    """All options at a glance."""
+    rows = ((f"[`{o.name}`](#{_anchor(o)})", _cell(o.default)) for o in options())
+    return _table(("option", "default"), rows)
+
+
+def setting_table() -> str:
+    """All settings at a glance."""
+    rows = ((f"[`{s.name}`](#{_anchor(s)})", _cell(s.default)) for s in settings())
+    return _table(("setting", "default"), rows)
+
+
+def mode_table() -> str:
+    """What each `lock_mode` does, as far as the code knows it."""
+
+    def yes(answer: bool) -> str:
+        return "yes" if answer else "no"
+
+    rows = (
+        (
+            f"`{mode.name}`",
+            yes(mode.at_publish),
+            yes(mode.in_body),
+            yes(mode.in_body) if not mode.own_queue_key else "yes, on a second key",
+            yes(mode.for_window),
+        )
+        for mode in MODES.values()
+    )
+    head = (
+        "`lock_mode`",
+        "taken when the task is sent",
+        "the body has a lease and a token",
+        "held while the body runs",
+        "stays taken for `lock_window`",
+    )
+    return _table(head, rows)
+
+
+def error_tree() -> str:
+    """The errors and what each is a kind of."""
+
+    def lines(cls: type, depth: int) -> Iterator[str]:
+        yield f"{'  ' * depth}- {{py:exc}}`~celery_redlock.{cls.__name__}`: {_first_line(cls)}"
+        for child in sorted(cls.__subclasses__(), key=lambda child: child.__name__):
+            if child.__name__ in errors.__all__:
+                yield from lines(child, depth + 1)
+
+    return "\n".join(lines(errors.RedlockError, 0))
+
+
+def error_sections() -> str:
+    """Each error with its attributes."""
+    named = sorted(errors.__all__, key=lambda name: (name != "RedlockError", name))
+    return "\n".join(_rst(f".. autoexception:: celery_redlock.{name}") for name in named)
+
+
+def signal_table() -> str:
+    """
+    The table in the signals' own docstring.
+
+    Raises:
+        LookupError: a signal has no row in it, or a row no signal.
+    """
+    table = _markdown_table(inspect.getdoc(signals) or "")
+    named = set(re.findall(r"^\| `(\w+)`", table, flags=re.MULTILINE))
+    known = {name for name in signals.__all__ if name != "counters"}
+    unequal = named ^ known
+    if unequal:
+        odd = ", ".join(sorted(unequal))
+        raise LookupError(f"{odd}: not both a signal and a row of celery_redlock.signals' table.")
+    return table
+
+
+def signal_text() -> str:
+    """What the signals' own docstring says before its table."""
+    doc = inspect.getdoc(signals) or ""
+    return doc.partition("\n\n|")[0].partition("\n\n")[2]
+
+
+def signal_example() -> str:
+    """The example in the signals' own docstring."""
+    doc = inspect.getdoc(signals) or ""
+    return inspect.cleandoc(doc.partition("Example:\n")[2])
+
+
+def counter_list() -> str:
+    """The names that `counters()` answers with."""
+    return ", ".join(f"`{kind.value}`" for kind in News)
+
+
+def command_sections() -> str:
+    """What each command of `celery-redlock` says about itself."""
+    parser = cli._parser()
+    (commands,) = (
+        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
+    )
+    helps = {action.dest: action.help for action in commands._choices_actions}
+    return "\n\n".join(
+        _command(name, command, helps.get(name) or "") for name, command in commands.choices.items()
+    )
+
+
+def version() -> str:
+    """The version that this is about."""
+    return celery_redlock.__version__
+
+
+#: What the directive `redlock` can be asked for.
+PAGES: dict[str, Callable[[], str]] = {
+    "option-table": option_table,
+    "options": option_sections,
+    "setting-table": setting_table,
+    "settings": setting_sections,
+    "modes": mode_table,
+    "error-tree": error_tree,
+    "errors": error_sections,
+    "signals": signal_table,
+    "signal-text": signal_text,
+    "signal-example": signal_example,
+    "counters": counter_list,
+    "commands": command_sections,
+}
+
+
+def _section(described: Described, facts: list[str]) -> str:
+    listed = "\n".join(f"- {fact}" for fact in facts)
+    return f"({_anchor(described)})=\n\n## `{described.name}`\n\n{described.text}\n\n{listed}"
+
+
+def _option_facts(option: Described) -> list[str]:
+    setting = option.name.replace("lock_", "redlock_", 1)
+    return [*_setting_facts(option), f"Default for all tasks that lock: the setting `{setting}`"]
+
+
+def _setting_facts(described: Described) -> list[str]:
+    takes = [f"Takes: {described.takes}"] if described.takes else []
+    return [f"Default: {described.default}", *takes]
+
+
+def _anchor(described: Described) -> str:
+    return described.name.replace("_", "-")
+
+
+def _command(name: str, parser: argparse.ArgumentParser, summary: str) -> str:
+    usage = re.sub(r"\s+", " ", parser.format_usage().removeprefix("usage: ")).strip()
+    parts = [f"## `celery-redlock {name}`", _sentence(summary), f"```text\n{usage}\n```"]
+    parts += [_sentence(parser.description or "")]
+    rows = [
+        (f"`{', '.join(action.option_strings) or action.dest}`", _cell(action.help or ""))
+        for action in parser._actions
+        if not isinstance(action, argparse._HelpAction)
+    ]
+    if rows:
+        parts.append(_table(("argument", "what it does"), rows))
+    parts.append(_sentence(parser.epilog or ""))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if not text or text.endswith(".") else ".")
+
+
+def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _markdown_table(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if line.startswith("|"))
+
+
+def _first_line(cls: type) -> str:
+    return (inspect.getdoc(cls) or "").partition("\n")[0]
+
+
+def _rst(source: str) -> str:
+    return f"```{{eval-rst}}\n{source}\n   :members:\n   :show-inheritance:\n```\n"
