@@ -274,12 +274,15 @@ class Redlock(Reserving):
         """
         Let the process's watchdog renew a lease until it is released.
 
+        Called again for the same lease it sets `on_lost` and the end of the hold anew.
+
         Args:
             lease: a lease of this client.
             on_lost: called once, if the lease is lost, from the watchdog's thread; it must not
                 block, because that thread renews all other leases. Under gevent and eventlet it is
                 called in a greenlet, when the one that runs lets others run, and may block.
-            max_hold: seconds after which it is no longer renewed but reported as lost.
+            max_hold: seconds from now after which it is no longer renewed but reported as lost;
+                `math.inf` for no end.
         """
         lease.call_when_lost(on_lost)
         process_watchdog().watch(lease, max_hold)

@@ -98,13 +98,21 @@ class Watchdog:
         self._sleep = original("time", "sleep")
 
     def watch(self, lease: Lease, max_hold: float) -> None:
-        """Renew `lease` until `unwatch`, for at most `max_hold` seconds."""
+        """
+        Renew `lease` until `unwatch`, for at most `max_hold` seconds from now; may be infinite.
+
+        A lease that is watched already gets a new end; its next renewal stays where it is, however
+        often this is called.
+        """
         watch = Watch(lease, max_hold)
         if lease.ttl < _SHORT and lease.transport not in self._met:
             # To connect, with TLS perhaps, can take as long as such a lease has until its end.
             self._met.add(lease.transport)
             watch.renew_at = lease.now()
         with self._lock:
+            known = self._watches.get(lease)
+            if known is not None:
+                watch.renew_at = min(watch.renew_at, known.renew_at)
             self._watches[lease] = watch
             if len(self._heap) > _MOST_STALE + 2 * len(self._watches):
                 self._heap = [entry for entry in self._heap if self._is_live(entry[2])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from dataclasses import dataclass, field
 
@@ -221,6 +222,24 @@ def test_watching_again_replaces_the_watch(nodes: Nodes) -> None:
     client.watch(lease, on_lost=second, max_hold=0.4)
     wait_until(lambda: second.leases)
     assert first.leases == []
+
+
+def test_watching_again_and_again_puts_no_renewal_off(redlock_memory_nodes: list[str]) -> None:
+    with Redlock(redlock_memory_nodes) as client:
+        lease = client.acquire("key", ttl=30.0)
+        client.watch(lease)
+        first = process_watchdog()._watches[lease]
+        client.watch(lease, max_hold=100.0)
+        again = process_watchdog()._watches[lease]
+        assert again.renew_at == first.renew_at
+        assert again.until < first.until
+
+
+def test_a_hold_can_be_without_end(redlock_memory_nodes: list[str]) -> None:
+    with Redlock(redlock_memory_nodes) as client:
+        lease = client.acquire("key", ttl=0.9)
+        client.watch(lease, max_hold=math.inf)
+        renewed(lease, 2)
 
 
 def test_a_callback_that_raises_does_not_stop_the_watchdog(nodes: Nodes) -> None:
