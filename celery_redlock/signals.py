@@ -8,12 +8,14 @@ further. Those of `lock_lost` run in a thread of their own, under gevent and eve
 | signal | what happened to `task_id` | facts |
 |---|---|---|
 | `task_duplicate` | it stands for a duplicate, not sent or refused | `key`, `refused` |
-| `task_replaced` | it waited, and gave its lock to a newer task | `by` |
+| `task_replaced` | it gave its place in the queue to a newer task, or was asked to stop | `by` |
 | `task_superseded` | it arrived after it had been replaced, and ended as revoked | `by` |
 | `task_skipped` | it ended without running, because another does the work | `error` |
 | `task_requeued` | it went back into its queue to wait for its lock | `delay`, `hops`, `error` |
 | `task_gave_up` | it waited for longer than `lock_give_up_after` | `waited`, `hops`, `error` |
 | `task_unlocked` | it was sent or run without its lock: too few nodes answered | `error` |
+| `tick_missed` | it ended, as it came after its `lock_starting_deadline` | `tick`, `late_by` |
+| `tick_late` | it was dropped, as a newer leader answers for its tick | `tick`, `newest` |
 | `twin_ignored` | its message came again after it had finished | `finished_by` |
 | `twin_put_back` | its message came again while it runs | `delay`, `error` |
 | `lock_lost` | its lock was lost in its body (see above) | `key`, `reason` |
@@ -43,6 +45,8 @@ __all__ = [
     "task_skipped",
     "task_superseded",
     "task_unlocked",
+    "tick_late",
+    "tick_missed",
     "twin_ignored",
     "twin_put_back",
 ]
@@ -55,5 +59,7 @@ task_requeued = SIGNALS[News.REQUEUED]
 task_skipped = SIGNALS[News.SKIPPED]
 task_superseded = SIGNALS[News.SUPERSEDED]
 task_unlocked = SIGNALS[News.UNLOCKED]
+tick_late = SIGNALS[News.TICK_LATE]
+tick_missed = SIGNALS[News.TICK_MISSED]
 twin_ignored = SIGNALS[News.TWIN_IGNORED]
 twin_put_back = SIGNALS[News.TWIN_PUT_BACK]

@@ -17,8 +17,10 @@ from celery_redlock.tasks.client import redlock_for
 from celery_redlock.tasks.envelope import Envelope
 from celery_redlock.tasks.options import LockOptions
 from celery_redlock.tasks.owners import Role, label_for, read_owner
-from celery_redlock.tasks.places import message_place, publish_places
+from celery_redlock.tasks.periodic import overlap_of, tick_of
+from celery_redlock.tasks.places import companion_place, message_place, publish_places, tick_place
 from celery_redlock.tasks.plan import LockPlan
+from celery_redlock.tasks.tick import Tick
 
 __all__ = ["Claim", "claim_for"]
 
@@ -36,9 +38,11 @@ class Claim:
         plan: how it locks.
         redlock: the client.
         keys: the lock keys of the call; none for a task that is only kept from running twice.
-        message: the place of the message's mark; "" where it has none.
+        message: the place of the mark that the message or its tick has; "" where it has none.
         envelope: what came with the message; without a reservation that is not for these keys.
         started: when the request got here, in seconds since the epoch.
+        tick: what a schedule sent the message for, if one did.
+        overlap: what `lock_overlap` says, where this is a schedule's run.
     """
 
     task: Any
@@ -49,6 +53,8 @@ class Claim:
     message: str
     envelope: Envelope
     started: float
+    tick: Tick | None = None
+    overlap: str | None = None
 
     @property
     def options(self) -> LockOptions:
@@ -56,14 +62,40 @@ class Claim:
         return self.plan.options
 
     @property
+    def marks(self) -> bool:
+        """
+        Whether what is taken is held until Celery has stored the result and sent on what follows.
+
+        So for every message of some tasks, and for the messages of ticks, whatever the task.
+        """
+        return self.plan.marks_messages or self.tick is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to take."""
+        return not self.keys and not self.message
+
+    @property
     def label(self) -> str:
         """Who runs, for the owner value."""
-        return label_for(Role.RUNNING, self.request.id or "", self.request.hostname)
+        return label_for(
+            Role.RUNNING,
+            self.request.id or "",
+            self.request.hostname,
+            due_us=None if self.tick is None else self.tick.due_us,
+        )
 
     @property
     def places(self) -> tuple[str, ...]:
         """Where its lock keys stand on the nodes."""
         return tuple(self.redlock.place(key) for key in self.keys)
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """What a newer run deletes to ask this one to stop; taken with the keys."""
+        if self.options.overlap != "replace":
+            return ()
+        return tuple(map(companion_place, self.places))
 
     @property
     def published(self) -> tuple[str, ...]:
@@ -89,11 +121,23 @@ class Claim:
         return self.envelope.window_until or self.started + self.options.window
 
     @property
+    def starts_by(self) -> float:
+        """Until when its body may begin (`lock_starting_deadline`), in seconds since the epoch."""
+        deadline = self.options.starting_deadline
+        if self.tick is None or deadline is None or self.may_have_begun:
+            return math.inf
+        return self.tick.due + deadline
+
+    @property
     def may_have_begun(self) -> bool:
         """Whether a worker may have been lost in this message's body, or its body sent it back."""
         redelivered = (self.request.delivery_info or {}).get("redelivered")
-        # One that brought no lock was perhaps a duplicate from the start.
-        accepted = self.envelope.reservation is not None
+        if self.options.rules.at_publish:
+            # One that brought no lock was perhaps a duplicate from the start.
+            accepted = self.envelope.reservation is not None
+        else:
+            # Acknowledged before its body, it would not come again.
+            accepted = bool(self.task.acks_late)
         return self.envelope.begun or bool(redelivered and accepted)
 
     def take(self) -> Lease:
@@ -106,17 +150,18 @@ class Claim:
         """
         options = self.options
         queued = self.published if options.rules.own_queue_key else ()
+        extras = (*queued, *self.companions)
         return self.redlock.take(
             self.keys,
             # The first of those that are held is what the error names: a twin is one before all.
-            (self.message, *queued) if self.message else queued,
+            (self.message, *extras) if self.message else extras,
             ttl=options.ttl,
             wait=self._patience,
             retry=options.retry,
             label=self.label,
-            at_least_for=0.0 if self.plan.marks_messages else options.at_least_for,
+            at_least_for=0.0 if self.marks else options.at_least_for,
             reservation=self.envelope.reservation,
-            final=self._is_over if self.plan.marks_messages else None,
+            final=self._is_over if self.marks else None,
         )
 
     def sign(self) -> Lease:
@@ -150,8 +195,11 @@ def claim_for(
     """
     redlock = redlock_for(task.app)
     envelope = Envelope.read(request.headers)
+    tick = tick_of(request, envelope)
+    overlap = overlap_of(request, tick, plan.options)
+    maker = None if overlap == "allow" else plan.keys
     try:
-        keys = plan.keys.keys_for(args, kwargs) if plan.keys is not None else ()
+        keys = maker.keys_for(args, kwargs) if maker is not None else ()
     except LockKeyError:
         if envelope.reservation is not None:
             redlock.cancel(envelope.reservation)
@@ -162,23 +210,30 @@ def claim_for(
         plan=plan,
         redlock=redlock,
         keys=keys,
-        # Under `apply()` there is no message, and who names a task id twice means it.
-        message=""
-        if request.is_eager or not plan.marks_messages
-        else _mark(redlock, request, task, envelope),
+        message=_mark(redlock, request, plan, task, envelope),
         envelope=envelope,
         started=time.time(),
+        tick=tick,
+        overlap=overlap,
     )
     return claim if envelope.reservation is None else _with_fitting_reservation(claim)
 
 
-def _mark(redlock: Redlock, request: Any, task: Any, envelope: Envelope) -> str:
+def _mark(redlock: Redlock, request: Any, plan: LockPlan, task: Any, envelope: Envelope) -> str:
+    # Under `apply()` there is no message, and who names a task id twice means it.
+    if request.is_eager:
+        return ""
+    retries, nesting = request.retries or 0, request.replaced_task_nesting or 0
+    if envelope.tick is not None:
+        return tick_place(redlock, envelope.tick, name=task.name, retries=retries, nesting=nesting)
+    if not plan.marks_messages:
+        return ""
     return message_place(
         redlock,
         task_id=request.id or "",
         name=task.name,
-        retries=request.retries or 0,
-        nesting=request.replaced_task_nesting or 0,
+        retries=retries,
+        nesting=nesting,
         nonce=envelope.nonce,
     )
 

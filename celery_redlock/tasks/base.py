@@ -15,7 +15,8 @@ from celery.exceptions import Ignore
 
 from celery_redlock.core import Lease
 from celery_redlock.tasks.duplicates import warn_of_unreadable
-from celery_redlock.tasks.hold import connect_end, hold_of
+from celery_redlock.tasks.ends import connect_end
+from celery_redlock.tasks.hold import hold_of
 from celery_redlock.tasks.holders import LockHolder, holder_of, release_for
 from celery_redlock.tasks.keys import KeyMaker
 from celery_redlock.tasks.options import LockOptions, default_options, resolve_options
@@ -32,6 +33,7 @@ Context.fencing_token = None
 Context.redlock_entered = None
 Context.redlock_hold = None
 Context.redlock_traced = None
+Context.tick = None
 ENTERED = object()
 
 
@@ -172,7 +174,14 @@ def plan_lock(cls: Any, app: Any) -> None:
 
 def _unlocked(settings: RedlockSettings) -> LockOptions:
     """Return the options of a task that takes no lock, only the mark of its message."""
-    return replace(default_options(settings), mode="while_executing", window=None, at_least_for=0.0)
+    return replace(
+        default_options(settings),
+        mode="while_executing",
+        window=None,
+        at_least_for=0.0,
+        overlap=None,
+        starting_deadline=None,
+    )
 
 
 def _is_first_call(request: Any) -> bool:
@@ -192,7 +201,7 @@ def _locking_call(cls: Any) -> Callable[..., Any]:
         if plan is None or not _is_first_call(request):
             return (inner or Task.__call__)(self, *args, **kwargs)
         request.redlock_entered = ENTERED
-        request.fencing_token = None
+        request.fencing_token = request.tick = None
         if inner is not None:
             return run_locked(self, request, plan, partial(inner, self), args, kwargs)
         # As Celery does where it skips `__call__`: a plain call from inside the body then gets a

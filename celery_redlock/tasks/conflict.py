@@ -1,5 +1,5 @@
 """
-What a task does whose lock was not taken (`lock_on_conflict`, `lock_on_unavailable`).
+What a task does whose lock was not taken.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from celery.utils.log import get_logger
 from celery_redlock.core import Lease
 from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.arrival import Claim
+from celery_redlock.tasks.choosing import choice_of
 from celery_redlock.tasks.hold import Hold
 from celery_redlock.tasks.latecomers import raise_duplicate, stand_back
 from celery_redlock.tasks.news import News, tell
-from celery_redlock.tasks.owners import Owner, Role, read_owner
-from celery_redlock.tasks.places import has_all
-from celery_redlock.tasks.policies import PUBLISH, RUN, policy_name
+from celery_redlock.tasks.overlap import ask_to_stop
 from celery_redlock.tasks.requeue import give_up, requeue
+from celery_redlock.tasks.skips import sign, skip
 from celery_redlock.tasks.twins import settle_twin
 
-__all__ = ["SKIPPED_EVENT", "Verdict", "settle"]
+__all__ = ["Verdict", "settle"]
 
 logger = get_logger(__name__)
 
-SKIPPED_EVENT = "task-lock-skipped"
 LONGEST_PAUSE_IN_PLACE = 1.0
 
 
@@ -56,22 +55,24 @@ def settle(hold: Hold, error: LockNotAcquired) -> Lease | Verdict:
     claim = hold.claim
     if isinstance(error, LockContended) and claim.message and error.key == claim.message:
         settle_twin(claim, error)
-    choice = _choice(claim, error)
+    choice = choice_of(claim, error)
     if choice == "run_unlocked":
         return _run_unlocked(claim, error)
     if choice == "requeue" and claim.request.is_eager:
         return _wait_in_place(hold, error)
     if choice == "reject":
         _reject(claim, error)
+    if choice == "replace" and isinstance(error, LockContended):
+        ask_to_stop(claim, error)
     try:
-        if choice == "requeue":
+        if choice in ("requeue", "replace"):
             requeue(claim, error)
     except LockNotAcquired:
-        _sign(hold)
+        sign(hold)
         raise
-    _sign(hold)
+    sign(hold)
     if choice == "skip":
-        _skipped(claim, error)
+        skip(claim, error)
         return Verdict.SKIP
     if isinstance(error, LockContended):
         if choice == "stand back":
@@ -84,89 +85,6 @@ def settle(hold: Hold, error: LockNotAcquired) -> Lease | Verdict:
     raise error
 
 
-def _choice(claim: Claim, error: LockNotAcquired) -> str:
-    if not isinstance(error, LockContended):
-        return claim.options.on_unavailable
-    rules = claim.options.rules
-    holder = read_owner(error.holder)
-    if _awaits_itself(claim, holder) or (error.split and rules.at_publish):
-        return "requeue"
-    if not rules.at_publish or (rules.own_queue_key and error.key in claim.keys):
-        return _choice_at_run(claim, error)
-    return _choice_as_duplicate(claim, error, holder)
-
-
-def _awaits_itself(claim: Claim, holder: Owner | None) -> bool:
-    """
-    Tell whether the holder is an earlier part of the same work.
-
-    That is this task before its retry, or the task that sent this one: where results are stored
-    before the lock is let go, what follows may arrive while it is still held. Neither is a
-    conflict; waiting under `apply()` would be for ever.
-    """
-    if holder is None or holder.role is Role.FINISHED or claim.request.is_eager:
-        return False
-    if holder.task_id == claim.request.id:
-        return True
-    return claim.plan.marks_messages and holder.task_id == claim.request.parent_id
-
-
-def _choice_at_run(claim: Claim, error: LockContended) -> str:
-    policy = policy_name(claim.task, claim.options.run_policy, error, RUN)
-    if error.split and policy in ("skip", "reject"):
-        # Several contenders share the nodes and nobody holds the lock: were each of them to give
-        # way to the others, the work would be done by none.
-        return "requeue"
-    return policy
-
-
-def _choice_as_duplicate(claim: Claim, error: LockContended, holder: Owner | None) -> str:
-    """
-    Settle a duplicate that could not be dropped at its publish.
-
-    Somebody may wait for its result, or something is to follow it; or it was sent without a lock.
-    """
-    if holder is None or not has_all(claim.redlock, claim.published, error):
-        return "requeue"  # not a task's lock, or of other work, so nobody is known to do this
-    # To replace is for the publisher. One that brought a lock and finds another task's in its
-    # place was replaced itself.
-    brought = claim.envelope.reservation is not None and holder.role is not Role.FINISHED
-    if _has_begun(claim) and not (brought and claim.options.publish_policy == "replace"):
-        return "requeue"
-    policy = policy_name(claim.task, claim.options.publish_policy, error, PUBLISH)
-    if policy == "raise":
-        return "duplicate"
-    if policy == "existing" or holder.role is Role.FINISHED:
-        return "skip"
-    return "stand back" if brought else "requeue"
-
-
-def _has_begun(claim: Claim) -> bool:
-    """Tell whether this goes on with work that was begun, and is nobody's duplicate any more."""
-    request = claim.request
-    return bool(request.retries or request.replaced_task_nesting or claim.may_have_begun)
-
-
-def _sign(hold: Hold) -> None:
-    """Leave the mark for a message that ends without its body, so that no copy of it runs."""
-    claim = hold.claim
-    if not claim.message:
-        return
-    try:
-        hold.lease = claim.sign()
-        hold.settled = True
-    except LockContended as twin:
-        settle_twin(claim, twin)
-    except LockNotAcquired as error:
-        logger.warning(
-            "Task %s[%s] ends without a mark; another delivery of its message would be taken for "
-            "a new one: %s",
-            claim.task.name,
-            claim.request.id,
-            error,
-        )
-
-
 def _run_unlocked(claim: Claim, error: LockNotAcquired) -> Verdict:
     logger.error(
         "Task %s[%s] runs WITHOUT its lock, as lock_on_unavailable says; another may run "
@@ -177,31 +95,6 @@ def _run_unlocked(claim: Claim, error: LockNotAcquired) -> Verdict:
     )
     tell(News.UNLOCKED, claim.task, claim.request.id, error=error)
     return Verdict.RUN_UNLOCKED
-
-
-def _skipped(claim: Claim, error: LockNotAcquired) -> None:
-    task, request = claim.task, claim.request
-    logger.info(
-        "Task %s[%s] is skipped and ends with lock_skip_result %r: %s",
-        task.name,
-        request.id,
-        claim.options.skip_result,
-        error,
-    )
-    tell(News.SKIPPED, task, request.id, error=error)
-    if request.is_eager or not task.send_events:
-        return
-    try:
-        task.send_event(
-            SKIPPED_EVENT,
-            retry=False,
-            name=task.name,
-            key=getattr(error, "key", None),
-            holder=getattr(error, "holder", None),
-        )
-    except Exception as exc:
-        # An event is news, not work: a broker that cannot take it does not change the outcome.
-        logger.warning("The event %s could not be sent: %r", SKIPPED_EVENT, exc)
 
 
 def _reject(claim: Claim, error: LockNotAcquired) -> None:

@@ -72,6 +72,18 @@ def _out_of_place(options: LockOptions, given: Mapping[str, Any]) -> str | None:
         return (
             f"lock_at_least_for has no use in {where}, where lock_window says how long; remove it"
         )
+    if "overlap" in given and rules.at_publish:
+        return (
+            f"lock_overlap={options.overlap!r} is about runs that start while another has the "
+            f"lock, and in {where} the lock is taken when the task is sent; remove one of the two "
+            "(lock_mode='while_executing' is the default)"
+        )
+    if given.get("at_least_for") and options.overlap == "allow":
+        return (
+            f"lock_at_least_for={options.at_least_for:g} keeps the next run away, and "
+            "lock_overlap='allow' lets every scheduled run in; remove one of the two or use "
+            "lock_overlap='forbid'"
+        )
     if "on_conflict" in given and (problem := misplaced(given["on_conflict"], rules)):
         return problem
     if "skip_result" in given and not _may_skip(options):
@@ -88,4 +100,6 @@ def _may_skip(options: LockOptions) -> bool:
     rules = options.rules
     at_run = options.run_policy == "skip" or callable(options.run_policy)
     at_publish = options.publish_policy == "existing" or callable(options.publish_policy)
+    if options.overlap in ("forbid", "replace") or options.starting_deadline is not None:
+        return True
     return (rules.waits_at_run and at_run) or (rules.at_publish and at_publish)

@@ -11,20 +11,17 @@ import time
 from contextvars import ContextVar
 from typing import Any
 
-from celery import Task, signals
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
 from celery_redlock.core import Lease, Reservation, enter_lease
 from celery_redlock.tasks.arrival import Claim
 from celery_redlock.tasks.body import Body
-from celery_redlock.tasks.client import redlock_for
-from celery_redlock.tasks.envelope import Envelope
 from celery_redlock.tasks.finishing import ending_of, fates_of, state_of
-from celery_redlock.tasks.plan import LockPlan
+from celery_redlock.tasks.keeper import Keeper
 from celery_redlock.tasks.reach import Reach, reach_here
 
-__all__ = ["Hold", "bodies_run", "connect_end", "current_hold", "hold_of"]
+__all__ = ["TRACED", "Hold", "bodies_run", "comes_again", "current_hold", "hold_of"]
 
 logger = get_logger(__name__)
 
@@ -40,6 +37,7 @@ class Hold:
         enclosing: the hold of the body that runs this task eagerly, if any.
         body: the stretch in which the loss of the lease matters.
         lease: what was taken.
+        keeper: keeps that where a newer run may ask for it; None where none may.
         shown: the lease that the body is under; None where its lock is not for the body.
         handed: the lock of the message that continues this one: a retry, or a replacement.
         continued: such a message is out, with or without the lock.
@@ -56,6 +54,7 @@ class Hold:
         "continued",
         "enclosing",
         "handed",
+        "keeper",
         "lease",
         "ran",
         "request",
@@ -71,6 +70,7 @@ class Hold:
         self.enclosing: Hold | None = _current.get()
         self.body: Body = Body(self.enclosing.body if self.enclosing else None)
         self.lease: Lease | None = None
+        self.keeper: Keeper | None = None
         self.shown: Lease | None = None
         self.handed: Reservation | None = None
         self.continued = self.ran = self.settled = False
@@ -86,7 +86,7 @@ class Hold:
 
     def begin(self) -> None:
         """Become what this thread or greenlet is at."""
-        if self.claim.plan.marks_messages:
+        if self.claim.marks:
             _end_forgotten()
         self.request.redlock_hold = self
         _current.set(self)
@@ -104,6 +104,8 @@ class Hold:
             return
         if self.claim.not_in_body:
             lease.give_up(self.claim.not_in_body)
+        if self.claim.companions:
+            self.keeper = Keeper(self.claim, lease)
         if self.claim.keys and in_body:
             self.shown = lease
             self.request.fencing_token = lease.fencing_token
@@ -130,18 +132,26 @@ class Hold:
         self._leave_body()
         if self.lease is None or self.settled:
             self._give_reservation_up(error)
-        waits = self.lease is not None and self.claim.plan.marks_messages
+        if self.keeper is not None and os.getpid() == self.body.pid:
+            self.keeper.close()
+        waits = self.lease is not None and self.claim.marks
         orderly = error is None or isinstance(error, Exception)
-        if not (waits and orderly and self.request.redlock_traced is TRACED):
+        # The message of a tick comes through Celery's tracer: nothing else reads our header.
+        traced = self.request.redlock_traced is TRACED or self.claim.tick is not None
+        if not (waits and orderly and traced):
             self.end(state_of(error), error)
 
     def end(self, state: str | None = None, outcome: Any = None) -> None:
         """Release or hand on what is held; a forked child leaves its parent's lock alone."""
         self._leave_body()
         if self.lease is not None and os.getpid() == self.body.pid:
-            lost = self.lease.lost
-            if not self._let_go(self.lease, state, outcome) and not self.body.landed:
-                self._warn(self.lease, lost)
+            lease, excused = self.lease, self.body.landed
+            if self.keeper is not None:
+                lease, asked = self.keeper.end()
+                excused = excused or asked
+            lost = lease.lost
+            if not self._let_go(lease, state, outcome) and not excused:
+                self._warn(lease, lost)
         _holds.discard(self)
         # Last: until it is done, `task_postrun` finds the hold here.
         self.request.redlock_hold = ENDED
@@ -154,7 +164,7 @@ class Hold:
             enter_lease(self.enclosing.shown if self.enclosing else None)
 
     def _let_go(self, lease: Lease, state: str | None, outcome: Any) -> bool:
-        if not self.claim.plan.marks_messages:
+        if not self.claim.marks:
             return lease.release()
         ending = ending_of(self, state, outcome, self._unwinding())
         fates, successor = fates_of(self, ending)
@@ -167,7 +177,7 @@ class Hold:
             return
         # A twin's lock is its sibling's; that of a task that was replaced is nobody's.
         twin = isinstance(error, Ignore) and not self.settled
-        if self.ran or not (twin or _comes_again(self.task, error)):
+        if self.ran or not (twin or comes_again(self.task, error)):
             self.claim.redlock.cancel(reservation)
 
     def _unwinding(self) -> BaseException | None:
@@ -204,17 +214,6 @@ def bodies_run() -> bool:
     return any(hold.body.pid == os.getpid() for hold in tuple(_holds))
 
 
-def connect_end(plan: LockPlan) -> None:
-    """
-    Have Celery tell when a request begins and has ended. Idempotent.
-
-    Connected once a task needs it and not before: a receiver costs every task a little.
-    """
-    signals.task_postrun.connect(_ended, weak=False, dispatch_uid="celery_redlock.task_postrun")
-    if plan.marks_messages:
-        signals.task_prerun.connect(_begins, weak=False, dispatch_uid="celery_redlock.task_prerun")
-
-
 def hold_of(request: Any) -> Hold | None:
     """Return what a request holds."""
     hold = getattr(request, "redlock_hold", None)
@@ -225,7 +224,7 @@ TRACED = object()
 ENDED = object()
 
 
-def _comes_again(task: Any, error: BaseException | None) -> bool:
+def comes_again(task: Any, error: BaseException | None) -> bool:
     """Tell whether a message that ends with this before its body brings its lock back here."""
     if isinstance(error, Reject):
         return bool(error.requeue)
@@ -233,34 +232,6 @@ def _comes_again(task: Any, error: BaseException | None) -> bool:
         return isinstance(error, Retry)
     # The process ends: by a hard time limit, or at a shutdown. What was acknowledged is over.
     return bool(task.acks_late)
-
-
-def _begins(task: Any = None, **_: Any) -> None:
-    """Note that the end of this request will be told."""
-    # Others send these signals too, for things that are no tasks.
-    if isinstance(task, Task):
-        task.request.redlock_traced = TRACED
-
-
-def _ended(task: Any = None, state: str | None = None, retval: Any = None, **_: Any) -> None:
-    """Finish what waited for the result, or what an exception inside the release has left."""
-    request = task.request if isinstance(task, Task) else None
-    hold = hold_of(request)
-    if hold is not None:
-        hold.end(state, retval)
-    elif request is not None and request.redlock_hold is None:
-        _cancel_unused(task, request, retval)
-
-
-def _cancel_unused(task: Any, request: Any, outcome: Any) -> None:
-    """Free the lock of a message whose task ended on its way to the body (`before_start`)."""
-    plan = getattr(task, "redlock_plan", None)
-    if plan is None or not plan.options.rules.at_publish:
-        return
-    reservation = Envelope.read(request.headers).reservation
-    error = outcome if isinstance(outcome, BaseException) else sys.exc_info()[1]
-    if reservation is not None and not _comes_again(task, error):
-        redlock_for(task.app).cancel(reservation)
 
 
 def _end_forgotten() -> None:

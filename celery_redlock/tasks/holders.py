@@ -15,7 +15,7 @@ from celery_redlock.core import Held
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.client import redlock_for
 from celery_redlock.tasks.owners import Role, read_owner
-from celery_redlock.tasks.places import publish_places
+from celery_redlock.tasks.places import companion_place, publish_places
 
 __all__ = ["LockHolder", "holder_of", "release_for"]
 
@@ -86,6 +86,8 @@ def release_for(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
         if found is not None:
             # Not what this returns: with a node down a quorum need not say that it had the key.
             redlock.evict(place, found.owner)
+            if task.redlock_plan.options.overlap == "replace":
+                redlock.evict(companion_place(place), found.owner)
             released = True
             logger.warning("Lock %r of task %s is taken from %s", place, task.name, found.owner)
     return released

@@ -4,6 +4,7 @@ What a task is told when its lease is lost (`lock_on_lost`).
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from celery.utils.log import get_logger
 from celery_redlock.core import Lease
 from celery_redlock.errors import LeaseLost
 from celery_redlock.tasks.body import Body, InjectedLoss
+from celery_redlock.tasks.keeper import Keeper
 from celery_redlock.tasks.news import News, tell
 from celery_redlock.tasks.reach import Reach
 from celery_redlock.transport.native import start_thread
@@ -22,6 +24,7 @@ __all__ = ["LossReport"]
 logger = get_logger(__name__)
 
 ATTEMPT_PERIOD = 0.05
+ASKED = "a newer run asked this one to stop"
 
 
 class LossReport:
@@ -35,7 +38,7 @@ class LossReport:
     greenlets run is told, like them, when it does; only `lease.check()` knows before.
     """
 
-    __slots__ = ("_body", "_on_lost", "_reach", "_task", "_task_id")
+    __slots__ = ("_body", "_keeper", "_on_lost", "_reach", "_task", "_task_id")
 
     def __init__(
         self,
@@ -45,35 +48,40 @@ class LossReport:
         task: Any,
         task_id: str,
         on_lost: str | Callable[[Any, Lease], str | None],
+        keeper: Keeper | None = None,
     ) -> None:
         self._body = body
         self._reach = reach
         self._task = task
         self._task_id = task_id
         self._on_lost = on_lost
+        self._keeper = keeper
 
     def __call__(self, lease: Lease) -> None:
         start_thread(lambda: self._tell(lease))
 
     def _tell(self, lease: Lease) -> None:
-        tell(News.LOCK_LOST, self._task, self._task_id, key=lease.key, reason=lease.lost)
+        asked = self._keeper is not None and self._keeper.relieve()
+        reason = ASKED if asked else lease.lost
+        tell(News.LOCK_LOST, self._task, self._task_id, key=lease.key, reason=reason)
         if self._body.left:
             return  # found out at release, which says so itself
         choice = self._choose(lease)
         interrupts = choice == "interrupt" and self._reach is not None
-        logger.error(
+        logger.log(
+            logging.WARNING if asked else logging.ERROR,
             "Task %s[%s] lost its lock %s (%s) while its body runs; fencing token %s. %s",
             self._task.name,
             self._task_id,
             lease.key,
-            lease.lost,
+            reason,
             lease.fencing_token,
             "LeaseLost is raised in the body."
             if interrupts
             else "The body is not interrupted; lease.check() raises LeaseLost.",
         )
         if interrupts:
-            self._interrupt(lease)
+            self._interrupt(lease, reason)
 
     def _choose(self, lease: Lease) -> str | None:
         if not callable(self._on_lost):
@@ -88,15 +96,15 @@ class LossReport:
             )
             return "interrupt"
 
-    def _interrupt(self, lease: Lease) -> None:
+    def _interrupt(self, lease: Lease, reason: str | None) -> None:
         body, reach = self._body, self._reach
         if reach is None:
             return
         loss = LeaseLost(
-            f"The lease on {lease.key} is lost: {lease.lost}. Somebody else may hold the lock now; "
+            f"The lease on {lease.key} is lost: {reason}. Somebody else may hold the lock now; "
             "stop writing.",
             lease.key,
-            lease.lost,
+            reason,
         )
         body.due = InjectedLoss.into(body, loss)
         while not body.left:

@@ -28,10 +28,12 @@ class News(StrEnum):
     SKIPPED = "task_skipped"  #: ended without running: another task does or did the work
     REQUEUED = "task_requeued"  #: put back into its queue, because its lock was taken
     DUPLICATE = "task_duplicate"  #: not sent: the existing task stands for it
-    REPLACED = "task_replaced"  #: a queued task gave way to a newer one
+    REPLACED = "task_replaced"  #: gave way to a newer one, or was asked to while it runs
     SUPERSEDED = "task_superseded"  #: arrived after a newer one had taken its place, and ended
     TWIN_IGNORED = "twin_ignored"  #: a second delivery of a message whose task has finished
     TWIN_PUT_BACK = "twin_put_back"  #: a second delivery of a message whose task still runs
+    TICK_MISSED = "tick_missed"  #: arrived after its `lock_starting_deadline`, and ended
+    TICK_LATE = "tick_late"  #: sent by a leader that had been superseded, and dropped
     LOCK_LOST = "lock_lost"  #: while the body ran
     UNLOCKED = "task_unlocked"  #: sent or run without its lock: no quorum answered or agreed
     GAVE_UP = "task_gave_up"  #: waited for its lock for longer than `lock_give_up_after`

@@ -75,6 +75,12 @@ class LockOptions:
             body. `flag`: `self.lease.is_valid` turns false. Or a function of task and lease.
         max_hold: The watchdog renews for so long; a body that hangs does not hold for ever.
         at_least_for: Keep the key taken for so long, also if the body ends earlier.
+        overlap: What a run that a schedule starts does while another has the lock; other runs
+            follow `lock_on_conflict`. `forbid`: it is skipped. `queue`: it waits, back in the
+            queue. `replace`: it asks the older one to stop, by `lock_on_lost`, and runs when that
+            has ended. `allow`: it runs beside it, without a lock.
+        starting_deadline: A run that a schedule starts is skipped if it comes so long after it was
+            due, also if it waited for its lock until then.
     """
 
     key: Any = True
@@ -94,6 +100,8 @@ class LockOptions:
     on_lost: str | Callable[..., Any] = "interrupt"
     max_hold: float = 86400.0
     at_least_for: float = 0.0
+    overlap: str | None = None
+    starting_deadline: float | None = None
 
     @property
     def rules(self) -> Mode:
@@ -143,6 +151,8 @@ def _with_defaults(settings: RedlockSettings, given: Mapping[str, Any]) -> LockO
     rules = MODES[said["mode"]]
     if not rules.for_window:
         said["window"] = None
+    if rules.at_publish and "overlap" not in given:
+        said["overlap"] = None
     for source in (settings.defaults, given):
         if "on_conflict" in source:
             for side, policy in policies_for(source["on_conflict"], rules).items():
@@ -250,4 +260,6 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     "on_lost": _one_of("interrupt", "flag", function=True),
     "max_hold": seconds(SHORTEST_TTL),
     "at_least_for": seconds(0),
+    "overlap": _one_of("forbid", "queue", "replace", "allow"),
+    "starting_deadline": seconds(1),
 }

@@ -37,6 +37,8 @@ class Owner:
         host: where the key was set: a worker's node name, or a publisher's host name.
         pid: the process that set it.
         since: when, in microseconds since the epoch.
+        due_us: where it runs for a tick of a schedule, when that was due, in microseconds since
+            the epoch.
     """
 
     role: Role
@@ -44,23 +46,29 @@ class Owner:
     host: str
     pid: int
     since: int
+    due_us: int | None = None
 
 
-def label_for(role: Role, task_id: str, host: str | None = None) -> str:
+def label_for(
+    role: Role, task_id: str, host: str | None = None, *, due_us: int | None = None
+) -> str:
     """Return the label of an owner value that this process makes for a task."""
-    return f"{role} {quote(task_id, safe=':@')} {quote(host or HOST, safe=':@')} {os.getpid()}"
+    label = f"{role} {quote(task_id, safe=':@')} {quote(host or HOST, safe=':@')} {os.getpid()}"
+    return label if due_us is None else f"{label} {due_us}"
 
 
 def read_owner(value: str | None) -> Owner | None:
     """Return the task behind an owner value, or None where something else holds the key."""
     try:
-        _, since, role, task_id, host, pid = (value or "").split(" ")
+        _, since, role, task_id, host, pid, *due = (value or "").split(" ")
+        (due_us,) = due or (None,)
         return Owner(
             role=Role(role),
             task_id=unquote(task_id),
             host=unquote(host),
             pid=int(pid),
             since=int(since),
+            due_us=None if due_us is None else int(due_us),
         )
     except ValueError:
         return None

@@ -15,17 +15,24 @@ from celery_redlock.protocol.naming import META_PREFIX
 from celery_redlock.tasks.modes import Mode
 from celery_redlock.tasks.tick import Tick
 
-__all__ = ["has_all", "message_place", "publish_places", "queue_place", "tick_place"]
+__all__ = ["companion_place", "has_all", "message_place", "publish_places", "queue_place"]
+__all__ += ["tick_place"]
 
 # Under the reserved prefix, where no lock key of a user can be.
 QUEUED = META_PREFIX + "queued:"
 MESSAGE = META_PREFIX + "message:"
+RUNNING = META_PREFIX + "running:"
 MESSAGE_DIGITS = 32
 
 
 def queue_place(redlock: Redlock, key: str) -> str:
     """Return the place of a message that waits for lock `key` without excluding its holder."""
     return QUEUED + redlock.place(key)
+
+
+def companion_place(place: str) -> str:
+    """Return the place beside a lock's whose loss asks its holder to stop, and frees nothing."""
+    return RUNNING + place
 
 
 def publish_places(redlock: Redlock, rules: Mode, keys: Iterable[str]) -> tuple[str, ...]:

@@ -28,6 +28,8 @@ logger = get_logger(__name__)
 SHORTEST_DELAY = 0.25
 FIRST_DELAY = 1.0
 MAX_DELAY = 60.0
+#: After so much of the time that is left for its start a message comes back.
+LAST_TRY = 0.9
 
 
 def episode_of(claim: Claim) -> Episode:
@@ -56,7 +58,7 @@ def requeue(claim: Claim, error: LockNotAcquired) -> NoReturn:
     left = claim.options.give_up_after - episode.waited(now)
     if left <= 0:
         give_up(claim, error, episode.waited(now), episode.hops)
-    delay = min(delay_after(episode.hops, longest_delay(task.app)), left)
+    delay = min(delay_after(episode.hops, _longest_delay(claim, now)), left)
     try:
         again = put_back(claim, episode, delay)
     except Exception as exc:
@@ -72,6 +74,14 @@ def requeue(claim: Claim, error: LockNotAcquired) -> NoReturn:
     )
     tell(News.REQUEUED, task, request.id, delay=delay, hops=episode.hops + 1, error=error)
     raise Retry("lock", exc=error, when=delay, sig=again)
+
+
+def _longest_delay(claim: Claim, now: float) -> float:
+    longest = longest_delay(claim.task.app)
+    if claim.overlap == "replace":
+        # So long a run may take to notice that it is asked to stop.
+        longest = min(longest, max(FIRST_DELAY, claim.options.ttl / 3))
+    return min(longest, LAST_TRY * max(0.0, claim.starts_by - now))
 
 
 def put_back(claim: Claim, episode: Episode, delay: float) -> Any:

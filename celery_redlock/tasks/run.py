@@ -14,6 +14,7 @@ from celery_redlock.tasks.conflict import Verdict, settle
 from celery_redlock.tasks.hold import Hold, current_hold
 from celery_redlock.tasks.loss import LossReport
 from celery_redlock.tasks.plan import LockPlan
+from celery_redlock.tasks.punctuality import drop_late, is_missed
 from celery_redlock.tasks.requeue import strip_header
 
 __all__ = ["lease_of", "run_locked"]
@@ -31,13 +32,18 @@ def run_locked(
     if plan.keys is None and request.is_eager:
         return call(*args, **kwargs)  # no lock to take, and no message that could come twice
     hold = Hold(claim_for(task, request, plan, args, kwargs))
+    request.tick = hold.claim.tick
     hold.begin()
     # Exceptions from outside (soft time limit, SIGTERM) can strike anywhere. From here on they
     # release the lock; one that strikes between the nodes' answer and the assignment of the lease,
     # or inside the release itself, leaves it to the backstop in task_postrun or to its TTL.
     try:
         try:
-            hold.lease = hold.claim.take()
+            if is_missed(hold):
+                return plan.options.skip_result
+            drop_late(hold.claim)
+            if not hold.claim.is_empty:
+                hold.lease = hold.claim.take()
         except LockNotAcquired as error:
             settled = settle(hold, error)
             if settled is Verdict.SKIP:
@@ -68,6 +74,7 @@ def _watch(hold: Hold, lease: Lease) -> None:
             task=hold.task,
             task_id=hold.request.id,
             on_lost=on_lost,
+            keeper=hold.keeper,
         ),
         max_hold=options.max_hold,
     )
