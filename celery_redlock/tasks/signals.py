@@ -29,6 +29,7 @@ def connect() -> None:
         signals.worker_process_init: _child_starts,
         signals.worker_process_shutdown: _process_ends,
         signals.worker_shutdown: _process_ends,
+        signals.beat_init: _beat_starts,
     }
     for signal, handler in handlers.items():
         signal.connect(handler, weak=False, dispatch_uid=f"celery_redlock.{signal.name}")
@@ -58,6 +59,13 @@ def _child_starts(**_: Any) -> None:
     app = current_app._get_current_object()
     lock_matching_tasks(app)
     protect_tasks(app)
+
+
+def _beat_starts(sender: Any, **_: Any) -> None:
+    # Only a beat is to load Celery's beat.
+    from celery_redlock.tasks.schedules.plain import identify_ticks
+
+    identify_ticks(sender)
 
 
 def _process_ends(**_: Any) -> None:

@@ -1,0 +1,70 @@
+"""
+Moments as whole microseconds since the epoch, in which due times are counted.
+
+Floats and wall clocks both lose something: the one the last digits, the other an hour a year.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+from celery.utils.time import LocalTimezone, timezone
+
+__all__ = [
+    "DAY",
+    "HOUR",
+    "MINUTE",
+    "SECOND",
+    "from_us",
+    "on_clock",
+    "to_us",
+    "when_clock_shows",
+    "zone_of",
+]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+
+def to_us(moment: datetime) -> int:
+    """Return a moment in microseconds since the epoch; without a zone it is UTC, as in Celery."""
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (aware - EPOCH) // MICROSECOND
+
+
+def from_us(at: int) -> datetime:
+    """Return a moment as an aware UTC datetime."""
+    return EPOCH + timedelta(microseconds=at)
+
+
+def zone_of(schedule: Any) -> tzinfo | None:
+    """Return the zone of a schedule's wall clock; None is the host's own."""
+    zone = timezone.get_timezone(schedule.tz)
+    # Celery's own stand-in for the host's zone knows no second occurrence of an hour, and in older
+    # versions is wrong west of Greenwich.
+    return None if isinstance(zone, LocalTimezone) else zone
+
+
+def on_clock(at: int, zone: tzinfo | None) -> datetime:
+    """Return what a wall clock in `zone` shows, without its zone."""
+    return from_us(at).astimezone(zone).replace(tzinfo=None)
+
+
+def when_clock_shows(wall: datetime, zone: tzinfo | None, *, fold: int = 0) -> int:
+    """
+    Return when a wall clock in `zone` shows `wall`.
+
+    A time that clocks leave out, because they are put forward, is as long after that moment as it
+    is after the time at which they are put forward.
+
+    Args:
+        wall: what the clock shows, without its zone.
+        zone: the clock's zone; None is the host's own.
+        fold: 1 for the second time, where clocks are put back.
+    """
+    return to_us(wall.replace(tzinfo=zone, fold=fold).astimezone(UTC))

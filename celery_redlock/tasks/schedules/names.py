@@ -1,0 +1,20 @@
+"""
+Entries of a schedule that nobody has named.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["has_own_name"]
+
+
+def has_own_name(app: Any, entry: Any) -> bool:
+    """
+    Tell whether an entry was given a name.
+
+    `add_periodic_task` calls one that was not by its call, arguments and all. It is another entry
+    when these change, and one in every beat where their text has an address in it.
+    """
+    call = app.signature(entry.task, args=entry.args or (), kwargs=entry.kwargs or {})
+    return bool(repr(call) != entry.name)

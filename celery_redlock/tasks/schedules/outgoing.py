@@ -1,0 +1,70 @@
+"""
+The tick of the message that is being sent.
+
+A task is sent in many ways: by its own `apply_async`, with a lock, by name only. Here is where all
+of them come together, just before the message is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from celery import signals
+
+from celery_redlock.tasks.envelope import HEADER, fresh_nonce
+from celery_redlock.tasks.tick import Tick
+
+__all__ = ["carrying", "carrying_nothing", "connect_publishes"]
+
+_outgoing: ContextVar[_Outgoing | None] = ContextVar("celery_redlock_outgoing", default=None)
+
+
+class _Outgoing:
+    """A tick that waits for the message of its task."""
+
+    def __init__(self, task: str, tick: Tick) -> None:
+        self.task = task
+        self.tick: Tick | None = tick
+
+
+@contextmanager
+def carrying(task: str, tick: Tick) -> Iterator[None]:
+    """Give the tick to the first message of `task` that is sent meanwhile in this context."""
+    token = _outgoing.set(_Outgoing(task, tick))
+    try:
+        yield
+    finally:
+        _outgoing.reset(token)
+
+
+@contextmanager
+def carrying_nothing() -> Iterator[None]:
+    """Keep what is sent meanwhile from being taken for the entry's own message."""
+    token = _outgoing.set(None)
+    try:
+        yield
+    finally:
+        _outgoing.reset(token)
+
+
+def connect_publishes() -> None:
+    """Have every publish of this process ask for its tick. Idempotent."""
+    signals.before_task_publish.connect(
+        _add_tick, weak=False, dispatch_uid="celery_redlock.schedules.before_task_publish"
+    )
+
+
+def _add_tick(sender: Any = None, headers: Any = None, **_: Any) -> None:
+    outgoing = _outgoing.get()
+    if outgoing is None or outgoing.tick is None or sender != outgoing.task:
+        return
+    if not isinstance(headers, dict):
+        return
+    # What is there may be the entry's own, of which no copy was made.
+    there = headers.get(HEADER)
+    ours = dict(there) if isinstance(there, Mapping) else {"nonce": fresh_nonce()}
+    headers[HEADER] = {**ours, "tick": outgoing.tick.write()}
+    outgoing.tick = None

@@ -1,0 +1,285 @@
+"""
+Telling the workers which tick of which entry a beat's message is for.
+
+Celery puts neither the entry's name nor its due time into a message. This adds both, on the
+instance of any scheduler, and has the intervals of its entries fall due on a grid.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from celery.beat import event_t
+from celery.schedules import schedstate
+from celery.utils.log import get_logger
+
+from celery_redlock.tasks.schedules.dues import latest_due, ran_already
+from celery_redlock.tasks.schedules.grid import on_grid
+from celery_redlock.tasks.schedules.messages import message_of
+from celery_redlock.tasks.schedules.moments import SECOND
+from celery_redlock.tasks.schedules.names import has_own_name
+from celery_redlock.tasks.schedules.outgoing import carrying, connect_publishes
+from celery_redlock.tasks.settings import read_settings
+from celery_redlock.tasks.tick import Tick
+
+__all__ = ["Stamper", "install", "is_protected"]
+
+logger = get_logger(__name__)
+
+#: How soon a schedule is asked again that says it is due for a tick that was sent, in seconds.
+PAUSE = 1.0
+UNNAMED = (
+    "Entry %r of the schedule has no name of its own; its ticks are told apart by the text of its "
+    "call, so they are others' as soon as an argument changes, or its text is not the same in "
+    "each beat. Give it one: add_periodic_task(..., name='...')."
+)
+UNTOLD = (
+    "Entry %r of the schedule is sent without its tick, so that a worker cannot drop what another "
+    "beat sends for the same moment: %s."
+)
+
+Decorate = Callable[[Any, Tick], Tick | None]
+Options = Callable[[Any, Tick], Mapping[str, Any]]
+Sent = Callable[[Any, Tick, Exception | None], None]
+
+
+def is_protected(app: Any, task_name: str) -> bool:
+    """
+    Tell whether a worker of this app would run each tick of a task's entries once.
+
+    Raises:
+        ConfigurationError: a setting is unknown or has an impossible value.
+    """
+    settings = read_settings(app)
+    if settings.dedupe:
+        return True
+    task = app.tasks.get(task_name)
+    if task is not None:
+        return getattr(task, "redlock_plan", None) is not None
+    return bool(settings.options_for(task_name))
+
+
+def install(
+    scheduler: Any,
+    *,
+    protect: Callable[[Any], bool],
+    decorate: Decorate | None = None,
+    options: Options | None = None,
+    sent: Sent | None = None,
+) -> Stamper:
+    """
+    Have a scheduler stamp its messages; only this instance is changed.
+
+    What it is given may raise: the beat goes on, says so once for each entry, and sends the message
+    as Celery would have.
+
+    Args:
+        scheduler: any scheduler, of Celery or derived from its `Scheduler`.
+        protect: tells for an entry whether its ticks are stamped; the others stay untouched.
+        decorate: gets an entry and its tick before it is sent, and returns the tick to send, or
+            None to send nothing.
+        options: returns further options for an entry's `apply_async`; they go before its own.
+        sent: is told what was sent, and the error if it was not.
+    """
+    stamper = Stamper(scheduler, protect=protect, decorate=decorate, options=options, sent=sent)
+    stamper.take_over()
+    return stamper
+
+
+class Stamper:
+    """
+    What stands between a scheduler and its entries.
+
+    A tick is the latest due time that has come when the scheduler takes its entry: that is what it
+    counts from next, so that a tick that comes in the meantime is neither lost nor sent twice.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        *,
+        protect: Callable[[Any], bool],
+        decorate: Decorate | None = None,
+        options: Options | None = None,
+        sent: Sent | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self._protect = protect
+        self._decorate = decorate
+        self._options = options
+        self._sent = sent
+        self._populate_heap = scheduler.populate_heap
+        self._reserve = scheduler.reserve
+        self._is_due = scheduler.is_due
+        self._apply_async = scheduler.apply_async
+        self._known: dict[tuple[str, str], bool] = {}
+        self._taken_at: dict[str, datetime] = {}
+        self._last_sent: dict[str, int] = {}
+        self._complained: set[str] = set()
+
+    def take_over(self) -> None:
+        """Put these methods in the place of the scheduler's own."""
+        connect_publishes()
+        scheduler = self.scheduler
+        scheduler.populate_heap = self.populate_heap
+        scheduler.reserve = self.reserve
+        scheduler.is_due = self.is_due
+        scheduler.apply_async = self.apply_async
+        scheduler.identifies_ticks = True
+
+    def stamps(self, entry: Any) -> bool:
+        """Tell whether an entry's ticks are stamped; it is asked once."""
+        key = entry.name, entry.task
+        if key not in self._known:
+            self._known[key] = self._wanted(entry)
+        return self._known[key]
+
+    def populate_heap(self, *args: Any, **kwargs: Any) -> Any:
+        """Put the entries on their grids before the scheduler asks when they are due."""
+        try:
+            for entry in list(self.scheduler.schedule.values()):
+                self._align(entry)
+        except Exception:
+            # The scheduler asks for its entries itself next, and fails as it would.
+            logger.debug("The entries of the schedule cannot be read", exc_info=True)
+        return self._populate_heap(*args, **kwargs)
+
+    def reserve(self, entry: Any) -> Any:
+        """Note when the scheduler takes an entry: from then on it counts to the next tick."""
+        taken = self._reserve(entry)
+        if self.stamps(entry):
+            # Some schedulers make it anew, with the schedule that they have stored.
+            self._align(taken)
+            self._taken_at[entry.name] = taken.last_run_at
+        return taken
+
+    def is_due(self, entry: Any) -> Any:
+        """Answer as the scheduler does, but for ticks that were sent, and without haste."""
+        if not self.stamps(entry):
+            return self._is_due(entry)
+        self._align(entry)
+        due, delay = self._is_due(entry)
+        if due and self._ran_already(entry):
+            return schedstate(is_due=False, next=self._put_off(entry))
+        return schedstate(is_due=due, next=self._unhurried(delay))
+
+    def apply_async(
+        self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any
+    ) -> Any:
+        """Send an entry's task with its tick; one that is sent by hand (`advance`) has none."""
+        tick = None if advance else self._tick_of(entry)
+        if tick is None:
+            return self._apply_async(entry, producer=producer, advance=advance, **kwargs)
+        tick = self._decorated(entry, tick)
+        if tick is None:
+            return None
+        message = self._message_of(entry, tick)
+        try:
+            with carrying(entry.task, tick):
+                result = self._apply_async(message, producer=producer, advance=False, **kwargs)
+        except Exception as error:
+            self._tell(entry, tick, error)
+            raise
+        self._last_sent[entry.name] = tick.due_us
+        self._tell(entry, tick, None)
+        return result
+
+    def _wanted(self, entry: Any) -> bool:
+        try:
+            wanted = bool(self._protect(entry))
+            named = not wanted or has_own_name(self.scheduler.app, entry)
+        except Exception as error:
+            self._complain(entry, f"whether it is to be told apart is unknown ({error!r})")
+            return False
+        if not named:
+            logger.warning(UNNAMED, entry.name)
+        return wanted
+
+    def _align(self, entry: Any) -> None:
+        if not self.stamps(entry):
+            return
+        aligned = on_grid(entry.schedule)
+        if aligned is not None:
+            entry.schedule = aligned
+
+    def _tick_of(self, entry: Any) -> Tick | None:
+        taken_at = self._taken_at.pop(entry.name, None)
+        if not self.stamps(entry):
+            return None
+        try:
+            due = latest_due(entry.schedule, entry.last_run_at, taken_at or entry.schedule.now())
+        except Exception as error:
+            self._complain(entry, f"its schedule {entry.schedule!r} fails ({error!r})")
+            return None
+        if due is None:
+            reason = f"its schedule {entry.schedule!r} counts from its last run"
+            self._complain(entry, reason)
+            return None
+        return Tick(entry=entry.name, due=due)
+
+    def _ran_already(self, entry: Any) -> bool:
+        try:
+            now = entry.schedule.now()
+            due = latest_due(entry.schedule, entry.last_run_at, now)
+            if due is not None and round(due * SECOND) == self._last_sent.get(entry.name):
+                return True
+            return ran_already(entry.schedule, entry.last_run_at, now)
+        except Exception:
+            return False  # it is said when the tick is asked for
+
+    def _put_off(self, entry: Any) -> float:
+        """Ask an entry again in a while, and tell until when the scheduler may sleep."""
+        heap = getattr(self.scheduler, "_heap", None)
+        if not heap or heap[0][2] is not entry:
+            return PAUSE
+        # Older schedulers leave it on top, where it keeps all others from their turn.
+        when = self.scheduler._when
+        heapq.heapreplace(heap, event_t(when(entry, PAUSE), heap[0][1], entry))
+        return max(0.0, float(heap[0][0] - when(entry, 0)))
+
+    def _unhurried(self, delay: Any) -> Any:
+        """
+        Return a delay from which the scheduler's own `adjust` leaves what it was.
+
+        It wakes 10 ms early, to find that nothing is due, and then does not sleep at all.
+        """
+        if not isinstance(delay, int | float) or delay <= 0:
+            return delay
+        return delay + (delay - self.scheduler.adjust(delay))
+
+    def _decorated(self, entry: Any, tick: Tick) -> Tick | None:
+        if self._decorate is None:
+            return tick
+        try:
+            return self._decorate(entry, tick)
+        except Exception:
+            logger.exception("Tick of %r at %s: sent as it is", entry.name, tick.due_at)
+            return tick
+
+    def _message_of(self, entry: Any, tick: Tick) -> Any:
+        options: Mapping[str, Any] = {}
+        try:
+            if self._options is not None:
+                options = self._options(entry, tick)
+            return message_of(entry, options)
+        except Exception:
+            logger.exception("Tick of %r at %s: sent with its own options", entry.name, tick.due_at)
+            return entry
+
+    def _tell(self, entry: Any, tick: Tick, error: Exception | None) -> None:
+        if self._sent is None:
+            return
+        try:
+            self._sent(entry, tick, error)
+        except Exception:
+            logger.exception(
+                "Tick of %r at %s: what was sent is not noted", entry.name, tick.due_at
+            )
+
+    def _complain(self, entry: Any, reason: str) -> None:
+        if entry.name not in self._complained:
+            self._complained.add(entry.name)
+            logger.warning(UNTOLD, entry.name, reason)

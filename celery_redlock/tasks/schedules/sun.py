@@ -1,0 +1,62 @@
+"""
+When a solar schedule is due, whatever it is counted from.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_redlock.tasks.schedules.frozen import next_from
+from celery_redlock.tasks.schedules.moments import DAY, HOUR, MINUTE, from_us, to_us
+
+__all__ = ["Sun"]
+
+#: No event of the sun comes twice within so long.
+PAUSE = HOUR
+#: Beyond the polar circles some events do not come for months.
+MOST_DAYS = 512
+
+
+class Sun:
+    """
+    An event of the sun, in microseconds to the minute.
+
+    What is computed for one event differs by fractions of a second with where the search began. So
+    it always begins at a midnight, and what is found is rounded.
+    """
+
+    #: Celery's search may find an event a little before ours does.
+    slack = MINUTE
+
+    def __init__(self, solar: Any) -> None:
+        self.solar = solar
+
+    def latest(self, now: int) -> int | None:
+        """Return the last event that is not after `now`, if there was one for a year."""
+        end = now + self.slack
+        days = 1
+        while days <= MOST_DAYS:
+            due = self._last_between(end // DAY * DAY - days * DAY, end)
+            if due is not None:
+                return _to_minute(due)
+            days *= 2
+        return None
+
+    def after(self, moment: int) -> int | None:
+        """Return the first event after a moment that is an event itself."""
+        return _to_minute(self._next(moment + PAUSE))
+
+    def _last_between(self, start: int, end: int) -> int | None:
+        found = None
+        while (due := self._next(start)) <= end:
+            found = due
+            start = max(start, due) + PAUSE
+        return found
+
+    def _next(self, start: int) -> int:
+        # In UTC: Celery takes any other zone's wall clock for UTC here.
+        return to_us(next_from(self.solar, from_us(start)))
+
+
+def _to_minute(moment: int) -> int:
+    return (moment + MINUTE // 2) // MINUTE * MINUTE
