@@ -1,0 +1,141 @@
+"""
+Three sites, crawled as fast as is polite: `python -m examples.crawler`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from examples.stage import PATIENCE, Stage, expect
+
+SITES = 3
+PAGES = 5
+#: Clocks are read a little before and after a lock is set.
+SLACK = 0.02
+
+
+def main() -> None:
+    """Start what is needed, and tell the story."""
+    with Stage() as stage, ExitStack() as sites:
+        os.environ["CRAWLER_DATABASE"] = str(stage.directory / "crawler.sqlite")
+        hosts = [sites.enter_context(serving()) for _ in range(SITES)]
+        stage.start_worker("examples.crawler.tasks")
+        calls = crawl(hosts)
+        tell(hosts, calls)
+
+
+@dataclass
+class Calls:
+    """
+    The calls of `fetch_next` for one host.
+
+    Attributes:
+        sent: when each began and ended of those that were let through.
+        dropped: how many were not.
+    """
+
+    sent: list[tuple[float, float]] = field(default_factory=list)
+    dropped: int = 0
+
+
+def crawl(hosts: list[str]) -> dict[str, Calls]:
+    """Ask for the next page of every host again and again, until all pages are there."""
+    from celery_redlock import DuplicateResult
+    from examples.crawler.tasks import fetch_next, frontier
+
+    with closing(frontier()) as pages, pages:
+        pages.executemany("INSERT INTO pages (host, path) VALUES (?, '/')", [(h,) for h in hosts])
+    print(f"{SITES} sites of {PAGES} pages each, of which the first is known:", *hosts)
+    calls = {host: Calls() for host in hosts}
+    deadline = time.monotonic() + PATIENCE
+    while waiting := hosts_to_ask():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not all pages were fetched within {PATIENCE:g} s")
+        for host in waiting:
+            began = time.monotonic()
+            if isinstance(fetch_next.delay(host), DuplicateResult):
+                calls[host].dropped += 1
+            else:
+                calls[host].sent.append((began, time.monotonic()))
+        time.sleep(0.02)
+    return calls
+
+
+def hosts_to_ask() -> list[str]:
+    """Return the hosts of which pages are known and not fetched."""
+    from examples.crawler.tasks import frontier
+
+    with closing(frontier()) as pages:
+        waiting = pages.execute("SELECT DISTINCT host FROM pages WHERE NOT fetched")
+        return [host for (host,) in waiting]
+
+
+def tell(hosts: list[str], calls: dict[str, Calls]) -> None:
+    """Say what was fetched, and how often the sites were asked."""
+    from examples.crawler.tasks import WINDOW
+
+    for host in hosts:
+        asked = requests[host]
+        called = calls[host]
+        seconds = called.sent[-1][1] - called.sent[0][0]
+        print(
+            f"{host}: asked for {' '.join(asked)}; {len(called.sent)} calls let through"
+            f" in {seconds:.1f} s, {called.dropped} dropped"
+        )
+    paths = sorted(["/", *(f"/{number}" for number in range(1, PAGES))])
+    everything = all(sorted(requests[host]) == paths for host in hosts)
+    expect("every page of every site was fetched, once", everything)
+    gaps = [
+        later[1] - earlier[0]
+        for host in hosts
+        for earlier, later in itertools.pairwise(calls[host].sent)
+    ]
+    claim = f"no host was sent two tasks within {WINDOW:g} s"
+    expect(claim, min(gaps) > WINDOW - SLACK)
+    expect("calls that came too early were dropped", all(calls[host].dropped for host in hosts))
+
+
+requests: dict[str, list[str]] = {}
+
+
+class Site(BaseHTTPRequestHandler):
+    """A site whose first page links to all others, and which writes down what it is asked for."""
+
+    def do_GET(self) -> None:
+        """Answer with a page full of links."""
+        host, port, *_ = self.server.server_address
+        requests[f"{host}:{port}"].append(self.path)
+        links = "".join(f'<a href="/{number}">{number}</a>' for number in range(1, PAGES))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(links.encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing: the example tells what happened."""
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """Run a site in a thread; give its host and port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
+    address = "{}:{}".format(*server.server_address)
+    requests[address] = []
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield address
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+if __name__ == "__main__":
+    main()

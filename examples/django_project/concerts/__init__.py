@@ -1,0 +1,1 @@
+"""Concerts, and who goes there."""

@@ -1,0 +1,147 @@
+"""
+Servers and workers for the examples; a project of yours has them already.
+
+What the environment names is used: `REDLOCK_NODES` (URLs with commas between them),
+`CELERY_BROKER_URL` and `CELERY_RESULT_BACKEND`. What it does not name is started on this machine
+and ends with the example, however that ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Self, TypeVar
+
+from celery_redlock.testing import LocalCluster
+from celery_redlock.testing.lifeline import Lifeline
+
+T = TypeVar("T")
+
+PATIENCE = 120.0
+LOG_TAIL = 20
+
+
+class Stage:
+    """
+    Where an example plays: lock nodes, a broker, a result store, and a directory for its files.
+
+    `nodes` are the lock nodes if they are this stage's own, to be broken at will; None if the
+    environment names others.
+    """
+
+    def __init__(self, nodes: int = 5) -> None:
+        self._cluster = None if "REDLOCK_NODES" in os.environ else LocalCluster(nodes)
+        self._exit = ExitStack()
+        self._logs: list[Path] = []
+
+    def __enter__(self) -> Self:
+        if isinstance(sys.stdout, TextIOWrapper):
+            # Told as it happens, and in one order with what other programs print.
+            sys.stdout.reconfigure(line_buffering=True)
+        # What Celery and the lock have to say in this process, which would be silent otherwise.
+        logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+        with self._exit:
+            self.nodes = self._cluster and self._exit.enter_context(self._cluster)
+            if self.nodes is not None:
+                self._tell("REDLOCK_NODES", ",".join(self.nodes.urls))
+            if not {"CELERY_BROKER_URL", "CELERY_RESULT_BACKEND"} <= os.environ.keys():
+                store = self._exit.enter_context(LocalCluster(1, armed=False)).urls[0]
+                for number, name in enumerate(("CELERY_BROKER_URL", "CELERY_RESULT_BACKEND")):
+                    if name not in os.environ:
+                        self._tell(name, store.removesuffix("0") + str(number))
+            made = tempfile.TemporaryDirectory(prefix="celery-redlock-example-")
+            self.directory = Path(self._exit.enter_context(made))
+            # Kills what was started, stopped processes too, also when this process is killed.
+            self._lifeline = Lifeline(self.directory)
+            self._exit.callback(self._lifeline.cut)
+            self._exit = self._exit.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and kind is not KeyboardInterrupt:
+            for log in self._logs:
+                print(f"\nThe end of {log.name}:\n{_tail(log)}", file=sys.stderr)
+        self._exit.close()
+
+    def start(self, *command: str, cwd: Path | None = None) -> Process:
+        """Start a program that ends with this stage."""
+        log = self.directory / f"{len(self._logs) + 1}-{Path(command[0]).name}.log"
+        self._logs.append(log)
+        with log.open("wb") as output:
+            process = subprocess.Popen(  # noqa: S603 - a command of the example's own
+                command,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # What Celery's pool keeps in files goes with everything else.
+                env={**os.environ, "TMPDIR": str(self.directory)},
+                process_group=self._lifeline.group,
+            )
+        return Process(process, log)
+
+    def start_worker(self, app: str, processes: int = 4, cwd: Path | None = None) -> Process:
+        """Start `celery -A <app> worker`, and wait until it is ready."""
+        worker = self.start(
+            *(sys.executable, "-m", "celery", "-A", app, "worker", f"--concurrency={processes}"),
+            # Messages of an earlier run, which a broker of yours may still have.
+            "--purge",
+            *("--loglevel=INFO", "--without-gossip", "--without-mingle"),
+            cwd=cwd,
+        )
+        until(lambda: " ready." in worker.log, "the worker to be ready", worker)
+        print(f"A worker with {processes} processes is ready.")
+        return worker
+
+    def _tell(self, name: str, value: str) -> None:
+        os.environ[name] = value
+        self._exit.callback(os.environ.pop, name)
+
+
+class Process:
+    """A program that was started, and what it has printed so far."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        """Everything that it has printed so far."""
+        return self._log.read_text(errors="replace")
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self._process.poll()
+
+
+def until(condition: Callable[[], T], what: str, *needed: Process) -> T:
+    """Wait for a condition, and return what made it true; end the example if that never comes."""
+    deadline = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        if any(process.status is not None for process in needed):
+            raise SystemExit(f"waited for {what}, but a program that it needs has ended")
+        if time.monotonic() > deadline:
+            raise SystemExit(f"waited {PATIENCE:g} s in vain for {what}")
+        time.sleep(0.05)
+    return value
+
+
+def expect(claim: str, seen: bool) -> None:
+    """Print a claim that was seen to be true; end the example with an error if it was not."""
+    if not seen:
+        raise SystemExit(f"NOT SEEN: {claim}")
+    print(f"Seen: {claim}")
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL:])
