@@ -18,7 +18,13 @@ from celery_redlock.tasks.envelope import Envelope
 from celery_redlock.tasks.options import LockOptions
 from celery_redlock.tasks.owners import Role, label_for, read_owner
 from celery_redlock.tasks.periodic import overlap_of, tick_of
-from celery_redlock.tasks.places import companion_place, message_place, publish_places, tick_place
+from celery_redlock.tasks.places import (
+    about_key,
+    companion_place,
+    message_place,
+    publish_places,
+    tick_place,
+)
 from celery_redlock.tasks.plan import LockPlan
 from celery_redlock.tasks.tick import Tick
 
@@ -151,18 +157,21 @@ class Claim:
         options = self.options
         queued = self.published if options.rules.own_queue_key else ()
         extras = (*queued, *self.companions)
-        return self.redlock.take(
-            self.keys,
-            # The first of those that are held is what the error names: a twin is one before all.
-            (self.message, *extras) if self.message else extras,
-            ttl=options.ttl,
-            wait=self._patience,
-            retry=options.retry,
-            label=self.label,
-            at_least_for=0.0 if self.marks else options.at_least_for,
-            reservation=self.envelope.reservation,
-            final=self._is_over if self.marks else None,
-        )
+        try:
+            return self.redlock.take(
+                self.keys,
+                # The first of those that are held is what the error names: a twin before all.
+                (self.message, *extras) if self.message else extras,
+                ttl=options.ttl,
+                wait=self._patience,
+                retry=options.retry,
+                label=self.label,
+                at_least_for=0.0 if self.marks else options.at_least_for,
+                reservation=self.envelope.reservation,
+                final=self._is_over if self.marks else None,
+            )
+        except LockContended as error:
+            raise about_key(error, self.redlock) from None
 
     def sign(self) -> Lease:
         """Take the mark alone, for a message that ends without its body; errors as `take`."""

@@ -15,8 +15,8 @@ from celery_redlock.protocol.naming import META_PREFIX
 from celery_redlock.tasks.modes import Mode
 from celery_redlock.tasks.tick import Tick
 
-__all__ = ["companion_place", "has_all", "message_place", "publish_places", "queue_place"]
-__all__ += ["tick_place"]
+__all__ = ["about_key", "companion_place", "has_all", "message_place", "publish_places"]
+__all__ += ["queue_place", "tick_place"]
 
 # Under the reserved prefix, where no lock key of a user can be.
 QUEUED = META_PREFIX + "queued:"
@@ -33,6 +33,22 @@ def queue_place(redlock: Redlock, key: str) -> str:
 def companion_place(place: str) -> str:
     """Return the place beside a lock's whose loss asks its holder to stop, and frees nothing."""
     return RUNNING + place
+
+
+def about_key(error: LockContended, redlock: Redlock) -> LockContended:
+    """Return an error that names a lock by its key, where it names it by its companion."""
+    companion = error.key or ""
+    if not companion.startswith(RUNNING):
+        return error
+    key = redlock.as_asked(companion.removeprefix(RUNNING))
+    return LockContended(
+        error.message.replace(repr(companion), repr(key)),
+        key,
+        error.holder,
+        error.expires_in,
+        error.split,
+        [held for held in error.keys if not held.startswith(RUNNING)],
+    )
 
 
 def publish_places(redlock: Redlock, rules: Mode, keys: Iterable[str]) -> tuple[str, ...]:

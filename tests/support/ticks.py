@@ -1,0 +1,38 @@
+"""Messages as beats send them, for a `Bench`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from celery_redlock.tasks.envelope import HEADER
+from celery_redlock.tasks.places import tick_place
+from celery_redlock.tasks.tick import Tick
+from tests.support.tasks import Bench
+
+ENTRY = "nightly"
+
+
+def tick(seconds: float = 0.0, **facts: Any) -> Tick:
+    """Return the tick that is due so many seconds from now; one number makes one tick."""
+    return Tick(**{"entry": ENTRY, "due": TODAY + seconds, **facts})
+
+
+#: All ticks of a run of tests are counted from here.
+TODAY = float(int(time.time()))
+
+
+def send_tick(bench: Bench, task: Any, what: Tick, *args: Any, **options: Any) -> dict[str, Any]:
+    """Publish a task as a beat does that names its ticks, and take the message out of the queue."""
+    request = bench.send(task, *args, **options)
+    return {**request, HEADER: {**(request.get(HEADER) or {}), "tick": what.write()}}
+
+
+def send_unnamed(bench: Bench, task: Any, *args: Any, **options: Any) -> dict[str, Any]:
+    """Publish a task as Celery's beat does from 5.5 on."""
+    return bench.send(task, *args, headers={"celery_beat_task": True}, **options)
+
+
+def mark(bench: Bench, what: Tick, *, retries: int = 0) -> str:
+    """Return the place of a tick's mark."""
+    return tick_place(bench.elsewhere, what, name="job", retries=retries, nesting=0)
