@@ -1,0 +1,92 @@
+"""An example whose lock is broken says so, and ends with an error."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.examples.running import EXAMPLES, NAMES, PATIENCE, Example, marked, started
+
+pytestmark = pytest.mark.timeout(PATIENCE + 60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plant:
+    """
+    A fault in an example.
+
+    Attributes:
+        file: where, from the example's directory.
+        text: what is there.
+        instead: what is put in its place.
+        told: what the example has to say.
+    """
+
+    file: str
+    text: str
+    instead: str
+    told: str
+
+
+PLANTS = {
+    "bank_transfer": Plant(
+        file="tasks.py",
+        text="fenced_update(session, Account, Account.name == name, values=new)",
+        instead="session.get(Account, name).balance = new['balance']",
+        told="NOT SEEN: the late write was refused",
+    ),
+    "webhook_dedupe": Plant(
+        file="service.py",
+        text='lock_mode="until_executed"',
+        instead='lock_mode="while_executing"',
+        told="NOT SEEN: five deliveries were answered with one and the same task",
+    ),
+    "crawler": Plant(
+        file="tasks.py",
+        text="lock_window=WINDOW",
+        instead="lock_window=WINDOW / 2",
+        told="NOT SEEN: no host was sent two tasks within",
+    ),
+    "video_job": Plant(
+        file="tasks.py",
+        text='lock_on_lost="interrupt"',
+        instead='lock_on_lost="flag"',
+        told="NOT SEEN: the body was stopped",
+    ),
+    "django_project": Plant(
+        file="concerts/tasks.py",
+        text='lock_key="concert:{concert_id}"',
+        instead='lock_key="customer:{customer}"',
+        told="StaleFencingToken",
+    ),
+    "other_language": Plant(
+        file="tasks.py",
+        text='lock_key="stock:{item}"',
+        instead='lock_key="another:{item}"',
+        told="NOT SEEN: the nodes tell Python",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", marked([*PLANTS]))
+def test_a_planted_fault_is_seen(name: str, tmp_path: Path) -> None:
+    plant = PLANTS[name]
+    top, temporary = tmp_path / "checkout", tmp_path / "temporary"
+    temporary.mkdir()
+    shutil.copytree(EXAMPLES, top / "examples")
+    broken = top / "examples" / name / plant.file
+    assert plant.text in broken.read_text()
+    broken.write_text(broken.read_text().replace(plant.text, plant.instead))
+
+    process = started(Example.of(name), temporary, top)
+    output, _ = process.communicate(timeout=PATIENCE)
+
+    assert process.returncode != 0, output
+    assert plant.told in output
+
+
+def test_every_example_with_a_lock_has_a_planted_fault() -> None:
+    assert {*PLANTS} == {*NAMES} - {"optimistic"}
