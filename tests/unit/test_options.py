@@ -83,6 +83,8 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         on_lost="interrupt",
         max_hold=86400.0,
         at_least_for=0.0,
+        overlap=None,
+        starting_deadline=None,
     )
 
 
@@ -246,6 +248,22 @@ def test_a_task_class_resolves_as_its_instance_does() -> None:
             {"lock_mode": "until_executed", "lock_on_conflict": "raise", "lock_skip_result": 1},
             "lock_on_conflict='raise' never skips; use lock_on_conflict='existing' or remove",
         ),
+        (
+            {"lock_overlap": "skip"},
+            "lock_overlap='skip' is not a choice here; use 'forbid', 'queue', 'replace', 'allow'",
+        ),
+        (
+            {"lock_mode": "until_executed", "lock_overlap": "forbid"},
+            "lock_overlap='forbid' is about runs that start while another has the lock, and in "
+            "lock_mode='until_executed' the lock is taken when the task is sent; remove one",
+        ),
+        (
+            {"lock_overlap": "allow", "lock_at_least_for": 5},
+            "lock_at_least_for=5 keeps the next run away, and lock_overlap='allow' lets every "
+            "scheduled run in; remove one of the two or use lock_overlap='forbid'",
+        ),
+        ({"lock_starting_deadline": 0}, "lock_starting_deadline=0 is out of range; give at least"),
+        ({"lock_overlap": "queue", "lock_skip_result": 1}, "never skips"),
     ],
 )
 def test_an_option_that_cannot_work_is_refused(options: dict[str, Any], message: str) -> None:
@@ -274,6 +292,14 @@ def test_our_own_methods_are_not_options() -> None:
 def test_a_skip_result_goes_with_skipping_and_with_a_function() -> None:
     assert resolve(lock_on_conflict="skip", lock_skip_result=1).skip_result == 1
     assert resolve(lock_on_conflict=lambda: None, lock_skip_result=1).skip_result == 1
+
+
+@pytest.mark.parametrize(
+    "skips",
+    [{"lock_overlap": "forbid"}, {"lock_overlap": "replace"}, {"lock_starting_deadline": 9}],
+)
+def test_a_skip_result_goes_with_runs_of_a_schedule_that_are_skipped(skips: dict[str, Any]) -> None:
+    assert resolve(lock_skip_result=1, **skips).skip_result == 1
 
 
 def test_an_app_wide_skip_result_leaves_other_tasks_alone() -> None:
@@ -331,6 +357,18 @@ def test_an_app_wide_window_leaves_other_modes_alone() -> None:
     conf = {"redlock_window": 60, "redlock_queue_ttl": 90}
     assert resolve(lock_mode="until_executed", conf=conf).window is None
     assert resolve(lock_mode="until_expired", conf=conf).window == 60
+
+
+def test_an_app_wide_overlap_policy_leaves_tasks_alone_that_lock_when_they_are_sent() -> None:
+    conf = {"redlock_overlap": "forbid"}
+    assert resolve(lock_mode="until_executed", conf=conf).overlap is None
+    assert resolve(lock_key=True, conf=conf).overlap == "forbid"
+
+
+def test_an_app_wide_starting_deadline_counts_for_tasks_that_lock() -> None:
+    conf = {"redlock_starting_deadline": 60}
+    assert resolve(lock_key=True, conf=conf).starting_deadline == 60
+    assert resolve(conf=conf) is None
 
 
 def test_the_rules_of_a_mode_come_with_the_options() -> None:
