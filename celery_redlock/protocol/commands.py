@@ -9,7 +9,7 @@ the node) and `args`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -227,13 +227,7 @@ def read_reply(fields: Sequence[Any]) -> Vote:
         if code == b"O":
             return Outranked(_token(fields[1]))
         if code == b"R":
-            pairs = zip(fields[2::2], fields[3::2], strict=True)
-            values = {name.decode(): value for name, value in pairs}
-            return Fetched(
-                _token(fields[1]),
-                {name: _versioned(value) for name, value in values.items() if value},
-                frozenset(name for name, value in values.items() if not value),
-            )
+            return _fetched(_token(fields[1]), zip(fields[2::2], fields[3::2], strict=True))
     except (TypeError, ValueError, OverflowError, IndexError, AttributeError):
         pass
     return Failed(f"answered something that is not a vote: {str(fields)[:80]}")
@@ -256,6 +250,21 @@ def _token(field: bytes) -> int:
     return token
 
 
-def _versioned(value: bytes) -> Versioned:
-    token, version, text = value.split(b" ", 2)
-    return Versioned(_token(token), _token(version), text.decode())
+def _fetched(token: int, pairs: Iterable[tuple[bytes, bytes]]) -> Vote:
+    told: dict[str, Versioned] = {}
+    untold = set()
+    for field, value in pairs:
+        name = field.decode()
+        if not value:
+            untold.add(name)
+            continue
+        try:
+            by, version, text = value.split(b" ", 2)
+            told[name] = Versioned(_token(by), _token(version), text.decode())
+        except ValueError:
+            # Not the same as no field: it may have been what a quorum was told to keep.
+            return Failed(
+                f"has something in field {name!r} of its register that nobody can have written: "
+                f"{value!r:.40}; delete that field"
+            )
+    return Fetched(token, told, frozenset(untold))

@@ -19,6 +19,9 @@ _RECEIVE_SIZE = 65536
 #: Commands after which a key of ours may exist on a node that has not answered.
 SETTING = (Kind.ACQUIRE, Kind.HEAL)
 
+#: Commands that may be long.
+_LONG = (Kind.STORE, Kind.FETCH)
+
 #: A node that has stopped gets no more than this said, but for releases of what it may yet set.
 _MOST_PENDING = 1000
 
@@ -94,16 +97,21 @@ class Link:
         Tell whether a command is too much for a node that has long been silent.
 
         What undoes a command that sits in the node's buffer is always taken, once: it has to run
-        behind it, and only this connection keeps the order.
+        behind it, and only this connection keeps the order. What may be long is taken only while
+        the node's buffer takes it, so that it does not fill this process instead.
         """
+        if command.kind in _LONG and self.clogged:
+            return True
         if len(self.pending) < _MOST_PENDING:
             return False
+        if command.kind is not Kind.RELEASE:
+            return True
         oldest = self.pending[0]
         if self._settings is None or self._settings[0] is not oldest:
             owners = {e.command.args[0] for e in self.pending if e.command.kind in SETTING}
             self._settings = (oldest, owners)
         owner, owners = command.args[0], self._settings[1]
-        if command.kind is not Kind.RELEASE or owner not in owners:
+        if owner not in owners:
             return True
         owners.remove(owner)
         return False

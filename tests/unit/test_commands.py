@@ -13,17 +13,22 @@ from celery_redlock.protocol import (
     Acknowledged,
     Failed,
     Fate,
+    Fetched,
     Granted,
     Held,
     Holder,
     Kind,
     NotHeld,
+    Outranked,
     Quarantined,
     Record,
     Seen,
+    Versioned,
     acquire,
     fence_key,
+    fetch,
     release,
+    store,
 )
 from celery_redlock.protocol.commands import read_reply
 from celery_redlock.protocol.scripts import SHA, SOURCE
@@ -49,9 +54,35 @@ def test_a_release_names_no_guard_record() -> None:
     assert ("a", fence_key("a")) == release(("a",), "owner", 0).keys
 
 
+def test_a_register_stands_alone_among_the_keys() -> None:
+    assert store("register", 7, {}).keys == fetch("register").keys == ("register",)
+
+
+def test_a_store_says_name_version_and_text_of_each_field_and_no_version_to_delete() -> None:
+    assert store("register", 7, {"a": (3, "text"), "b": None}).args == (
+        *(7, "a", 3, "text"),
+        *("b", "", ""),
+    )
+
+
+def test_a_fetch_promises_nothing_and_tells_everything_unless_it_is_told_to() -> None:
+    assert fetch("register", most=99).args == (0, 99)
+    assert fetch("register", 7, ["a", "b"], most=99).args == (7, 99, "a", "b")
+
+
 @pytest.mark.parametrize(
     ("fields", "vote"),
     [
+        ([b"O", b"7"], Outranked(7)),
+        ([b"R", b"0"], Fetched(0, {})),
+        (
+            [b"R", b"9", b"a", b"7 0 some text", b"\xc3\xa9", b"9 9007199254740991 ", b"c", b""],
+            Fetched(
+                9,
+                {"a": Versioned(7, 0, "some text"), "é": Versioned(9, MAX_TOKEN, "")},
+                frozenset({"c"}),
+            ),
+        ),
         ([b"G", b"7"], Granted(7, 7)),
         ([b"G", b"9", b"7"], Granted(7, 9)),
         ([b"G", str(MAX_TOKEN).encode()], Granted(MAX_TOKEN, MAX_TOKEN)),
@@ -94,6 +125,19 @@ def test_answers_of_the_scripts_are_votes(fields: list[Any], vote: object) -> No
         [b"S", b"owner", 5, b"many"],
         [b"Q"],
         [b"Q", b""],
+        [b"O"],
+        [b"O", b"seven"],
+        [b"O", b"-1"],
+        [b"O", str(MAX_TOKEN + 1).encode()],
+        [b"R"],
+        [b"R", b"7", b"a"],
+        [b"R", b"7", b"a", b"7 0"],
+        [b"R", b"7", b"a", b"7 x text"],
+        [b"R", b"7", b"a", b"-7 0 text"],
+        [b"R", b"7", b"a", b"7 0 \xff"],
+        [b"R", b"7", b"\xff", b"7 0 text"],
+        [b"R", b"7", None, b"7 0 text"],
+        [b"R", str(MAX_TOKEN + 1).encode()],
         [b"X"],
         [None],
         [b"HTTP/1.1 400 Bad Request"],
@@ -110,9 +154,19 @@ scalars = st.one_of(
 fields = st.lists(st.one_of(scalars, st.lists(scalars, max_size=3)), max_size=6)
 
 
-@given(st.sampled_from([b"G", b"A", b"M", b"F", b"H", b"Q", b"S", b"", None, 7]), fields)
+codes = st.sampled_from([b"G", b"A", b"M", b"F", b"H", b"Q", b"S", b"O", b"R", b"", None, 7])
+
+
+@given(codes, fields)
 def test_no_answer_whatever_raises(code: object, rest: list[Any]) -> None:
     read_reply([code, *rest])
+
+
+def test_a_field_that_is_damaged_is_named() -> None:
+    vote = read_reply([b"R", b"7", b"a", b"7 0 fine", b"b", b"nonsense"])
+    assert isinstance(vote, Failed)
+    assert "field 'b' of its register" in vote.reason
+    assert "b'nonsense'" in vote.reason
 
 
 @given(fields)

@@ -61,7 +61,16 @@ def test_a_lock_stands_under_lock_keys_and_reserved_records(place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["", "redlock-meta:guard", "redlock-meta:fence:7", "redlock-meta:\ud800", "x\udcff", 7]
+    "place",
+    [
+        "",
+        "redlock-meta:guard",
+        "redlock-meta:fence:7",
+        "redlock-meta:register:redlock:beat",
+        "redlock-meta:\ud800",
+        "x\udcff",
+        7,
+    ],
 )
 def test_no_lock_stands_where_the_protocol_has_records_of_its_own(place: Any) -> None:
     with pytest.raises(LockKeyError):

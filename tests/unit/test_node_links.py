@@ -10,7 +10,7 @@ from typing import Any
 import hiredis
 import pytest
 
-from celery_redlock.protocol import Command, acquire, extend, release
+from celery_redlock.protocol import Command, acquire, extend, fetch, look, release, store
 from celery_redlock.transport.health import NodeHealth
 from celery_redlock.transport.link import Link, LinkBrokenError, Pending
 
@@ -113,6 +113,20 @@ def test_a_silent_node_is_told_no_more_than_what_undoes(ends: tuple[Link, socket
     assert link.refuses(release(("key",), "somebody else", 1))
     assert not link.refuses(release(("key",), "us", 1))
     assert link.refuses(release(("key",), "us", 1))
+    assert link.refuses(look(("key",)))
+    assert link.refuses(store("register", 1, {}))
+
+
+def test_what_may_be_long_does_not_pile_up_before_a_node_that_does_not_read(
+    ends: tuple[Link, socket.socket],
+) -> None:
+    link, _ = ends
+    assert not link.refuses(store("register", 1, {}))
+    while not link.clogged:
+        link.send(b"x" * 100_000)
+    assert link.refuses(store("register", 1, {}))
+    assert link.refuses(fetch("register", 1))
+    assert not link.refuses(release(("key",), "us", 1))
 
 
 def test_a_node_that_keeps_failing_is_left_out_for_longer_and_longer() -> None:

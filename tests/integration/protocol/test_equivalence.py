@@ -28,12 +28,14 @@ from celery_redlock.protocol import (
     acquire,
     extend,
     fence_key,
+    fetch,
     heal,
     look,
     raise_fence,
     release,
+    store,
 )
-from celery_redlock.protocol.naming import GUARD_KEY
+from celery_redlock.protocol.naming import GUARD_KEY, REGISTER_PREFIX
 from celery_redlock.protocol.node import GuardRecord, NodeState, StoredKey
 from celery_redlock.testing import LocalCluster
 from tests.support.nodes import PREFIX, ServerNodes
@@ -55,6 +57,20 @@ fates = st.dictionaries(
     st.builds(Fate, st.sampled_from([0, LONG, LONGER]), st.sampled_from(["", "them", "left"])),
 )
 
+# Few of each, so that commands meet; and seldom the largest, after which nothing is let in.
+registers = st.sampled_from([REGISTER_PREFIX + "r"] * 3 + [REGISTER_PREFIX + "s"])
+writers = st.sampled_from([2**50] * 6 + [2**50 + 1] * 3 + [MAX_TOKEN])
+versions = st.sampled_from([9, 9, 9, 10, 10, 0, MAX_TOKEN])
+texts = st.one_of(st.sampled_from(["", "9 9 9", "x", "y"]), st.text(max_size=5))
+fields = st.sampled_from(["a", "a", "token", "f:a", " é\r\n\0"])
+written = st.dictionaries(
+    fields,
+    st.one_of(st.none(), st.tuples(versions, texts), st.tuples(versions, texts)),
+    max_size=3,
+)
+asked = st.lists(fields, min_size=1, max_size=4, unique=True)
+readers = st.one_of(st.just(0), writers)
+
 commands = st.one_of(
     st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(0)),
     st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(LONG)),
@@ -70,6 +86,14 @@ commands = st.one_of(
 )
 events = st.sampled_from(["flush", "arm", "role", "expire"])
 steps = st.lists(st.one_of(commands, commands, commands, events), min_size=1, max_size=25)
+
+register_commands = st.one_of(
+    st.builds(store, registers, writers, written),
+    st.builds(fetch, registers, readers),
+    # Which fields make an answer too long depends on their order; a server keeps only that asked.
+    st.builds(fetch, registers, readers, asked, most=st.integers(0, 30)),
+)
+register_steps = st.lists(st.one_of(register_commands, events), min_size=10, max_size=30)
 
 
 def roughly(milliseconds: float) -> int:
@@ -115,6 +139,11 @@ class Pair:
         stored: dict[str, Any] = {}
         for raw in self._redis.keys("*"):
             key = raw.decode()
+            if key.startswith(REGISTER_PREFIX):
+                stored[key] = {
+                    name.decode(): text.decode() for name, text in self._redis.hgetall(key).items()
+                }
+                continue
             value = self._redis.get(key).decode()
             if key == GUARD_KEY:
                 identity, _, not_before = value.rpartition(" ")
@@ -132,6 +161,12 @@ class Pair:
             for key, held in self.meaning.keys.items()
         }
         meant |= self.meaning.fences
+        meant |= {
+            key: {"token": str(register.token)}
+            | {f"f:{name}": str(field) for name, field in register.fields.items()}
+            for key, register in self.meaning.registers.items()
+            if register.token
+        }
         if self.meaning.guard is not None:
             meant[GUARD_KEY] = (self.meaning.guard.identity, self.meaning.guard.not_before > 0)
         return meant
@@ -174,6 +209,23 @@ def cluster() -> Iterator[LocalCluster]:
 def test_scripts_and_their_meaning_agree(
     cluster: LocalCluster, sequence: list[Command | str]
 ) -> None:
+    check(cluster, sequence)
+
+
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+)
+@given(register_steps)
+def test_scripts_and_their_meaning_agree_on_registers(
+    cluster: LocalCluster, sequence: list[Command | str]
+) -> None:
+    check(cluster, sequence)
+
+
+def check(cluster: LocalCluster, sequence: list[Command | str]) -> None:
     pair = Pair(cluster)
     for step in sequence:
         if isinstance(step, str):

@@ -1,0 +1,148 @@
+"""What a register accepts, and how it speaks to the nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from celery_redlock import ConfigurationError, InvalidFencingToken, LockKeyError, Redlock
+from celery_redlock.core import Register, Versioned
+from celery_redlock.protocol import Command
+from celery_redlock.protocol.commands import PIECE
+
+
+@pytest.fixture
+def client(redlock_memory_nodes: list[str]) -> Iterator[Redlock]:
+    with Redlock(redlock_memory_nodes) as made:
+        yield made
+
+
+@pytest.fixture
+def said(client: Redlock, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
+    """What has been said to the nodes."""
+    commands: list[Command] = []
+    channel: Any = client.transport.checkout()
+    exchange = channel.exchange
+
+    def overheard(batch: Any, *args: Any, **options: Any) -> None:
+        commands.extend(command for command, _ in batch)
+        exchange(batch, *args, **options)
+
+    monkeypatch.setattr(channel, "exchange", overheard)
+    return commands
+
+
+@pytest.mark.parametrize("name", ["", None, 7, b"bytes", "x\udcff"], ids=repr)
+def test_a_name_that_cannot_be_written_is_refused(client: Redlock, name: Any) -> None:
+    with pytest.raises(LockKeyError, match="name of a register"):
+        Register(client, name)
+    register = Register(client, "r")
+    with pytest.raises(LockKeyError, match="name of a field of register 'r'"):
+        register.write(7, {name: (1, "")})
+    with pytest.raises(LockKeyError, match="name of a field of register 'r'"):
+        register.read([name])
+
+
+def test_one_name_is_not_taken_for_its_letters(client: Redlock) -> None:
+    with pytest.raises(LockKeyError, match=r"\['entry'\]"):
+        Register(client, "r").read("entry")
+
+
+@pytest.mark.parametrize("token", [0, -1, 2**53, True, 7.0, "7", None, math.nan], ids=repr)
+def test_what_is_no_token_is_refused(client: Redlock, token: Any, said: list[Command]) -> None:
+    register = Register(client, "r")
+    with pytest.raises(InvalidFencingToken):
+        register.claim(token)
+    with pytest.raises(InvalidFencingToken):
+        register.write(token, {"a": (1, "")})
+    assert not said
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        (-1, ""),
+        (2**53, ""),
+        (True, ""),
+        (1.0, ""),
+        ("1", ""),
+        (1, b""),
+        (1, None),
+        (1, "x\udcff"),
+        (1,),
+        (1, "", ""),
+        "1 text",
+        7,
+    ],
+    ids=repr,
+)
+def test_what_is_no_field_is_refused_by_name_and_nothing_is_written(
+    client: Redlock, field: Any, said: list[Command]
+) -> None:
+    with pytest.raises(ConfigurationError, match="Field 'b' of register 'r'"):
+        Register(client, "r").write(7, {"a": (1, ""), "b": field})
+    assert not said
+
+
+def test_many_fields_go_in_several_pieces(client: Redlock, said: list[Command]) -> None:
+    Register(client, "r").write(7, {str(n): (n, "") for n in range(1_001)})
+    assert [len(command.args[1:]) // 3 for command in said] == [500, 500, 1]
+
+
+def test_long_fields_go_in_pieces_too(client: Redlock, said: list[Command]) -> None:
+    Register(client, "r").write(7, {str(n): (n, "é" * (PIECE // 5)) for n in range(5)})
+    assert [len(command.args[1:]) // 3 for command in said] == [2, 2, 1]
+
+
+def test_a_write_of_nothing_asks_the_nodes_all_the_same(
+    client: Redlock, said: list[Command]
+) -> None:
+    Register(client, "r").write(7, {})
+    assert [command.args for command in said] == [(7,)]
+
+
+def test_an_ordinary_claim_and_an_ordinary_read_are_one_round_trip(
+    client: Redlock, said: list[Command]
+) -> None:
+    register = Register(client, "r")
+    register.write(7, {str(n): (n, "x" * 100) for n in range(500)})
+    said.clear()
+    register.claim(8)
+    register.read()
+    assert len(said) == 2
+
+
+def test_a_call_that_is_broken_off_gives_its_channel_up(
+    client: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Struck(BaseException):
+        pass
+
+    def struck(*_: Any, **__: Any) -> None:
+        raise Struck
+
+    register = Register(client, "r")
+    discarded: list[Any] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(client.transport, "exchange", struck)
+        patched.setattr(client.transport, "discard", discarded.append)
+        calls: list[Callable[[], Any]] = [
+            lambda: register.claim(7),
+            register.read,
+            lambda: register.write(7, {}),
+        ]
+        for call in calls:
+            with pytest.raises(Struck):
+                call()
+    assert len(discarded) == 3
+    register.write(7, {"a": (1, "")})
+    assert register.read() == {"a": Versioned(7, 1, "")}
+
+
+def test_a_register_is_named_where_it_is_shown(client: Redlock) -> None:
+    register = Register(client, "beat:app")
+    assert register.name == "beat:app"
+    assert "beat:app" in repr(register)
