@@ -20,6 +20,14 @@ further. Those of `lock_lost` run in a thread of their own, under gevent and eve
 | `twin_put_back` | its message came again while it runs | `delay`, `error` |
 | `lock_lost` | its lock was lost in its body (see above) | `key`, `reason` |
 
+These are sent in the process of a beat with `RedlockScheduler`, which is the `sender`, between two
+passes; so they must not take long.
+
+| signal | what happened | facts |
+|---|---|---|
+| `beat_leader_started` | it leads, and knows what earlier leaders have sent | `token`, `reason` |
+| `beat_leader_stopped` | it leads no longer, and has handed over | `token`, `reason` |
+
 Example:
     ```python
     from celery_redlock.signals import task_duplicate
@@ -33,9 +41,13 @@ Example:
 
 from __future__ import annotations
 
+from celery.utils.dispatch import Signal
+
 from celery_redlock.tasks.news import SIGNALS, News, counters
 
 __all__ = [
+    "beat_leader_started",
+    "beat_leader_stopped",
     "counters",
     "lock_lost",
     "task_duplicate",
@@ -63,3 +75,6 @@ tick_late = SIGNALS[News.TICK_LATE]
 tick_missed = SIGNALS[News.TICK_MISSED]
 twin_ignored = SIGNALS[News.TWIN_IGNORED]
 twin_put_back = SIGNALS[News.TWIN_PUT_BACK]
+
+beat_leader_started = Signal(name="beat_leader_started", providing_args={"token", "reason"})
+beat_leader_stopped = Signal(name="beat_leader_stopped", providing_args={"token", "reason"})

@@ -1,0 +1,93 @@
+"""
+What a leader makes of the entries of the scheduler that it wraps, and of their ticks.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+from celery.utils.time import maybe_make_aware
+
+from celery_redlock.beat.records import Records
+from celery_redlock.tasks.schedules.dues import due_times
+from celery_redlock.tasks.schedules.grid import Grid
+from celery_redlock.tasks.schedules.moments import SECOND, from_us
+from celery_redlock.tasks.tick import Tick
+
+__all__ = ["MOST_COUNTED", "catch_up", "collapsed", "task_id_for"]
+
+#: Ticks that were missed are counted so far.
+MOST_COUNTED = 1000
+
+#: Of the task ids of ticks.
+NAMESPACE = uuid.UUID("6f1f7e5a-55a3-4d7e-9d0f-3c6e8a0b7c11")
+
+
+def task_id_for(prefix: str, tick: Tick) -> str:
+    """Return the id of the task that a tick is sent as, whoever sends it and however often."""
+    identity = json.dumps([prefix, tick.schedule, tick.entry, tick.due_us])
+    return str(uuid.uuid5(NAMESPACE, identity))
+
+
+def catch_up(entry: Any, records: Records, *, made_up_since: datetime | None) -> None:
+    """
+    Let an entry go on where the schedule has got to, or note where it begins.
+
+    Args:
+        entry: of the wrapped scheduler, about to be asked when it is due.
+        records: what the nodes know.
+        made_up_since: a last run at this time or later is nothing that the scheduler knows: it
+            begins entries that it has never seen with the present. None if it has seen them all.
+    """
+    own = maybe_make_aware(entry.last_run_at)
+    state = records.state(entry.name)
+    if state is None:
+        records.begin(entry.name, own.timestamp(), entry.total_run_count)
+        return
+    recorded = from_us(state.due_us)
+    made_up = made_up_since is not None and own >= made_up_since
+    if recorded <= own and not made_up:
+        return
+    _set(entry, "last_run_at", _in_zone_of(entry.last_run_at, recorded))
+    model = getattr(entry, "model", None)
+    if made_up and getattr(model, "one_off", False):
+        return  # somebody has enabled it again, to run once more
+    _set(entry, "total_run_count", max(entry.total_run_count, state.count))
+
+
+def collapsed(schedule: Any, before: float, due: float) -> int:
+    """
+    Return how many ticks a schedule had between two, `MOST_COUNTED` if there are more.
+
+    Args:
+        schedule: the entry's schedule.
+        before: a due time, in seconds since the epoch.
+        due: a later one.
+    """
+    first, last = round(before * SECOND), round(due * SECOND)
+    times = due_times(schedule)
+    if type(times) is Grid:
+        return min(max(0, (last - 1) // times.step - first // times.step), MOST_COUNTED)
+    count = 0
+    following = times.after(first)
+    while following is not None and following < last and count < MOST_COUNTED:
+        count += 1
+        following = times.after(following)
+    return count
+
+
+def _set(entry: Any, name: str, value: Any) -> None:
+    setattr(entry, name, value)
+    # django-celery-beat makes the next entry of its model.
+    if hasattr(entry, "model"):
+        setattr(entry.model, name, value)
+
+
+def _in_zone_of(own: datetime, moment: datetime) -> datetime:
+    """Return a moment in the form in which an entry keeps its own: without a zone it is UTC."""
+    if own.tzinfo is None:
+        return moment.astimezone(UTC).replace(tzinfo=None)
+    return moment.astimezone(own.tzinfo)

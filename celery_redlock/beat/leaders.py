@@ -1,0 +1,97 @@
+"""
+Who leads: what stands on the lock nodes about it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+from urllib.parse import quote, unquote
+
+from celery_redlock.protocol import owner_candidate
+from celery_redlock.protocol.naming import META_PREFIX
+
+__all__ = ["LEADER_FIELD", "Leader", "label_for_beat", "leader_with", "read_leader"]
+
+#: Beside the entries in the register; no entry can be meant by it.
+LEADER_FIELD = META_PREFIX + "leader"
+
+HOST = socket.gethostname()
+BEAT = "beat"
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """
+    A beat that leads, or led.
+
+    Attributes:
+        host: where it runs.
+        pid: its process there.
+        since: when it won its lease, in seconds since the epoch by its own clock.
+        token: its fencing token; None where it is not known.
+    """
+
+    host: str
+    pid: int
+    since: float
+    token: int | None = None
+
+    def __str__(self) -> str:
+        return f"the beat on {self.host} (pid {self.pid})"
+
+    @property
+    def since_at(self) -> datetime:
+        """When it won its lease, in UTC."""
+        return datetime.fromtimestamp(self.since, UTC)
+
+    @classmethod
+    def read(cls, text: str) -> Self | None:
+        """Read what `write` wrote; None where it makes no sense."""
+        try:
+            found: dict[str, Any] = json.loads(text)
+            leader = cls(
+                host=str(found["host"]),
+                pid=int(found["pid"]),
+                since=float(found["since"]),
+                token=int(found["token"]),
+            )
+            leader.since_at  # noqa: B018 - raises where it is no time
+        except (KeyError, TypeError, ValueError, OverflowError, OSError, RecursionError):
+            return None
+        return leader
+
+    def write(self) -> str:
+        """Return the text for the register."""
+        content = {"host": self.host, "pid": self.pid, "since": self.since, "token": self.token}
+        return json.dumps(content, separators=(",", ":"))
+
+
+def label_for_beat() -> str:
+    """Return a label for owner values, which no other scheduler has."""
+    return f"{BEAT} {quote(HOST, safe=':@')} {os.getpid()} {os.urandom(4).hex()}"
+
+
+def read_leader(owner: str | None) -> Leader | None:
+    """Return the beat behind an owner value, or None where something else holds the key."""
+    since = owner_candidate(owner or "")
+    if since is None:
+        return None
+    try:
+        kind, host, pid, _ = (owner or "").split(" ")[2:]
+        leader = Leader(host=unquote(host), pid=int(pid), since=since / MILLION)
+        leader.since_at  # noqa: B018 - raises where it is no time
+    except (ValueError, OverflowError, OSError):
+        return None
+    return leader if kind == BEAT else None
+
+
+def leader_with(owner: str, token: int) -> Leader:
+    """Return this process as the leader that won a lease."""
+    since = owner_candidate(owner) or 0
+    return Leader(host=HOST, pid=os.getpid(), since=since / MILLION, token=token)

@@ -1,0 +1,197 @@
+"""
+What the lock nodes know about the entries of a schedule, as its leader keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from celery.utils.log import get_logger
+
+from celery_redlock.beat.leaders import LEADER_FIELD, Leader
+from celery_redlock.core import Register, Versioned
+from celery_redlock.errors import LockKeyError, QuorumUnavailable
+from celery_redlock.protocol import MAX_TOKEN
+from celery_redlock.protocol.naming import writable
+from celery_redlock.tasks.schedules.state import EntryState
+
+__all__ = ["Records"]
+
+logger = get_logger(__name__)
+
+#: Seconds. What is recorded further ahead than this was recorded by a clock that was wrong, and
+#: nobody can wait for it. What is nearer is waited for: it may be this clock that is wrong.
+TOO_FAR_AHEAD = 86_400.0
+#: Seconds since the epoch; microseconds of it are the largest version that the register takes.
+LATEST_DUE = float(MAX_TOKEN // 1_000_000)
+SHOWN = 5
+
+
+class Records:
+    """
+    How far each entry has come: read once, kept here, and written after each tick.
+
+    Guarantee: once `claim` has returned, it has what every earlier leader wrote, and no earlier
+    leader can write any more. What was noted is on a quorum of nodes when `write` has returned.
+    Limit: a tick that was sent and not yet written is sent again by the next leader.
+
+    Args:
+        register: the schedule's register.
+        token: the leader's fencing token.
+        pause: seconds between two writes while no quorum answers.
+        now: reads a clock that does not step.
+        wall: reads the wall clock.
+    """
+
+    def __init__(
+        self,
+        register: Register,
+        token: int,
+        *,
+        pause: float,
+        now: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._register = register
+        self._token = token
+        self._pause = pause
+        self._now = now
+        self._wall = wall
+        self._states: dict[str, EntryState] = {}
+        self._writers: dict[str, int] = {}
+        self._unwritten: dict[str, tuple[int, str]] = {}
+        self._latest_sent = 0.0
+        self._silent_since: float | None = None
+        self._write_at = now()
+
+    def claim(self, leader: Leader) -> Leader | None:
+        """
+        Read everything, and shut out all earlier leaders.
+
+        Args:
+            leader: who leads now, for whoever looks.
+
+        Returns:
+            Who led last, if anybody did.
+
+        Raises:
+            StaleFencingToken: there is a newer leader.
+            QuorumUnavailable: too few lock nodes answered; nothing is known.
+        """
+        found = self._register.claim(self._token)
+        last = found.pop(LEADER_FIELD, None)
+        for entry, versioned in found.items():
+            self._take_over(entry, versioned)
+        self._say_ahead()
+        self._unwritten[LEADER_FIELD] = (0, leader.write())
+        return None if last is None else Leader.read(last.text)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def state(self, entry: str) -> EntryState | None:
+        """Return how far an entry has come; None where nothing is known."""
+        return self._states.get(entry)
+
+    @property
+    def are_too_far_ahead(self) -> bool:
+        """Tell whether this clock has been set back so far that what was sent is in the future."""
+        return self._latest_sent > self._wall() + TOO_FAR_AHEAD
+
+    def begin(self, entry: str, last_run_at: float, count: int) -> None:
+        """Note where an entry stands that has no record, so that the next leader begins there."""
+        due = min(max(0.0, last_run_at), LATEST_DUE)
+        base = EntryState(due=due, ran_at=due, count=count)
+        self._note(entry, replace(base, takeovers=((self._token, base.due_us),)))
+
+    def sent(self, entry: str, due: float) -> None:
+        """Note that the tick of an entry has been sent."""
+        before = self._states.get(entry) or EntryState(due=due, ran_at=due, count=0)
+        writer = self._writers.get(entry)
+        state = before.after(due, self._wall(), token=self._token, previous_token=writer)
+        self._latest_sent = max(self._latest_sent, due)
+        self._note(entry, state)
+
+    def write(self, *, at_once: bool = False) -> None:
+        """
+        Write what was noted since the last time. What no quorum took stays noted.
+
+        Args:
+            at_once: do not spare nodes that did not answer a moment ago.
+
+        Raises:
+            StaleFencingToken: there is a newer leader; nothing of this is of any use now.
+        """
+        if not self._unwritten or (self._now() < self._write_at and not at_once):
+            return
+        writing = dict(self._unwritten)
+        try:
+            self._register.write(self._token, writing)
+        except QuorumUnavailable as exc:
+            # Each try waits for the nodes, which the schedule has no time for at each entry.
+            self._write_at = self._now() + self._pause
+            self._say_silent(exc)
+            return
+        for entry, field in writing.items():
+            if self._unwritten.get(entry) == field:
+                del self._unwritten[entry]
+        self._say_heard()
+
+    def _take_over(self, entry: str, versioned: Versioned) -> None:
+        state = EntryState.read(versioned.text)
+        if state is None:
+            logger.warning("What is recorded of entry %r makes no sense and is replaced", entry)
+        elif state.due > self._wall() + TOO_FAR_AHEAD:
+            logger.warning(
+                "Entry %r is recorded as sent for %s, which is more than a day ahead: a clock was "
+                "wrong, here or where that was recorded. The record is replaced",
+                entry,
+                datetime.fromtimestamp(state.due, UTC),
+            )
+        else:
+            self._states[entry] = state
+            self._writers[entry] = versioned.token
+
+    def _note(self, entry: str, state: EntryState) -> None:
+        self._states[entry] = state
+        self._writers[entry] = self._token
+        if _is_writable(entry):
+            self._unwritten[entry] = (state.due_us, state.write())
+
+    def _say_ahead(self) -> None:
+        now = self._wall()
+        ahead = {entry: state.due - now for entry, state in self._states.items() if state.due > now}
+        if not ahead:
+            return
+        listed = ", ".join(sorted(ahead, key=lambda entry: -ahead[entry])[:SHOWN])
+        logger.warning(
+            "The clock of this host is behind that of the last leader: %d entries were sent up to "
+            "%.3g s ahead of it, and are not sent again before that time (%s)",
+            len(ahead),
+            max(ahead.values()),
+            listed,
+        )
+
+    def _say_silent(self, exc: QuorumUnavailable) -> None:
+        if self._silent_since is None:
+            self._silent_since = self._now()
+            logger.warning(
+                "What the schedule has sent cannot be recorded: %s Tried again in each pass", exc
+            )
+
+    def _say_heard(self) -> None:
+        if self._silent_since is not None:
+            away = self._now() - self._silent_since
+            self._silent_since = None
+            logger.warning("What the schedule has sent is recorded again, after %.1f s", away)
+
+
+def _is_writable(entry: str) -> bool:
+    """Tell whether the nodes can be told of an entry; its name can be anything."""
+    try:
+        writable(entry, "The name of an entry")
+    except LockKeyError:
+        return False
+    return True
