@@ -85,6 +85,14 @@ ROWS = {
         Row(event="lease lost, flag", lock="the lease is marked, the body goes on"),
         Row(event="lease lost, callable", lock="the callable is told, the body goes on"),
         Row(
+            event="asked to stop by a newer run",
+            lock="LeaseLost in the body; renewed until it has unwound, then the newer run's",
+            reasons={
+                "solo": "the worker takes the newer message only when the body has ended; another "
+                "worker may ask",
+            },
+        ),
+        Row(
             event="soft time limit",
             lock="renewed while the body handles it, released when it has unwound",
             reasons=only("prefork", because=SOFT_LIMIT),

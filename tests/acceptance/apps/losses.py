@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from celery_redlock import RedlockTask
+from celery_redlock.errors import LeaseLost
 from tests.acceptance.apps.endings import SHORT_TTL
 from tests.acceptance.apps.stage import app, await_gate, note, visiting
 
@@ -50,6 +51,19 @@ def be_told(self: Any, key: str) -> str:
     with visiting(self, key):
         await_gate(key)
     return "went on"
+
+
+@app.task(name="give_way", lock_overlap="replace", **BASE)
+def give_way(self: Any, key: str) -> str:
+    """Take its time to stop when a newer run asks it to."""
+    with visiting(self, key):
+        try:
+            await_gate(key)
+        except LeaseLost as loss:
+            note(key, "asked", why=loss.reason)
+            await_gate(key, "unwound")
+            raise
+    return "held"
 
 
 class _SlowHandler(logging.Handler):
