@@ -1,0 +1,42 @@
+"""What tests have counted beside passing and failing, at the end of a run."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """
+    Print what tests recorded: sums of their `counts`, and their `remarks`.
+
+    A test says `record_property("counts", {"things": {"done": 3, "left out": 1}})`; properties
+    travel from the processes that run the tests to the one that prints this.
+    """
+    totals: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    remarks = []
+    for report in _finished(terminalreporter):
+        for name, value in report.user_properties:
+            if name == "remarks":
+                remarks += value
+            for things, counts in value.items() if name == "counts" else ():
+                totals[things].update(counts)
+    if not totals:
+        return
+    terminalreporter.section("counted")
+    for things, counts in totals.items():
+        told = ", ".join(f"{count} {what}" for what, count in counts.most_common())
+        terminalreporter.line(f"{things}: {told}")
+    for remark in remarks:
+        terminalreporter.line(remark)
+
+
+def _finished(terminalreporter: Any) -> list[pytest.TestReport]:
+    return [
+        report
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport) and report.when == "call"
+    ]

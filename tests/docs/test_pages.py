@@ -1,0 +1,55 @@
+"""Every block of the documentation does what its page says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import PAGES, ROOT, blocks_of
+
+LOCK_NODES = 5
+PAGE_PATIENCE = 240
+
+
+@pytest.mark.timeout(PAGE_PATIENCE + 60)
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if blocks_of(page)],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_every_block_does_what_its_page_says(
+    page: Path, tmp_path: Path, redlock_cluster_factory, record_property
+) -> None:
+    nodes = redlock_cluster_factory(LOCK_NODES)
+    (store,) = redlock_cluster_factory(1).urls
+    job = {
+        "page": str(page.relative_to(ROOT)),
+        "directory": str(tmp_path / "page"),
+        "nodes": [_address(url) for url in nodes.urls],
+        "store": _address(store),
+    }
+    (tmp_path / "page").mkdir()
+    result = tmp_path / "result.json"
+    played = subprocess.run(
+        [sys.executable, "-m", "tests.docs.player", json.dumps(job), str(result)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PAGE_PATIENCE,
+    )
+    assert played.returncode == 0, played.stdout
+    told = json.loads(result.read_text())
+    record_property("counts", {"docs blocks": told["counts"]})
+    record_property("remarks", [f"docs block not run: {why}" for why in told["not_run"]])
+
+
+def _address(url: str) -> str:
+    return url.partition("://")[2].partition("/")[0]
