@@ -25,6 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command == "init":
             return init(arguments.nodes, force=arguments.force)
         # Celery takes a second to import, which `init` and `--help` do not need.
+        if arguments.command == "beat":
+            from celery_redlock.cli.beat import beat
+
+            return beat(arguments.app, as_json=arguments.json)
         from celery_redlock.demo import run_demo
 
         return run_demo(locked=not arguments.no_lock, plain=arguments.plain)
@@ -65,6 +69,20 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="arm every node whatever its record says; only while no lock is held anywhere",
     )
+    beat_parser = commands.add_parser(
+        "beat",
+        help="see which beat leads a schedule, and how far its entries have come",
+        description=(
+            "What the lock nodes know about the schedule of an app whose beats run "
+            "RedlockScheduler: the beat that leads, and each entry's last tick."
+        ),
+        epilog="Exit status: 0 if a beat leads, 1 if none does or too few lock nodes answer, 2 for "
+        "a wrong command or setting.",
+    )
+    beat_parser.add_argument(
+        "-A", "--app", required=True, metavar="APP", help="the app, as `celery -A` takes it"
+    )
+    beat_parser.add_argument("--json", action="store_true", help="print one JSON object")
     demo_parser = commands.add_parser(
         "demo",
         help="see a worker keep its locks while nodes and processes fail",

@@ -1,0 +1,106 @@
+"""
+How a schedule stands: who leads it, and how far its entries have come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from celery_redlock.beat.leaders import LEADER_FIELD, Leader, read_leader
+from celery_redlock.beat.scheduler import schedule_name
+from celery_redlock.core import Register, Versioned
+from celery_redlock.tasks.client import redlock_for
+from celery_redlock.tasks.schedules.moments import SECOND, from_us
+from celery_redlock.tasks.schedules.state import EntryState
+
+__all__ = ["EntryStanding", "Standing", "standing_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryStanding:
+    """
+    How far an entry has come.
+
+    Attributes:
+        name: the entry's.
+        runs: how often it was sent.
+        last_due: for which due time last; None if it never was.
+        last_run: when; None if it never was.
+        token: of the leader that recorded this.
+    """
+
+    name: str
+    runs: int
+    last_due: datetime | None
+    last_run: datetime | None
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """
+    How a schedule stands, as a quorum of lock nodes tells it.
+
+    Attributes:
+        schedule: its name on the nodes.
+        leader: the beat that leads; None if none does.
+        lease_left: seconds until its lease ends unless it is renewed; None if nobody leads.
+        stranger: what holds the schedule's lock without being a beat; None if nothing does.
+        last_leader: the beat that has led last, or leads.
+        entries: by name.
+    """
+
+    schedule: str
+    leader: Leader | None
+    lease_left: float | None
+    stranger: str | None
+    last_leader: Leader | None
+    entries: tuple[EntryStanding, ...]
+
+
+def standing_of(app: Any) -> Standing:
+    """
+    Return how an app's schedule stands.
+
+    Raises:
+        QuorumUnavailable: too few lock nodes answered.
+        ConfigurationError: the app's settings cannot be used.
+    """
+    redlock, name = redlock_for(app), schedule_name(app)
+    (held,) = redlock.look((redlock.place(name),))
+    recorded = Register(redlock, name).read()
+    last = recorded.pop(LEADER_FIELD, None)
+    last_leader = None if last is None else Leader.read(last.text)
+    leader = None if held is None else read_leader(held.owner)
+    if leader is not None and held is not None:
+        # The counters of the nodes prove a token only until they count on.
+        known = last_leader is not None and replace(last_leader, token=None) == leader
+        leader = last_leader if known else replace(leader, token=held.token)
+    return Standing(
+        schedule=name,
+        leader=leader,
+        lease_left=None if held is None else held.expires_in,
+        stranger=held.owner if held is not None and leader is None else None,
+        last_leader=last_leader,
+        entries=tuple(
+            standing
+            for entry in sorted(recorded)
+            if (standing := _entry(entry, recorded[entry])) is not None
+        ),
+    )
+
+
+def _entry(name: str, recorded: Versioned) -> EntryStanding | None:
+    state = EntryState.read(recorded.text)
+    if state is None:
+        return None
+    ran = state.count > 0
+    return EntryStanding(
+        name=name,
+        runs=state.count,
+        last_due=from_us(state.due_us) if ran else None,
+        last_run=from_us(round(state.ran_at * SECOND)) if ran else None,
+        token=recorded.token,
+    )
