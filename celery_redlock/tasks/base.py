@@ -58,6 +58,8 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
 
     abstract = True
     redlock_plan: LockPlan | None = None
+    #: Whether the plan has been made; without one, a task does not lock.
+    redlock_planned = False
     #: The class of a task that knows nothing of locks: its attributes are no options of ours.
     redlock_twins_only = False
 
@@ -91,6 +93,9 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         """
         options.update(producer=producer, link=link, link_error=link_error, shadow=shadow)
         send = super().apply_async
+        if not self.redlock_planned:
+            # Celery shows a lazy task to other threads before the first has bound it.
+            plan_lock(type(self), self.app)
         if self.redlock_plan is None:
             return send(args, kwargs, task_id=task_id, **options)
         return publish(self, send, args, kwargs, task_id, options)
@@ -158,6 +163,7 @@ def plan_lock(cls: Any, app: Any) -> None:
     options = None if cls.redlock_twins_only else resolve_options(cls, settings)
     if options is None and not settings.dedupe:
         cls.redlock_plan = None
+        cls.redlock_planned = True
         return
     plan = LockPlan(
         options=options or _unlocked(settings),
@@ -170,6 +176,7 @@ def plan_lock(cls: Any, app: Any) -> None:
         cls.__call__ = _locking_call(cls)
     connect_end(plan)
     warn_of_unreadable(cls, app, plan.options)
+    cls.redlock_planned = True
 
 
 def _unlocked(settings: RedlockSettings) -> LockOptions:

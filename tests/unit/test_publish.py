@@ -55,6 +55,14 @@ def held_by(bench: Bench, role: Role, task_id: str = "other") -> str:
     return lease.owner
 
 
+def test_a_task_that_another_thread_is_about_to_bind_is_sent_with_its_lock(bench: Bench) -> None:
+    task = declare(bench)
+    # As Celery shows it to other threads before the one that has made it has bound it.
+    type(task).redlock_plan = None
+    type(task).redlock_planned = False
+    assert envelope(bench.send(task)).reservation is not None
+
+
 def test_the_message_carries_the_lock_that_was_taken_for_it(bench: Bench) -> None:
     result = declare(bench).delay()
     message = bench.receive()
