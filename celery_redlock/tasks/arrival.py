@@ -127,6 +127,14 @@ class Claim:
         return self.envelope.window_until or self.started + self.options.window
 
     @property
+    def remembered_for(self) -> float:
+        """Seconds for which the mark of a finished message stands."""
+        window = self.options.dedupe_window
+        if self.tick is None or self.tick.until is None:
+            return window
+        return window + max(0.0, self.tick.until - time.time())
+
+    @property
     def starts_by(self) -> float:
         """Until when its body may begin (`lock_starting_deadline`), in seconds since the epoch."""
         deadline = self.options.starting_deadline

@@ -93,7 +93,7 @@ def fates_of(hold: Hold, ending: Ending) -> tuple[Mapping[str, Fate], Reservatio
     claim = hold.claim
     fates: dict[str, Fate] = {}
     if claim.message and ending is Ending.DONE:
-        fates[claim.message] = _finished(claim, claim.options.dedupe_window)
+        fates[claim.message] = _finished(claim, claim.remembered_for)
     if hold.settled or not claim.options.rules.in_body:
         return fates, None
     successor = _successor(hold, ending)

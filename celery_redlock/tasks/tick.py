@@ -29,12 +29,15 @@ class Tick:
         due: when it was due, in seconds since the epoch, exact to a microsecond.
         schedule: the leader's record of the schedule on the lock nodes; "" from a plain beat.
         token: that leader's fencing token.
+        until: when the entry's next tick is due, in seconds since the epoch, where that is known.
+            So long a beat that was down may catch this one up.
     """
 
     entry: str
     due: float
     schedule: str = ""
     token: int | None = None
+    until: float | None = None
 
     @property
     def due_us(self) -> int:
@@ -62,6 +65,7 @@ class Tick:
             due=due,
             schedule=_name(value.get("schedule")),
             token=token if type(token) is int and 1 <= token <= LARGEST_TOKEN else None,
+            until=_moment(value.get("until")),
         )
 
     def write(self) -> dict[str, Any]:
@@ -71,6 +75,8 @@ class Tick:
             written["schedule"] = self.schedule
         if self.token is not None:
             written["token"] = self.token
+        if self.until is not None:
+            written["until"] = self.until
         return written
 
 

@@ -46,6 +46,9 @@ def settle_twin(claim: Claim, error: LockContended) -> NoReturn:
             other.host,
         )
         tell(News.TWIN_IGNORED, task, request.id, finished_by=other.host)
+        if claim.tick is not None and claim.envelope.reservation is not None:
+            # From another beat than the one that ran, which has taken its own lock over.
+            claim.redlock.cancel(claim.envelope.reservation)
         raise Ignore("this message's task has finished already")
     _wait_for_other(claim, error)
 

@@ -16,6 +16,7 @@ from celery_redlock import Redlock, RedlockTask
 from celery_redlock.errors import ConfigurationError, DuplicateTask, LockContended, LockKeyError
 from celery_redlock.signals import counters
 from celery_redlock.tasks import publish as publishing
+from celery_redlock.tasks import sending
 from celery_redlock.tasks.duplicates import DuplicateResult
 from celery_redlock.tasks.envelope import HEADER, Envelope
 from celery_redlock.tasks.owners import Role, label_for, read_owner
@@ -455,7 +456,7 @@ def test_a_publish_that_outlasts_the_grace_is_reported(
     task = declare(bench)
     readings = iter([100.0, 111.0])
     clock = SimpleNamespace(time=time.time, monotonic=lambda: next(readings))
-    monkeypatch.setattr(publishing, "time", clock)
+    monkeypatch.setattr(sending, "time", clock)
     task.delay()
     assert "took 11.0 s, longer than lock_publish_grace=10" in caplog.text
 

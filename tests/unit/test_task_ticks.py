@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -173,6 +174,23 @@ def test_a_finished_tick_leaves_its_mark_for_the_dedupe_window_and_no_lock(bench
     task, _ = counting(bench, lock_dedupe_window=50)
     bench.run(send_tick(bench, task, tick()))
     assert (role(bench, mark(bench, tick())), value(bench)) == (Role.FINISHED, None)
+    assert 49 < left(bench, mark(bench, tick())) <= 50
+
+
+def test_a_tick_is_remembered_until_its_next_is_due_and_the_dedupe_window_longer(
+    bench: Bench,
+) -> None:
+    task, _ = counting(bench, lock_dedupe_window=50)
+    until = time.time() + 1000
+    bench.run(send_tick(bench, task, tick(until=until)))
+    assert 1000 < left(bench, mark(bench, tick())) <= until - time.time() + 50 + 0.001
+
+
+def test_a_tick_whose_next_is_due_already_is_remembered_for_the_dedupe_window(
+    bench: Bench,
+) -> None:
+    task, _ = counting(bench, lock_dedupe_window=50)
+    bench.run(send_tick(bench, task, tick(until=time.time() - 1000)))
     assert 49 < left(bench, mark(bench, tick())) <= 50
 
 

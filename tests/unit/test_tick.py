@@ -17,7 +17,7 @@ DUE = datetime(2026, 3, 29, 1, 59, 59, 999999, tzinfo=UTC)
 
 
 def test_a_tick_survives_its_message() -> None:
-    tick = Tick(entry="nightly", due=DUE.timestamp(), schedule="beat:app", token=7)
+    tick = Tick(entry="nightly", due=1e9, schedule="beat:app", token=7, until=2e9)
     assert Tick.read(json.loads(json.dumps(tick.write()))) == tick
 
 
@@ -64,6 +64,12 @@ def test_what_is_no_fencing_token_names_no_leader(token: Any) -> None:
     assert read == Tick(entry="nightly", due=1.0)
 
 
+@pytest.mark.parametrize("until", ["1", True, -1, float("inf"), float("nan"), 10**400])
+def test_what_is_no_time_names_no_next_tick(until: Any) -> None:
+    read = Tick.read({"entry": "nightly", "due": 1.0, "until": until})
+    assert read == Tick(entry="nightly", due=1.0)
+
+
 @pytest.mark.parametrize("schedule", [5, None, b"beat", "\udfff", ["beat"]])
 def test_what_is_no_name_names_no_schedule(schedule: Any) -> None:
     read = Tick.read({"entry": "nightly", "due": 1.0, "schedule": schedule})
@@ -88,7 +94,7 @@ def place(redlock: Redlock | None = None, **changes: Any) -> str:
 
 
 def test_all_messages_of_a_tick_have_one_place_whoever_sent_them() -> None:
-    assert place() == place(schedule="beat:app", token=7)
+    assert place() == place(schedule="beat:app", token=7, until=2.5)
 
 
 @pytest.mark.parametrize(

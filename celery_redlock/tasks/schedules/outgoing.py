@@ -17,7 +17,7 @@ from celery import signals
 from celery_redlock.tasks.envelope import HEADER, fresh_nonce
 from celery_redlock.tasks.tick import Tick
 
-__all__ = ["carrying", "carrying_nothing", "connect_publishes"]
+__all__ = ["carrying", "carrying_nothing", "connect_publishes", "outgoing_tick"]
 
 _outgoing: ContextVar[_Outgoing | None] = ContextVar("celery_redlock_outgoing", default=None)
 
@@ -48,6 +48,12 @@ def carrying_nothing() -> Iterator[None]:
         yield
     finally:
         _outgoing.reset(token)
+
+
+def outgoing_tick(task: str) -> Tick | None:
+    """Return the tick that waits for the message of `task`."""
+    outgoing = _outgoing.get()
+    return outgoing.tick if outgoing is not None and outgoing.task == task else None
 
 
 def connect_publishes() -> None:
