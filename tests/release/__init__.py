@@ -1,0 +1,1 @@
+"""What is shipped: its contents, its metadata, and the tests against what a user installs."""

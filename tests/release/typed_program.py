@@ -1,0 +1,86 @@
+"""
+A small program of a user's, for `mypy --strict` against the installed wheel, and to be run.
+
+What Celery decorates is untyped, because Celery is; everything of this package is typed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import assert_type
+
+from celery_redlock import (
+    DuplicateResult,
+    Lease,
+    LeaseLost,
+    LockContended,
+    LockHolder,
+    LockNotAcquired,
+    Redlock,
+    RedlockError,
+    RedlockTask,
+    StaleFencingToken,
+    current_lease,
+)
+from celery_redlock.fencing import FileFence, fencing_headers
+from celery_redlock.testing import LocalCluster
+
+
+class Settle(RedlockTask):
+    """A task that is written as a class."""
+
+    name = "settle"
+    lock_key = "account:{account}"
+    lock_ttl = 10.0
+
+    def run(self, account: int) -> bool:
+        """Say whether it runs under its lock."""
+        lease = self.lease
+        assert_type(lease, Lease | None)
+        return lease is not None and lease.is_valid
+
+
+def report(redlock: Redlock, path: Path) -> int:
+    """Write a file under a lock."""
+    with redlock.lock("report", ttl=10.0, wait=5.0) as lease:
+        assert_type(lease, Lease)
+        lease.check()
+        FileFence(path).write(b"report", lease.fencing_token)
+        headers: dict[str, str] = fencing_headers(token=lease.fencing_token)
+        print(lease.key, lease.expires_in, *headers)
+        return lease.fencing_token
+
+
+def attempt(redlock: Redlock, path: Path) -> str:
+    """Tell what came of it."""
+    try:
+        token = report(redlock, path)
+    except LockContended as contended:
+        return f"{contended.holder} has {contended.key}"
+    except (LockNotAcquired, LeaseLost, StaleFencingToken) as error:
+        return type(error).__name__
+    except RedlockError:
+        return "another error of this package"
+    assert_type(current_lease(), Lease | None)
+    return f"done under {token}"
+
+
+def holder_of(task: Settle, account: int) -> LockHolder | None:
+    """Ask who has an account."""
+    return task.lock_holder(account)
+
+
+def is_duplicate(result: object) -> bool:
+    """Tell whether a task was not sent."""
+    return isinstance(result, DuplicateResult)
+
+
+def nodes() -> list[str]:
+    """Return addresses of nodes that are real."""
+    with LocalCluster(3) as cluster:
+        return cluster.urls
+
+
+if __name__ == "__main__":
+    with Redlock(["memory://a", "memory://b", "memory://c"]) as here:
+        print(attempt(here, Path("report")))
