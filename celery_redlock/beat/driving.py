@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -17,7 +17,7 @@ from celery_redlock.beat.publishing import Broker, is_broker_failure
 from celery_redlock.beat.records import Records
 from celery_redlock.beat.unsent import Unsent
 from celery_redlock.beat.wrapped import abandon, cancel_exit_write
-from celery_redlock.tasks.schedules.moments import from_us
+from celery_redlock.tasks.schedules.moments import SECOND, from_us, to_us
 from celery_redlock.tasks.schedules.stamping import install
 from celery_redlock.tasks.tick import Tick
 
@@ -130,7 +130,7 @@ class Driving:
             raise
         if not self._is_settled:
             # It counts from its last run, which is now.
-            self._means.records.sent(entry.name, datetime.now(UTC).timestamp())
+            self._means.records.sent(entry.name, to_us(entry.schedule.now()) / SECOND)
             self._means.unsent.discard(entry.name)
         return result
 

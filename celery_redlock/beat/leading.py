@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -167,7 +166,7 @@ class Leading:
                     exc,
                 )
             return False
-        building_since = datetime.now(UTC)
+        building_since = self._scheduler.app.now()
         self._driving = Driving(self._build(), self._means, building_since=building_since)
         self._tell_started("nobody led before" if previous is None else f"it follows {previous}")
         return True
