@@ -41,6 +41,8 @@ def _awaits_itself(claim: Claim, holder: Owner | None) -> bool:
     """
     if holder is None or holder.role is Role.FINISHED or claim.request.is_eager:
         return False
+    if claim.tick is not None and holder.due_us not in (None, claim.tick.due_us):
+        return False  # a schedule may send all its ticks under one id
     if holder.task_id == claim.request.id:
         return True
     outlasts_body = claim.plan.marks_messages or holder.due_us is not None

@@ -3,6 +3,7 @@ A message that was delivered before.
 
 A broker delivers a message again when it has not been acknowledged in time, or when its connection
 was lost, although the first delivery may still be worked on. Both deliveries are one piece of work.
+So are the messages that several beats send for one tick of a schedule.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ def settle_twin(claim: Claim, error: LockContended) -> NoReturn:
     other = read_owner(error.holder)
     if other is not None and other.role is Role.FINISHED:
         logger.info(
-            "Task %s[%s] was delivered again after it had finished on %s; this delivery is ignored",
+            "Task %s[%s] %s after it had finished on %s; this delivery is ignored",
             task.name,
             request.id,
+            _came_again(claim),
             other.host,
         )
         tell(News.TWIN_IGNORED, task, request.id, finished_by=other.host)
@@ -66,27 +68,37 @@ def _wait_for_other(claim: Claim, error: LockContended) -> NoReturn:
     except Exception as exc:
         if task.acks_late:
             logger.error(  # noqa: TRY400  # what went wrong is the broker's
-                "Task %s[%s] was delivered again and could not be put back (%r); its message is "
+                "Task %s[%s] %s and could not be put back (%r); its message is "
                 "returned to the broker.",
                 task.name,
                 request.id,
+                _came_again(claim),
                 exc,
             )
             raise Reject(exc, requeue=True) from exc
         logger.error(  # noqa: TRY400
-            "Task %s[%s] was delivered again and could not be put back (%r); only the earlier "
+            "Task %s[%s] %s and could not be put back (%r); only the earlier "
             "delivery remains, which holds its lock.",
             task.name,
             request.id,
+            _came_again(claim),
             exc,
         )
         raise Ignore("an earlier delivery of this message runs") from exc
     logger.info(
-        "Task %s[%s] was delivered again while it runs; this delivery is put back for %.1f s: %s",
+        "Task %s[%s] %s while it runs; this delivery is put back for %.1f s: %s",
         task.name,
         request.id,
+        _came_again(claim),
         delay,
         error,
     )
     tell(News.TWIN_PUT_BACK, task, request.id, delay=delay, error=error)
     raise Ignore("an earlier delivery of this message runs")
+
+
+def _came_again(claim: Claim) -> str:
+    tick = claim.tick
+    if tick is None:
+        return "was delivered again"
+    return f"came once more for entry {tick.entry!r}, due at {tick.due_at.isoformat()},"

@@ -75,6 +75,16 @@ def test_no_copy_of_a_forbidden_tick_runs_later(bench: Bench) -> None:
     assert bench.run(copy).state == "IGNORED"
 
 
+def test_the_ticks_of_a_schedule_exclude_each_other_though_they_share_one_task_id(
+    bench: Bench,
+) -> None:
+    task = job(bench, "forbid", lock_skip_result="skipped")
+    label = label_for(Role.RUNNING, "nightly", due_us=tick(-60).due_us)
+    bench.elsewhere.acquire("k", ttl=60, label=label)
+    request = send_tick(bench, task, tick(), task_id="nightly")
+    assert bench.run(request).value == "skipped"
+
+
 def test_a_run_is_not_forbidden_before_lock_wait_is_over(bench: Bench) -> None:
     task = job(bench, "forbid", lock_wait=30)
     other = occupy(bench)

@@ -118,6 +118,16 @@ def test_the_copy_of_a_tick_that_runs_is_put_back_and_ignored_once_that_has_fini
     assert bench.queue_length == 0
 
 
+def test_what_becomes_of_a_copy_is_said_with_its_tick(bench: Bench, caplog: Any) -> None:
+    task, _ = counting(bench)
+    copies = [send_tick(bench, task, tick()) for _ in range(2)]
+    caplog.set_level("INFO")
+    for copy in copies:
+        bench.run(copy)
+    due = tick().due_at.isoformat()
+    assert f"came once more for entry '{ENTRY}', due at {due}, after it had" in caplog.text
+
+
 def test_the_copy_of_a_tick_is_put_back_until_the_result_is_stored(bench: Bench) -> None:
     task, runs = counting(bench)
     states: list[str] = []
