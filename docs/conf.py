@@ -22,6 +22,10 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(?!celery_redlock).*"),
 ]
 
+nitpick_ignore = [
+    ("py:class", "celery_redlock.fencing.guarded.Registered"),  # any mapped class
+]
+
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
@@ -42,3 +46,10 @@ html_show_copyright = False
 html_last_updated_fmt = None
 pygments_style = "tango"
 pygments_dark_style = "monokai"
+
+# Models cannot be looked at without Django's own settings.
+import django
+from django.conf import settings
+
+settings.configure()
+django.setup()

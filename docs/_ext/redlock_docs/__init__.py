@@ -1,7 +1,7 @@
 """
 What the documentation has beside plain text: pages made from the code, diagrams, and checks.
 
-Everything but `directives`, `crossrefs`, `docstrings` and `links` works without Sphinx, so that
+Everything but `directives` and `crossrefs` works without Sphinx, so that
 the tests can hold the README and the code against each other where Sphinx is not installed.
 """
 
@@ -17,8 +17,8 @@ __all__ = ["setup"]
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything with Sphinx."""
-    from . import crossrefs, directives, docstrings, links
+    from . import crossrefs, directives, docstrings, links, sources
 
-    for part in (crossrefs, directives, docstrings, links):
+    for part in (crossrefs, directives, docstrings, links, sources):
         part.connect(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from docutils import nodes
-from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 from .diagrams import DIAGRAMS
@@ -34,8 +33,7 @@ class FromCode(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Read Markdown as if it stood here."""
         (name,) = self.arguments
-        source = StringList(PAGES[name]().splitlines(), f"<{name} of the code>")
-        return self.parse_text_to_nodes("\n".join(source), allow_section_headings=True)
+        return self.parse_text_to_nodes(PAGES[name](), allow_section_headings=True)
 
 
 class Diagram(SphinxDirective):

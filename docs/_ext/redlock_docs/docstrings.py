@@ -14,6 +14,9 @@ __all__ = ["connect", "to_rst"]
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)$")
 CODE = re.compile(r"(?<![`\w:])`([^`\n]+)`(?!`)")
+INDENT = " " * 4
+#: What an indented code block follows: text, but neither a list's item nor something indented.
+PARAGRAPH = re.compile(r"[^\s\-*>]")
 #: What may be the name of something that the reference has a place for.
 NAME = re.compile(r"[A-Za-z_][\w.]*(\(\))?")
 
@@ -30,21 +33,31 @@ def _process(
 
 
 def to_rst(lines: list[str]) -> list[str]:
-    """Turn fences into code blocks, and code between backticks into literals or references."""
+    """Turn code blocks into RST's, and code between backticks into literals or references."""
     converted: list[str] = []
     inside: str | None = None  # the indentation of the fence that is open
+    indented = False  # in a block that is code because it is indented
+    before = ""
     for line in lines:
         fence = FENCE.match(line)
+        if indented and line and not line.startswith(INDENT):
+            indented = False
         if inside is None and fence and fence["language"]:
             inside = fence["indent"]
             converted += [f"{inside}.. code-block:: {fence['language']}", ""]
-        elif inside is None:
-            converted.append(CODE.sub(_literal, line))
         elif fence and fence["indent"] == inside:
             inside = None
             converted.append("")
-        else:
+        elif inside is not None:
             converted.append(f"   {line}" if line else "")
+        elif indented:
+            converted.append(line)
+        elif line.startswith(INDENT) and converted[-1:] == [""] and PARAGRAPH.match(before):
+            indented = True
+            converted += [".. code-block:: python", "", line]
+        else:
+            converted.append(CODE.sub(_literal, line))
+        before = line or before
     return converted
 
 

@@ -8,15 +8,19 @@ import argparse
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import celery_redlock
 from celery_redlock import cli, errors, signals
 from celery_redlock.tasks.modes import MODES
 from celery_redlock.tasks.news import News
+from celery_redlock.testing import plugin
 
 from .described import Described, options, settings
 
 __all__ = ["PAGES"]
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def option_sections() -> str:
@@ -85,27 +89,22 @@ def error_sections() -> str:
     return "\n".join(_rst(f".. autoexception:: celery_redlock.{name}") for name in named)
 
 
-def signal_table() -> str:
+def signal_tables() -> str:
     """
-    The table in the signals' own docstring.
+    What the signals' own docstring says, with its tables.
 
     Raises:
-        LookupError: a signal has no row in it, or a row no signal.
+        LookupError: a signal has no row in them, or a row no signal.
     """
-    table = _markdown_table(inspect.getdoc(signals) or "")
-    named = set(re.findall(r"^\| `(\w+)`", table, flags=re.MULTILINE))
-    known = {name for name in signals.__all__ if name != "counters"}
-    unequal = named ^ known
-    if unequal:
-        odd = ", ".join(sorted(unequal))
-        raise LookupError(f"{odd}: not both a signal and a row of celery_redlock.signals' table.")
-    return table
-
-
-def signal_text() -> str:
-    """What the signals' own docstring says before its table."""
-    doc = inspect.getdoc(signals) or ""
-    return doc.partition("\n\n|")[0].partition("\n\n")[2]
+    doc = (inspect.getdoc(signals) or "").partition("\n\nExample:\n")[0]
+    told = set(re.findall(r"^\| `(\w+)`", doc, flags=re.MULTILINE))
+    odd = told ^ {name for name in signals.__all__ if name != "counters"}
+    if odd:
+        raise LookupError(
+            f"{', '.join(sorted(odd))}: in only one of celery_redlock.signals and the tables in "
+            "its docstring."
+        )
+    return doc.partition("\n\n")[2]
 
 
 def signal_example() -> str:
@@ -131,6 +130,20 @@ def command_sections() -> str:
     )
 
 
+def fixtures() -> str:
+    """The pytest fixtures that come with the package."""
+    return "\n".join(
+        f"`{name}`\n: {_indented(inspect.getdoc(getattr(plugin, name)) or '')}\n"
+        for name in plugin.__all__
+    )
+
+
+def examples() -> str:
+    """What the folders of examples are about, in the first words of their own pages."""
+    pages = sorted((ROOT / "examples").glob("*/README.md"))
+    return "\n\n".join(_example(page) for page in pages)
+
+
 def version() -> str:
     """The version that this is about."""
     return celery_redlock.__version__
@@ -145,11 +158,12 @@ PAGES: dict[str, Callable[[], str]] = {
     "modes": mode_table,
     "error-tree": error_tree,
     "errors": error_sections,
-    "signals": signal_table,
-    "signal-text": signal_text,
+    "signals": signal_tables,
     "signal-example": signal_example,
     "counters": counter_list,
     "commands": command_sections,
+    "fixtures": fixtures,
+    "examples": examples,
 }
 
 
@@ -187,6 +201,17 @@ def _command(name: str, parser: argparse.ArgumentParser, summary: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def _example(page: Path) -> str:
+    title, lead, *_ = page.read_text().split("\n\n")
+    name = page.parent.name
+    heading = title.removeprefix("# ").strip()
+    return f"(example-{name})=\n\n## {heading}\n\n{lead}\n\nIn the folder `examples/{name}`."
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", "\n  ")
+
+
 def _sentence(text: str) -> str:
     text = text.strip()
     return text[:1].upper() + text[1:] + ("" if not text or text.endswith(".") else ".")
@@ -199,10 +224,6 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[s
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-def _markdown_table(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if line.startswith("|"))
 
 
 def _first_line(cls: type) -> str:

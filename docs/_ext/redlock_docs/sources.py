@@ -1,0 +1,31 @@
+"""
+Pages are also read in the repository, where links lead to files that are no pages of the site.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+__all__ = ["connect", "inside_the_site"]
+
+EXAMPLE = re.compile(r"\]\((?:\.\./)+examples/([\w-]+)(?:/[\w./-]*)?\)")
+CHANGES = re.compile(r"\]\((?:\.\./)*CHANGELOG\.md\)")
+
+
+def connect(app: Sphinx) -> None:
+    """Mend links while pages are read."""
+    app.connect("source-read", _mend)
+
+
+def _mend(_app: Sphinx, _docname: str, source: list[str]) -> None:
+    source[0] = inside_the_site(source[0])
+
+
+def inside_the_site(text: str) -> str:
+    """Let links to files of the repository lead to what the site has about them."""
+    text = EXAMPLE.sub(r"](/how-to/examples.md#example-\1)", text)
+    return CHANGES.sub("](/changes.md)", text)
