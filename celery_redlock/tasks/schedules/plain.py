@@ -4,13 +4,13 @@ Ordinary beats, of which several may run: each tick's body runs once all the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_redlock.errors import RedlockError
-from celery_redlock.tasks.schedules.stamping import install, is_protected
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.schedules.stamping import Stamper, install, is_protected
+from celery_redlock.tasks.settings import read_settings
 
 __all__ = ["identify_ticks"]
 
@@ -27,33 +27,43 @@ def identify_ticks(sender: Any) -> None:
         return
     app = scheduler.app
 
-    def wanted(entry: Any) -> bool:
-        # A task that is not loaded here may well lock where it runs.
-        return entry.task not in app.tasks or is_protected(app, entry.task)
-
     try:
-        entries = list(scheduler.schedule.values())
-        chosen = {entry.name: wanted(entry) for entry in entries}
-    except RedlockError as error:
+        read_settings(app)
+    except ConfigurationError as error:
         logger.error(  # noqa: TRY400  # what went wrong is a setting
             "The ticks of this beat are not told apart, so that what several beats send for one "
             "tick runs several times: %s",
             error,
         )
         return
-    install(scheduler, protect=wanted)
-    if entries:
-        told = _listed(name for name, yes in chosen.items() if yes)
-        untold = _listed(name for name, yes in chosen.items() if not yes)
-        logger.info(
-            "Ticks of these entries are identified by name and due time: %s. Ticks of these are "
-            "not, because their tasks do not lock: %s.",
-            told,
-            untold,
-        )
+
+    def wanted(entry: Any) -> bool:
+        # A task that is not loaded here may well lock where it runs.
+        return entry.task not in app.tasks or is_protected(app, entry.task)
+
+    _announce(scheduler, install(scheduler, protect=wanted))
 
 
-def _listed(names: Iterable[str]) -> str:
-    listed = sorted(names)
-    more = len(listed) - MOST_NAMES
-    return ", ".join(listed[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "") or "none"
+def _announce(scheduler: Any, stamper: Stamper) -> None:
+    try:
+        entries = list(scheduler.schedule.values())
+    except Exception:
+        logger.warning("The schedule cannot be read yet", exc_info=True)
+        return
+    if not entries:
+        return
+    told = [entry.name for entry in entries if stamper.stamps(entry)]
+    untold = [entry.name for entry in entries if not stamper.stamps(entry)]
+    logger.info(
+        "Ticks of these entries are identified by name and due time: %s. Ticks of these are not, "
+        "because their tasks do not lock: %s.",
+        _listed(told),
+        _listed(untold),
+    )
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return (
+        ", ".join(sorted(names)[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "") or "none"
+    )

@@ -16,7 +16,7 @@ from celery.beat import event_t
 from celery.schedules import schedstate
 from celery.utils.log import get_logger
 
-from celery_redlock.tasks.schedules.dues import latest_due, ran_already
+from celery_redlock.tasks.schedules.dues import latest_due, next_due, ran_already
 from celery_redlock.tasks.schedules.grid import on_grid
 from celery_redlock.tasks.schedules.messages import message_of
 from celery_redlock.tasks.schedules.moments import SECOND
@@ -210,7 +210,9 @@ class Stamper:
         if not self.stamps(entry):
             return None
         try:
-            due = latest_due(entry.schedule, entry.last_run_at, taken_at or entry.schedule.now())
+            now = taken_at or entry.schedule.now()
+            due = latest_due(entry.schedule, entry.last_run_at, now)
+            until = None if due is None else next_due(entry.schedule, due)
         except Exception as error:
             self._complain(entry, f"its schedule {entry.schedule!r} fails ({error!r})")
             return None
@@ -218,7 +220,7 @@ class Stamper:
             reason = f"its schedule {entry.schedule!r} counts from its last run"
             self._complain(entry, reason)
             return None
-        return Tick(entry=entry.name, due=due)
+        return Tick(entry=entry.name, due=due, until=until)
 
     def _ran_already(self, entry: Any) -> bool:
         try:

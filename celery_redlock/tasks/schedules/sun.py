@@ -21,8 +21,8 @@ class Sun:
     """
     An event of the sun, in microseconds to the minute.
 
-    What is computed for one event differs by fractions of a second with where the search began. So
-    it always begins at a midnight, and what is found is rounded.
+    What is computed for one event differs by a tenth of a second with where the search began. So it
+    is found a second time, from a full hour half a day before, and rounded.
     """
 
     #: Celery's search may find an event a little before ours does.
@@ -38,13 +38,13 @@ class Sun:
         while days <= MOST_DAYS:
             due = self._last_between(end // DAY * DAY - days * DAY, end)
             if due is not None:
-                return _to_minute(due)
+                return self._settled(due)
             days *= 2
         return None
 
     def after(self, moment: int) -> int | None:
         """Return the first event after a moment that is an event itself."""
-        return _to_minute(self._next(moment + PAUSE))
+        return self._settled(self._next(moment + PAUSE))
 
     def _last_between(self, start: int, end: int) -> int | None:
         found = None
@@ -53,10 +53,11 @@ class Sun:
             start = max(start, due) + PAUSE
         return found
 
+    def _settled(self, found: int) -> int:
+        again = self._next((found - DAY // 2) // HOUR * HOUR)
+        event = again if abs(again - found) < MINUTE else found
+        return (event + MINUTE // 2) // MINUTE * MINUTE
+
     def _next(self, start: int) -> int:
         # In UTC: Celery takes any other zone's wall clock for UTC here.
         return to_us(next_from(self.solar, from_us(start)))
-
-
-def _to_minute(moment: int) -> int:
-    return (moment + MINUTE // 2) // MINUTE * MINUTE

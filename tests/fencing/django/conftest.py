@@ -6,21 +6,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import django
 import pytest
-from asgiref.local import Local
 from django.apps import apps
-from django.conf import settings
 from django.db import connections
 
-# Not through DJANGO_SETTINGS_MODULE, which would make the Celery apps of other tests and their
-# workers load this project too.
-settings.configure(
-    INSTALLED_APPS=["tests.fencing.django.bank"],
-    DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
-    LOGGING_CONFIG=None,
-)
-django.setup()
+from tests.support.django_site import set_up, use_databases
+
+set_up()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.system)])
@@ -33,10 +25,8 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         found = re.fullmatch(r"(?P<USER>.+)@(?P<HOST>.+):(?P<PORT>\d+)/(?P<NAME>.+)", address)
         first = {"ENGINE": "django.db.backends.postgresql", **found.groupdict()}
     databases = {"default": first, "second": {**sqlite, "NAME": str(tmp_path / "second.sqlite")}}
-    # Django reads them once; each test has databases of its own, in all threads.
-    connections.settings = connections.configure_settings(databases)
     models = [model for model in apps.get_app_config("bank").get_models() if not model._meta.proxy]
-    connections._connections = Local(thread_critical=True)
+    use_databases(databases)
     for alias in databases:
         with connections[alias].schema_editor() as editor:
             for model in models:
