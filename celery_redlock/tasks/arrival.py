@@ -98,7 +98,7 @@ class Claim:
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """What a newer run deletes to ask this one to stop; taken with the keys."""
+        """What a newer run takes to ask this one to stop; held with the keys."""
         if self.options.overlap != "replace":
             return ()
         return tuple(map(companion_place, self.places))
@@ -259,6 +259,8 @@ def _with_fitting_reservation(claim: Claim) -> Claim:
     reservation = claim.envelope.reservation
     if reservation is None or set(reservation.keys) == set(claim.published):
         return claim
+    if claim.companions and set(reservation.keys) <= set(claim.companions):
+        return claim  # it has asked an older run to stop, and is the next
     logger.warning(
         "Task %s[%s] was sent with a lock on %s, but its lock_key and lock_mode come to %s here; "
         "the former is given up. Let publishers and workers run the same code.",

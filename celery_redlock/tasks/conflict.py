@@ -19,7 +19,7 @@ from celery_redlock.tasks.choosing import choice_of
 from celery_redlock.tasks.hold import Hold
 from celery_redlock.tasks.latecomers import raise_duplicate, stand_back
 from celery_redlock.tasks.news import News, tell
-from celery_redlock.tasks.overlap import ask_to_stop
+from celery_redlock.tasks.overlap import replace_holder
 from celery_redlock.tasks.requeue import give_up, requeue
 from celery_redlock.tasks.skips import sign, skip
 from celery_redlock.tasks.twins import settle_twin
@@ -63,7 +63,10 @@ def settle(hold: Hold, error: LockNotAcquired) -> Lease | Verdict:
     if choice == "reject":
         _reject(claim, error)
     if choice == "replace" and isinstance(error, LockContended):
-        ask_to_stop(claim, error)
+        lease = replace_holder(hold, error)
+        if lease is not None:
+            return lease
+        claim = hold.claim
     try:
         if choice in ("requeue", "replace"):
             requeue(claim, error)

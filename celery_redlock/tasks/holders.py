@@ -86,8 +86,6 @@ def release_for(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
         if found is not None:
             # Not what this returns: with a node down a quorum need not say that it had the key.
             redlock.evict(place, found.owner)
-            if task.redlock_plan.options.overlap == "replace":
-                redlock.evict(companion_place(place), found.owner)
             released = True
             logger.warning("Lock %r of task %s is taken from %s", place, task.name, found.owner)
     return released
@@ -103,6 +101,8 @@ def _places(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[
     keys = plan.keys.keys_for(args, kwargs)
     running = tuple(redlock.place(key) for key in keys)
     waiting = publish_places(redlock, plan.options.rules, keys)
+    if plan.options.overlap == "replace":
+        waiting = tuple(map(companion_place, running))
     return tuple(dict.fromkeys((*running, *waiting)))
 
 

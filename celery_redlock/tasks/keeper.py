@@ -25,7 +25,7 @@ class Keeper:
     """
     The lock of one run that newer runs may replace (`lock_overlap="replace"`).
 
-    A newer run asks by deleting the companions of the lock's keys, and so the lease is lost: the
+    A newer run asks by taking the companions of the lock's keys, and so the lease is lost: the
     body has to stop. A lost lease is renewed no more, but the body may take longer to unwind than
     the keys last. So they are taken over from it here, under another owner value, and renewed until
     the body has ended; only then the newer run gets them.

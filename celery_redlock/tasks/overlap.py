@@ -5,18 +5,27 @@ A schedule's run that finds another at work (`lock_overlap`).
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from celery.utils.log import get_logger
 
-from celery_redlock.errors import LockContended
+from celery_redlock.core import Lease
+from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.arrival import Claim
+from celery_redlock.tasks.hold import Hold
 from celery_redlock.tasks.news import News, tell
-from celery_redlock.tasks.owners import Owner, Role, read_owner
+from celery_redlock.tasks.owners import Owner, Role, label_for, read_owner
 from celery_redlock.tasks.places import companion_place
 
-__all__ = ["ask_to_stop", "overlap_choice"]
+__all__ = ["overlap_choice", "replace_holder"]
 
 logger = get_logger(__name__)
+
+#: How long a run that has asked another to stop is the next, in TTLs of the lock. It comes back
+#: several times meanwhile; if it does not, its message is lost, or no worker has time for it.
+TURN = 2.0
+#: So long it tries again, in seconds, where several ask at once.
+PATIENCE = 0.5
 
 
 def overlap_choice(claim: Claim, error: LockContended, holder: Owner | None) -> str:
@@ -24,14 +33,14 @@ def overlap_choice(claim: Claim, error: LockContended, holder: Owner | None) -> 
     Return what a schedule's run does whose lock another has.
 
     Returns:
-        `skip`, `requeue`, or `replace`: ask the holder to stop, and wait for its end.
+        `skip`, `requeue`, or `replace`: ask the holder to stop, and be the next.
     """
     # In a split vote nobody holds the lock: were each to give way to the others, none would run.
     if claim.overlap == "queue" or error.split:
         return "requeue"
     if claim.overlap == "forbid":
         return "skip"
-    if holder is None or holder.role is not Role.RUNNING:
+    if holder is None or holder.role is Role.FINISHED:
         return "requeue"
     return _choice_beside(claim, holder)
 
@@ -50,27 +59,80 @@ def _choice_beside(claim: Claim, holder: Owner) -> str:
     return "replace" if theirs < mine else "requeue"
 
 
-def ask_to_stop(claim: Claim, error: LockContended) -> None:
+def replace_holder(hold: Hold, error: LockContended) -> Lease | None:
     """
-    Ask a running body to stop, and leave its lock alone.
+    Take the place of an older run: of one that is at work by asking it to stop.
 
-    What is deleted is only the record beside the lock. Its holder's next renewal, within a third
-    of its TTL, finds that gone.
+    Its lock is left alone. What is taken is only the record beside it. Its next renewal, within a
+    third of its TTL, finds that gone; older runs find that a newer one is the next, and are
+    skipped.
+
+    Returns:
+        The lock, where only another waiting run was in the way.
     """
-    task, request = claim.task, claim.request
-    owner = error.holder or ""
-    holder = read_owner(owner)
+    hold.claim = claim = _as_the_next(hold.claim, error)
+    holder = read_owner(error.holder)
+    if holder is None or holder.role is not Role.QUEUED or claim.envelope.reservation is None:
+        return None
+    # Nobody may be at work any more. Were this one to come back later for the lock, there might
+    # always be a newer one by then.
+    try:
+        return claim.take()
+    except LockNotAcquired:
+        return None
+
+
+def _as_the_next(claim: Claim, error: LockContended) -> Claim:
+    redlock, options, request = claim.redlock, claim.options, claim.request
+    holder = read_owner(error.holder)
+    before = claim.envelope.reservation
     keys = [key for key in claim.keys if key in error.keys] or claim.keys
-    places = map(claim.redlock.place, keys)
-    asked = [claim.redlock.evict(companion_place(place), owner) for place in places]
-    if holder is None or not any(asked):
-        return  # it has been asked before, or too few nodes answered; then it is asked again
+    companions = tuple(companion_place(redlock.place(key)) for key in keys)
+    if before is not None and not set(companions) <= set(before.keys):
+        # It is the next for other keys already, and a message carries one reservation.
+        for companion in companions:
+            redlock.evict(companion, error.holder or "")
+        return claim
+    asked = before is not None and holder is not None and holder.role is Role.RUNNING
+    previous = before.owner if before is not None and asked else error.holder or ""
+    life = TURN * options.ttl
+    try:
+        reserved = redlock.reserve(
+            companions,
+            ttl=life,
+            grace=min(life, options.publish_grace),
+            label=label_for(
+                Role.QUEUED,
+                request.id or "",
+                request.hostname,
+                due_us=None if claim.tick is None else claim.tick.due_us,
+            ),
+            patience=PATIENCE,
+            previous=previous,
+            previous_until=time.time() + (error.expires_in or 0.0),
+        )
+    except LockNotAcquired as failure:
+        logger.info(
+            "Task %s[%s] cannot ask for its lock now, and will again: %s",
+            claim.task.name,
+            request.id,
+            failure,
+        )
+        return claim
+    redlock.lengthen(reserved)
+    if holder is not None and not asked:
+        _tell_replaced(claim, holder)
+    return replace(claim, envelope=replace(claim.envelope, reservation=reserved.reservation))
+
+
+def _tell_replaced(claim: Claim, holder: Owner) -> None:
+    task, request = claim.task, claim.request
     logger.info(
-        "Task %s[%s] asks the older run %s on %s, which has been at work for %.1f s, to stop",
+        "Task %s[%s] %s the older run %s on %s",
         task.name,
         request.id,
+        "asks to stop" if holder.role is Role.RUNNING else "goes before",
         holder.task_id,
         holder.host,
-        max(0.0, time.time() - holder.since / 1_000_000),
     )
     tell(News.REPLACED, task, holder.task_id, by=request.id)

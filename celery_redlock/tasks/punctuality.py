@@ -61,7 +61,7 @@ def drop_late(claim: Claim) -> None:
     tick = claim.tick
     if tick is None or tick.token is None or not tick.schedule:
         return
-    if claim.envelope.reservation is not None:
+    if claim.options.rules.at_publish and claim.envelope.reservation is not None:
         return  # it was sent with a lock, and others may have given way to it
     recorded = Register(claim.redlock, tick.schedule).read([tick.entry]).get(tick.entry)
     if recorded is None or not is_late(tick, recorded):

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from celery_redlock import Redlock
-from celery_redlock.errors import LeaseLost, LockContended
+from celery_redlock.errors import LeaseLost, LockContended, QuorumUnavailable
 from celery_redlock.signals import counters, task_replaced
 from celery_redlock.tasks.owners import Role, label_for
 from tests.support.tasks import Bench
 from tests.support.ticks import mark, send_tick, send_unnamed, tick
-from tests.support.unique import KEY, declare, free, role, value
+from tests.support.unique import KEY, declare, free, holder, left, role, value
 from tests.support.waiting import wait_until
 
 COMPANION = f"redlock-meta:running:{KEY}"
@@ -44,6 +44,12 @@ def occupy(bench: Bench, **facts: Any) -> Any:
 def occupy_for(bench: Bench, seconds: float) -> Any:
     """Hold the lock as the run for the tick does that was due so many seconds from now."""
     return occupy(bench, due_us=tick(seconds).due_us)
+
+
+def next_one(bench: Bench) -> str | None:
+    """Return the id of the task that is to have the lock next, if one has asked for it."""
+    found = holder(bench, COMPANION)
+    return found.task_id if found is not None and found.role is Role.QUEUED else None
 
 
 def told(before: dict[str, int]) -> dict[str, int]:
@@ -201,8 +207,9 @@ def test_a_run_that_may_not_be_replaced_takes_none(bench: Bench, overlap: str) -
 def test_a_newer_run_asks_the_older_and_leaves_its_lock_alone(bench: Bench) -> None:
     other = occupy_for(bench, -60)
     before = counters()
-    outcome = bench.run(send_tick(bench, job(bench, "replace"), tick()))
-    assert (outcome.state, value(bench), value(bench, COMPANION)) == ("RETRY", other.owner, None)
+    request = send_tick(bench, job(bench, "replace"), tick())
+    assert bench.run(request).state == "RETRY"
+    assert (value(bench), next_one(bench)) == (other.owner, request["id"])
     assert told(before) == {"task_replaced": 1, "task_requeued": 1}
 
 
@@ -251,7 +258,7 @@ def test_a_tick_replaces_the_run_of_a_program_that_began_before_it(bench: Bench)
     occupy(bench)
     request = send_tick(bench, job(bench, "replace"), tick(60))
     assert bench.run(request).state == "RETRY"
-    assert value(bench, COMPANION) is None
+    assert next_one(bench) == request["id"]
 
 
 def test_a_tick_waits_for_the_run_of_a_program_that_began_after_it(bench: Bench) -> None:
@@ -263,14 +270,16 @@ def test_a_tick_waits_for_the_run_of_a_program_that_began_after_it(bench: Bench)
 
 def test_a_run_of_a_beat_that_names_no_ticks_replaces_what_it_finds(bench: Bench) -> None:
     occupy(bench)
-    assert bench.run(send_unnamed(bench, job(bench, "replace"))).state == "RETRY"
-    assert value(bench, COMPANION) is None
+    request = send_unnamed(bench, job(bench, "replace"))
+    assert bench.run(request).state == "RETRY"
+    assert next_one(bench) == request["id"]
 
 
 def test_it_replaces_nothing_that_began_while_it_waited(bench: Bench) -> None:
     other = occupy(bench)
     bench.run(send_unnamed(bench, job(bench, "replace")))
     other.release()
+    free(bench, COMPANION)
     newer = occupy(bench)
     assert bench.run(bench.receive()).state == "RETRY"
     assert value(bench, COMPANION) == newer.owner
@@ -279,6 +288,114 @@ def test_it_replaces_nothing_that_began_while_it_waited(bench: Bench) -> None:
 def test_a_run_waits_for_a_lock_that_no_task_of_ours_has(bench: Bench) -> None:
     bench.elsewhere.acquire("k", ttl=60)
     assert bench.run(send_tick(bench, job(bench, "replace"), tick())).state == "RETRY"
+
+
+def test_an_older_run_that_waits_is_skipped_once_a_newer_is_the_next(bench: Bench) -> None:
+    other = occupy_for(bench, -60)
+    task = job(bench, "replace", lock_skip_result="skipped")
+    bench.run(send_tick(bench, task, tick()))
+    older = bench.receive()
+    newer = send_tick(bench, task, tick(60))
+    assert bench.run(newer).state == "RETRY"
+    newer = bench.receive()
+    other.release()
+    assert [bench.run(request).value for request in (older, newer)] == ["skipped", "ran"]
+
+
+def test_a_newer_run_goes_before_one_that_waits_and_takes_a_free_lock_at_once(
+    bench: Bench,
+) -> None:
+    other = occupy_for(bench, -60)
+    task = job(bench, "replace")
+    bench.run(send_tick(bench, task, tick()))
+    bench.receive()
+    other.release()
+    before = counters()
+    assert bench.run(send_tick(bench, task, tick(60))).value == "ran"
+    assert told(before) == {"task_replaced": 1}
+
+
+def test_a_run_of_a_program_waits_for_the_next_one(bench: Bench) -> None:
+    other = occupy_for(bench, -60)
+    task = job(bench, "replace", lock_on_conflict="raise")
+    bench.run(send_tick(bench, task, tick()))
+    again = bench.receive()
+    other.release()
+    assert bench.call(task).state == "FAILURE"
+    assert bench.run(again).value == "ran"
+
+
+def test_the_turn_of_a_run_that_never_comes_back_ends(bench: Bench) -> None:
+    other = occupy_for(bench, -60)
+    bench.run(send_tick(bench, job(bench, "replace", lock_ttl=7), tick()))
+    other.release()
+    assert 0 < left(bench, COMPANION) <= 2 * 7
+
+
+def test_a_run_that_comes_back_keeps_its_turn(bench: Bench) -> None:
+    occupy_for(bench, -60)
+    task = job(bench, "replace", lock_ttl=7)
+    bench.run(send_tick(bench, task, tick()))
+    bench.node.state.keys[COMPANION].expires_at -= 13_000
+    again = bench.receive()
+    assert bench.run(again).state == "RETRY"
+    assert (next_one(bench), left(bench, COMPANION) > 10) == (again["id"], True)
+
+
+@pytest.mark.parametrize("ended", ["skipped", "given up"])
+def test_a_run_that_ends_without_the_lock_gives_its_turn_up(bench: Bench, ended: str) -> None:
+    occupy_for(bench, -60)
+    task = job(bench, "replace", lock_give_up_after=50, lock_starting_deadline=100)
+    bench.run(send_tick(bench, task, tick()))
+    again = bench.receive()
+    if ended == "skipped":
+        again["redlock"]["tick"]["due"] -= 1000
+    else:
+        again["redlock"]["first_seen"] -= 100
+    assert bench.run(again).state == ("SUCCESS" if ended == "skipped" else "FAILURE")
+    wait_until(lambda: value(bench, COMPANION) is None, message="the turn stayed")
+
+
+def test_a_run_that_cannot_ask_now_waits_and_asks_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise QuorumUnavailable("no")
+
+    occupy_for(bench, -60)
+    request = send_tick(bench, job(bench, "replace"), tick())
+    with monkeypatch.context() as patch:
+        patch.setattr(Redlock, "reserve", refuse)
+        assert bench.run(request).state == "RETRY"
+    assert next_one(bench) is None
+    again = bench.receive()
+    assert bench.run(again).state == "RETRY"
+    assert next_one(bench) == request["id"]
+
+
+def test_of_several_holders_each_is_asked(bench: Bench) -> None:
+    task = job(bench, "replace", lock_key=["k", "l"])
+    one = occupy_for(bench, -60)
+    bench.run(send_tick(bench, task, tick()))
+    one.release()
+    label = label_for(Role.RUNNING, "another", due_us=tick(-60).due_us)
+    beside = "redlock-meta:running:redlock:l"
+    another = bench.elsewhere.take(["l"], [beside], ttl=60, label=label)
+    assert bench.run(bench.receive()).state == "RETRY"
+    assert value(bench, beside) is None
+    another.release()
+    assert bench.run(bench.receive()).value == "ran"
+
+
+def test_who_waits_for_the_lock_of_an_older_run_is_told(bench: Bench) -> None:
+    other = occupy_for(bench, -60)
+    task = job(bench, "replace")
+    request = send_tick(bench, task, tick())
+    bench.run(request)
+    assert task.lock_holder().task_id == "other"
+    other.release()
+    waits = task.lock_holder()
+    assert (waits.task_id, waits.state) == (request["id"], "queued")
 
 
 def test_a_run_that_asked_comes_back_when_the_other_can_have_noticed(
@@ -366,11 +483,11 @@ def test_a_run_that_is_replaced_does_not_warn_of_a_second_body(bench: Bench, cap
 def test_a_run_that_ends_just_when_it_is_asked_does_not_warn(bench: Bench, caplog: Any) -> None:
     def body(self: Any) -> str:
         bench.run(newer)
-        return value(bench, COMPANION) or "asked"
+        return next_one(bench) or "not asked"
 
     task = job(bench, "replace", body)
     newer = send_tick(bench, task, tick(60))
-    assert bench.run(send_tick(bench, task, tick())).value == "asked"
+    assert bench.run(send_tick(bench, task, tick())).value == newer["id"]
     assert "ended without its lock" not in caplog.text
 
 
@@ -432,9 +549,10 @@ def test_with_several_keys_what_is_asked_is_who_has_them(bench: Bench) -> None:
     occupy_for(bench, -60)
     free_one = "redlock-meta:running:redlock:l"
     bench.elsewhere.take(["other"], [free_one], ttl=60)
-    bench.run(send_tick(bench, task, tick()))
-    assert value(bench, COMPANION) is None
-    assert value(bench, free_one) is not None
+    request = send_tick(bench, task, tick())
+    bench.run(request)
+    assert next_one(bench) == request["id"]
+    assert role(bench, free_one) is not Role.QUEUED
 
 
 def test_beats_with_skewed_clocks_run_a_short_job_once_within_its_minimum_hold(
