@@ -114,7 +114,12 @@ class Journal:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        return [json.loads(entry) for entry in self._store.lrange(f"journal:{self.key}", 0, -1)]
+        return self.entries_from(0)
+
+    def entries_from(self, place: int) -> list[dict[str, Any]]:
+        """Return what was written after the first `place` entries."""
+        entries = self._store.lrange(f"journal:{self.key}", place, -1)
+        return [json.loads(entry) for entry in entries]
 
     def of(self, event: str) -> list[dict[str, Any]]:
         return [entry for entry in self.entries if entry["event"] == event]

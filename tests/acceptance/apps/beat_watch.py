@@ -14,15 +14,22 @@ from celery import signals
 from celery.schedules import crontab
 
 from tests.acceptance.apps.beat_pulse import start_pulse
+from tests.acceptance.apps.beat_schedules import Aligned
 from tests.acceptance.apps.seen import instant, note
 from tests.acceptance.apps.stage import STAGE, app
 
 BEAT = STAGE["beat"]
 
 
+KINDS = {"crontab": crontab, "aligned": Aligned}
+
+
 def _entry(told: dict[str, Any]) -> dict[str, Any]:
-    schedule = told["schedule"]
-    return {**told, "schedule": crontab(**schedule) if isinstance(schedule, dict) else schedule}
+    match told["schedule"]:
+        case [kind, options]:
+            return {**told, "schedule": KINDS[kind](**options)}
+        case _:
+            return told
 
 
 app.conf.beat_schedule = {name: _entry(told) for name, told in BEAT["schedule"].items()}
@@ -30,7 +37,7 @@ app.conf.beat_schedule = {name: _entry(told) for name, told in BEAT["schedule"].
 
 @signals.before_task_publish.connect
 def stand_still(sender: str, **_: Any) -> None:
-    """Hold the beat up when it has decided to send a task and not yet done so, if there is a gate."""
+    """Hold the beat up, if there is a gate, when it has decided to send and not yet done so."""
     gate = Path(BEAT["gate"])
     if not gate.exists():
         return

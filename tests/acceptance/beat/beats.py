@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +21,9 @@ REDLOCK = "celery_redlock.beat:RedlockScheduler"
 APPS = "tests.acceptance.apps"
 # A beat with this module knows the tasks, and with them the package.
 TASKS = f"{APPS}.beat_tasks"
+OVERLAP = f"{APPS}.beat_overlap"
+# A beat with this one notes when it leads.
+LEADER = f"{APPS}.beat_leader"
 _WATCH = f"{APPS}.beat_watch"
 
 _numbers = itertools.count(1)
@@ -56,11 +59,14 @@ class Beat(Program):
         key: whose journal it writes to.
         urls: the servers, as for workers.
         conf: the settings of its app, `task_default_queue` among them.
-        schedule: its entries by name; a schedule that is a mapping stands for a crontab.
+        schedule: its entries by name, as `tests.acceptance.beat.scenes.entry` makes them.
         logs: where its log and files go.
         scheduler: what `-S` names.
+        schedule_file: that of another beat, which has ended; else one of its own.
         skew: by how many seconds its wall clock is wrong.
         include: the modules that its app loads beside the watching one.
+        environment: further variables of its environment.
+        more: what else its modules find in the stage.
     """
 
     def __init__(
@@ -72,12 +78,14 @@ class Beat(Program):
         schedule: dict[str, dict[str, Any]],
         logs: Path,
         scheduler: str = PLAIN,
+        schedule_file: Path | None = None,
         skew: float = 0.0,
         include: Sequence[str] = (TASKS,),
+        environment: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
         name = f"beat-{next(_numbers)}"
-        self.schedule_file = logs / f"{name}.schedule"
+        self.schedule_file = schedule_file or logs / f"{name}.schedule"
         self._pulse = logs / f"{name}.pulse"
         self._gate = logs / f"{name}.gate"
         stage = {
@@ -99,8 +107,8 @@ class Beat(Program):
             *("beat", f"--scheduler={scheduler}", f"--schedule={self.schedule_file}"),
             "--loglevel=INFO",
         ]
-        environment = {**os.environ, "ACCEPTANCE_STAGE": json.dumps(stage)}
-        super().__init__(name, command, environment, logs)
+        variables = {**os.environ, **(environment or {}), "ACCEPTANCE_STAGE": json.dumps(stage)}
+        super().__init__(name, command, variables, logs)
 
     def wait_until_started(self) -> Self:
         self.wait_for_log("beat: Starting...")

@@ -173,6 +173,36 @@ def check_gaps(
         )
 
 
+def check_reigns(history: History) -> Iterator[Violation]:
+    """What a leader sends once a newer one has begun to send does not run."""
+    newest: int | None = None
+    for message in history.sent:
+        if message.token is None:
+            continue
+        if newest is not None and message.token < newest:
+            for run in history.runs:
+                if (run.entry, run.due, run.token) == (message.entry, message.due, message.token):
+                    yield Violation(
+                        rule="what a leader of the past sends does not run",
+                        what=f"{run.entry} due at {run.due} ran for leader {message.token}, after"
+                        f" {newest} had begun",
+                        shown_by=[message, run],
+                    )
+        newest = max(newest or 0, message.token)
+
+
+def check_succession(runs: Iterable[Run]) -> Iterator[Violation]:
+    """The later a tick is due, the newer the leader that answers for it."""
+    for mine in _by_entry(runs).values():
+        for before, after in itertools.pairwise(sorted(mine, key=_due)):
+            if before.token is not None and after.token is not None and after.token < before.token:
+                yield Violation(
+                    rule="no tick of a former leader is due after one of a newer leader",
+                    what=f"{after.token} after {before.token}",
+                    shown_by=[before, after],
+                )
+
+
 def find_overlaps(runs: Iterable[Run]) -> Iterator[tuple[Run, Run]]:
     """Yield every pair of bodies of one entry that ran at the same time."""
     for mine in _by_entry(runs).values():

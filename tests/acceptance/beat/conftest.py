@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.beat.beats import REDLOCK, TASKS, Beat
+from tests.acceptance.beat.beats import OVERLAP, REDLOCK, TASKS, Beat
 from tests.acceptance.conftest import WORKERS_OF_TEST
 from tests.acceptance.worker import Worker
 
@@ -18,7 +18,7 @@ StartBeat = Callable[..., Beat]
 @pytest.fixture(scope="session")
 def conf(conf: dict[str, Any]) -> dict[str, Any]:
     """The settings of all workers here, with the modules that they load."""
-    return {**conf, "include": [TASKS]}
+    return {**conf, "include": [TASKS, OVERLAP]}
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,8 @@ from tests.acceptance.beat.checker import (
     check_gaps,
     check_grid,
     check_once,
+    check_reigns,
+    check_succession,
     find_gaps,
 )
 from tests.acceptance.beat.history import (
@@ -170,6 +172,34 @@ def test_whom_a_fault_befell_is_known_when_the_time_is_asked_for() -> None:
     list(check_gaps(gaps, 1.0, [fault], lost=lambda *facts: asked.append(facts) or 9.0))
 
     assert asked == [(gaps[0], fault)]
+
+
+def test_a_body_that_ran_for_a_leader_of_the_past_is_found() -> None:
+    late = History(
+        runs=[run(1.0, token=1), run(4.0, token=2), run(2.0, token=1)],
+        sent=[
+            sent(1.0, token=1),
+            sent(4.0, token=2),
+            sent(2.0, token=1, at=5.0),
+        ],
+    )
+
+    (found,) = check_reigns(late)
+
+    assert found.what == "e due at 2.0 ran for leader 1, after 2 had begun"
+
+
+def test_a_message_of_the_past_whose_tick_ran_for_the_newer_leader_did_no_harm() -> None:
+    late = History(runs=[run(4.0, token=2)], sent=[sent(4.0, token=2), sent(4.0, token=1, at=5.0)])
+
+    assert list(check_reigns(late)) == []
+
+
+def test_a_tick_of_a_former_leader_after_one_of_a_newer_leader_is_found() -> None:
+    runs = [run(1.0, token=1), run(2.0, token=2), run(3.0, token=1)]
+
+    assert told(check_succession(runs)) == ["1 after 2"]
+    assert told(check_succession([runs[0], runs[1], run(3.0, token=2)])) == []
 
 
 def test_bodies_that_run_at_once_are_found() -> None:

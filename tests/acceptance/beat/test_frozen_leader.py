@@ -1,0 +1,79 @@
+"""A leader that is frozen between its decision to send a message and the sending of it."""
+
+from __future__ import annotations
+
+import redis
+
+from celery_redlock.testing import LocalCluster
+from tests.acceptance.beat.beats import LEADER, REDLOCK, TASKS
+from tests.acceptance.beat.checker import check_once, check_reigns, check_succession
+from tests.acceptance.beat.conftest import StartBeat
+from tests.acceptance.beat.history import wall
+from tests.acceptance.beat.scenes import Watch, assert_none, end_all, entry, settled
+from tests.acceptance.scene import Journal
+from tests.acceptance.worker import Worker
+from tests.support.waiting import wait_until
+
+TTL = 3.0
+
+
+def test_the_message_of_a_woken_leader_is_dropped_and_the_record_stays(
+    worker: Worker, key: str, journal: Journal, start_beat: StartBeat, cluster: LocalCluster
+) -> None:
+    beats = [
+        start_beat(
+            worker,
+            entry("beat.tick", key, "job"),
+            scheduler=REDLOCK,
+            conf={"redlock_beat_ttl": TTL},
+            include=(TASKS, LEADER),
+        )
+        for _ in range(2)
+    ]
+    watch = Watch(journal, beats)
+    watch.wait_until_sent(2)
+    old, old_token = watch.leader
+    old.close_gate()
+    held_up = journal.wait_for("held up")
+    sent_by_old = sum(note["beat"] == old.name for note in watch.sent)
+
+    old.freeze()
+    new = watch.wait_for_leader_after(old_token)
+    watch.wait_until_sent(2, by=new)
+    new_token = watch.leader[1]
+    old.open_gate()
+    old.thaw()
+
+    (late,) = wait_until(
+        lambda: [note for note in watch.sent if note["beat"] == old.name][sent_by_old:],
+        message=lambda: f"the message of {old.name}",
+    )
+    assert late["token"] == old_token
+    assert 0 <= wall(held_up["at"]) - late["due"] < 2
+    wait_until(lambda: {"tick_late"} <= {note["kind"] for note in news_of(journal, late["id"])})
+    watch.wait_until_sent(2, by=new)
+    for node in range(len(cluster)):
+        recorded = record(cluster.client(node), key)
+        assert recorded.pop("token") == str(new_token)
+        assert {text.split()[0] for text in recorded.values()} == {str(new_token)}
+
+    # The woken one stands by again, and is as good as any other.
+    new.end()
+    assert watch.wait_for_leader_after(new_token) is old
+    end_all(old)
+    history = settled(worker, journal)
+    assert late["due"] not in {run.due for run in history.runs}
+    assert_none(check_once(history.runs))
+    assert_none(check_reigns(history))
+    assert_none(check_succession(history.runs))
+    assert sum(note["token"] == old_token for note in watch.sent) == sent_by_old + 1
+
+
+def news_of(journal: Journal, task_id: str) -> list[dict[str, object]]:
+    return [note for note in journal.of("news") if note["id"] == task_id]
+
+
+def record(node: redis.Redis, key: str) -> dict[str, str]:
+    """Return what a node has of the schedule's record, read without the package under test."""
+    found = node.hgetall(f"redlock-meta:register:redlock:beat:{key}")
+    return {name.decode(): value.decode() for name, value in found.items()}
