@@ -123,6 +123,11 @@ class Process:
         """Its exit status; None while it runs."""
         return self._process.poll()
 
+    def kill(self) -> None:
+        """End it as a host does that loses its power."""
+        self._process.kill()
+        self._process.wait()
+
 
 def until(condition: Callable[[], T], what: str, *needed: Process) -> T:
     """Wait for a condition, and return what made it true; end the example if that never comes."""

@@ -16,7 +16,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-__all__ = ["PAGE", "Row", "page", "rows"]
+__all__ = ["NOT_INSTALLED", "PAGE", "ROOT", "project", "rows", "tools"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "LICENSES.md"
@@ -24,10 +24,14 @@ PAGE = ROOT / "LICENSES.md"
 #: Extras for people who change this package; nobody who uses it installs them.
 DEVELOPMENT = ("test", "docs", "lint")
 
+#: What older versions that are supported ask for, and the newest do not.
+OLDER = {"greenlet": "sqlalchemy 2.0", "tzdata": "celery 5.4"}
+
 #: Other names of a licence that the SPDX list has one for.
 SPDX = {
     "MIT License": "MIT",
     "The MIT License": "MIT",
+    "Apache 2.0": "Apache-2.0",
     "Apache License 2.0": "Apache-2.0",
     "Apache License, Version 2.0": "Apache-2.0",
     "Apache Software License": "Apache-2.0",
@@ -37,6 +41,7 @@ SPDX = {
     "GNU Lesser General Public License v3 (LGPLv3)": "LGPL-3.0",
 }
 LONGEST_NAME = 60
+NOT_INSTALLED = "not installed"
 
 #: Package, licence, who asks for it.
 Row = tuple[str, str, str]
@@ -73,7 +78,7 @@ def rows() -> list[Row]:
     """Return what users install: what the package needs, and what its extras do."""
     metadata = project()
     groups = {"": metadata["dependencies"], **metadata["optional-dependencies"]}
-    askers: dict[str, str] = {}
+    askers: dict[str, str] = dict(OLDER)
     for extra, requirements in groups.items():
         if extra not in DEVELOPMENT:
             for name, asker in needed(requirements, f"extra `{extra}`" if extra else "always"):
@@ -107,16 +112,28 @@ def needed(requirements: Iterable[str], asker: str) -> Iterator[tuple[str, str]]
         if (name, frozenset(requirement.extras)) in seen:
             continue
         seen |= {name, (name, frozenset(requirement.extras))}
-        for text in importlib.metadata.distribution(name).requires or ():
+        found = installed(name)
+        for text in (found.requires if found else None) or ():
             further = Requirement(text)
             extras = ("", *requirement.extras)
             if not further.marker or any(further.marker.evaluate({"extra": e}) for e in extras):
                 waiting.append((further, name))
 
 
+def installed(name: str) -> importlib.metadata.Distribution | None:
+    """Return a package, if it is there."""
+    try:
+        return importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def licence(name: str) -> str:
     """Return what a package says of its licence."""
-    metadata = importlib.metadata.metadata(name)
+    found = installed(name)
+    if found is None:
+        return NOT_INSTALLED
+    metadata = found.metadata
     classifiers = [
         classifier.rpartition(" :: ")[2]
         for classifier in metadata.get_all("Classifier", [])
@@ -147,4 +164,7 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    absent = [name for name, of, _ in [*rows(), *tools()] if of == NOT_INSTALLED]
+    if absent:
+        raise SystemExit(f"install these first: {', '.join(absent)}")
     PAGE.write_text(page())
