@@ -114,8 +114,8 @@ def start_worker(
     workers: list[Worker] = []
 
     def start(pool: str = "prefork", **more: Any) -> Worker:
-        settings = {**conf, **more.pop("conf", {})}
-        worker = Worker(pool=pool, urls=urls, conf=settings, logs=logs, **more)
+        more = {"urls": urls, "logs": logs, **more, "conf": {**conf, **more.get("conf", {})}}
+        worker = Worker(pool=pool, **more)
         workers.append(worker)
         request.node.stash.setdefault(WORKERS_OF_TEST, []).append(worker)
         return worker
