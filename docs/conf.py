@@ -5,6 +5,9 @@ How the pages are built: `make docs`. Nothing is fetched while they are, or when
 import sys
 from pathlib import Path
 
+import django
+from django.conf import settings
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 
@@ -31,11 +34,11 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-autodoc_class_signature = "separated"
-python_maximum_signature_line_length = 80
+python_maximum_signature_line_length = 100
 add_module_names = False
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True
 
 html_theme = "furo"
 html_title = "celery-redlock"
@@ -44,12 +47,9 @@ html_css_files = ["redlock.css"]
 html_copy_source = False
 html_show_copyright = False
 html_last_updated_fmt = None
-pygments_style = "tango"
-pygments_dark_style = "monokai"
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
 
 # Models cannot be looked at without Django's own settings.
-import django
-from django.conf import settings
-
 settings.configure()
 django.setup()

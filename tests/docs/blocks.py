@@ -18,7 +18,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["PAGES", "ROOT", "Block", "blocks_of"]
+__all__ = ["DOCS", "PAGES", "ROOT", "Block", "blocks_of"]
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -8,10 +8,11 @@ import re
 import subprocess
 import tomllib
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from tests.docs.blocks import ROOT
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import wait_until
 
 __all__ = ["Command", "Shell", "commands_of", "is_only_checked"]
 
@@ -20,6 +21,7 @@ PROMPT = "$ "
 ANYTHING = "..."
 #: A page in a hurry still gets the time that a busy machine needs.
 COMMAND_PATIENCE = 120.0
+START_PATIENCE = 90.0
 
 INSTALL = re.compile(r"pip install (?P<what>.+)")
 MAKE = re.compile(r"make (?P<target>[\w-]+)")
@@ -75,7 +77,7 @@ def _check_requirement(requirement: str) -> None:
         assert not unknown, f"{requirement} names extras that there are not: {unknown}"
     elif not requirement.startswith("-"):
         path = ROOT / requirement
-        known = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+        known = chain(project["dependencies"], *project["optional-dependencies"].values())
         names = {re.match(r"[\w-]+", each)[0].lower() for each in known}  # type: ignore[index]
         assert path.exists() or name.lower() in names, f"{requirement} is nothing of this project"
 
@@ -127,7 +129,7 @@ class Shell:
             assert process.poll() is None, f"it has ended:\n$ {command.line}\n{output.read_text()}"
             return until in output.read_text()
 
-        wait_until(printed, PATIENCE, message=lambda: f"{until!r} in\n{output.read_text()}")
+        wait_until(printed, START_PATIENCE, message=lambda: f"{until!r} in\n{output.read_text()}")
 
     def _told_behind(self) -> str:
         return "".join(
@@ -150,13 +152,15 @@ class Shell:
 
 
 def check_output(command: Command, output: str) -> None:
-    """Hold the lines that a page shows against those that came, in order; others may lie between."""
-    lines = iter(output.splitlines())
+    """
+    Hold the lines that a page shows against those that came; others may lie between.
+
+    How wide the space between words is does not matter: tables fit their contents.
+    """
+    lines = (" ".join(line.split()) for line in output.splitlines())
     for shown in command.shown:
-        if shown.strip() == ANYTHING:
-            continue
-        pattern = ".*".join(re.escape(part.strip()) for part in shown.split(ANYTHING))
-        wanted = re.compile(rf"\s*{pattern}\s*")
+        parts = (re.escape(" ".join(part.split())) for part in shown.split(ANYTHING))
+        wanted = re.compile(".*".join(parts))
         assert any(wanted.fullmatch(line) for line in lines), (
             f"the page shows {shown!r}, which does not come (in this order):\n"
             f"$ {command.line}\n{output}"

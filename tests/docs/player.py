@@ -16,6 +16,7 @@ import tomllib
 import traceback
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
@@ -59,7 +60,11 @@ class Page:
         self.counts: Counter[str] = Counter()
         self.not_run: list[str] = []
         self._files: dict[str, Block] = {}
-        self._names: dict[str, Any] = {"__name__": "page", **setups.names_for(path)}
+        # A module that can be imported: what looks up names of classes and functions does so.
+        module = sys.modules["page"] = ModuleType("page")
+        self._names = vars(module)
+        self._names.update(setups.names_for(path))
+        self._after_block = setups.after_block(path)
         self._shell = Shell(directory, _environment())
 
     def play(self) -> None:
@@ -101,7 +106,7 @@ class Page:
                 _serve_with(text)
                 return "executed"
             if block.language == "python":
-                compile(text, block.where, "exec")
+                compile(text, block.where, "exec", dont_inherit=True)
                 self._files[path.stem] = block
                 return "executed"
         if block.language == "python":
@@ -121,7 +126,8 @@ class Page:
         return "shown as text"
 
     def _run_python(self, block: Block, text: str) -> None:
-        code = compile("\n" * (block.line - 1) + text, str(block.page), "exec")
+        source = "\n" * (block.line - 1) + text
+        code = compile(source, str(block.page), "exec", dont_inherit=True)
         wanted = block.ordered(r"raises (\w+)")
         try:
             exec(code, self._names)
@@ -130,6 +136,7 @@ class Page:
                 raise
         else:
             assert wanted is None, f"it does not raise {wanted}"
+            self._after_block(text, self._names)
 
     def _run_commands(self, block: Block, text: str) -> str:
         commands = commands_of(text)

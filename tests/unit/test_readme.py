@@ -11,15 +11,20 @@ from celery import Celery, _state
 
 from celery_redlock.tasks.options import OPTIONS, LockOptions
 from celery_redlock.tasks.settings import CHECKS, SPEAKING_CHECKS, RedlockSettings
+from tests.docs.from_code import described
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
+def rows(name: str) -> list[tuple[str, str, str]]:
+    """Return the rows of a marked table."""
+    part = README.split(f"<!-- {name}: begin")[1].split(f"<!-- {name}: end")[0]
+    return re.findall(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", part, flags=re.MULTILINE)
+
+
 def table(name: str) -> dict[str, str]:
     """Return the first two columns of a marked table."""
-    part = README.split(f"<!-- {name}: begin")[1].split(f"<!-- {name}: end")[0]
-    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", part, flags=re.MULTILINE)
-    return {row: default.strip("`") for row, default in rows}
+    return {row: default.strip("`") for row, default, _ in rows(name)}
 
 
 def test_the_options_table_names_every_option() -> None:
@@ -48,6 +53,21 @@ def test_the_settings_table_names_every_setting() -> None:
 )
 def test_the_settings_table_gives_the_default(name: str) -> None:
     assert table("settings")[f"redlock_{name}"] == str(getattr(RedlockSettings(), name))
+
+
+@pytest.mark.parametrize("entry", described.options(), ids=lambda entry: entry.name)
+def test_the_options_table_says_what_the_code_says(entry) -> None:
+    assert plain(rows("options"))[entry.name] == entry.text
+
+
+@pytest.mark.parametrize("entry", described.settings(), ids=lambda entry: entry.name)
+def test_the_settings_table_says_what_the_code_says(entry) -> None:
+    assert plain(rows("settings"))[entry.name] == entry.text
+
+
+def plain(table: list[tuple[str, str, str]]) -> dict[str, str]:
+    """Return what a table says, without its links, which docstrings do not have."""
+    return {name: re.sub(r"\[(.+?)\]\(.+?\)", r"\1", text) for name, _, text in table}
 
 
 @pytest.fixture

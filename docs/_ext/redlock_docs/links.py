@@ -1,6 +1,5 @@
 """
-A look at the built pages: every link and anchor inside the site leads somewhere, and no page loads
-anything from elsewhere.
+A look at the built pages: links lead somewhere, and nothing comes from elsewhere.
 """
 
 from __future__ import annotations

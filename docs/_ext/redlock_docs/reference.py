@@ -169,7 +169,8 @@ PAGES: dict[str, Callable[[], str]] = {
 
 def _section(described: Described, facts: list[str]) -> str:
     listed = "\n".join(f"- {fact}" for fact in facts)
-    return f"({_anchor(described)})=\n\n## `{described.name}`\n\n{described.text}\n\n{listed}"
+    text = re.sub(r"\bbelow\b", "[below](#modes)", described.text)
+    return f"({_anchor(described)})=\n\n## `{described.name}`\n\n{text}\n\n{listed}"
 
 
 def _option_facts(option: Described) -> list[str]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["connect", "inside_the_site"]
 
+DECISIONS = "explanation/decisions/README"
 EXAMPLE = re.compile(r"\]\((?:\.\./)+examples/([\w-]+)(?:/[\w./-]*)?\)")
 CHANGES = re.compile(r"\]\((?:\.\./)*CHANGELOG\.md\)")
 
@@ -21,8 +22,11 @@ def connect(app: Sphinx) -> None:
     app.connect("source-read", _mend)
 
 
-def _mend(_app: Sphinx, _docname: str, source: list[str]) -> None:
+def _mend(_app: Sphinx, docname: str, source: list[str]) -> None:
     source[0] = inside_the_site(source[0])
+    if docname == DECISIONS:
+        # For those who read it in the repository it is a list, and nothing else.
+        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
 
 
 def inside_the_site(text: str) -> str:

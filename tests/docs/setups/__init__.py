@@ -1,24 +1,34 @@
 """
 Names that some pages use without saying what they are: what stands around a fragment.
 
-A page that shows fragments has a module here, named after it; everything public in it is there
-when its first block runs.
+A page that shows fragments has a module here, named after it. What its `__all__` names is there
+when the page's first block runs. A function `after(text, names)` in it is called after each Python
+block with the block and everything that is defined by then, to use what the page only defines.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-__all__ = ["names_for"]
+__all__ = ["after_block", "names_for"]
 
 
 def names_for(page: Path) -> dict[str, Any]:
     """Return the names that stand around a page's blocks."""
-    module = f"{__name__}.{page.stem.lower().replace('-', '_')}"
-    if find_spec(module) is None:
-        return {}
-    found = vars(import_module(module))
-    return {name: value for name, value in found.items() if not name.startswith("_")}
+    module = _module(page)
+    return {} if module is None else {name: getattr(module, name) for name in module.__all__}
+
+
+def after_block(page: Path) -> Callable[[str, dict[str, Any]], None]:
+    """Return what is to be called after each Python block of a page."""
+    return getattr(_module(page), "after", lambda _text, _names: None)
+
+
+def _module(page: Path) -> ModuleType | None:
+    name = f"{__name__}.{page.stem.lower().replace('-', '_')}"
+    return import_module(name) if find_spec(name) else None

@@ -1,7 +1,10 @@
-"""What the first example writes to."""
+"""What the first example of the site writes to: the same as the README's."""
 
 from __future__ import annotations
 
-from tests.docs.setups.readme import write_to_ledger
+from tests.docs.setups import readme
 
 __all__ = ["write_to_ledger"]
+
+write_to_ledger = readme.write_to_ledger
+after = readme.after

@@ -60,7 +60,9 @@ def _stretches(mode: Mode) -> list[tuple[str, str, str, str]]:
 def _told() -> str:
     return " ".join(
         f"{mode.name}: "
-        + ", ".join(f"{words} from {start} until {end}" for start, end, _, words in _stretches(mode))
+        + ", ".join(
+            f"{words} from {start} until {end}" for start, end, _, words in _stretches(mode)
+        )
         + "."
         for mode in MODES.values()
     )

@@ -122,4 +122,3 @@ class _Noted(MemoryNode):
         for command in held_up:
             vote = self.state.run(command, self.now_us())
             self._record.note(self._place, command, vote, late=True)
-

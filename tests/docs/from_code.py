@@ -1,0 +1,14 @@
+"""What the documentation is made of, importable by tests; Sphinx is not needed for it."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.docs.blocks import DOCS
+
+sys.path.insert(0, str(DOCS / "_ext"))
+
+from redlock_docs import described, docstrings, links, reference, sources
+from redlock_docs.diagrams import DIAGRAMS
+
+__all__ = ["DIAGRAMS", "described", "docstrings", "links", "reference", "sources"]

@@ -1,0 +1,97 @@
+"""Two databases, and an app whose tasks run at once: for fragments that write guarded rows."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import django
+from celery import Celery, _state
+from django.conf import settings
+from django.db import connection, models, transaction
+from django.db.models import F
+from sqlalchemy import create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.pool import StaticPool
+
+from celery_redlock import RedlockTask
+
+__all__ = [
+    "Base",
+    "F",
+    "Mapped",
+    "RedlockTask",
+    "Session",
+    "app",
+    "compute",
+    "engine",
+    "mapped_column",
+    "models",
+    "transaction",
+]
+
+BALANCE, WITHDRAWN = 100, 30
+
+
+def eager_app(name: str) -> Celery:
+    """Return an app that knows nothing of the tasks that an earlier one has."""
+    _state._on_app_finalizers.clear()
+    made = Celery(name)
+    made.conf.task_always_eager = True
+    made.conf.task_eager_propagates = True
+    made.conf.redlock_nodes = [f"memory://{name}"]
+    return made
+
+
+app = eager_app("fencing")
+engine = create_engine("sqlite://", poolclass=StaticPool)
+
+
+class Base(DeclarativeBase):
+    """The models of the page."""
+
+
+# Django asks for an app around a model. The page's blocks are the module `page`.
+page = sys.modules["page"]
+page.__path__ = []
+page.__file__ = __file__
+settings.configure(
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    INSTALLED_APPS=["page"],
+    DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
+)
+django.setup()
+
+
+def compute(account: Any) -> int:
+    """Do what takes long."""
+    return 2 * int(account.balance)
+
+
+def after(text: str, names: dict[str, Any]) -> None:
+    """Run the tasks that a block has defined, and look at what they have written."""
+    if "fencing.sqlalchemy" in text:
+        Base.metadata.create_all(engine)
+        with Session(engine) as session, session.begin():
+            session.add(names["Account"](id=1, balance=BALANCE))
+        _run(names, 1)
+        with Session(engine) as session:
+            _check(session.get(names["Account"], 1))
+        # The next part of the page gives its tasks the same names.
+        names["app"] = eager_app("rows")
+    if "fencing.django" in text:
+        with connection.schema_editor() as editor:
+            editor.create_model(names["Account"])
+        row = names["Account"].objects.create(balance=BALANCE)
+        _run(names, row.pk)
+        _check(names["Account"].objects.get(pk=row.pk))
+
+
+def _run(names: dict[str, Any], account_id: int) -> None:
+    names["withdraw"].delay(account_id, WITHDRAWN)
+    names["settle"].delay(account_id)
+
+
+def _check(account: Any) -> None:
+    assert account.balance == 2 * (BALANCE - WITHDRAWN)
+    assert account.fencing_token > 0

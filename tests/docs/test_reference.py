@@ -1,0 +1,236 @@
+"""The reference says what the code says, about everything that the code has."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import fields
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+import celery_redlock
+from celery_redlock import cli, errors, fencing, signals, testing
+from celery_redlock.protocol.rounds import FOLLOWS, Phase
+from celery_redlock.tasks.modes import MODES
+from celery_redlock.tasks.news import News
+from celery_redlock.tasks.options import OPTIONS, LockOptions
+from celery_redlock.tasks.settings import CHECKS, SPEAKING_CHECKS
+from celery_redlock.testing import plugin
+from tests.docs.blocks import DOCS, PAGES, ROOT
+from tests.docs.from_code import DIAGRAMS, described, docstrings, links, reference, sources
+
+REFERENCE = "".join(page.read_text() for page in sorted((DOCS / "reference").glob("*.md")))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_has_an_entry(name: str) -> None:
+    assert f"## `lock_{name}`" in reference.option_sections()
+
+
+@pytest.mark.parametrize("name", [*CHECKS, *SPEAKING_CHECKS])
+def test_every_setting_has_an_entry(name: str) -> None:
+    assert f"## `redlock_{name}`" in reference.setting_sections()
+
+
+@pytest.mark.parametrize("entry", [*described.options(), *described.settings()])
+def test_every_description_is_sentences(entry) -> None:
+    assert re.fullmatch(r"(?s)[A-Z`].{15,}\.", entry.text), entry
+
+
+def test_an_option_without_a_description_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = described.attributes_of(LockOptions)
+    del texts["wait"]
+    monkeypatch.setattr(described, "attributes_of", lambda _cls: texts)
+    with pytest.raises(LookupError, match="wait has no entry under `Attributes:`"):
+        described.options()
+
+
+def test_an_option_that_is_only_checked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIONS, "colour", str)
+    with pytest.raises(LookupError, match="lock_colour: in only one"):
+        described.options()
+
+
+def test_defaults_come_from_the_code() -> None:
+    defaults = {f"lock_{field.name}": f"`{field.default}`" for field in fields(LockOptions)}
+    told = {option.name: option.default for option in described.options()}
+    told.pop("lock_on_conflict")
+    assert told.items() <= defaults.items()
+
+
+@pytest.mark.parametrize(
+    ("option", "takes"),
+    [
+        ("lock_ttl", "seconds as a number, or a `timedelta`; at least 0.2 seconds"),
+        ("lock_on_lost", "`interrupt`, `flag` or a function"),
+        ("lock_skip_result", ""),
+    ],
+)
+def test_what_an_option_takes_is_what_its_check_says(option: str, takes: str) -> None:
+    told = {each.name: each.takes for each in described.options()}
+    assert told[option] == takes
+
+
+@pytest.mark.parametrize("choices", ["on_unavailable", "overlap"])
+def test_a_description_names_every_choice(choices: str) -> None:
+    (option,) = (each for each in described.options() if each.name == f"lock_{choices}")
+    assert all(f"`{choice}`" in option.text for choice in re.findall("`(.+?)`", option.takes))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_has_a_row_and_a_bar(mode: str) -> None:
+    assert f"| `{mode}` |" in reference.mode_table()
+    assert f"{mode}: " in DIAGRAMS["modes"]()
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_every_error_has_an_entry(name: str) -> None:
+    assert f"autoexception:: celery_redlock.{name}\n" in reference.error_sections()
+    assert f"`~celery_redlock.{name}`" in reference.error_tree()
+
+
+@pytest.mark.parametrize("name", [name for name in signals.__all__ if name != "counters"])
+def test_every_signal_has_a_row(name: str) -> None:
+    assert f"| `{name}` |" in reference.signal_tables()
+
+
+def test_a_signal_without_a_row_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "__all__", [*signals.__all__, "task_forgotten"])
+    with pytest.raises(LookupError, match="task_forgotten"):
+        reference.signal_tables()
+
+
+@pytest.mark.parametrize("kind", News)
+def test_every_counter_is_named(kind: News) -> None:
+    assert f"`{kind}`" in reference.counter_list()
+
+
+def test_every_command_and_argument_is_told() -> None:
+    told = reference.command_sections()
+    (commands,) = (a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction))
+    for name, command in commands.choices.items():
+        assert f"## `celery-redlock {name}`" in told
+        for action in command._actions:
+            assert (
+                not action.option_strings[1:]
+                or action.option_strings == ["-h", "--help"]
+                or (f"`{', '.join(action.option_strings)}`" in told)
+            )
+
+
+@pytest.mark.parametrize("name", plugin.__all__)
+def test_every_fixture_is_told(name: str) -> None:
+    assert f"`{name}`\n: " in reference.fixtures()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"celery_redlock.{n}" for n in celery_redlock.__all__ if n not in errors.__all__),
+        *(f"celery_redlock.fencing.{name}" for name in fencing.__all__),
+        *(f"celery_redlock.testing.{name}" for name in testing.__all__),
+    ],
+)
+def test_every_public_name_is_in_the_reference(name: str) -> None:
+    assert re.search(rf":: {re.escape(name)}\b", REFERENCE)
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*/README.md")))
+def test_every_example_is_told(example: Path) -> None:
+    assert f"`examples/{example.parent.name}`" in reference.examples()
+
+
+@pytest.mark.parametrize("diagram", DIAGRAMS)
+def test_a_diagram_is_svg_that_tells_what_it_shows(diagram: str) -> None:
+    picture = ET.fromstring(DIAGRAMS[diagram]())
+    (described_as,) = picture.iter("{http://www.w3.org/2000/svg}desc")
+    assert described_as.text
+
+
+def test_the_diagram_of_rounds_has_every_phase_and_arrow() -> None:
+    drawn = DIAGRAMS["rounds"]()
+    assert all(f">{phase.name}<" in drawn for phase in Phase)
+    assert drawn.count("<path ") == sum(map(len, FOLLOWS.values()))
+
+
+def test_the_diagram_of_a_slow_node_shows_what_the_memory_nodes_did() -> None:
+    drawn = DIAGRAMS["slow-node"]()
+    assert drawn.count(">no answer<") == 2  # the acquire and the release
+    assert "GRANTED, token 41" in drawn
+    assert "At 10 s, when it goes on, node 3 is told to release and answers: done." in drawn
+
+
+def test_the_second_round_is_drawn_where_counters_differ() -> None:
+    drawn = DIAGRAMS["second-round"]()
+    assert "RAISING to 43" in drawn
+    assert "GRANTED, token 43" in drawn
+
+
+def test_docstrings_become_rst() -> None:
+    doc = ["Takes `ttl` and `a b`.", "", "    code `x`", "", "```python", "y = `z`", "```"]
+    assert docstrings.to_rst(doc) == [
+        "Takes :py:obj:`ttl` and ``a b``.",
+        "",
+        ".. code-block:: python",
+        "",
+        "    code `x`",
+        "",
+        ".. code-block:: python",
+        "",
+        "   y = `z`",
+        "",
+    ]
+
+
+def test_sections_of_docstrings_are_not_taken_for_code() -> None:
+    doc = [
+        "Do it.",
+        "",
+        "Args:",
+        "    ttl: seconds.",
+        "",
+        "    more of it",
+        "",
+        "Returns:",
+        "    x",
+    ]
+    assert docstrings.to_rst(doc) == doc
+
+
+def test_links_out_of_the_site_lead_to_its_own_pages() -> None:
+    text = "see [it](../../examples/optimistic/README.md) and [this](../../CHANGELOG.md)"
+    mended = "see [it](/how-to/examples.md#example-optimistic) and [this](/changes.md)"
+    assert sources.inside_the_site(text) == mended
+
+
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<p id="here"><a href="#here">1</a><a href="b.html#there">2</a><a href="c.html">3</a>'
+        '<a href="https://example.org">4</a><a href="../d.html">5</a>'
+        '<script src="https://example.org/x.js"></script>'
+    )
+    (tmp_path / "b.html").write_text("")
+    assert links.broken_links(tmp_path) == [
+        "a.html loads https://example.org/x.js",
+        "a.html: b.html#there: no such anchor",
+        "a.html: c.html: no such file",
+        "a.html: ../d.html: leads out of the site",
+    ]
+
+
+def test_the_rights_of_the_locks_user_are_those_that_containers_run_with() -> None:
+    page = (DOCS / "how-to" / "acl-user.md").read_text()
+    container = (ROOT / "docker" / "redis" / "lock.acl").read_text()
+    (line,) = (line for line in container.splitlines() if " +evalsha " in line)
+    allowed = " ".join(re.findall(r"(?:~|\+)\S+", line))
+    (shown,) = re.findall(r"^user locks .*$", page, flags=re.MULTILINE)
+    assert " ".join(re.findall(r"(?:~|\+)\S+", shown)) == allowed
+
+
+def test_every_page_is_linked_from_the_index_of_its_folder() -> None:
+    for page in PAGES:
+        index = page.parent / "index.md"
+        if page.is_relative_to(DOCS) and index != page and index.exists():
+            assert f"({page.name})" in index.read_text() or page.parent == DOCS, page
