@@ -86,7 +86,7 @@ class Leading:
                 lease.fencing_token,
                 pause=timings.retry,
                 now=now,
-                wall=lambda: redlock.transport.wall_us() / 1_000_000,
+                wall=lambda: scheduler.app.now().timestamp(),
             ),
             broker=Broker(scheduler.app, timings.broker_timeout, now),
             unsent=Unsent(timings.retry, now),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from celery import Celery
 from celery.app.utils import find_app
 
 from celery_redlock.beat.leaders import Leader
@@ -48,12 +49,16 @@ def beat(app_name: str, *, as_json: bool) -> int:
 
 def _load(app_name: str) -> Any:
     try:
-        return find_app(app_name)
+        found = find_app(app_name)
+        if not isinstance(found, Celery):
+            raise TypeError(f"it is no Celery app but a {type(found).__name__}")
     except Exception as exc:
+        # Whatever the app's module raises at its import.
         raise ConfigurationError(
             f"-A {app_name} cannot be loaded ({type(exc).__name__}: {exc}). Give it as to celery: "
             "the module or package of the app, or module:attribute; run this where celery is run."
         ) from exc
+    return found
 
 
 def _who_leads(standing: Standing) -> str:

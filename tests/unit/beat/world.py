@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from celery import Celery, _state, signals
 from kombu.exceptions import OperationalError
 
 from celery_redlock import Lease, RedlockTask
-from celery_redlock.beat import RedlockScheduler
+from celery_redlock.beat import RedlockScheduler, publishing
 from celery_redlock.beat.wrapped import abandon
-from celery_redlock.core import Register, Versioned
+from celery_redlock.core import Register, Versioned, lease, redlock, releasing
 from celery_redlock.errors import RedlockError
 from celery_redlock.tasks.client import redlock_for
 from celery_redlock.tasks.schedules.state import EntryState
@@ -116,10 +117,10 @@ class World:
         default_factory=lambda: {"job": {"task": "job", "schedule": 1.0}}
     )
     conf: dict[str, Any] = field(default_factory=dict)
+    time: VirtualTime = field(default_factory=lambda: VirtualTime(START.timestamp()))
 
     def __post_init__(self) -> None:
         self.name = f"world-{next(_numbers)}"
-        self.time = VirtualTime(START.timestamp())
         self.nodes = [MemoryNode(f"memory://{self.name}-{n}", self.time) for n in range(5)]
         memory._nodes.update({node.name: node for node in self.nodes})
         self.beats: list[Beat] = []
@@ -285,3 +286,34 @@ WATCHDOGS: list[Watchdog] = [Watchdog()]
 
 def _next_event(beat: Beat) -> float:
     return min(beat.next_at, beat.watchdog.next_at)
+
+
+def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWorld]:
+    """Have leases renewed and brokers fail as the worlds say that are made meanwhile."""
+    made: list[World] = []
+    for module in (redlock, lease, releasing):
+        monkeypatch.setattr(module, "process_watchdog", lambda: WATCHDOGS[-1])
+    connect = publishing.limited_connection
+
+    def limited_connection(app: Any, timeout: float) -> Any:
+        connection = connect(app, timeout)
+        ensure = connection.ensure_connection
+
+        def ensure_connection(*args: Any, **kwargs: Any) -> Any:
+            if any(world.broker_is_down for world in made):
+                raise ConnectionRefusedError("refused")
+            return ensure(*args, **kwargs)
+
+        connection.ensure_connection = ensure_connection
+        return connection
+
+    monkeypatch.setattr(publishing, "limited_connection", limited_connection)
+
+    def make(**options: Any) -> World:
+        world = World(**options)
+        made.append(world)
+        return world
+
+    yield make
+    for world in made:
+        world.end()

@@ -1,0 +1,220 @@
+"""
+Scenes with django-celery-beat, each in a process of its own: Django is set up once per process.
+
+Run as a module with the scene's name and the database's path.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from multiprocessing import util
+from typing import Any
+
+import django
+import pytest
+import time_machine
+from django.conf import settings
+from django.core.management import call_command
+
+from celery_redlock.transport.memory import VirtualTime
+from tests.unit.beat.world import START, World, worlds
+
+Scene = Callable[["Database"], None]
+
+SCENES: dict[str, Scene] = {}
+
+
+def scene(function: Scene) -> Scene:
+    SCENES[function.__name__] = function
+    return function
+
+
+class MachineTime(VirtualTime):
+    """Time that the whole process reads: the models have no clock that could be given to them."""
+
+    def __init__(self) -> None:
+        self.traveller = time_machine.travel(START, tick=False).start()
+        super().__init__(START.timestamp())
+
+    @property
+    def _now(self) -> float:
+        return self._moment
+
+    @_now.setter
+    def _now(self, moment: float) -> None:
+        self._moment = moment
+        self.traveller.move_to(moment)
+
+
+class Database:
+    """A world whose beats wrap the scheduler of django-celery-beat, all on one database."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._worlds = worlds(monkeypatch)
+        self.world: World = next(self._worlds)(
+            schedule={},
+            conf={"redlock_beat_scheduler": "django", "timezone": "UTC"},
+            time=MachineTime(),
+        )
+
+    def interval(self, seconds: int, name: str = "job", **more: Any) -> Any:
+        """Put an entry into the database."""
+        from django_celery_beat.models import IntervalSchedule, PeriodicTask
+
+        every, _ = IntervalSchedule.objects.get_or_create(every=seconds, period="seconds")
+        fields = {"last_run_at": self.now, **more}
+        return PeriodicTask.objects.create(name=name, task="job", interval=every, **fields)
+
+    @property
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def stored(self, name: str = "job") -> Any:
+        from django_celery_beat.models import PeriodicTask
+
+        return PeriodicTask.objects.get(name=name)
+
+
+@scene
+def entries_of_the_database_are_sent_once_by_whoever_leads(db: Database) -> None:
+    db.interval(1)
+    a, _ = db.world.beat("a"), db.world.beat("b")
+    assert len(db.world.run(10)) == 10
+    db.world.stop(a)
+    db.world.run(10)
+    assert len({message.id for message in db.world.sent}) == len(db.world.sent) >= 18
+    assert {message.beat for message in db.world.sent} == {"a", "b"}
+
+
+@scene
+def loading_the_schedule_anew_repeats_nothing(db: Database) -> None:
+    from django_celery_beat.models import PeriodicTasks
+
+    db.interval(60)
+    db.world.beat("a")
+    assert len(db.world.run(60)) == 1
+    # Somebody has put an old state back, and says that it has changed.
+    job = db.stored()
+    type(job).objects.filter(pk=job.pk).update(last_run_at=db.now - timedelta(days=3))
+    db.world.beats[0].scheduler._inner._dirty.clear()
+    PeriodicTasks.update_changed()
+    PeriodicTasks.objects.update(last_update=datetime.now(UTC) + timedelta(hours=1))
+    assert db.world.run(50) == []
+    assert len(db.world.run(20)) == 1
+
+
+@scene
+def a_leader_that_stops_writes_its_runs(db: Database) -> None:
+    db.interval(1)
+    a = db.world.beat("a")
+    sent = db.world.run(10)
+    db.world.stop(a)
+    assert db.stored().total_run_count == len(sent)
+
+
+@scene
+def a_leader_that_lost_its_lease_writes_nothing_not_even_at_its_end(db: Database) -> None:
+    db.interval(1)
+    a, b = db.world.beat("a"), db.world.beat("b")
+    db.world.run(10)
+    inner = a.scheduler._inner
+    before = db.stored().total_run_count
+    assert inner._dirty
+    a.frozen = True
+    inner.sync()  # what a tick in the middle of which it was frozen would do
+    after = db.stored().total_run_count
+    assert after > before, "it may while it leads"
+    db.world.run(5)
+    db.world.crash(b)
+    db.world.time.sleep(20)
+    a.frozen = False
+    inner._dirty.add("job")
+    inner._schedule["job"].model.total_run_count = 1000
+    inner.sync()
+    db.world.pass_of(a)
+    util._run_finalizers()
+    assert not a.leads
+    assert db.stored().total_run_count == after
+
+
+@scene
+def a_standby_does_not_touch_the_database(db: Database) -> None:
+    from django.db import connection
+
+    db.interval(1)
+    db.world.beat("a")
+    db.world.run(3)
+    b = db.world.beat("b")
+    said: list[str] = []
+
+    def note(execute: Any, sql: str, *rest: Any) -> Any:
+        said.append(sql)
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(note):
+        for _ in range(5):
+            db.world.time.sleep(2)
+            db.world.beats[0].watchdog.renew()
+            db.world.pass_of(b)
+    assert said == []
+
+
+@scene
+def a_task_that_is_to_run_once_runs_once_though_its_leader_dies(db: Database) -> None:
+    db.interval(5, one_off=True)
+    a = db.world.beat("a")
+    db.world.run(1)
+    driving = a.scheduler._leading._driving  # type: ignore[union-attr]
+    driving._sync = lambda: None
+    assert len(db.world.run(5)) == 1
+    assert db.stored().total_run_count == 0, "the database knows nothing of it"
+    db.world.crash(a)
+    db.world.beat("b")
+    db.world.run(60)
+    assert len(db.world.sent) == 1
+    assert not db.stored().enabled
+
+
+@scene
+def a_task_that_is_enabled_again_to_run_once_more_does(db: Database) -> None:
+    db.interval(5, one_off=True)
+    a = db.world.beat("a")
+    db.world.run(20)
+    db.world.stop(a)
+    assert len(db.world.sent) == 1
+    job = db.stored()
+    job.enabled = True
+    job.save()
+    type(job).objects.filter(pk=job.pk).update(date_changed=db.now, last_run_at=db.now)
+    db.world.time.sleep(1)
+    db.world.beat("b")
+    db.world.run(20)
+    assert len(db.world.sent) == 2
+
+
+@scene
+def entries_of_the_settings_work_as_well(db: Database) -> None:
+    db.world.schedule["conf"] = {"task": "job", "schedule": 1.0}
+    db.world.beat("a")
+    sent = db.world.run(5)
+    assert {message.tick.entry for message in sent if message.tick} == {"conf"}
+
+
+def main(name: str, path: str) -> None:
+    settings.configure(
+        INSTALLED_APPS=["django_celery_beat"],
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": path}},
+        MIGRATION_MODULES={"django_celery_beat": None},  # its tables as they are now, at once
+        USE_TZ=True,
+        TIME_ZONE="UTC",
+    )
+    django.setup()
+    call_command("migrate", run_syncdb=True, verbosity=0)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        SCENES[name](Database(monkeypatch))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,188 @@
+"""Clocks that are wrong, and schedules that tell no due times."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery.schedules import BaseSchedule, crontab, schedstate
+
+from celery_redlock.core import Register
+from celery_redlock.tasks.client import redlock_for
+from celery_redlock.tasks.schedules.state import EntryState
+from tests.unit.beat.test_failover import due_times, told
+from tests.unit.beat.world import START, MakeWorld, World
+
+DAY = 86_400.0
+
+
+@pytest.mark.parametrize("skew", [-2.0, 2.0])
+def test_a_new_leader_whose_clock_differs_repeats_no_tick(world: World, skew: float) -> None:
+    world.skew["b"] = skew
+    a, _ = world.beat("a"), world.beat("b")
+    world.run(10)
+    world.stop(a)
+    world.run(10)
+    assert len(set(due_times(world.sent))) == len(world.sent)
+    assert world.sent[-1].beat == "b"
+
+
+def test_a_clock_that_is_behind_is_told_of(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.skew["b"] = -30.0
+    a, _ = world.beat("a"), world.beat("b")
+    world.run(10)
+    world.stop(a)
+    world.run(5)
+    assert "The clock of this host is behind that of the last leader: 1 entries" in caplog.text
+    assert "(job)" in caplog.text
+
+
+def test_a_clock_that_steps_back_by_less_than_a_day_sends_nothing_twice(world: World) -> None:
+    world.beat("a")
+    world.run(10)
+    world.skew["a"] = -20.0
+    assert world.run(19) == []
+    assert due_times(world.run(5)) == [due_times(world.sent)[9] + n for n in (1, 2, 3, 4)]
+
+
+def test_a_clock_that_steps_forward_makes_ticks_collapse(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.beat("a")
+    world.run(10)
+    world.skew["a"] = 600.0
+    assert len(world.run(5)) == 5
+    assert "600 ticks of entry 'job'" in caplog.text
+
+
+def test_ticks_of_the_far_future_do_not_stop_the_schedule_for_ever(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.skew["a"] = 400 * DAY
+    a, b = world.beat("a"), world.beat("b")
+    world.run(10)
+    world.stop(a)
+    sent = world.run(10)
+    assert b.leads
+    assert len(sent) >= 8
+    assert "is recorded as sent for 2027-" in caplog.text
+    assert abs(world.recorded()["job"].due - world.now) < 2
+
+
+def test_a_leader_whose_clock_is_put_right_from_the_far_future_goes_on(world: World) -> None:
+    world.skew["a"] = 400 * DAY
+    world.beat("a")
+    world.run(10)
+    del world.skew["a"]
+    assert len(world.run(10)) >= 8
+
+
+def test_a_record_that_makes_no_sense_is_replaced(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    redlock = redlock_for(world.app())
+    Register(redlock, f"beat:{world.name}").write(1, {"job": (0, "nonsense")})
+    world.beat("a")
+    assert len(world.run(5)) == 5
+    assert "What is recorded of entry 'job' makes no sense" in caplog.text
+    assert world.recorded()["job"].count == 5
+
+
+class Relative(BaseSchedule):
+    """Due so long after its last run, by its own counting."""
+
+    def __init__(self, seconds: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.seconds = seconds
+
+    def remaining_estimate(self, last_run_at: Any) -> timedelta:
+        return last_run_at + timedelta(seconds=self.seconds) - self.now()
+
+    def is_due(self, last_run_at: Any) -> Any:
+        left = self.remaining_estimate(last_run_at).total_seconds()
+        return schedstate(is_due=left <= 0, next=self.seconds if left <= 0 else left)
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, Relative) and other.seconds == self.seconds
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_schedule_that_counts_from_its_last_run_goes_on_counting_after_a_failover(
+    world: World,
+) -> None:
+    a = world.beat("a")
+    a.app.conf.beat_schedule = {"own": {"task": "job", "schedule": Relative(7, app=a.app)}}
+    assert told(world.run(15)) == [("a", "-")] * 2
+    last = world.sent[-1].at
+    world.stop(a)
+    b = world.beat("b")
+    b.app.conf.beat_schedule = {"own": {"task": "job", "schedule": Relative(7, app=b.app)}}
+    (sent,) = world.run(7)
+    assert sent.at == pytest.approx(last + 7, abs=0.1)
+    assert world.recorded()["own"].count == 3
+
+
+def test_a_crontab_tick_of_the_gap_is_sent_once(make_world: MakeWorld) -> None:
+    world = make_world(schedule={"e": {"task": "job", "schedule": crontab(minute="*/5")}})
+    a = world.beat("a")
+    world.run(295)
+    world.crash(a)
+    world.beat("b")
+    assert told(world.run(60)) == [("b", "12:05:00")]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/New_York"])
+def test_the_apps_time_zone_changes_nothing(make_world: MakeWorld, zone: str) -> None:
+    world = make_world(conf={"timezone": zone})
+    a = world.beat("a")
+    world.run(10)
+    world.stop(a)
+    world.beat("b")
+    world.run(10)
+    begun = int(START.timestamp()) + 1
+    assert due_times(world.sent) == list(range(begun, begun + 20))
+
+
+def test_local_time_without_utc_changes_nothing(make_world: MakeWorld) -> None:
+    world = make_world(conf={"enable_utc": False})
+    a = world.beat("a")
+    world.run(10)
+    world.stop(a)
+    world.beat("b")
+    world.run(10)
+    assert len(set(due_times(world.sent))) == len(world.sent) == 20
+
+
+def test_an_entry_whose_name_the_nodes_cannot_take_is_sent_all_the_same(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world(schedule={"bad\ud800": {"task": "job", "schedule": 1.0}})
+    caplog.set_level(logging.INFO)
+    world.beat("a")
+    assert len(world.run(5)) == 5
+
+
+def test_more_entries_than_a_node_is_told_at_once_are_recorded(make_world: MakeWorld) -> None:
+    names = [f"entry-{number}" for number in range(520)]
+    world = make_world(schedule={name: {"task": "job", "schedule": 60.0} for name in names})
+    a = world.beat("a")
+    assert len(world.run(60)) == len(names)
+    world.stop(a)
+    world.beat("b")
+    world.run(60)
+    assert len({message.id for message in world.sent}) == len(world.sent) == 2 * len(names)
+    assert {state.count for state in world.recorded().values()} == {2}
+
+
+def test_what_an_older_leader_recorded_counts_its_takeovers(world: World) -> None:
+    tokens = []
+    for name in "abc":
+        beat = world.beat(name)
+        world.run(5)
+        tokens.append(world.sent[-1].tick.token)  # type: ignore[union-attr]
+        world.stop(beat)
+    found: EntryState = world.recorded()["job"]
+    assert [token for token, _ in found.takeovers] == tokens

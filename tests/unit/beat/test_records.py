@@ -1,0 +1,151 @@
+"""What a leader keeps of the entries, and what of it is on the nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redlock import QuorumUnavailable, Redlock, StaleFencingToken
+from celery_redlock.beat.leaders import LEADER_FIELD, Leader
+from celery_redlock.beat.records import Records
+from celery_redlock.core import Register
+from celery_redlock.tasks.schedules.state import EntryState
+from tests.unit.beat.world import World
+
+LEADER = Leader(host="here", pid=7, since=1_773_144_000.0, token=10)
+
+
+@pytest.fixture
+def redlock(world: World) -> Redlock:
+    return Redlock([node.name for node in world.nodes])
+
+
+def records(redlock: Redlock, token: int) -> Records:
+    now = redlock.transport.now
+    return Records(Register(redlock, "schedule"), token, pause=2.0, now=now, wall=now)
+
+
+def written(redlock: Redlock) -> dict[str, EntryState]:
+    found = Register(redlock, "schedule").read()
+    found.pop(LEADER_FIELD, None)
+    return {name: EntryState.read(one.text) for name, one in found.items()}  # type: ignore[misc]
+
+
+def test_the_first_leader_finds_nothing(redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    assert first.claim(LEADER) is None
+    assert len(first) == 0
+
+
+def test_the_next_leader_finds_what_was_written_and_by_whom(redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    first.sent("job", 100.0)
+    first.write()
+    second = records(redlock, 11)
+    assert second.claim(LEADER) == LEADER
+    state = second.state("job")
+    assert state is not None
+    assert (state.due, state.count) == (100.0, 1)
+
+
+def test_what_is_not_written_yet_is_known_here_all_the_same(redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    first.sent("job", 100.0)
+    assert first.state("job").due == 100.0  # type: ignore[union-attr]
+    assert written(redlock) == {}
+
+
+def test_what_no_quorum_took_is_written_later(world: World, redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    for node in world.nodes:
+        node.pause()
+    first.sent("job", 100.0)
+    first.write()
+    for node in world.nodes:
+        node.resume()
+        node.flush()
+    world.time.sleep(3)
+    first.write()
+    assert written(redlock)["job"].due == 100.0
+
+
+def test_nodes_that_do_not_answer_are_not_waited_for_at_each_tick(
+    world: World, redlock: Redlock
+) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    for node in world.nodes:
+        node.pause()
+    first.sent("job", 100.0)
+    first.write()
+    before = world.now
+    first.write()
+    assert world.now == before
+    first.write(at_once=True)
+    assert world.now > before
+
+
+def test_that_they_do_not_answer_is_said_once_and_so_is_that_they_do(
+    world: World, redlock: Redlock, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    for node in world.nodes:
+        node.pause()
+    for due in (100.0, 101.0, 102.0):
+        first.sent("job", due)
+        first.write(at_once=True)
+    assert caplog.text.count("cannot be recorded") == 1
+    for node in world.nodes:
+        node.resume()
+    first.sent("job", 103.0)
+    first.write(at_once=True)
+    assert caplog.text.count("is recorded again") == 1
+
+
+def test_an_older_leader_is_refused(redlock: Redlock) -> None:
+    first, second = records(redlock, 10), records(redlock, 11)
+    first.claim(LEADER)
+    second.claim(LEADER)
+    first.sent("job", 100.0)
+    with pytest.raises(StaleFencingToken):
+        first.write()
+    with pytest.raises(StaleFencingToken):
+        records(redlock, 10).claim(LEADER)
+
+
+def test_without_a_quorum_nothing_is_known(world: World, redlock: Redlock) -> None:
+    for node in world.nodes[:3]:
+        node.pause()
+    with pytest.raises(QuorumUnavailable):
+        records(redlock, 10).claim(LEADER)
+
+
+def test_an_entry_that_begins_is_written_with_where_it_begins(redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    first.begin("job", 100.0, 3)
+    first.write()
+    state = written(redlock)["job"]
+    assert (state.due, state.count, state.takeovers) == (100.0, 3, ((10, 100_000_000),))
+
+
+@pytest.mark.parametrize("last_run", [-62_135_596_800.0, 253_402_300_799.0])
+def test_a_last_run_that_no_register_takes_does_no_harm(redlock: Redlock, last_run: float) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    first.begin("job", last_run, 0)
+    first.write()
+    assert written(redlock)["job"].count == 0
+    assert not first.are_too_far_ahead
+
+
+def test_ticks_sent_more_than_a_day_ahead_are_noticed(world: World, redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    first.sent("job", world.now + 86_000)
+    assert not first.are_too_far_ahead
+    first.sent("job", world.now + 87_000)
+    assert first.are_too_far_ahead
