@@ -13,6 +13,7 @@ A block whose first line is a comment with a file name is that file.
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class Block:
     @property
     def where(self) -> str:
         """The place, as an editor understands it."""
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
+        return f"{os.path.relpath(self.page, ROOT)}:{self.line}"
 
     @property
     def file(self) -> str | None:
@@ -68,28 +69,37 @@ class Block:
 
 def blocks_of(page: Path) -> list[Block]:
     """
-    Return the fenced blocks of a page in their order; directives are not blocks.
+    Return the fenced blocks of a page in their order, those inside of directives included.
 
     Raises:
-        ValueError: an order is not followed by a block.
+        ValueError: an order is not followed by a block, or a block is hidden in a directive.
     """
     found: list[Block] = []
-    open_at: int | None = None
-    ticks = info = order = ""
+    directives: list[str] = []
+    opened: re.Match[str] | None = None
     taken: list[str] = []
+    order = ""
     for number, line in enumerate(page.read_text().splitlines(), 1):
         fence = FENCE.match(line)
-        if open_at is not None:
-            if fence and fence["ticks"].startswith(ticks) and not fence["info"].strip():
-                if not info.startswith("{"):
-                    text = textwrap.dedent("\n".join(taken)) + "\n"
-                    block = Block(page=page, line=open_at, language=info, text=text, order=order)
-                    found.append(block)
-                open_at, order = None, ""
-            else:
+        bare = fence is not None and not fence["info"].strip()
+        if opened is not None:
+            if not (fence and bare and fence["ticks"].startswith(opened["ticks"])):
                 taken.append(line)
+                continue
+            text = textwrap.dedent("\n".join(taken)) + "\n"
+            language, at = opened["info"].strip(), number - len(taken)
+            found.append(Block(page=page, line=at, language=language, text=text, order=order))
+            opened, order = None, ""
+        elif fence and bare and directives and fence["ticks"] == directives[-1]:
+            directives.pop()
+        elif fence and fence["info"].lstrip().startswith("{"):
+            if "code" in fence["info"]:
+                raise ValueError(
+                    f"{page}:{number}: write code as a fenced block, so that it is run"
+                )
+            directives.append(fence["ticks"])
         elif fence:
-            open_at, ticks, info, taken = number + 1, fence["ticks"], fence["info"].strip(), []
+            opened, taken = fence, []
         elif ordered := ORDER.match(line):
             order = ordered["order"]
         elif order and line.strip():
