@@ -50,15 +50,19 @@ def beat(app_name: str, *, as_json: bool) -> int:
 def _load(app_name: str) -> Any:
     try:
         found = find_app(app_name)
-        if not isinstance(found, Celery):
-            raise TypeError(f"it is no Celery app but a {type(found).__name__}")
     except Exception as exc:
         # Whatever the app's module raises at its import.
-        raise ConfigurationError(
-            f"-A {app_name} cannot be loaded ({type(exc).__name__}: {exc}). Give it as to celery: "
-            "the module or package of the app, or module:attribute; run this where celery is run."
-        ) from exc
+        raise _no_app(app_name, f"{type(exc).__name__}: {exc}") from exc
+    if not isinstance(found, Celery):
+        raise _no_app(app_name, f"it is no Celery app but a {type(found).__name__}")
     return found
+
+
+def _no_app(app_name: str, reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"-A {app_name} cannot be loaded ({reason}). Give it as to celery: the module or package "
+        "of the app, or module:attribute; run this where celery is run."
+    )
 
 
 def _who_leads(standing: Standing) -> str:
