@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from celery import signals
@@ -17,25 +18,35 @@ from celery import signals
 from celery_redlock.tasks.envelope import HEADER, fresh_nonce
 from celery_redlock.tasks.tick import Tick
 
-__all__ = ["carrying", "carrying_nothing", "connect_publishes", "outgoing_tick"]
-
-_outgoing: ContextVar[_Outgoing | None] = ContextVar("celery_redlock_outgoing", default=None)
+__all__ = ["Outgoing", "carrying", "carrying_nothing", "connect_publishes", "outgoing_tick"]
 
 
-class _Outgoing:
-    """A tick that waits for the message of its task."""
+@dataclass(slots=True)
+class Outgoing:
+    """
+    A tick that waits for the message of its task.
 
-    def __init__(self, task: str, tick: Tick) -> None:
-        self.task = task
-        self.tick: Tick | None = tick
+    Attributes:
+        task: the task's name.
+        tick: what its message is to carry.
+        sent: whether the message has come by.
+    """
+
+    task: str
+    tick: Tick
+    sent: bool = False
+
+
+_outgoing: ContextVar[Outgoing | None] = ContextVar("celery_redlock_outgoing", default=None)
 
 
 @contextmanager
-def carrying(task: str, tick: Tick) -> Iterator[None]:
+def carrying(task: str, tick: Tick) -> Iterator[Outgoing]:
     """Give the tick to the first message of `task` that is sent meanwhile in this context."""
-    token = _outgoing.set(_Outgoing(task, tick))
+    outgoing = Outgoing(task, tick)
+    token = _outgoing.set(outgoing)
     try:
-        yield
+        yield outgoing
     finally:
         _outgoing.reset(token)
 
@@ -53,7 +64,9 @@ def carrying_nothing() -> Iterator[None]:
 def outgoing_tick(task: str) -> Tick | None:
     """Return the tick that waits for the message of `task`."""
     outgoing = _outgoing.get()
-    return outgoing.tick if outgoing is not None and outgoing.task == task else None
+    if outgoing is None or outgoing.sent or outgoing.task != task:
+        return None
+    return outgoing.tick
 
 
 def connect_publishes() -> None:
@@ -63,14 +76,12 @@ def connect_publishes() -> None:
     )
 
 
-def _add_tick(sender: Any = None, headers: Any = None, **_: Any) -> None:
-    outgoing = _outgoing.get()
-    if outgoing is None or outgoing.tick is None or sender != outgoing.task:
-        return
-    if not isinstance(headers, dict):
+def _add_tick(sender: Any = "", headers: Any = None, **_: Any) -> None:
+    tick, outgoing = outgoing_tick(sender), _outgoing.get()
+    if tick is None or outgoing is None or not isinstance(headers, dict):
         return
     # What is there may be the entry's own, of which no copy was made.
     there = headers.get(HEADER)
     ours = dict(there) if isinstance(there, Mapping) else {"nonce": fresh_nonce()}
-    headers[HEADER] = {**ours, "tick": outgoing.tick.write()}
-    outgoing.tick = None
+    headers[HEADER] = {**ours, "tick": tick.write()}
+    outgoing.sent = True

@@ -4,6 +4,7 @@ Ordinary beats, of which several may run: each tick's body runs once all the sam
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -37,11 +38,12 @@ def identify_ticks(sender: Any) -> None:
         )
         return
 
-    def wanted(entry: Any) -> bool:
+    @cache
+    def locks(task: str) -> bool:
         # A task that is not loaded here may well lock where it runs.
-        return entry.task not in app.tasks or is_protected(app, entry.task)
+        return task not in app.tasks or is_protected(app, task)
 
-    _announce(scheduler, install(scheduler, protect=wanted))
+    _announce(scheduler, install(scheduler, protect=lambda entry: locks(entry.task)))
 
 
 def _announce(scheduler: Any, stamper: Stamper) -> None:

@@ -13,9 +13,11 @@ from datetime import datetime
 from typing import Any
 
 from celery.beat import event_t
+from celery.result import EagerResult
 from celery.schedules import schedstate
 from celery.utils.log import get_logger
 
+from celery_redlock.tasks.duplicates import DuplicateResult
 from celery_redlock.tasks.schedules.dues import latest_due, next_due, ran_already
 from celery_redlock.tasks.schedules.grid import on_grid
 from celery_redlock.tasks.schedules.messages import message_of
@@ -32,9 +34,9 @@ logger = get_logger(__name__)
 #: How soon a schedule is asked again that says it is due for a tick that was sent, in seconds.
 PAUSE = 1.0
 UNNAMED = (
-    "Entry %r of the schedule has no name of its own; its ticks are told apart by the text of its "
-    "call, so they are others' as soon as an argument changes, or its text is not the same in "
-    "each beat. Give it one: add_periodic_task(..., name='...')."
+    "Entry %r of the schedule has no name of its own. Its ticks go by the text of its call: with "
+    "other arguments it is another entry, and beats that see another text do not agree. Give it "
+    "a name: add_periodic_task(..., name='...')."
 )
 UNTOLD = (
     "Entry %r of the schedule is sent without its tick, so that a worker cannot drop what another "
@@ -178,11 +180,13 @@ class Stamper:
             return None
         message = self._message_of(entry, tick)
         try:
-            with carrying(entry.task, tick):
+            with carrying(entry.task, tick) as outgoing:
                 result = self._apply_async(message, producer=producer, advance=False, **kwargs)
         except Exception as error:
             self._tell(entry, tick, error)
             raise
+        if not (outgoing.sent or isinstance(result, DuplicateResult | EagerResult)):
+            self._complain(entry, f"no message of {entry.task} was seen to be sent")
         self._last_sent[entry.name] = tick.due_us
         self._tell(entry, tick, None)
         return result
@@ -220,7 +224,7 @@ class Stamper:
             reason = f"its schedule {entry.schedule!r} counts from its last run"
             self._complain(entry, reason)
             return None
-        return Tick(entry=entry.name, due=due, until=until)
+        return Tick(entry=str(entry.name), due=due, until=until)
 
     def _ran_already(self, entry: Any) -> bool:
         try:
@@ -248,7 +252,7 @@ class Stamper:
 
         It wakes 10 ms early, to find that nothing is due, and then does not sleep at all.
         """
-        if not isinstance(delay, int | float) or delay <= 0:
+        if not isinstance(delay, int | float) or not 0 < delay < float("inf"):
             return delay
         return delay + (delay - self.scheduler.adjust(delay))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections import namedtuple
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,7 +18,7 @@ from celery_redlock.tasks.envelope import Envelope
 from celery_redlock.tasks.schedules.stamping import is_protected
 from tests.support.tasks import Bench
 from tests.unit.schedules.simulated import Sent, SimulatedBeat, at
-from tests.unit.schedules.test_dues import Broken, SinceLastRun
+from tests.unit.schedules.test_dues import Aligned, Broken, SinceLastRun
 
 START = at("2026-03-10T12:00:00.5")
 MINUTE = at("2026-03-10T12:01:00")
@@ -38,7 +39,7 @@ def messages_of(log: pytest.LogCaptureFixture, level: int = logging.WARNING) -> 
     return [
         record.getMessage()
         for record in log.records
-        if record.levelno >= level and record.name.startswith("celery_redlock")
+        if record.levelno >= level and record.name.startswith("celery_redlock.tasks.schedules")
     ]
 
 
@@ -289,6 +290,57 @@ def test_what_could_not_be_sent_is_told_with_its_error() -> None:
     )
     assert made.run(60) == []
     assert "Couldn't apply scheduled task e" in str(told[0])
+
+
+def test_a_task_that_sends_no_message_of_its_name_is_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Elsewhere(Task):  # type: ignore[misc]  # Celery is untyped
+        abstract = True
+
+        def apply_async(self, *args: Any, **options: Any) -> Any:
+            return self.app.send_task("other")
+
+    made = beat({"task": "proxy"})
+    made.task("proxy", base=Elsewhere)
+    assert [sent.tick for sent in made.run(180)] == [None, None, None]
+    (warning,) = messages_of(caplog)
+    assert "no message of proxy was seen to be sent" in warning
+
+
+@pytest.mark.parametrize("conf", [{"task_always_eager": True}, {"redlock_nodes": ["memory://dup"]}])
+def test_a_task_that_needs_no_message_is_not_reported(
+    conf: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    made = beat({"task": "unique"}, conf=conf)
+    made.task("unique", lock_mode="until_executed")
+    assert len(made.run(180)) <= 1
+    assert messages_of(caplog) == []
+
+
+def test_an_entry_whose_name_is_a_number_is_called_by_its_text() -> None:
+    assert one_message(beat(name=7)).tick.entry == "7"
+
+
+def test_a_schedule_that_is_not_due_again_may_say_so_with_infinity() -> None:
+    class Once(Aligned):
+        def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+            due = self.now() >= MINUTE > last_run_at
+            return due, float("inf") if due else 1.0
+
+    assert len(beat({"schedule": Once()}).run(600)) == 1
+
+
+def test_an_entry_that_cannot_be_copied_is_sent_as_it_is() -> None:
+    made = beat()
+    made.open()
+    entry = made.scheduler.schedule["e"]
+    made.clock.moment = MINUTE
+    slotted = namedtuple("Slotted", "name task args kwargs options schedule last_run_at")
+    bare = slotted("e", "job", (), {}, {}, entry.schedule, START)
+    with made.watched():
+        made.scheduler.apply_async(bare, advance=False)
+    assert made.sent[0].tick.due_at == MINUTE
 
 
 # Which entries are protected
