@@ -13,13 +13,18 @@ from tests.support.tasks import Bench
 ENTRY = "nightly"
 
 
+#: Where the ticks of a test are counted from that does not look at the clock.
+START = float(int(time.time()))
+
+
 def tick(seconds: float = 0.0, **facts: Any) -> Tick:
-    """Return the tick that is due so many seconds from now; one number makes one tick."""
-    return Tick(**{"entry": ENTRY, "due": TODAY + seconds, **facts})
+    """Return the tick that is due so many seconds from the start; one number makes one tick."""
+    return Tick(**{"entry": ENTRY, "due": START + seconds, **facts})
 
 
-#: All ticks of a run of tests are counted from here.
-TODAY = float(int(time.time()))
+def tick_now(seconds: float = 0.0, **facts: Any) -> Tick:
+    """Return a tick that is due so many seconds from now; each call makes another one."""
+    return tick(time.time() - START + seconds, **facts)
 
 
 def send_tick(bench: Bench, task: Any, what: Tick, *args: Any, **options: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from celery_redlock.errors import LeaseLost, LockContended, QuorumUnavailable
 from celery_redlock.signals import counters, task_replaced
 from celery_redlock.tasks.owners import Role, label_for
 from tests.support.tasks import Bench
-from tests.support.ticks import mark, send_tick, send_unnamed, tick
+from tests.support.ticks import mark, send_tick, send_unnamed, tick, tick_now
 from tests.support.unique import KEY, declare, free, holder, left, role, value
 from tests.support.waiting import wait_until
 
@@ -256,14 +256,14 @@ def test_of_two_runs_of_one_moment_neither_replaces_the_other(bench: Bench) -> N
 
 def test_a_tick_replaces_the_run_of_a_program_that_began_before_it(bench: Bench) -> None:
     occupy(bench)
-    request = send_tick(bench, job(bench, "replace"), tick(60))
+    request = send_tick(bench, job(bench, "replace"), tick_now(60))
     assert bench.run(request).state == "RETRY"
     assert next_one(bench) == request["id"]
 
 
 def test_a_tick_waits_for_the_run_of_a_program_that_began_after_it(bench: Bench) -> None:
     other = occupy(bench)
-    request = send_tick(bench, job(bench, "replace"), tick(-60))
+    request = send_tick(bench, job(bench, "replace"), tick_now(-60))
     assert bench.run(request).state == "RETRY"
     assert value(bench, COMPANION) == other.owner
 
@@ -346,7 +346,7 @@ def test_a_run_that_comes_back_keeps_its_turn(bench: Bench) -> None:
 def test_a_run_that_ends_without_the_lock_gives_its_turn_up(bench: Bench, ended: str) -> None:
     occupy_for(bench, -60)
     task = job(bench, "replace", lock_give_up_after=50, lock_starting_deadline=100)
-    bench.run(send_tick(bench, task, tick()))
+    bench.run(send_tick(bench, task, tick_now()))
     again = bench.receive()
     if ended == "skipped":
         again["redlock"]["tick"]["due"] -= 1000

@@ -13,8 +13,9 @@ from celery_redlock.signals import counters, tick_late, tick_missed
 from celery_redlock.tasks.envelope import Envelope
 from celery_redlock.tasks.owners import Role
 from celery_redlock.tasks.schedules.state import EntryState
+from celery_redlock.tasks.tick import Tick
 from tests.support.tasks import Bench
-from tests.support.ticks import ENTRY, TODAY, mark, send_tick, tick
+from tests.support.ticks import ENTRY, START, mark, send_tick, tick, tick_now
 from tests.support.unique import MODES, declare, role, value
 
 ALL_MODES = ("while_executing", *MODES)
@@ -32,9 +33,9 @@ def job(bench: Bench, body: Any = None, **options: Any) -> Any:
     return declare(bench, body, **{"lock_mode": "while_executing", **options})
 
 
-def late(seconds: float, **facts: Any) -> Any:
+def late(seconds: float) -> Tick:
     """Return a tick that was due so many seconds ago."""
-    return tick(time.time() - TODAY - seconds, **facts)
+    return tick_now(-seconds)
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_a_tick_whose_other_message_runs_is_not_missed(bench: Bench) -> None:
 def test_a_tick_that_waited_past_its_deadline_is_skipped(bench: Bench) -> None:
     other = bench.elsewhere.acquire("k", ttl=60)
     task = job(bench, lock_starting_deadline=60, lock_skip_result="skipped", lock_overlap="queue")
-    bench.run(send_tick(bench, task, tick()))
+    bench.run(send_tick(bench, task, tick_now()))
     other.release()
     again = bench.receive()
     again["redlock"]["tick"]["due"] -= 100
@@ -158,9 +159,9 @@ def test_a_missed_tick_ends_without_a_mark_where_no_quorum_answers(bench: Bench)
 def led(bench: Bench, *leaders: int) -> None:
     """Have leaders with these tokens record one tick each, a minute apart, from now on."""
     register = Register(bench.elsewhere, SCHEDULE)
-    state, previous = EntryState(due=TODAY - 60, ran_at=TODAY, count=0), leaders[0]
+    state, previous = EntryState(due=START - 60, ran_at=START, count=0), leaders[0]
     for minute, token in enumerate(leaders):
-        state = state.after(TODAY + 60 * minute, TODAY, token=token, previous_token=previous)
+        state = state.after(START + 60 * minute, START, token=token, previous_token=previous)
         register.write(token, {ENTRY: (state.due_us, state.write())})
         previous = token
 
