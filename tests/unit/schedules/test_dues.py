@@ -178,6 +178,37 @@ def test_celery_finds_a_crontab_due_from_just_before_that_moment_on(
     assert found.remaining_estimate(due) > timedelta(0)
 
 
+ZONES = [
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "America/Scoresbysund",
+    "Antarctica/Troll",
+    "Africa/Cairo",
+    "Australia/Lord_Howe",
+    "Pacific/Apia",
+]
+
+
+@given(
+    minute=st.sampled_from(PATTERNS),
+    hour=st.sampled_from(["*", "0", "2", "23", "0,23", "*/5"]),
+    weekday=st.sampled_from(["*", "0", "1-5"]),
+    zone=st.sampled_from(ZONES),
+    start=st.datetimes(datetime(2010, 1, 1), datetime(2030, 1, 1)),
+)
+def test_forwards_and_backwards_are_the_same_due_times(
+    minute: str, hour: str, weekday: str, zone: str, start: datetime
+) -> None:
+    times = due_times(of(crontab, minute, hour, weekday, zone=zone))
+    moments = [times.after(to_us(start))]
+    for _ in range(30):
+        moments.append(times.after(moments[-1]))
+    assert all(earlier < later for earlier, later in pairwise(moments))
+    assert [times.latest(moment) for moment in moments] == moments
+    assert [times.latest(moment - 1) for moment in moments[1:]] == moments[:-1]
+
+
 def test_a_crontab_that_can_never_be_due_has_no_due_time() -> None:
     never = of(crontab, 0, 0, day_of_month=1, month_of_year=2)
     never.day_of_month, never.month_of_year = {30}, {2}
