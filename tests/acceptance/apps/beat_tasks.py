@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_redlock import RedlockTask
 from celery_redlock.tasks.news import SIGNALS
-from tests.acceptance.apps.seen import await_gate, instant, note
+from tests.acceptance.apps.seen import instant, note
 from tests.acceptance.apps.stage import app
 
 
@@ -52,15 +52,14 @@ def tick(self: Any, key: str, entry: str) -> None:
         pass
 
 
-@app.task(base=RedlockTask, bind=True, name="beat.gated", lock_key="{key}:{entry}")
-def gated(self: Any, key: str, entry: str) -> None:
-    """A job that goes on for as long as the test wants."""
-    with running(self, key, entry):
-        await_gate(key)
+@app.task(base=RedlockTask, bind=True, name="beat.telling", lock_key="{key}")
+def telling(self: Any, key: str, event: str) -> None:
+    """A short job that shows with which arguments it was sent."""
+    with running(self, key, "telling"):
+        note(key, event)
 
 
-def note_news(sender: Any, task_id: str, signal: Any, **facts: Any) -> None:
-    # Nobody else's signal has a sender that runs a message just now.
+def note_news(sender: Any, task_id: str, signal: Any, **_: Any) -> None:
     args = getattr(getattr(sender, "request", None), "args", None)
     if args:
         note(args[0], "news", at=instant(), kind=signal.name, id=task_id)

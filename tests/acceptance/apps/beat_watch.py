@@ -19,8 +19,6 @@ from tests.acceptance.apps.seen import instant, note
 from tests.acceptance.apps.stage import STAGE, app
 
 BEAT = STAGE["beat"]
-
-
 KINDS = {"crontab": crontab, "aligned": Aligned}
 
 
@@ -35,18 +33,28 @@ def _entry(told: dict[str, Any]) -> dict[str, Any]:
 app.conf.beat_schedule = {name: _entry(told) for name, told in BEAT["schedule"].items()}
 
 
-@signals.before_task_publish.connect
-def stand_still(sender: str, **_: Any) -> None:
-    """Hold the beat up, if there is a gate, when it has decided to send and not yet done so."""
-    gate = Path(BEAT["gate"])
+def hold_up(moment: str) -> None:
+    """Stand still at this moment of a publish for as long as it has a gate."""
+    gate = Path(f"{BEAT['gate']}.{moment}")
     if not gate.exists():
         return
-    note(BEAT["key"], "held up", beat=BEAT["name"], at=instant(), task=sender)
+    note(BEAT["key"], "held up", beat=BEAT["name"], at=instant())
     while gate.exists():
         time.sleep(0.02)
 
 
-@signals.after_task_publish.connect
+@signals.beat_init.connect
+def begin(**_: Any) -> None:
+    """Watch from now on: where a beat is part of a worker, other processes publish too."""
+    start_pulse(BEAT["pulse"])
+    signals.before_task_publish.connect(note_deciding)
+    signals.after_task_publish.connect(note_sending)
+
+
+def note_deciding(**_: Any) -> None:
+    hold_up("before")
+
+
 def note_sending(headers: dict[str, Any], **_: Any) -> None:
     tick = headers.get("redlock", {}).get("tick", {})
     note(
@@ -60,8 +68,4 @@ def note_sending(headers: dict[str, Any], **_: Any) -> None:
         due=tick.get("due"),
         token=tick.get("token"),
     )
-
-
-@signals.beat_init.connect
-def show_a_pulse(**_: Any) -> None:
-    start_pulse(BEAT["pulse"])
+    hold_up("after")

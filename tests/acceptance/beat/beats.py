@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from tests.acceptance.beat.history import Pulse
 from tests.acceptance.program import Program
@@ -24,7 +25,13 @@ TASKS = f"{APPS}.beat_tasks"
 OVERLAP = f"{APPS}.beat_overlap"
 # A beat with this one notes when it leads.
 LEADER = f"{APPS}.beat_leader"
-_WATCH = f"{APPS}.beat_watch"
+# A beat with this one notes what it sends, and can be held up.
+WATCH = f"{APPS}.beat_watch"
+
+# Where the user's time stands in /proc/PID/stat, behind the name; the system's follows it.
+_UTIME = 11
+
+Schedule = dict[str, dict[str, Any]]
 
 _numbers = itertools.count(1)
 
@@ -51,6 +58,17 @@ class Usage:
         return Usage(self.cpu - earlier.cpu, self.queued - earlier.queued)
 
 
+def watched(name: str, key: str, schedule: Schedule, logs: Path) -> dict[str, Any]:
+    """Return what the module that watches a beat has to be told in the stage."""
+    return {
+        "name": name,
+        "key": key,
+        "schedule": schedule,
+        "pulse": str(logs / f"{name}.pulse"),
+        "gate": str(logs / f"{name}.gate"),
+    }
+
+
 class Beat(Program):
     """
     One `celery beat` process.
@@ -75,7 +93,7 @@ class Beat(Program):
         key: str,
         urls: dict[str, str],
         conf: dict[str, Any],
-        schedule: dict[str, dict[str, Any]],
+        schedule: Schedule,
         logs: Path,
         scheduler: str = PLAIN,
         schedule_file: Path | None = None,
@@ -86,19 +104,12 @@ class Beat(Program):
     ) -> None:
         name = f"beat-{next(_numbers)}"
         self.schedule_file = schedule_file or logs / f"{name}.schedule"
-        self._pulse = logs / f"{name}.pulse"
-        self._gate = logs / f"{name}.gate"
+        self._watched = watched(name, key, schedule, logs)
         stage = {
             "urls": urls,
-            "conf": {**conf, "include": [*include, _WATCH]},
-            "beat": {
-                "name": name,
-                "key": key,
-                "schedule": schedule,
-                "skew": skew,
-                "pulse": str(self._pulse),
-                "gate": str(self._gate),
-            },
+            "conf": {**conf, "include": [*include, WATCH]},
+            "beat": self._watched,
+            "skew": skew,
             **more,
         }
         program = f"{APPS}.beat_skewed" if skew else "celery"
@@ -129,25 +140,30 @@ class Beat(Program):
         self.signal(signal.SIGTERM)
         assert self.wait_for_exit() == 0, self.log_tail
 
-    def close_gate(self) -> None:
-        """Hold it up right before it sends its next message."""
-        self._gate.touch()
+    def close_gate(self, moment: Literal["before", "after"]) -> None:
+        """Hold it up right before or right after it has sent its next message."""
+        self._gate(moment).touch()
 
-    def open_gate(self) -> None:
-        self._gate.unlink()
+    def open_gate(self, moment: Literal["before", "after"]) -> None:
+        self._gate(moment).unlink()
+
+    def _gate(self, moment: str) -> Path:
+        return Path(f"{self._watched['gate']}.{moment}")
 
     @property
     def pulse(self) -> Pulse:
-        return Pulse.read(self._pulse)
+        return Pulse.read(Path(self._watched["pulse"]))
 
     @property
     def usage(self) -> Usage:
-        """What it has had of the processors; all its threads count."""
-        ran, queued = 0, 0
+        """What it has had of the processors, in all its threads."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks = int(fields[_UTIME]) + int(fields[_UTIME + 1])
+        queued = 0
         for thread in Path(f"/proc/{self.pid}/task").iterdir():
-            told = (thread / "schedstat").read_text().split()
-            ran, queued = ran + int(told[0]), queued + int(told[1])
-        return Usage(ran / 1e9, queued / 1e9)
+            with contextlib.suppress(FileNotFoundError):  # threads come and go
+                queued += int((thread / "schedstat").read_text().split()[1])
+        return Usage(ticks / os.sysconf("SC_CLK_TCK"), queued / 1e9)
 
     @property
     def has_schedule_file(self) -> bool:

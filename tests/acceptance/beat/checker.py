@@ -66,11 +66,13 @@ class Fault:
         what: its name in messages.
         token: that of the leader.
         longest: the longest gap that may come of it, in seconds.
+        is_sudden: it may have come between the sending of a message and the record of it.
     """
 
     what: str
     token: int
     longest: float
+    is_sudden: bool = True
 
 
 def check_once(runs: Iterable[Run]) -> Iterator[Violation]:
@@ -189,6 +191,25 @@ def check_reigns(history: History) -> Iterator[Violation]:
                         shown_by=[message, run],
                     )
         newest = max(newest or 0, message.token)
+
+
+def check_repeats(history: History, faults: Iterable[Fault] = ()) -> Iterator[Violation]:
+    """Leaders send no tick twice, but for the last of one that had no time to record it."""
+    last = {message.token: message for message in history.sent}
+    could_not_record = {last.get(fault.token) for fault in faults if fault.is_sudden}
+    sent: dict[tuple[str | None, float], Sent] = {}
+    for message in history.sent:
+        if message.due is None:
+            continue
+        before = sent.setdefault((message.entry, message.due), message)
+        if before is message:
+            continue
+        if before not in could_not_record or before.token == message.token:
+            yield Violation(
+                rule="no tick is sent again that a leader has recorded",
+                what=f"{message.entry} due at {message.due} was sent twice",
+                shown_by=[before, message],
+            )
 
 
 def check_succession(runs: Iterable[Run]) -> Iterator[Violation]:

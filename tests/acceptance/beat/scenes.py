@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from tests.acceptance.beat.beats import Beat
+from tests.acceptance.beat.beats import Beat, Schedule
 from tests.acceptance.beat.checker import Violation
 from tests.acceptance.beat.history import History, Note, Sent, read_history
 from tests.acceptance.scene import Journal
@@ -19,7 +19,7 @@ LOOK_EVERY = 0.1
 ENDS = {"task_skipped", "task_gave_up", "twin_ignored", "tick_late", "tick_missed"}
 
 
-def entry(task: str, key: str, name: str, schedule: Any = 1.0, **more: Any) -> dict[str, Any]:
+def entry(task: str, key: str, name: str, schedule: Any = 1.0, **more: Any) -> Schedule:
     """
     Return an entry of a schedule, by its name, for one of the tasks.
 
@@ -88,11 +88,10 @@ class Watch:
             interval=LOOK_EVERY,
         )
 
-    def wait_for_leader_after(self, token: int | None, timeout: float = PATIENCE) -> Beat:
+    def wait_for_leader_after(self, token: int) -> Beat:
         """Wait until a newer leader sends, and return it."""
         newer = wait_until(
-            lambda: [note for note in self.sent if token is None or (note["token"] or 0) > token],
-            timeout,
+            lambda: [note for note in self.sent if note["token"] > token],
             message=lambda: f"a leader after {token}{self._told}",
             interval=LOOK_EVERY,
         )

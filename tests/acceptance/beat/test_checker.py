@@ -19,6 +19,7 @@ from tests.acceptance.beat.checker import (
     check_grid,
     check_once,
     check_reigns,
+    check_repeats,
     check_succession,
     find_gaps,
 )
@@ -193,6 +194,30 @@ def test_a_message_of_the_past_whose_tick_ran_for_the_newer_leader_did_no_harm()
     late = History(runs=[run(4.0, token=2)], sent=[sent(4.0, token=2), sent(4.0, token=1, at=5.0)])
 
     assert list(check_reigns(late)) == []
+
+
+def test_a_tick_that_two_leaders_sent_is_found() -> None:
+    history = History(sent=[sent(1.0, token=1), sent(1.0, token=2)])
+
+    assert told(check_repeats(history)) == ["e due at 1.0 was sent twice"]
+
+
+def test_a_tick_that_one_leader_sent_twice_is_found() -> None:
+    history = History(sent=[sent(1.0, token=1), sent(1.0, token=1)])
+
+    fault = Fault(what="a kill", token=1, longest=6.0)
+    assert len(list(check_repeats(history, [fault]))) == 1
+
+
+def test_only_the_last_tick_of_a_leader_that_fell_suddenly_may_be_sent_again() -> None:
+    kill = Fault(what="a kill", token=1, longest=6.0)
+    end = Fault(what="an end", token=1, longest=2.0, is_sudden=False)
+    last = History(sent=[sent(1.0, token=1), sent(2.0, token=1), sent(2.0, token=2)])
+    earlier = History(sent=[sent(1.0, token=1), sent(2.0, token=1), sent(1.0, token=2)])
+
+    assert list(check_repeats(last, [kill])) == []
+    assert len(list(check_repeats(last, [end]))) == 1
+    assert len(list(check_repeats(earlier, [kill]))) == 1
 
 
 def test_a_tick_of_a_former_leader_after_one_of_a_newer_leader_is_found() -> None:

@@ -19,6 +19,7 @@ from tests.acceptance.beat.checker import (
     check_grid,
     check_once,
     check_reigns,
+    check_repeats,
     check_succession,
     find_gaps,
 )
@@ -62,7 +63,7 @@ class Troupe:
     def end_leader(self) -> None:
         leader, token = self.watch.leader
         leader.end()
-        self._note("it was ended cleanly", token, RETRY + EVERY)
+        self._note("it was ended cleanly", token, RETRY + EVERY, is_sudden=False)
         self._replace()
 
     def time_lost(self, gap: Gap, fault: Fault | None, history: History) -> float:
@@ -79,8 +80,9 @@ class Troupe:
         # Any of those that stand by could have closed it.
         return min(beat.pulse.lost(since, until) for beat in culprits)
 
-    def _note(self, what: str, token: int, longest: float) -> None:
-        self.faults.append(Fault(what=what, token=token, longest=longest))
+    def _note(self, what: str, token: int, longest: float, *, is_sudden: bool = True) -> None:
+        fault = Fault(what=what, token=token, longest=longest, is_sudden=is_sudden)
+        self.faults.append(fault)
         self.watch.wait_for_leader_after(token)
 
     def _replace(self) -> None:
@@ -131,8 +133,13 @@ def test_three_beats_run_each_tick_once_whatever_becomes_of_the_leader(
     assert_none(check_once(history.runs))
     assert_none(check_arrival(history, excused=["tick_late"]))
     assert_none(check_reigns(history))
+    assert_none(check_repeats(history, troupe.faults))
     assert_none(check_succession(history.runs))
     assert_none(check_gaps(gaps, EVERY, troupe.faults, lost=lost))
+    for fault in troupe.faults:
+        print(f"leader {fault.token}: {fault.what}")
+    for gap in gaps:
+        print(f"{gap.missed} ticks missing in {gap.length:g} s after leader {gap.before.token}")
     for told in excused:
         warnings.warn(f"this machine is too busy to judge a gap by: {told}", stacklevel=1)
     assert len({run.token for run in history.runs}) > len(troupe.faults) >= 3

@@ -1,4 +1,4 @@
-"""A leader that is frozen between its decision to send a message and the sending of it."""
+"""A leader to whom something happens in the middle of sending a message."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_message_of_a_woken_leader_is_dropped_and_the_record_stays(
     watch = Watch(journal, beats)
     watch.wait_until_sent(2)
     old, old_token = watch.leader
-    old.close_gate()
+    old.close_gate("before")
     held_up = journal.wait_for("held up")
     sent_by_old = sum(note["beat"] == old.name for note in watch.sent)
 
@@ -41,7 +41,7 @@ def test_the_message_of_a_woken_leader_is_dropped_and_the_record_stays(
     new = watch.wait_for_leader_after(old_token)
     watch.wait_until_sent(2, by=new)
     new_token = watch.leader[1]
-    old.open_gate()
+    old.open_gate("before")
     old.thaw()
 
     (late,) = wait_until(
@@ -67,6 +67,38 @@ def test_the_message_of_a_woken_leader_is_dropped_and_the_record_stays(
     assert_none(check_reigns(history))
     assert_none(check_succession(history.runs))
     assert sum(note["token"] == old_token for note in watch.sent) == sent_by_old + 1
+
+
+def test_a_tick_whose_sending_a_killed_leader_could_not_record_is_sent_again_and_runs_once(
+    worker: Worker, key: str, journal: Journal, start_beat: StartBeat
+) -> None:
+    # Due so seldom that the next leader is there before the tick is history.
+    schedule = entry("beat.tick", key, "job", 4 * TTL)
+    conf = {"redlock_beat_ttl": TTL}
+    beats = [
+        start_beat(worker, schedule, scheduler=REDLOCK, conf=conf, include=(TASKS, LEADER))
+        for _ in range(2)
+    ]
+    watch = Watch(journal, beats)
+    old, new = (
+        beats
+        if journal.wait_for("beat_leader_started")["beat"] == beats[0].name
+        else reversed(beats)
+    )
+    old.close_gate("after")
+    journal.wait_for("held up")
+
+    old.kill()
+    watch.wait_until_each_has_sent(new)
+    new.end()
+
+    history = settled(worker, journal)
+    first, second = history.sent
+    assert (first.beat, second.beat) == (old.name, new.name)
+    assert (first.id, first.due) == (second.id, second.due)
+    assert first.token < second.token
+    assert [run.due for run in history.runs] == [first.due]
+    assert history.news[first.id][-1] == "twin_ignored"
 
 
 def news_of(journal: Journal, task_id: str) -> list[dict[str, object]]:

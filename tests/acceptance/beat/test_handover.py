@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.acceptance.beat.beats import LEADER, PLAIN, REDLOCK, TASKS, Beat
-from tests.acceptance.beat.checker import check_gaps, check_once, find_gaps
+from tests.acceptance.beat.checker import check_gaps, check_once, check_repeats, find_gaps
 from tests.acceptance.beat.conftest import StartBeat
 from tests.acceptance.beat.scenes import Watch, assert_none, end_all, entry, settled
 from tests.acceptance.scene import Journal
@@ -50,5 +50,6 @@ def test_a_clean_end_hands_over_within_one_retry_period_and_only_leaders_open_sc
     end_all(second)
     history = settled(worker, journal)
     assert_none(check_once(history.runs))
+    assert_none(check_repeats(history))
     # Handed over faster than the interval: nobody who looks at the ticks can tell.
     assert_none(check_gaps(find_gaps(history.runs, 4.0), 4.0))
