@@ -47,8 +47,6 @@ html_css_files = ["redlock.css"]
 html_copy_source = False
 html_show_copyright = False
 html_last_updated_fmt = None
-pygments_style = "a11y-high-contrast-light"
-pygments_dark_style = "a11y-high-contrast-dark"
 
 # Models cannot be looked at without Django's own settings.
 settings.configure()

@@ -24,7 +24,7 @@ __all__ = ["DOCS", "PAGES", "ROOT", "Block", "blocks_of"]
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
-FENCE = re.compile(r"^(?P<indent>[ >]*)(?P<ticks>`{3,})(?P<info>.*)$")
+FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>.*)$")
 ORDER = re.compile(r"^\s*<!-- docs: (?P<order>.+?) -->\s*$")
 FILE = re.compile(r"^# (?P<name>[\w./-]+\.\w+)$")
 

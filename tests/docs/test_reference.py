@@ -229,6 +229,16 @@ def test_the_rights_of_the_locks_user_are_those_that_containers_run_with() -> No
     assert " ".join(re.findall(r"(?:~|\+)\S+", shown)) == allowed
 
 
+def test_links_of_pages_lead_to_files_in_the_repository_as_well() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)}: {link}"
+        for page in PAGES
+        for link in re.findall(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)", page.read_text())
+        if not (page.parent / link).is_file()
+    ]
+    assert not broken
+
+
 def test_every_page_is_linked_from_the_index_of_its_folder() -> None:
     for page in PAGES:
         index = page.parent / "index.md"

@@ -21,6 +21,10 @@ from .described import Described, options, settings
 __all__ = ["PAGES"]
 
 ROOT = Path(__file__).resolve().parents[3]
+CONTAINERS = ROOT / "docker" / "README.md"
+
+#: Links to files that are no pages of the site.
+FILE_LINK = re.compile(r"\[([^\]]+)\]\((?![a-z]+:|#|/)[^)]*\)")
 
 
 def option_sections() -> str:
@@ -144,6 +148,17 @@ def examples() -> str:
     return "\n\n".join(_example(page) for page in pages)
 
 
+def containers() -> str:
+    """What the page about containers says, below its title."""
+    return _unlinked(CONTAINERS.read_text().partition("\n")[2])
+
+
+def rights() -> str:
+    """What the locks' own user on the nodes may do, and what for."""
+    marked = CONTAINERS.read_text().partition("<!-- rights: begin")[2]
+    return marked.partition("-->\n")[2].partition("<!-- rights: end")[0]
+
+
 def version() -> str:
     """The version that this is about."""
     return celery_redlock.__version__
@@ -164,6 +179,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "commands": command_sections,
     "fixtures": fixtures,
     "examples": examples,
+    "containers": containers,
+    "rights": rights,
 }
 
 
@@ -206,7 +223,12 @@ def _example(page: Path) -> str:
     title, lead, *_ = page.read_text().split("\n\n")
     name = page.parent.name
     heading = title.removeprefix("# ").strip()
-    return f"(example-{name})=\n\n## {heading}\n\n{lead}\n\nIn the folder `examples/{name}`."
+    text = _unlinked(lead)
+    return f"(example-{name})=\n\n## {heading}\n\n{text}\n\nIn the folder `examples/{name}`."
+
+
+def _unlinked(text: str) -> str:
+    return FILE_LINK.sub(r"\1", text)
 
 
 def _indented(text: str) -> str:
