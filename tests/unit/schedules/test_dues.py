@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule, solar
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from celery_redlock.tasks.schedules.dues import due_times, latest_due, next_due, ran_already
@@ -159,6 +159,7 @@ def test_without_utc_and_without_a_zone_the_hosts_clock_counts(zone: str, hour: 
 PATTERNS = ["*", "0", "59", "*/7", "1,2,58"]
 
 
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     minute=st.sampled_from(PATTERNS),
     hour=st.sampled_from(["*", "0", "2", "23", "*/5"]),
@@ -190,6 +191,7 @@ ZONES = [
 ]
 
 
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     minute=st.sampled_from(PATTERNS),
     hour=st.sampled_from(["*", "0", "2", "23", "0,23", "*/5"]),

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery import Celery
 from celery.schedules import crontab, schedule
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from celery_redlock.tasks.schedules.grid import GridSchedule, on_grid
@@ -60,6 +60,7 @@ def test_each_due_time_is_a_whole_multiple_of_the_interval(every: Any) -> None:
     )
 
 
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     step=st.integers(1, 10**14),
     now=st.integers(0, 4 * 10**15),
