@@ -523,6 +523,24 @@ def test_the_minimum_hold_of_a_replaced_run_keeps_the_newer_away(bench: Bench) -
     assert bench.run(bench.receive()).state == "RETRY"
 
 
+def test_so_does_that_of_a_run_of_a_program(bench: Bench) -> None:
+    def body(self: Any) -> str:
+        try:
+            in_another_thread(lambda: states.append(bench.run(newer).state))
+            wait_until(lambda: False)
+        except LeaseLost:
+            wait_until(lambda: states == ["RETRY"])
+            return "stopped"
+        return "not told"
+
+    states: list[str] = []
+    task = job(bench, "replace", body, lock_ttl=0.6, lock_at_least_for=50)
+    request = bench.send(task)
+    newer = send_tick(bench, task, tick_now(60))
+    assert bench.run(request).value == "stopped"
+    assert (role(bench), 45 < left(bench) <= 50) == (Role.RUNNING, True)
+
+
 def test_the_owner_of_the_data_frees_the_companion_too(bench: Bench) -> None:
     occupy(bench)
     task = job(bench, "replace")
