@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Self, TypeVar
 
+from celery_redlock import RedlockError
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.lifeline import Lifeline
 
@@ -27,6 +29,7 @@ T = TypeVar("T")
 
 PATIENCE = 120.0
 LOG_TAIL = 20
+INTERRUPTED = 128 + signal.SIGINT
 
 
 class Stage:
@@ -38,7 +41,8 @@ class Stage:
     """
 
     def __init__(self, nodes: int = 5) -> None:
-        self._cluster = None if "REDLOCK_NODES" in os.environ else LocalCluster(nodes)
+        self.nodes: LocalCluster | None = None
+        self._number = nodes
         self._exit = ExitStack()
         self._logs: list[Path] = []
 
@@ -49,14 +53,12 @@ class Stage:
         # What Celery and the lock have to say in this process, which would be silent otherwise.
         logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
         with self._exit:
-            self.nodes = self._cluster and self._exit.enter_context(self._cluster)
-            if self.nodes is not None:
-                self._tell("REDLOCK_NODES", ",".join(self.nodes.urls))
-            if not {"CELERY_BROKER_URL", "CELERY_RESULT_BACKEND"} <= os.environ.keys():
-                store = self._exit.enter_context(LocalCluster(1, armed=False)).urls[0]
-                for number, name in enumerate(("CELERY_BROKER_URL", "CELERY_RESULT_BACKEND")):
-                    if name not in os.environ:
-                        self._tell(name, store.removesuffix("0") + str(number))
+            try:
+                self._start_servers()
+            except RedlockError as error:
+                raise SystemExit(str(error)) from error
+            except KeyboardInterrupt:
+                raise SystemExit(INTERRUPTED) from None
             made = tempfile.TemporaryDirectory(prefix="celery-redlock-example-")
             self.directory = Path(self._exit.enter_context(made))
             # Kills what was started, stopped processes too, also when this process is killed.
@@ -70,6 +72,8 @@ class Stage:
             for log in self._logs:
                 print(f"\nThe end of {log.name}:\n{_tail(log)}", file=sys.stderr)
         self._exit.close()
+        if kind is KeyboardInterrupt:
+            raise SystemExit(INTERRUPTED)
 
     def start(self, *command: str, cwd: Path | None = None) -> Process:
         """Start a program that ends with this stage."""
@@ -100,6 +104,16 @@ class Stage:
         until(lambda: " ready." in worker.log, "the worker to be ready", worker)
         print(f"A worker with {processes} processes is ready.")
         return worker
+
+    def _start_servers(self) -> None:
+        if "REDLOCK_NODES" not in os.environ:
+            self.nodes = self._exit.enter_context(LocalCluster(self._number))
+            self._tell("REDLOCK_NODES", ",".join(self.nodes.urls))
+        if not {"CELERY_BROKER_URL", "CELERY_RESULT_BACKEND"} <= os.environ.keys():
+            store = self._exit.enter_context(LocalCluster(1, armed=False)).urls[0]
+            for number, name in enumerate(("CELERY_BROKER_URL", "CELERY_RESULT_BACKEND")):
+                if name not in os.environ:
+                    self._tell(name, store.removesuffix("0") + str(number))
 
     def _tell(self, name: str, value: str) -> None:
         os.environ[name] = value
