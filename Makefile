@@ -13,6 +13,9 @@ RELEASE := .venvs/release
 RELEASE_READY := $(RELEASE)/.ready
 RELEASE_TOOLS := "build>=1.2" "hatchling>=1.27" "twine>=6.1"
 
+CONTAINERS := .venvs/containers
+CONTAINERS_READY := $(CONTAINERS)/.ready
+
 BENCH := .venvs/bench
 BENCH_READY := $(BENCH)/.ready
 
@@ -39,6 +42,11 @@ $(RELEASE_READY): Makefile
 	$(RELEASE)/bin/python -m pip install $(PIP_FLAGS) $(RELEASE_TOOLS)
 	@touch $@
 
+$(CONTAINERS_READY): pyproject.toml Makefile
+	$(PYTHON) -m venv $(CONTAINERS)
+	$(CONTAINERS)/bin/python -m pip install $(PIP_FLAGS) -e ".[containers]" "pytest-timeout>=2.3"
+	@touch $@
+
 $(BENCH_READY): pyproject.toml bench/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli]" -r bench/requirements.txt
@@ -63,6 +71,12 @@ test-system: $(READY) ## tests with Debian packages (redis-server, postgresql, r
 	@test -x /usr/lib/rabbitmq/bin/rabbitmq-server || { echo "test-system needs rabbitmq-server: apt-get install rabbitmq-server" >&2; exit 1; }
 	@command -v npm >/dev/null && command -v node >/dev/null || { echo "test-system needs Node.js: apt-get install nodejs npm" >&2; exit 1; }
 	$(BIN)/python -m pytest $(PARALLEL) -m system
+
+.PHONY: test-containers
+test-containers: $(CONTAINERS_READY) ## tests with hosts of their own: a Docker engine with compose, which gets public images
+	@docker info >/dev/null 2>&1 || { echo "test-containers needs a Docker engine that answers: apt-get install docker.io" >&2; exit 1; }
+	@docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || { echo "test-containers needs docker compose: apt-get install docker-compose" >&2; exit 1; }
+	$(CONTAINERS)/bin/python -m pytest tests/containers -m containers --timeout 300 --durations 0
 
 .PHONY: test-lowest
 test-lowest: $(LOWEST_READY) ## the tests with the lowest versions that are declared
@@ -108,8 +122,8 @@ dist: $(RELEASE_READY) ## wheel and sdist, looked at, and the tests against the 
 	$(RELEASE)/bin/python -m tests.release --python $(PYTHON) --processes $(PROCESSES)
 
 .PHONY: licences
-licences: $(READY) ## write LICENSES.md from what is installed
-	$(BIN)/python -m tests.release.licences
+licences: $(READY) $(CONTAINERS_READY) ## write LICENSES.md from what is installed
+	PYTHONPATH=$$($(CONTAINERS)/bin/python -c "import site; print(site.getsitepackages()[0])") $(BIN)/python -m tests.release.licences
 
 .PHONY: clean
 clean: ## remove environments and caches

@@ -1,0 +1,99 @@
+"""
+The app that the containers run: deposits into accounts, and interest paid by the clock.
+
+An account is a list of entries in Redis; its balance stands in the newest one. A deposit reads it,
+takes its time, and writes a new entry: two at once would lose one of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+import redis
+from celery import Celery
+
+from celery_redlock import RedlockTask
+from celery_redlock.fencing import RedisFence
+
+WORK_SECONDS = 0.2
+INTEREST_EVERY = 10.0
+
+app = Celery("bank", broker=os.environ["BROKER_URL"], backend=os.environ["RESULT_URL"])
+app.conf.update(
+    redlock_nodes=os.environ["LOCK_NODES"],
+    redlock_max_ttl=30.0,
+    # How long a lock outlives a worker that was killed, and a schedule the beat that led it.
+    redlock_ttl=5.0,
+    beat_schedule={
+        "interest": {"task": "bank.pay_interest", "schedule": INTEREST_EVERY},
+    },
+    broker_connection_retry_on_startup=True,
+    # The message of a worker that was killed goes to another one.
+    task_acks_late=True,
+    task_reject_on_worker_lost=True,
+    worker_prefetch_multiplier=1,
+    worker_cancel_long_running_tasks_on_connection_loss=True,
+    result_expires=3600,
+)
+
+store = redis.Redis.from_url(os.environ["STORE_URL"], decode_responses=True)
+fence = RedisFence(store)
+
+
+def entries(account: str) -> list[dict[str, Any]]:
+    """Return what was written into an account, oldest first."""
+    return [json.loads(entry) for entry in store.lrange(f"account:{account}", 0, -1)]
+
+
+def _deposit(task: Any, account: str, amount: int) -> dict[str, Any]:
+    written = entries(account)
+    for entry in written:
+        # Delivered a second time, after the first had written and before it was acknowledged.
+        if entry["id"] == task.request.id:
+            return entry
+    time.sleep(WORK_SECONDS)
+    entry = {
+        "id": task.request.id,
+        "balance": (written[-1]["balance"] if written else 0) + amount,
+        "token": task.request.fencing_token,
+        "worker": task.request.hostname,
+    }
+    if entry["token"] is None:
+        store.rpush(f"account:{account}", json.dumps(entry))
+    else:
+        # Refused when a newer holder of the lock has been here.
+        fence.run(
+            "return redis.call('RPUSH', KEYS[1], ARGV[1])",
+            [f"account:{account}"],
+            [json.dumps(entry)],
+        )
+    return entry
+
+
+@app.task(
+    base=RedlockTask,
+    bind=True,
+    name="bank.deposit",
+    lock_key="account:{account}",
+    # Many want the same account: to wait here for some seconds is quicker than through the queue.
+    lock_wait=10.0,
+)
+def deposit(self: Any, account: str, amount: int) -> dict[str, Any]:
+    """Add to an account, one task at a time."""
+    fence.claim(f"account:{account}")
+    return _deposit(self, account, amount)
+
+
+@app.task(base=RedlockTask, bind=True, name="bank.deposit_without_lock")
+def deposit_without_lock(self: Any, account: str, amount: int) -> dict[str, Any]:
+    """Add to an account, whoever else is at it: what the lock is there to prevent."""
+    return _deposit(self, account, amount)
+
+
+@app.task(base=RedlockTask, bind=True, name="bank.pay_interest", lock_key="interest")
+def pay_interest(self: Any) -> None:
+    """Note for which tick of the schedule interest was paid."""
+    store.rpush("interest", self.request.tick.due_at.isoformat())

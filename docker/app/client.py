@@ -1,0 +1,84 @@
+"""
+Send deposits to one account and tell what became of them; the exit status says if all is right.
+
+    docker compose run --rm client [--deposits N] [--no-lock]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import sys
+import time
+import uuid
+from collections import Counter
+from typing import Any
+
+from bank import app, deposit, deposit_without_lock, entries, store
+from celery import group
+
+from celery_redlock.core import probe_nodes
+
+PATIENCE = 180.0
+
+
+def main() -> int:
+    """Run the client, and return its exit status."""
+    parser = argparse.ArgumentParser(description="Deposits into one account, by all workers.")
+    parser.add_argument("--deposits", type=int, default=20, metavar="N")
+    parser.add_argument("--no-lock", action="store_true", help="see what goes wrong without it")
+    arguments = parser.parse_args()
+    task = deposit_without_lock if arguments.no_lock else deposit
+
+    tell_of_nodes()
+    written = make_deposits(task, arguments.deposits)
+    right = written[-1]["balance"] == len(written) == arguments.deposits
+    if not arguments.no_lock:
+        right = tell_of_tokens(written) and right
+    right = tell_of_interest() and right
+    print("all is right" if right else "NOT right: something was lost, or came twice")
+    app.close()
+    return 0 if right else 1
+
+
+def tell_of_nodes() -> None:
+    """Say which lock nodes answer."""
+    probes = probe_nodes(os.environ["LOCK_NODES"])
+    print(f"{sum(not probe.problem for probe in probes)} of {len(probes)} lock nodes answer")
+    for probe in probes:
+        if probe.problem:
+            print(f"  {probe.name}: {probe.problem}")
+
+
+def make_deposits(task: Any, wanted: int) -> list[dict[str, Any]]:
+    """Deposit 1 into a fresh account so many times, and return what was written into it."""
+    account = uuid.uuid4().hex[:8]
+    print(f"{wanted} deposits of 1 into account {account}, by {task.name}")
+    started = time.monotonic()
+    group(task.s(account, 1) for _ in range(wanted)).apply_async().join(timeout=PATIENCE)
+    seconds = time.monotonic() - started
+    written = entries(account)
+    for worker, count in sorted(Counter(entry["worker"] for entry in written).items()):
+        print(f"  {worker}: {count}")
+    print(f"balance {written[-1]['balance']} of {wanted}, after {seconds:.1f} s")
+    return written
+
+
+def tell_of_tokens(written: list[dict[str, Any]]) -> bool:
+    """Say whether each holder of the lock had a greater fencing token than the one before."""
+    tokens = [entry["token"] for entry in written]
+    rose = all(earlier < later for earlier, later in itertools.pairwise(tokens))
+    print("fencing tokens rose each time" if rose else f"fencing tokens out of order: {tokens}")
+    return rose
+
+
+def tell_of_interest() -> bool:
+    """Say how often the beats had interest paid, and whether once for each tick."""
+    paid = Counter(store.lrange("interest", 0, -1))
+    print(f"interest was paid for {len(paid)} ticks of the schedule, {paid.total()} times")
+    return paid.total() == len(paid)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""The whole deployment of docker/: it gets healthy, locks, and bears the loss of any one part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.containers.deployment import Deployment, outcome
+from tests.containers.stage import PATIENCE
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(900)]
+
+# Enough that the client still runs when it is known that a worker is at it.
+MANY = "60"
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    deployment = Deployment(tmp_path_factory.mktemp("docker"))
+    try:
+        deployment.up()
+        yield deployment
+    finally:
+        deployment.down()
+
+
+@pytest.fixture
+def deployment(started: Deployment) -> Iterator[Deployment]:
+    """Everything running and healthy; what a test has stopped runs again after it."""
+    started.wait_until_healthy()
+    yield started
+    for container in started.containers():
+        if container.status != "running" and container.labels[SERVICE] != "init":
+            container.start()
+
+
+SERVICE = "com.docker.compose.service"
+
+
+def test_every_service_gets_healthy(deployment: Deployment) -> None:
+    services = sorted(container.labels[SERVICE] for container in deployment.containers())
+    assert services == [
+        *("beat", "beat", "broker", "init"),
+        *("lock1", "lock2", "lock3", "lock4", "lock5"),
+        *("store", "worker", "worker"),
+    ]
+
+
+def test_the_client_finds_all_deposits_made_one_by_one(deployment: Deployment) -> None:
+    status, said = outcome(deployment.client())
+
+    assert status == 0, said
+    assert "5 of 5 lock nodes answer" in said
+    assert "balance 20 of 20" in said
+    assert "fencing tokens rose each time" in said
+
+
+def test_the_client_finds_deposits_lost_without_the_lock(deployment: Deployment) -> None:
+    status, said = outcome(deployment.client("--no-lock"))
+
+    assert status == 1, said
+    assert "NOT right" in said
+
+
+def test_nothing_changes_when_a_lock_node_is_stopped(deployment: Deployment) -> None:
+    (node,) = deployment.containers("lock3")
+    node.stop(timeout=1)
+
+    status, said = outcome(deployment.client())
+
+    assert status == 0, said
+    assert "4 of 5 lock nodes answer" in said
+
+
+def test_no_deposit_is_lost_or_made_twice_when_a_worker_is_killed(deployment: Deployment) -> None:
+    victim, other = deployment.containers("worker")
+    before = len(victim.logs())
+    client = deployment.client("--deposits", MANY)
+    wait_until(
+        lambda: b"bank.deposit" in victim.logs()[before:], PATIENCE, message="a deposit to come in"
+    )
+
+    victim.kill()
+
+    assert client.poll() is None
+    status, said = outcome(client)
+    assert status == 0, said
+    assert f"balance {MANY} of {MANY}" in said
+    assert other.id[:12] in said
+
+
+def test_the_other_beat_leads_when_the_leader_is_killed(deployment: Deployment) -> None:
+    beats = {beat.id[:12]: beat for beat in deployment.containers("beat")}
+    first = wait_until(lambda: _leader(beats), PATIENCE, message="a beat to lead")
+
+    beats.pop(first).kill()
+
+    (second,) = beats
+    wait_until(lambda: _leader(beats) == second, PATIENCE, message="the other beat to lead")
+    status, said = outcome(deployment.client())
+    assert status == 0, said
+
+
+def _leader(beats: dict[str, Any]) -> str | None:
+    """Ask any beat that runs who leads."""
+    beat = next(iter(beats.values()))
+    status, answer = beat.exec_run(["celery-redlock", "beat", "--app=bank", "--json"], stderr=False)
+    return json.loads(answer)["leader"]["host"] if status == 0 else None

@@ -1,0 +1,175 @@
+"""The rights in docker/redis/lock.acl let a client do everything, and none of them is to spare."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from celery_redlock import Redlock
+from celery_redlock.core import Register, arm_nodes, probe_nodes
+from celery_redlock.errors import LockContended, RedlockError
+from celery_redlock.testing import LocalCluster
+from celery_redlock.testing.plugin import ClusterFactory
+from tests.support.waiting import wait_until
+
+DOCKER = Path(__file__).parents[2] / "docker"
+ACL = DOCKER / "redis/lock.acl"
+README = (DOCKER / "README.md").read_text()
+PASSWORD = "hunter2"
+NODES = 3
+# What is refused is refused at once; only used up where a right is missing.
+SOON = 5.0
+
+
+def _rules() -> list[str]:
+    """The words after `user redlock`, with a password filled in as the start script does."""
+    (line,) = (line for line in ACL.read_text().splitlines() if line.startswith("user redlock "))
+    digest = hashlib.sha256(PASSWORD.encode()).hexdigest()
+    return line.replace("@PASSWORD_SHA256@", digest).split()[2:]
+
+
+RULES = _rules()
+RIGHTS = [rule for rule in RULES if rule.startswith(("+", "~"))]
+
+
+@pytest.fixture(params=["embedded", pytest.param("debian", marks=pytest.mark.system)])
+def cluster(
+    request: pytest.FixtureRequest, redlock_cluster_factory: ClusterFactory
+) -> LocalCluster:
+    binary = None if request.param == "embedded" else "/usr/bin/redis-server"
+    return redlock_cluster_factory(NODES, binary=binary)
+
+
+@pytest.fixture(autouse=True)
+def user(cluster: LocalCluster) -> Iterator[None]:
+    """The user `redlock`, on nodes that are brand-new."""
+    _define(cluster, RULES)
+    for index in range(NODES):
+        cluster.flush(index)
+        cluster.client(index).script_flush()
+        cluster.client(index).acl_log_reset()
+    yield
+    for index in range(NODES):
+        cluster.client(index).execute_command("ACL", "DELUSER", "redlock")
+
+
+def _define(cluster: LocalCluster, rules: list[str]) -> None:
+    for index in range(NODES):
+        cluster.client(index).execute_command("ACL", "SETUSER", "redlock", "reset", *rules)
+
+
+def _urls(cluster: LocalCluster) -> list[str]:
+    return [url.replace("redis://", f"redis://redlock:{PASSWORD}@") for url in cluster.urls]
+
+
+def do_everything(cluster: LocalCluster) -> None:
+    """Whatever a worker, a publisher, a beat or `celery-redlock init` does on a node."""
+    urls = _urls(cluster)
+    assert [node.state for node in arm_nodes(urls)] == ["armed"] * NODES
+    assert [probe.problem for probe in probe_nodes(urls)] == [None] * NODES
+    # Patient with nodes: these tests are about what is allowed, not about how fast.
+    with Redlock(urls, max_ttl=60.0, node_timeout=2.0) as redlock:
+        lease = redlock.acquire(["a", "b"], ttl=10.0)
+        with pytest.raises(LockContended) as raised:
+            redlock.acquire("a", ttl=10.0)
+        assert 0 < (raised.value.expires_in or 0) <= 10.0
+        assert [held and held.owner for held in redlock.look(["redlock:a"])] == [lease.owner]
+
+        lease.extend(30.0)
+        _wait_until(cluster, "redlock:a", 10.0, 30.0)
+        cluster.client(0).delete("redlock:a")
+        # A node that tells that it lost the key only when a quorum has answered is healed the
+        # next time.
+        wait_until(
+            lambda: lease.extend(40.0) or cluster.client(0).exists("redlock:a"),
+            SOON,
+            message="heal",
+        )
+
+        # A server that forgot its scripts is told them again.
+        for index in range(NODES):
+            cluster.client(index).script_flush()
+        assert lease.release()
+        _wait_until(cluster, "redlock:a", -1.0, 0.0)
+
+        held = redlock.acquire("c", ttl=30.0)
+        held.keep(10.0)
+        assert held.release()
+        _wait_until(cluster, "redlock:c", 0.0, 10.0)
+
+        register = Register(redlock, "beat")
+        register.claim(7)
+        register.write(7, {"entry": (1, "state"), "gone": (1, "state")})
+        register.write(7, {"gone": None})
+        assert list(register.read()) == ["entry"]
+        assert register.read(["entry"])["entry"].text == "state"
+
+
+def _wait_until(cluster: LocalCluster, key: str, above: float, below: float) -> None:
+    """Wait until a key ends in so many seconds on as many nodes as a client waits for."""
+
+    def ttls() -> list[float]:
+        return [cluster.client(index).pttl(key) / 1000 for index in range(NODES)]
+
+    wait_until(
+        lambda: sum(above < ttl <= below for ttl in ttls()) > NODES // 2,
+        SOON,
+        message=lambda: f"{key} to end in {above} to {below} s on a quorum: {ttls()}",
+    )
+
+
+def test_the_user_can_do_everything(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        do_everything(cluster)
+
+    assert caplog.messages == []
+
+
+def test_nothing_is_refused_to_the_user_but_the_name_of_its_driver(cluster: LocalCluster) -> None:
+    do_everything(cluster)
+
+    assert _refused(cluster) <= {"client|setinfo"}
+
+
+def _refused(cluster: LocalCluster) -> set[str]:
+    """The commands and keys that a node has refused."""
+    return {entry["object"] for index in range(NODES) for entry in cluster.client(index).acl_log()}
+
+
+@pytest.mark.parametrize("right", RIGHTS)
+def test_without_any_one_of_its_rights_something_fails(cluster: LocalCluster, right: str) -> None:
+    _define(cluster, [rule for rule in RULES if rule != right])
+
+    with pytest.raises((AssertionError, RedlockError)):
+        do_everything(cluster)
+
+    if right.startswith("+"):
+        assert right.removeprefix("+") in _refused(cluster)
+    else:
+        assert any(name.startswith(right[1:-1]) for name in _refused(cluster))
+
+
+def test_the_user_can_do_nothing_else() -> None:
+    assert {"on", "resetkeys", "resetchannels", "-@all"} <= set(RULES)
+    assert not [rule for rule in RIGHTS if rule.startswith("+@")]
+    assert [rule for rule in RIGHTS if rule.startswith("~")] == ["~redlock:*", "~redlock-meta:*"]
+
+
+def test_the_readme_lists_exactly_these_rights() -> None:
+    table = README.split("<!-- rights: begin")[1].split("<!-- rights: end")[0]
+    first_cells = " ".join(re.findall(r"^\| (.+?) \| ", table, flags=re.MULTILINE))
+    told = re.findall(r"`([+~].+?)`", first_cells.replace("\\|", "|"))
+
+    assert sorted(told) == sorted(RIGHTS)
+
+
+def test_nobody_else_is_let_in() -> None:
+    users = [line.split() for line in ACL.read_text().splitlines() if line.startswith("user ")]
+    assert [user[1:3] for user in users] == [["default", "off"], ["redlock", "on"]]

@@ -1,0 +1,71 @@
+"""The files in docker/ let nobody in who should not be."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+DOCKER = Path(__file__).parents[2] / "docker"
+COMPOSE = (DOCKER / "compose.yaml").read_text()
+PASSWORDS = ("BROKER_PASSWORD", "FLOWER_PASSWORD", "LOCK_PASSWORD", "STORE_PASSWORD")
+
+
+def read(path: Path) -> dict[str, str]:
+    lines = (line for line in path.read_text().splitlines() if line and not line.startswith("#"))
+    return dict(line.split("=", 1) for line in lines)
+
+
+def make_env(directory: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(directory / "make-env")], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    for name in ("make-env", ".env.example"):
+        shutil.copy(DOCKER / name, tmp_path)
+    return tmp_path
+
+
+def test_no_password_has_a_default() -> None:
+    assert read(DOCKER / ".env.example") == dict.fromkeys(PASSWORDS, "")
+    assert not re.findall(r"\$\{\w+_PASSWORD:?-", COMPOSE)
+
+
+@pytest.mark.parametrize("name", PASSWORDS)
+def test_nothing_starts_without_a_password(name: str) -> None:
+    assert f"${{{name}:?" in COMPOSE
+
+
+def test_what_is_published_is_published_on_this_machine_only() -> None:
+    published = re.findall(r"^\s+ports: \[(.*)\]$", COMPOSE, flags=re.MULTILINE)
+    assert published == ['"127.0.0.1:5555:5555"']
+    assert COMPOSE.count("ports:") == len(published)
+
+
+def test_make_env_makes_passwords_that_can_be_parts_of_urls_and_that_others_cannot_read(
+    directory: Path,
+) -> None:
+    assert make_env(directory).returncode == 0
+
+    made = read(directory / ".env")
+    assert sorted(made) == sorted(PASSWORDS)
+    assert len(set(made.values())) == len(PASSWORDS)
+    assert all(re.fullmatch(r"[\w-]{32}", password) for password in made.values())
+    assert (directory / ".env").stat().st_mode & 0o777 == 0o600
+
+
+def test_make_env_leaves_passwords_that_are_there(directory: Path) -> None:
+    make_env(directory)
+    before = read(directory / ".env")
+
+    again = make_env(directory)
+
+    assert again.returncode == 1
+    assert "already" in again.stderr
+    assert read(directory / ".env") == before
