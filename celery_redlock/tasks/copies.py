@@ -25,10 +25,8 @@ __all__ = ["drop_copy", "worker_on"]
 logger = get_logger(__name__)
 
 
-def worker_on(task: Any, redlock: Redlock, tick: Tick | None) -> Owner | None:
+def worker_on(task: Any, redlock: Redlock, tick: Tick) -> Owner | None:
     """Return who works on a tick, or has done so; None also where too few nodes can tell."""
-    if tick is None:
-        return None
     try:
         (held,) = redlock.look([tick_place(redlock, tick, name=task.name, retries=0, nesting=0)])
     except QuorumUnavailable:

@@ -19,12 +19,10 @@ from celery.utils import uuid
 
 from celery_redlock.errors import LockKeyError
 from celery_redlock.tasks.client import redlock_for
-from celery_redlock.tasks.copies import drop_copy, worker_on
 from celery_redlock.tasks.due import reservation_end, window_end
 from celery_redlock.tasks.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.handover import handed_on
 from celery_redlock.tasks.options import LockOptions
-from celery_redlock.tasks.owners import Role
 from celery_redlock.tasks.places import publish_places
 from celery_redlock.tasks.schedules.outgoing import outgoing_tick
 from celery_redlock.tasks.sending import Sending, send_as
@@ -103,15 +101,9 @@ def publish(
         end=reservation_end(task, lock, options, now, handed_on=False),
         window_until=window_end(task, lock, options, now),
         tied=tied,
+        tick=outgoing_tick(task.name),
     )
-    tick = outgoing_tick(task.name)
-    other = worker_on(task, redlock, tick)
-    if tick is None or other is None:
-        return sending.settle()
-    if other.role is Role.FINISHED:
-        return drop_copy(task, tick, other)
-    # Whoever works on it may yet die.
-    return sending.send_without()
+    return sending.settle()
 
 
 def _callable_with(task: Any, args: Any, kwargs: Any) -> bool:

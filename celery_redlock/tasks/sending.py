@@ -18,6 +18,7 @@ from celery_redlock.errors import (
     LockNotAcquired,
     QuorumUnavailable,
 )
+from celery_redlock.tasks.copies import drop_copy, worker_on
 from celery_redlock.tasks.duplicates import DuplicateResult, result_of
 from celery_redlock.tasks.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.news import News, tell
@@ -25,6 +26,7 @@ from celery_redlock.tasks.options import LockOptions
 from celery_redlock.tasks.owners import Owner, Role, label_for, read_owner
 from celery_redlock.tasks.places import has_all
 from celery_redlock.tasks.policies import PUBLISH, policy_name
+from celery_redlock.tasks.tick import Tick
 
 __all__ = ["Sending", "send_as"]
 
@@ -59,6 +61,7 @@ class Sending:
         end: when the lock ends that is to travel with the message, in seconds since the epoch.
         window_until: when `lock_window` is over, whatever the task does meanwhile.
         tied: somebody counts on this very message, so that it may not be dropped.
+        tick: what a schedule sends it for, if one does.
     """
 
     task: Any
@@ -72,6 +75,7 @@ class Sending:
     end: float
     window_until: float | None
     tied: bool
+    tick: Tick | None = None
 
     @property
     def lock(self) -> LockOptions:
@@ -86,7 +90,21 @@ class Sending:
             return self._contended(error)
         except QuorumUnavailable as error:
             return self._unlocked(error)
-        return self._send_with(reserved)
+        if self.tick is None:
+            return self._send_with(reserved)
+        return self._send_once(reserved, self.tick)
+
+    def _send_once(self, reserved: Reserved, tick: Tick) -> Any:
+        """Send the message of a tick, unless another one has been dealt with."""
+        # Asked with the lock in hand: the other message may be dealt with at any time before, which
+        # frees the lock and says so in one step.
+        other = worker_on(self.task, self.redlock, tick)
+        if other is None:
+            return self._send_with(reserved)
+        self.redlock.cancel(reserved.reservation, wait=True)
+        if other.role is Role.FINISHED:
+            return drop_copy(self.task, tick, other)
+        return self._send_without()  # whoever works on it may yet die
 
     def _reserve(self, previous: str = "", previous_until: float = 0.0) -> Reserved:
         life = max(SHORTEST_LIFE, self.end - time.time())
@@ -107,21 +125,21 @@ class Sending:
         if holder is None or holder.task_id == self.task_id:
             # Not known to be another task: then it stands for none, and waiting for it is the
             # worker's. To replace an earlier message of the same id would revoke this one, too.
-            return self.send_without()
+            return self._send_without()
         if not has_all(self.redlock, self.places, error):
             # It has some of several keys: that is other work, which this has to wait for.
-            return self.send_without()
+            return self._send_without()
         policy = self.lock.publish_policy
         if self.tied:
             continues = any(self.options.get(option) for option in CONTINUES)
             if policy == "replace" and holder.role is Role.QUEUED and not continues:
                 return self._replace(error, holder)
-            return self.send_without()
+            return self._send_without()
         name = policy_name(self.task, policy, error, PUBLISH)
         if name == "replace" and holder.role is not Role.FINISHED:
             if holder.role is Role.QUEUED:
                 return self._replace(error, holder)
-            return self.send_without()
+            return self._send_without()
         return self._drop(error, holder, refused=name == "raise")
 
     def _unlocked(self, error: LockNotAcquired) -> Any:
@@ -133,7 +151,7 @@ class Sending:
             error,
         )
         tell(News.UNLOCKED, self.task, self.task_id, error=error)
-        return self.send_without()
+        return self._send_without()
 
     def _drop(self, error: LockContended, holder: Owner, *, refused: bool) -> DuplicateResult:
         existing = result_of(self.task, holder.task_id, ignored=self._ignores_result())
@@ -168,7 +186,7 @@ class Sending:
             reserved = self._reserve(previous, until)
         except LockNotAcquired:
             # It has begun to run, or somebody else was faster: wait for whoever has it now.
-            return self.send_without()
+            return self._send_without()
         sent = self._send_with(reserved, previous=previous, until=until)
         # A minority of nodes may have been late with the older one's own publish.
         older = Reservation(keys=self.places, owner=previous, expires_at=until)
@@ -209,7 +227,7 @@ class Sending:
             )
         return sent
 
-    def send_without(self) -> Any:
+    def _send_without(self) -> Any:
         return self._send(None)
 
     def _send(self, reservation: Reservation | None) -> Any:

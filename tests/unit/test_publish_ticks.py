@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from celery_redlock import Redlock
 from celery_redlock.signals import counters
 from celery_redlock.tasks.duplicates import DuplicateResult
 from celery_redlock.tasks.envelope import Envelope
@@ -57,6 +58,23 @@ def test_a_tick_that_was_worked_on_is_not_sent_again(
     assert (type(again), again.id, bench.queue_length) == (DuplicateResult, first.id, 0)
     assert counters()["task_duplicate"] - before == 1
     assert queued(bench, mode) is None
+
+
+def test_nor_is_one_whose_message_is_dealt_with_while_the_copy_takes_its_lock(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve = Redlock.reserve
+    task = declare(bench)
+    publish(task, tick())
+    first = bench.receive()
+
+    def reserve_after(*args: Any, **kwargs: Any) -> Any:
+        bench.run(first)
+        return reserve(*args, **kwargs)
+
+    monkeypatch.setattr(Redlock, "reserve", reserve_after)
+    assert isinstance(publish(task, tick()), DuplicateResult)
+    assert (bench.queue_length, value(bench)) == (0, None)
 
 
 def test_the_next_tick_is_sent(bench: Bench) -> None:
