@@ -118,7 +118,7 @@ class Stamper:
         self._is_due = scheduler.is_due
         self._apply_async = scheduler.apply_async
         self._known: dict[tuple[str, str], bool] = {}
-        self._taken_at: dict[str, datetime] = {}
+        self._taken_at: dict[str, datetime | None] = {}
         self._last_sent: dict[str, int] = {}
         self._complained: set[str] = set()
 
@@ -155,7 +155,7 @@ class Stamper:
         if self.stamps(entry):
             # Some schedulers make it anew, with the schedule that they have stored.
             self._align(taken)
-            self._taken_at[entry.name] = taken.last_run_at
+            self._taken_at[entry.name] = getattr(taken, "last_run_at", None)
         return taken
 
     def is_due(self, entry: Any) -> Any:
@@ -205,9 +205,12 @@ class Stamper:
     def _align(self, entry: Any) -> None:
         if not self.stamps(entry):
             return
-        aligned = on_grid(entry.schedule)
-        if aligned is not None:
-            entry.schedule = aligned
+        try:
+            aligned = on_grid(entry.schedule)
+            if aligned is not None:
+                entry.schedule = aligned
+        except Exception as error:
+            self._complain(entry, f"its schedule {entry.schedule!r} has no grid ({error!r})")
 
     def _tick_of(self, entry: Any) -> Tick | None:
         taken_at = self._taken_at.pop(entry.name, None)
@@ -239,12 +242,12 @@ class Stamper:
     def _put_off(self, entry: Any) -> float:
         """Ask an entry again in a while, and tell until when the scheduler may sleep."""
         heap = getattr(self.scheduler, "_heap", None)
-        if not heap or heap[0][2] is not entry:
+        if not heap or not isinstance(heap[0], event_t) or heap[0].entry is not entry:
             return PAUSE
         # Older schedulers leave it on top, where it keeps all others from their turn.
         when = self.scheduler._when
-        heapq.heapreplace(heap, event_t(when(entry, PAUSE), heap[0][1], entry))
-        return max(0.0, float(heap[0][0] - when(entry, 0)))
+        heapq.heapreplace(heap, event_t(when(entry, PAUSE), heap[0].priority, entry))
+        return max(0.0, float(heap[0].time - when(entry, 0)))
 
     def _unhurried(self, delay: Any) -> Any:
         """

@@ -221,6 +221,25 @@ def test_an_entry_whose_tick_cannot_be_told_is_sent_without_it_and_reported_once
     assert "Entry 'e' of the schedule is sent without its tick" in warning
 
 
+def test_an_interval_that_has_no_grid_is_celerys_problem(caplog: pytest.LogCaptureFixture) -> None:
+    class Strange(schedule):  # type: ignore[misc]  # Celery is untyped
+        def __init__(self) -> None: ...
+
+        @property
+        def run_every(self) -> timedelta:
+            raise RuntimeError("broken interval")
+
+        def __repr__(self) -> str:
+            return "<strange>"
+
+    made = beat()
+    scheduler = made.open()
+    scheduler.schedule["e"].schedule = Strange()
+    entry = made.stamper.reserve(scheduler.schedule["e"])
+    assert type(entry.schedule) is Strange
+    assert "broken interval" in messages_of(caplog)[0]
+
+
 def test_a_schedule_that_cannot_be_read_is_celerys_problem() -> None:
     made = beat()
     scheduler = made.open()
