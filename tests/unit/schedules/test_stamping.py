@@ -223,6 +223,8 @@ def test_an_entry_whose_tick_cannot_be_told_is_sent_without_it_and_reported_once
 
 def test_an_interval_that_has_no_grid_is_celerys_problem(caplog: pytest.LogCaptureFixture) -> None:
     class Strange(schedule):  # type: ignore[misc]  # Celery is untyped
+        nowfun = _app = None
+
         def __init__(self) -> None: ...
 
         @property
