@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +37,7 @@ def test_every_block_does_what_its_page_says(
     }
     (tmp_path / "page").mkdir()
     result = tmp_path / "result.json"
-    played = subprocess.run(
+    player = subprocess.Popen(
         [sys.executable, "-m", "tests.docs.player", json.dumps(job), str(result)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -43,9 +45,15 @@ def test_every_block_does_what_its_page_says(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PAGE_PATIENCE,
+        start_new_session=True,
     )
-    assert played.returncode == 0, played.stdout
+    try:
+        output, _ = player.communicate(timeout=PAGE_PATIENCE)
+    finally:
+        # What a page has left in the background is in the player's session.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(player.pid, signal.SIGKILL)
+    assert player.returncode == 0, output
     told = json.loads(result.read_text())
     record_property("counts", {"docs blocks": told["counts"]})
     record_property("remarks", [f"docs block not run: {why}" for why in told["not_run"]])
