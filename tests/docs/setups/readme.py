@@ -14,7 +14,7 @@ def write_to_ledger(account_id: int, amount: int, *, fencing_token: int) -> None
     assert fencing_token > 0
 
 
-def write_report(*, fencing_token: int) -> None:
+def write_report(*, fencing_token: int, day: object = None) -> None:
     """Be a report."""
     assert fencing_token > 0
 
