@@ -4,14 +4,20 @@ The wrapped scheduler while its beat leads: what it sends, and from where it goe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_redlock.beat.entries import MOST_COUNTED, catch_up, collapsed, task_id_for
+from celery_redlock.beat.entries import (
+    MOST_COUNTED,
+    catch_up,
+    collapsed,
+    take_back,
+    task_id_for,
+)
 from celery_redlock.beat.mandate import Mandate
 from celery_redlock.beat.publishing import Broker, is_broker_failure
 from celery_redlock.beat.records import Records
@@ -53,8 +59,9 @@ class Driving:
     A scheduler instance that sends only what a leader may send.
 
     The instance's own methods are replaced, as the stamping replaces others: `sync`, so that it
-    writes nothing without the lease; `populate_heap`, so that its entries go on where the schedule
-    has got to; `apply_async`, so that each tick is sent once and noted.
+    writes nothing without the lease, and of no run that was not sent; `populate_heap`, so that its
+    entries go on where the schedule has got to; `reserve` and `apply_async`, so that each tick is
+    sent once and noted.
 
     Args:
         inner: the scheduler, just built.
@@ -68,6 +75,7 @@ class Driving:
         self._made_up_since: datetime | None = building_since
         self._is_settled = False
         self._loaded: Any = None
+        self._in_hand: Any = None
         cancel_exit_write(inner)
         self._sync, inner.sync = inner.sync, self.sync
         self._populate_heap, inner.populate_heap = inner.populate_heap, self.populate_heap
@@ -79,6 +87,7 @@ class Driving:
             options=self._options,
             sent=self._note,
         )
+        self._reserve, inner.reserve = inner.reserve, self.reserve
         self._apply_async, inner.apply_async = inner.apply_async, self.apply_async
 
     @property
@@ -100,8 +109,14 @@ class Driving:
 
     def sync(self) -> None:
         """Let the scheduler write what it remembers, if this beat leads."""
-        if self._means.mandate.holds:
+        if not self._means.mandate.holds:
+            return
+        undo = self._take_back()
+        try:
             self._sync()
+        finally:
+            for step in undo:
+                step()
 
     def populate_heap(self, *args: Any, **kwargs: Any) -> Any:
         """Let the entries go on where the schedule has got to, and then be asked when they are."""
@@ -113,6 +128,11 @@ class Driving:
         self._made_up_since = None
         return self._populate_heap(*args, **kwargs)
 
+    def reserve(self, entry: Any) -> Any:
+        """Note which entry the scheduler counts as run from now on, and is about to send."""
+        self._in_hand = entry
+        return self._reserve(entry)
+
     def apply_async(
         self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any
     ) -> Any:
@@ -120,6 +140,7 @@ class Driving:
         if not self._means.mandate.may_send():
             if not advance:
                 self._means.unsent.add(entry, at_once=True)
+            self._in_hand = None
             return None
         self._is_settled = advance  # what is sent by hand is no tick, and is not noted
         try:
@@ -127,11 +148,13 @@ class Driving:
         except Exception as error:
             if not self._is_settled:
                 self._keep(entry, error)
+            self._in_hand = None
             raise
         if not self._is_settled:
             # It counts from its last run, which is now.
             self._means.records.sent(entry.name, to_us(entry.schedule.now()) / SECOND)
             self._means.unsent.discard(entry.name)
+        self._in_hand = None
         return result
 
     def close(self) -> None:
@@ -139,9 +162,22 @@ class Driving:
         for name in ("producer", "connection"):
             vars(self._inner).pop(name, None)  # the leader closes it, and not before it hands over
         if self._means.mandate.holds:
+            self._take_back()  # for good: a schedule file is written once more as it is closed
             self._inner.close()
         else:
             abandon(self._inner)
+
+    def _take_back(self) -> list[Callable[[], None]]:
+        unsent = self._means.unsent.entries
+        if self._in_hand is not None:
+            unsent.append(self._in_hand)  # a signal has cut its sending short
+        if not unsent:
+            return []
+        try:
+            return take_back(self._inner.schedule, unsent)
+        except Exception:
+            logger.exception("What was not sent may be stored as sent")
+            return []
 
     def _connected(self) -> Any:
         return self._means.broker.connection
@@ -190,10 +226,10 @@ class Driving:
         count = collapsed(entry.schedule, state.due, tick.due)
         if count:
             logger.warning(
-                "%s ticks of entry %r between %s and %s were not sent, because nobody led or the "
-                "beat was late; the one that is sent now stands for them",
-                f"{count} or more" if count == MOST_COUNTED else count,
+                "Entry %r was not sent for %s of its due times between %s and %s, because nobody "
+                "led or the beat was late; what is sent now stands for them",
                 entry.name,
+                f"{count} or more" if count == MOST_COUNTED else count,
                 from_us(state.due_us),
                 tick.due_at,
             )

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from celery.utils.time import maybe_make_aware
@@ -17,7 +19,7 @@ from celery_redlock.tasks.schedules.grid import Grid
 from celery_redlock.tasks.schedules.moments import SECOND, from_us
 from celery_redlock.tasks.tick import Tick
 
-__all__ = ["MOST_COUNTED", "catch_up", "collapsed", "task_id_for"]
+__all__ = ["MOST_COUNTED", "catch_up", "collapsed", "take_back", "task_id_for"]
 
 #: Ticks that were missed are counted so far.
 MOST_COUNTED = 1000
@@ -58,6 +60,29 @@ def catch_up(entry: Any, records: Records, *, made_up_since: datetime | None) ->
     _set(entry, "total_run_count", max(entry.total_run_count, state.count))
 
 
+def take_back(entries: Mapping[str, Any], unsent: Iterable[Any]) -> list[Callable[[], None]]:
+    """
+    Let entries say again what they said before they were counted as run, if they were not sent.
+
+    Celery counts an entry as run before it sends it. Stored like that, the run would be believed by
+    whoever leads next, and its tick would never be sent.
+
+    Args:
+        entries: the wrapped scheduler's, by name.
+        unsent: as the scheduler gave them to be sent.
+
+    Returns:
+        What undoes it.
+    """
+    undo: list[Callable[[], None]] = []
+    for entry in unsent:
+        counted = entries.get(entry.name)
+        if counted is not None and counted is not entry:
+            undo.append(partial(_stand_at, counted, counted.last_run_at, counted.total_run_count))
+            _stand_at(counted, entry.last_run_at, entry.total_run_count)
+    return undo
+
+
 def collapsed(schedule: Any, before: float, due: float) -> int:
     """
     Return how many ticks a schedule had between two, `MOST_COUNTED` if there are more.
@@ -77,6 +102,11 @@ def collapsed(schedule: Any, before: float, due: float) -> int:
         count += 1
         following = times.after(following)
     return count
+
+
+def _stand_at(entry: Any, last_run_at: datetime, total_run_count: int) -> None:
+    _set(entry, "last_run_at", last_run_at)
+    _set(entry, "total_run_count", total_run_count)
 
 
 def _set(entry: Any, name: str, value: Any) -> None:

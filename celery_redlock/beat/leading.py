@@ -99,7 +99,7 @@ class Leading:
         self._left_to_close = [
             self._write_last,
             self._close_schedule,
-            self._mandate.release,
+            self._release,
             self._means.broker.close,
             self._tell_stopped,
         ]
@@ -121,18 +121,18 @@ class Leading:
         """
         Hand over; write nothing if the lease was lost before.
 
-        Idempotent. If an exception from a signal cuts a step short, the others are done all the
-        same.
+        Idempotent. A step that an exception from a signal cuts short is done again, and so are the
+        others, before the exception goes on.
         """
         while self._left_to_close:
-            step = self._left_to_close.pop(0)
             try:
-                step()
+                self._left_to_close[0]()
             except Exception:
                 logger.exception("A beat that stops leading goes on to do so")
             except BaseException:
                 self.close()
                 raise
+            self._left_to_close.pop(0)
 
     def _pass(self) -> float:
         timings, means = self._timings, self._means
@@ -195,8 +195,13 @@ class Leading:
                 self._mandate.withdraw()
 
     def _close_schedule(self) -> None:
-        if self._driving is not None:
-            self._driving.close()
+        # Not twice: what was cut short is not in a state to be closed in order.
+        driving, self._driving = self._driving, None
+        if driving is not None:
+            driving.close()
+
+    def _release(self) -> None:
+        self._mandate.release()
 
     def _tell_started(self, reason: str) -> None:
         self._has_told = True
@@ -214,5 +219,6 @@ class Leading:
         say = logger.info if self.ending is None else logger.warning
         say("Beat no longer leads schedule %r: %s", self._name, reason)
         if self._has_told:
+            self._has_told = False
             token = self._mandate.token
             beat_leader_stopped.send(sender=self._scheduler, token=token, reason=reason)

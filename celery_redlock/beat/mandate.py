@@ -38,6 +38,7 @@ class Mandate:
         self._end_set_at: float | None = None
         self._paused_since: float | None = None
         self._is_withdrawn = False
+        self._has_released = False
 
     @property
     def token(self) -> int:
@@ -82,8 +83,13 @@ class Mandate:
         self._is_withdrawn = True
 
     def release(self) -> None:
-        """Hand over. Never raises."""
-        self._lease.release()
+        """Hand over; may be called again, where an exception from a signal has cut it short."""
+        if not self._has_released:
+            self._has_released = True
+            self._lease.release()
+        else:
+            # A lease says its release once, and that may have been before it was said.
+            self._redlock.evict(self._redlock.place(self._lease.key), self._lease.owner)
 
     def _say_goes_on(self) -> None:
         if self._paused_since is not None:

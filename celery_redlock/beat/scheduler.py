@@ -4,6 +4,7 @@ The scheduler class that is given to `celery beat`.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -69,7 +70,6 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         }
         self._standby: Standby | None = None
         self._leading: Leading | None = None
-        self._is_busy = False
         self._is_to_close = False
         # Nothing is opened here, lazy or not: only a leader opens anything.
         super().__init__(
@@ -89,11 +89,10 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
 
     def tick(self, *_: Any, **__: Any) -> float:
         """Make one pass; return the seconds until the next, at most a retry period."""
-        self._is_busy = True
         try:
             return self._pass()
         finally:
-            self._leave()
+            self._close_if_told()
 
     def should_sync(self) -> bool:
         """Tell whether the wrapped scheduler wants to write what it remembers."""
@@ -101,12 +100,11 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         return inner is not None and bool(inner.should_sync())
 
     def _do_sync(self) -> None:
-        self._is_busy = True
         try:
             if self._inner is not None:
                 self._inner._do_sync()
         finally:
-            self._leave()
+            self._close_if_told()
 
     def sync(self) -> None:
         """Let the wrapped scheduler write what it remembers, if this beat leads."""
@@ -122,7 +120,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         same thread holds.
         """
         self._is_to_close = True
-        if not self._is_busy:
+        if not self._is_at_work():
             self._close_now()
 
     @property
@@ -137,8 +135,8 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         lines = [
             f"    . lock nodes -> {nodes}",
             f"    . schedule -> {self._name}",
-            f"    . lease -> {timings.ttl:g}s, renewed within {timings.renew_deadline:g}s, "
-            f"tried every {timings.retry:g}s",
+            f"    . lease -> {timings.ttl:.3g}s, renewed within {timings.renew_deadline:.3g}s, "
+            f"tried every {timings.retry:.3g}s",
             f"    . wraps -> {qualname(self._wrapped)}",
             inner.info,
         ]
@@ -174,23 +172,43 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
     def _build(self) -> Any:
         return self._wrapped(app=self.app, lazy=False, **self._options)
 
-    def _leave(self) -> None:
-        self._is_busy = False
+    def _close_if_told(self) -> None:
         if self._is_to_close:
             self._close_now()
 
     def _close_now(self) -> None:
-        self._is_busy = True
-        try:
-            if self._leading is not None:
-                self._leading.close()
-                self._leading = None
-            if self._standby is not None:
-                self._standby.undo()
-                self._standby = None
-            self._is_to_close = False
-        finally:
-            self._is_busy = False
+        if self._leading is not None:
+            self._leading.close()
+            self._leading = None
+        if self._standby is not None:
+            self._standby.undo()
+            self._standby = None
+        self._is_to_close = False
+
+    def _is_at_work(self) -> bool:
+        """
+        Tell whether this thread is in the middle of something here.
+
+        Its stack tells. An exception from a signal can come between any two steps, also before a
+        flag is taken back, and nobody would close then.
+        """
+        frame = inspect.currentframe()
+        while frame is not None:
+            if frame.f_code in WORK and frame.f_locals.get("self") is self:
+                return True
+            frame = frame.f_back
+        return False
+
+
+#: What `close` must not interrupt, only cut short.
+WORK = frozenset(
+    method.__code__
+    for method in (
+        RedlockScheduler.tick,
+        RedlockScheduler._do_sync,
+        RedlockScheduler._close_now,
+    )
+)
 
 
 def schedule_name(app: Any) -> str:

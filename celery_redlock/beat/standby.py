@@ -106,7 +106,6 @@ class Standby:
         """
         if not self._attempting:
             return
-        self._attempting = False
         try:
             place = self._redlock.place(self._key)
             (held,) = self._redlock.look((place,))
@@ -114,6 +113,7 @@ class Standby:
                 self._redlock.evict(place, held.owner)
         except Exception as exc:
             logger.warning("The lock %r may stay taken for one lease: %s", self._key, exc)
+        self._attempting = False
 
     def _wait(self, holder_ends_in: float | None = None) -> None:
         retry = self._timings.retry

@@ -63,6 +63,11 @@ class Unsent:
             del self._waiting[name]
         return removed
 
+    @property
+    def entries(self) -> list[Any]:
+        """The entries that wait, as they were before the scheduler counted them as run."""
+        return [one.entry for one in self._waiting.values()]
+
     def ready(self) -> Any:
         """Return an entry that is to be tried now, or None."""
         now = self._now()

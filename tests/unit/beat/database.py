@@ -140,6 +140,20 @@ def a_leader_that_lost_its_lease_writes_nothing_not_even_at_its_end(db: Database
 
 
 @scene
+def a_tick_that_could_not_be_sent_is_sent_by_the_next_leader(db: Database) -> None:
+    db.interval(3600)
+    a = db.world.beat("a")
+    db.world.run(3595)
+    db.world.publish_fails_with = lambda task: ValueError("no message can be made of it")
+    db.world.run(60)
+    db.world.stop(a)
+    assert db.stored().total_run_count == len(db.world.sent) == 0
+    db.world.publish_fails_with = lambda task: None
+    db.world.beat("b")
+    assert len(db.world.run(60)) == 1
+
+
+@scene
 def a_standby_does_not_touch_the_database(db: Database) -> None:
     from django.db import connection
 

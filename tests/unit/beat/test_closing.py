@@ -9,7 +9,7 @@ import pytest
 
 from celery_redlock.beat import driving, leading, scheduler, standby
 from celery_redlock.beat.records import Records
-from celery_redlock.core import Register
+from celery_redlock.core import Register, lease
 from celery_redlock.core.attempt import attempt_once
 from celery_redlock.signals import beat_leader_started, beat_leader_stopped
 from tests.unit.beat.test_failover import due_times
@@ -90,7 +90,7 @@ def test_a_signal_in_the_attempt_leaves_no_lock_behind(
     assert not is_held(world)
 
 
-@pytest.mark.parametrize("name", ["_write_last", "_close_schedule", "_tell_stopped"])
+@pytest.mark.parametrize("name", ["_write_last", "_close_schedule", "_release", "_tell_stopped"])
 def test_a_signal_while_it_closes_cuts_nothing_else_short(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -100,6 +100,30 @@ def test_a_signal_while_it_closes_cuts_nothing_else_short(
     world.run(5)
     with pytest.raises(SystemExit):
         world.stop(a)
+    end_of_service(world, a)
+    assert not is_held(world)
+
+
+def test_a_release_that_a_signal_cuts_short_is_said_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = world.beat("a")
+    unsaid = with_signal(lease.release_leases, a, after=False)
+    monkeypatch.setattr(lease, "release_leases", unsaid)
+    world.run(5)
+    with pytest.raises(SystemExit):
+        world.stop(a)
+    assert not is_held(world)
+
+
+def test_a_signal_as_a_pass_ends_hands_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = world.beat("a")
+    ends = scheduler.RedlockScheduler._close_if_told
+    monkeypatch.setattr(
+        scheduler.RedlockScheduler, "_close_if_told", with_signal(ends, a, after=False)
+    )
+    with pytest.raises(SystemExit):
+        world.run(5)
     end_of_service(world, a)
     assert not is_held(world)
 

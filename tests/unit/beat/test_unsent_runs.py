@@ -1,0 +1,74 @@
+"""What a wrapped scheduler stores of runs that were never sent: they are still due."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.beat.test_closing import handle_sigterm
+from tests.unit.beat.world import Beat, MakeWorld, World
+
+HOUR = 3600
+
+
+@pytest.fixture
+def world(make_world: MakeWorld) -> World:
+    """A world with one entry that is due each full hour, and a schedule file."""
+    return make_world(
+        schedule={"job": {"task": "job", "schedule": float(HOUR)}},
+        conf={"redlock_beat_scheduler": "celery.beat:PersistentScheduler"},
+    )
+
+
+@pytest.fixture
+def beat(world: World, tmp_path: Path) -> Beat:
+    """A beat that has sent its first tick, and whose second is due in five seconds."""
+    beat = world.beat("a", schedule_filename=str(tmp_path / "schedule"))
+    world.run(2 * HOUR - 5.5)
+    assert len(world.sent) == 1
+    return beat
+
+
+def test_a_tick_is_sent_after_all_though_the_broker_was_down_until_the_leader_gave_up(
+    world: World, beat: Beat
+) -> None:
+    world.broker_is_down = True
+    world.run(60)
+    assert not beat.leads
+    world.broker_is_down = False
+    assert len(world.run(60)) == 1
+
+
+def test_a_tick_that_a_leader_could_not_send_is_sent_by_its_successor(
+    world: World, beat: Beat, tmp_path: Path
+) -> None:
+    world.publish_fails_with = lambda task: ValueError("no message can be made of it")
+    assert world.run(60) == []
+    world.stop(beat)
+    world.publish_fails_with = lambda task: None
+    world.beat("b", schedule_filename=str(tmp_path / "schedule"))
+    assert len(world.run(60)) == 1
+
+
+def test_a_tick_whose_sending_was_cut_short_is_sent_by_the_successor(
+    world: World, beat: Beat, tmp_path: Path
+) -> None:
+    world.publish_fails_with = lambda task: handle_sigterm(beat)
+    with pytest.raises(SystemExit):
+        world.run(60)
+    world.stop(beat)
+    world.publish_fails_with = lambda task: None
+    world.beat("b", schedule_filename=str(tmp_path / "schedule"))
+    assert len(world.run(60)) == 1
+
+
+def test_storing_runs_while_one_is_not_sent_repeats_none(world: World, beat: Beat) -> None:
+    world.publish_fails_with = lambda task: ValueError("no message can be made of it")
+    world.run(60)
+    inner = beat.scheduler._inner
+    before = inner.schedule["job"].last_run_at
+    inner.sync()
+    assert inner.schedule["job"].last_run_at == before
+    world.publish_fails_with = lambda task: None
+    assert len(world.run(HOUR / 2)) == 1
