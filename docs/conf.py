@@ -46,7 +46,8 @@ html_static_path = ["_static"]
 html_css_files = ["redlock.css"]
 html_copy_source = False
 html_show_copyright = False
-html_last_updated_fmt = None
+highlight_language = "none"  # a block that names none is output
+pygments_dark_style = "a11y-high-contrast-dark"
 
 # Models cannot be looked at without Django's own settings.
 settings.configure()

@@ -149,8 +149,13 @@ def examples() -> str:
 
 
 def containers() -> str:
-    """What the page about containers says, below its title."""
-    return _unlinked(CONTAINERS.read_text().partition("\n")[2])
+    """What the page about containers says before its first section."""
+    return _unlinked(_below_title(CONTAINERS)[0])
+
+
+def container_sections() -> str:
+    """The sections of the page about containers."""
+    return "## " + _unlinked(_below_title(CONTAINERS)[2])
 
 
 def rights() -> str:
@@ -180,6 +185,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "fixtures": fixtures,
     "examples": examples,
     "containers": containers,
+    "container-sections": container_sections,
     "rights": rights,
 }
 
@@ -225,6 +231,10 @@ def _example(page: Path) -> str:
     heading = title.removeprefix("# ").strip()
     text = _unlinked(lead)
     return f"(example-{name})=\n\n## {heading}\n\n{text}\n\nIn the folder `examples/{name}`."
+
+
+def _below_title(page: Path) -> tuple[str, str, str]:
+    return page.read_text().partition("\n")[2].partition("\n## ")
 
 
 def _unlinked(text: str) -> str:
