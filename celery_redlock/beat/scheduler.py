@@ -88,11 +88,21 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         return NO_ENTRIES if inner is None else inner.schedule
 
     def tick(self, *_: Any, **__: Any) -> float:
-        """Make one pass; return the seconds until the next, at most a retry period."""
+        """
+        Make one pass; return the seconds until the next, at most a retry period.
+
+        Raises:
+            SystemExit: a signal has ended the beat in this pass.
+        """
         try:
-            return self._pass()
+            delay = self._pass()
         finally:
-            self._close_if_told()
+            told = self._close_if_told()
+        if told:
+            # The handler's own has gone astray: in a __del__ Python only prints it, and the beat
+            # would lead again.
+            raise SystemExit
+        return delay
 
     def should_sync(self) -> bool:
         """Tell whether the wrapped scheduler wants to write what it remembers."""
@@ -104,7 +114,9 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
             if self._inner is not None:
                 self._inner._do_sync()
         finally:
-            self._close_if_told()
+            told = self._close_if_told()
+        if told:
+            raise SystemExit
 
     def sync(self) -> None:
         """Let the wrapped scheduler write what it remembers, if this beat leads."""
@@ -172,9 +184,11 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
     def _build(self) -> Any:
         return self._wrapped(app=self.app, lazy=False, **self._options)
 
-    def _close_if_told(self) -> None:
-        if self._is_to_close:
+    def _close_if_told(self) -> bool:
+        told = self._is_to_close
+        if told:
             self._close_now()
+        return told
 
     def _close_now(self) -> None:
         if self._leading is not None:

@@ -140,8 +140,30 @@ def test_in_the_middle_of_a_pass_the_handler_only_leaves_word(
         return {}
 
     monkeypatch.setattr(Register, "claim", claim)
-    world.pass_of(a)
+    with pytest.raises(SystemExit):
+        world.pass_of(a)
     assert held == [True]
+    assert not is_held(world)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("where", ["tick", "_do_sync"])
+def test_a_beat_ends_though_the_handlers_exception_goes_astray(
+    world: World, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    class Result:
+        """As Celery's, which unsubscribes when it goes."""
+
+        def __del__(self) -> None:
+            handle_sigterm(a)
+
+    a = world.beat("a")
+    world.run(3)
+    monkeypatch.setattr(a.scheduler._inner, where, lambda *_, **__: Result() and None)
+
+    with pytest.raises(SystemExit):
+        getattr(a.scheduler, where)()
+    end_of_service(world, a)
     assert not is_held(world)
 
 
