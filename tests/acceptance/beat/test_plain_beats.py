@@ -19,7 +19,7 @@ from tests.acceptance.beat.conftest import StartBeat
 from tests.acceptance.beat.scenes import Watch, assert_none, end_all, entry, settled
 from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE
 
 EVERY = 1.0
 MINUTE = 60.0
@@ -64,10 +64,9 @@ def test_a_crontab_tick_runs_once_though_a_beat_catches_it_up_later(
     skew = 45.0 - datetime.now(UTC).second
     schedule = entry("beat.tick", key, "job", ["crontab", {"minute": "*"}])
     beats = [start_beat(worker, schedule, skew=skew) for _ in range(3)]
-    for beat in beats:
-        beat.wait_until_started()
     late = beats[2]
-    wait_until(lambda: late.has_schedule_file)
+    # Said when its schedule file is complete.
+    late.wait_for_log("Ticks of these entries are identified")
     late.kill()
     watch = Watch(journal, beats)
     watch.wait_until_each_has_sent(*beats[:2], timeout=MINUTE + PATIENCE)
