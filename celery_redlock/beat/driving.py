@@ -115,7 +115,7 @@ class Driving:
         try:
             self._sync()
         finally:
-            for step in undo:
+            for step in reversed(undo):
                 step()
 
     def populate_heap(self, *args: Any, **kwargs: Any) -> Any:

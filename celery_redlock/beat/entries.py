@@ -72,14 +72,17 @@ def take_back(entries: Mapping[str, Any], unsent: Iterable[Any]) -> list[Callabl
         unsent: as the scheduler gave them to be sent.
 
     Returns:
-        What undoes it.
+        What undoes it, if the last is done first.
     """
     undo: list[Callable[[], None]] = []
     for entry in unsent:
+        last_run_at, count = entry.last_run_at, entry.total_run_count
         counted = entries.get(entry.name)
-        if counted is not None and counted is not entry:
-            undo.append(partial(_stand_at, counted, counted.last_run_at, counted.total_run_count))
-            _stand_at(counted, entry.last_run_at, entry.total_run_count)
+        # django-celery-beat counts in its model, which an entry shares with the one after it.
+        for one in (counted, getattr(counted, "model", None)):
+            if one is not None:
+                undo.append(partial(_stand_at, one, one.last_run_at, one.total_run_count))
+                _stand_at(one, last_run_at, count)
     return undo
 
 
@@ -105,8 +108,8 @@ def collapsed(schedule: Any, before: float, due: float) -> int:
 
 
 def _stand_at(entry: Any, last_run_at: datetime, total_run_count: int) -> None:
-    _set(entry, "last_run_at", last_run_at)
-    _set(entry, "total_run_count", total_run_count)
+    entry.last_run_at = last_run_at
+    entry.total_run_count = total_run_count
 
 
 def _set(entry: Any, name: str, value: Any) -> None:
