@@ -160,9 +160,10 @@ def test_an_entry_whose_name_the_nodes_cannot_take_is_sent_all_the_same(
     make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make_world(schedule={"bad\ud800": {"task": "job", "schedule": 1.0}})
-    caplog.set_level(logging.INFO)
     world.beat("a")
-    assert len(world.run(5)) == 5
+    # Celery's line about a due task has the name as it is, which no report can be written with.
+    with caplog.at_level(logging.WARNING, "celery.beat"):
+        assert len(world.run(5)) == 5
 
 
 def test_more_entries_than_a_node_is_told_at_once_are_recorded(make_world: MakeWorld) -> None:

@@ -229,18 +229,19 @@ class World:
             self.current = before
             WATCHDOGS.pop()
 
+    def note(self, task: str, headers: dict[str, Any]) -> None:
+        """Note a message that has been sent."""
+        tick = Tick.read((headers.get("redlock") or {}).get("tick"))
+        assert self.current is not None
+        self.sent.append(Message(self.current.name, self.now, task, headers["id"], tick))
+
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        def note(sender: Any, headers: Any, **_: Any) -> None:
-            tick = Tick.read((headers.get("redlock") or {}).get("tick"))
-            assert self.current is not None
-            self.sent.append(Message(self.current.name, self.now, sender, headers["id"], tick))
-
-        signals.after_task_publish.connect(note)
+        RUNNING.append(self)
         try:
             yield
         finally:
-            signals.after_task_publish.disconnect(note)
+            RUNNING.pop()
 
     def _awake(self) -> list[Beat]:
         return [beat for beat in self.beats if not beat.frozen]
@@ -279,6 +280,16 @@ class World:
 
 
 MakeWorld = Callable[..., World]
+
+#: The world whose time passes; the last one.
+RUNNING: list[World] = []
+
+
+@signals.after_task_publish.connect(weak=False)
+def _note(sender: str, headers: dict[str, Any], **_: Any) -> None:
+    if RUNNING:
+        RUNNING[-1].note(sender, headers)
+
 
 #: The watchdog of the process that is running; the last one.
 WATCHDOGS: list[Watchdog] = [Watchdog()]
