@@ -44,8 +44,8 @@ class Register:
     """
     Named texts on a quorum of the lock nodes, which only the newest holder of a lock can change.
 
-    Guarantee: once `claim` has returned, no write with a smaller token reaches a quorum any more,
-    and it has returned everything that any earlier write put on a quorum; whatever the timing, and
+    Guarantee: `claim` returns everything that any earlier write put on a quorum, and once it has
+    returned, nothing else that is written with a smaller token gets there; whatever the timing, and
     through the loss of any minority of nodes. Limit: nodes that lose their data lose the register
     with it, and restarted nodes do not sit out as they do for locks; keep here only what makes work
     be done once more if it is lost. And what a write left on a minority, when it failed, may or may

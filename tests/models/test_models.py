@@ -15,7 +15,7 @@ from tests.mutants.planting import ROOT, planted
 from tests.mutants.registry import MUTANTS
 
 
-@pytest.mark.parametrize("name", ["trust-second", "fence-poison"])
+@pytest.mark.parametrize("name", ["trust-second", "fence-poison", "leaders-forget"])
 def test_a_small_setting_is_explored_to_the_end_without_a_violation(name: str) -> None:
     outcome = examine.examine(name, 200_000)
     assert outcome.exhausted

@@ -5,6 +5,7 @@ The faults, and what must see each. Faults that change nothing anybody can rely 
 from __future__ import annotations
 
 from tests.mutants.handing_over import HAND_OVER
+from tests.mutants.registering import LATE, REGISTER_FAULTS
 from tests.mutants.writing import (
     ATTEMPT,
     CHANNEL,
@@ -401,7 +402,10 @@ TRANSPORT = (
     ),
 )
 
-MUTANTS = (*FENCING, *EXCLUSION, *EXTENSION, *VOTES, *HAND_OVER, *TRANSPORT)
+MUTANTS = (
+    *(*FENCING, *EXCLUSION, *EXTENSION, *VOTES, *HAND_OVER, *TRANSPORT),
+    *(*REGISTER_FAULTS, *LATE),
+)
 
 #: Faults that cannot be seen, and why; they are not planted.
 EQUIVALENT: dict[str, str] = {
