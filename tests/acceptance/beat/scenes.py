@@ -26,10 +26,12 @@ def entry(task: str, key: str, name: str, schedule: Any = 1.0, **more: Any) -> S
     Args:
         task: the task's name.
         key: whose journal its bodies write to.
-        name: the entry's name.
+        name: the beginning of the entry's name. Scenes share lock nodes, and two with one entry and
+            clocks that differ would be about the same ticks.
         schedule: an interval in seconds, or the kind of another schedule and its options.
         more: what else stands in the entry.
     """
+    name = f"{name} of {key}"
     return {name: {"task": task, "schedule": schedule, "args": [key, name], **more}}
 
 

@@ -37,7 +37,7 @@ def edit(tmp_path: Path) -> Edit:
     database = str(tmp_path / "schedule.sqlite3")
 
     def edit(verb: str, key: str, note: str) -> str:
-        words = ["-m", f"{APPS}.beat_database", verb, "job", json.dumps([key, note])]
+        words = ["-m", f"{APPS}.beat_database", verb, f"job of {key}", json.dumps([key, note])]
         stage = {"ACCEPTANCE_STAGE": json.dumps({"database": database})}
         subprocess.run(
             [sys.executable, *words],

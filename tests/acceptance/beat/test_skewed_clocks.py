@@ -51,7 +51,7 @@ def test_skewed_beats_that_stamp_their_ticks_run_each_once(
     assert_none(check_dated(history.runs))
     assert_none(check_once(history.runs))
     assert_none(check_arrival(history))
-    brief = [run for run in history.runs if run.entry == "brief"]
+    brief = [run for run in history.runs if run.entry.startswith("brief")]
     assert len(brief) >= TICKS
     assert_none(check_gaps(find_gaps(brief, EVERY), EVERY))
 
