@@ -9,12 +9,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from pytest_celery import CONTAINER_TIMEOUT, CeleryTestContainer, CeleryTestNode
+from pytest_docker_tools.exceptions import ContainerError, TimeoutError
 from pytest_docker_tools.utils import wait_for_callable
+
+from celery_redlock.testing.server import LocalClusterError
 
 __all__ = ["LABELS", "HostContainer", "HostNode", "running"]
 
 #: On all that is made here, for whoever has to clean up after a run that was killed.
 LABELS = {"creator": "celery-redlock"}
+
+_LOG_TAIL = 40
 
 C = TypeVar("C", bound="HostContainer")
 
@@ -92,6 +97,9 @@ def running(
         networks: names of networks, at least one.
         timeout: seconds in which it has to be ready.
         options: as for `docker.containers.create`.
+
+    Raises:
+        LocalClusterError: it is not ready in time, or has ended; its log is quoted.
     """
     raw = client.containers.create(network=networks[0], labels=LABELS, **options)
     try:
@@ -99,7 +107,14 @@ def running(
             client.networks.get(name).connect(raw)
         raw.start()
         container = wrapper(raw)
-        wait_for_callable(f"Waiting for {wrapper.__name__}", container.ready, int(timeout))
+        try:
+            wait_for_callable(f"Waiting for {wrapper.__name__}", container.ready, int(timeout))
+        except (ContainerError, TimeoutError) as error:
+            # Said here: whoever handles the error finds the container gone.
+            raise LocalClusterError(
+                f"{wrapper.__name__} {raw.name} is not ready ({error}); its log:\n"
+                f"{raw.logs(tail=_LOG_TAIL).decode(errors='replace')}"
+            ) from error
         yield container
     finally:
         raw.remove(force=True, v=True)
