@@ -15,6 +15,8 @@ from tests.support.waiting import PATIENCE, wait_until
 
 # A scene lasts long and is looked at again and again: not more often than its ticks need.
 LOOK_EVERY = 0.1
+# Seconds: jobs of several seconds wait for each other in some scenes.
+LONGEST_QUEUE = 2 * PATIENCE
 # With this news a message ends without a body.
 ENDS = {"task_skipped", "task_gave_up", "twin_ignored", "tick_late", "tick_missed"}
 
@@ -134,6 +136,7 @@ def settled(worker: Worker, journal: Journal) -> History:
 
     wait_until(
         lambda: worker.queue_is_empty and not unsettled(),
+        LONGEST_QUEUE,
         message=lambda: "\n".join(["an end of each of these:", *map(str, unsettled())]),
         interval=LOOK_EVERY,
     )
