@@ -20,6 +20,9 @@ LIMITS = {
     "redis": ("socket_timeout", "socket_connect_timeout"),
     "py-amqp": ("read_timeout", "write_timeout"),
 }
+#: What makes a publish wait for the broker's answer. Without it a message counts as sent that the
+#: broker has not read, and may never read.
+CONFIRMED = {"py-amqp": {"confirm_publish": True}}
 
 
 class Broker:
@@ -115,8 +118,9 @@ class Broker:
 def limited_connection(app: Any, timeout: float) -> Any:
     """Return an unopened connection to an app's broker that waits for no answer any longer."""
     connection = app.connection_for_write(connect_timeout=timeout)
-    given = dict(connection.transport_options or {})
-    for option in LIMITS.get(connection.transport.driver_name, ()):
+    driver = connection.transport.driver_name
+    given = {**CONFIRMED.get(driver, {}), **(connection.transport_options or {})}
+    for option in LIMITS.get(driver, ()):
         own = given.get(option)
         given[option] = min(own, timeout) if own else timeout
     connection.transport_options = given

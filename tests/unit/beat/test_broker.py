@@ -158,7 +158,7 @@ def test_celerys_line_about_a_due_task_stays(
     ("url", "options"),
     [
         ("redis://h", {"socket_timeout": 1.5, "socket_connect_timeout": 1.5}),
-        ("amqp://h", {"read_timeout": 1.5, "write_timeout": 1.5}),
+        ("amqp://h", {"read_timeout": 1.5, "write_timeout": 1.5, "confirm_publish": True}),
         ("memory://", {}),
     ],
 )
