@@ -8,6 +8,7 @@ and ends with the example, however that ends.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -15,10 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from io import TextIOWrapper
 from pathlib import Path
+from types import TracebackType
 from typing import Self, TypeVar
 
 from celery_redlock import RedlockError
@@ -67,7 +70,13 @@ class Stage:
             self._exit = self._exit.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, _: object, where: TracebackType | None
+    ) -> None:
+        # Celery's results unsubscribe when they are collected. Once their store is gone, each of
+        # them would look for it for twenty seconds.
+        traceback.clear_frames(where)
+        gc.collect()
         if kind is not None and kind is not KeyboardInterrupt:
             for log in self._logs:
                 print(f"\nThe end of {log.name}:\n{_tail(log)}", file=sys.stderr)
