@@ -7,7 +7,8 @@ network, usable in front of any servers. The pytest fixtures `redlock_cluster`,
 
 These are real processes on one machine: good for crashes, freezes, partitions and garbage; no
 substitute for several machines where clocks drift. For unit tests that need no server at all, use
-`memory://name` as a node's URL.
+`memory://name` as a node's URL; for hosts of their own, in containers and beside pytest-celery's,
+`celery_redlock.testing.containers`.
 """
 
 from celery_redlock.testing.cluster import LocalCluster

@@ -17,7 +17,7 @@ from pytest_docker_tools import container, fxtr, network
 
 from celery_redlock.testing.containers import RedlockTestCluster, RedlockTestSetup
 from celery_redlock.testing.containers.plugin import *  # noqa: F403  # pytest finds fixtures so
-from celery_redlock.testing.containers.plugin import RabbitMQHost
+from celery_redlock.testing.containers.servers import RabbitMQHost
 from tests.acceptance.apps import seen
 from tests.acceptance.scene import Journal, Lock
 from tests.containers import tasks
@@ -29,7 +29,7 @@ default_pytest_celery_network = network(scope="session")
 default_rabbitmq_broker = container(
     scope="session",
     image=RabbitMQHost.image(),
-    environment={"RABBITMQ_LOGS": "-"},
+    environment=RabbitMQHost.initial_env(),
     ports=fxtr("broker_ports"),
     network="{default_pytest_celery_network.name}",
     wrapper_class=RabbitMQHost,

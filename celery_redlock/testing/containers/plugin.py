@@ -18,15 +18,14 @@ from pytest_celery import (
     DEFAULT_WORKER_VOLUME,
     RABBITMQ_CONTAINER_TIMEOUT,
     REDIS_CONTAINER_TIMEOUT,
-    RabbitMQContainer,
-    RedisContainer,
 )
 from pytest_docker_tools import build, container, fxtr
 
 from celery_redlock.testing.containers.cluster import RedlockTestCluster, running_cluster
-from celery_redlock.testing.containers.hosts import HostContainer, running
+from celery_redlock.testing.containers.hosts import running
 from celery_redlock.testing.containers.image import PYTHON_IMAGE, make_context, this_package
 from celery_redlock.testing.containers.node import RedlockNodeContainer
+from celery_redlock.testing.containers.servers import RabbitMQHost, RedisHost
 from celery_redlock.testing.containers.setup import CLUSTER_CONFIG, RedlockTestSetup
 from celery_redlock.testing.containers.worker import RedlockTestWorker, RedlockWorkerContainer
 
@@ -97,18 +96,10 @@ def celery_worker_cluster_config(
     }
 
 
-class RabbitMQHost(HostContainer, RabbitMQContainer):
-    """RabbitMQ, to be paused and found as all hosts here."""
-
-
-class RedisHost(HostContainer, RedisContainer):
-    """Redis as broker or backend, to be paused and found as all hosts here."""
-
-
 @pytest.fixture
-def default_rabbitmq_broker_env() -> dict[str, str]:
-    """To the console, where readiness is looked for; not every build of the image logs there."""
-    return {**RabbitMQContainer.initial_env(), "RABBITMQ_LOGS": "-"}
+def default_rabbitmq_broker_cls() -> type[RabbitMQHost]:
+    """The class of RabbitMQ's container."""
+    return RabbitMQHost
 
 
 default_rabbitmq_broker = container(
