@@ -19,6 +19,7 @@ from examples.stage import PATIENCE, Stage, expect, until
 
 AT_ONCE, WHILE_IT_RUNS = 3, 2
 EVENT = {"id": "evt_1", "amount": 100}
+CALL = {"event": EVENT["id"], "amount": EVENT["amount"]}
 
 
 def main() -> None:
@@ -59,6 +60,8 @@ def once_more(url: str, before: str) -> None:
     """Deliver the event again, when the task has ended and its lock with it."""
     from examples.webhook_dedupe.service import handle_payment
 
+    # Released right after the result is stored, so that nobody can come in between.
+    until(lambda: handle_payment.lock_holder(**CALL) is None, "the lock to be released")
     answer = deliver(url)
     result = handle_payment.AsyncResult(answer["task"])
     until(result.ready, "the late delivery to be handled")
