@@ -83,7 +83,7 @@ def a_task_holds_it(directory: Path) -> None:
     print(f"A task holds the lock, in process {holder.pid}.")
     expect("the service is refused", ask_once() == "refused")
     (directory / "closed").unlink()
-    until(sale.ready, "the task")
+    until(lambda: sale.ready() and sell.lock_holder(ITEM) is None, "the task")
     expect("it gets the lock when the task has ended", ask_once() == "taken")
 
 
