@@ -120,7 +120,9 @@ class Driving:
 
     def populate_heap(self, *args: Any, **kwargs: Any) -> Any:
         """Let the entries go on where the schedule has got to, and then be asked when they are."""
-        for entry in list(self._inner.schedule.values()):
+        schedule = self._inner.schedule
+        self._means.records.forget_old(schedule)
+        for entry in list(schedule.values()):
             try:
                 catch_up(entry, self._means.records, made_up_since=self._made_up_since)
             except Exception:

@@ -4,7 +4,7 @@ What the lock nodes know about the entries of a schedule, as its leader keeps it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -24,6 +24,9 @@ logger = get_logger(__name__)
 #: Seconds. What is recorded further ahead than this was recorded by a clock that was wrong, and
 #: nobody can wait for it. What is nearer is waited for: it may be this clock that is wrong.
 TOO_FAR_AHEAD = 86_400.0
+#: Seconds. An entry that left the schedule may come back, and should go on then; but a schedule
+#: whose entries are made for one run each must not fill the nodes.
+KEPT_AFTER_REMOVAL = 100 * 86_400.0
 #: Seconds since the epoch; microseconds of it are the largest version that the register takes.
 LATEST_DUE = float(MAX_TOKEN // 1_000_000)
 SHOWN = 5
@@ -61,7 +64,7 @@ class Records:
         self._wall = wall
         self._states: dict[str, EntryState] = {}
         self._writers: dict[str, int] = {}
-        self._unwritten: dict[str, tuple[int, str]] = {}
+        self._unwritten: dict[str, tuple[int, str] | None] = {}
         self._latest_sent = 0.0
         self._silent_since: float | None = None
         self._write_at = now()
@@ -113,6 +116,19 @@ class Records:
         state = before.after(due, self._wall(), token=self._token, previous_token=writer)
         self._latest_sent = max(self._latest_sent, due)
         self._note(entry, state)
+
+    def forget_old(self, scheduled: Container[str]) -> None:
+        """
+        Forget entries that have left the schedule and did not run for a hundred days.
+
+        Args:
+            scheduled: the names of the entries that there are.
+        """
+        oldest = self._wall() - KEPT_AFTER_REMOVAL
+        for entry, state in list(self._states.items()):
+            if entry not in scheduled and max(state.due, state.ran_at) < oldest:
+                del self._states[entry], self._writers[entry]
+                self._unwritten[entry] = None
 
     def write(self, *, at_once: bool = False) -> None:
         """

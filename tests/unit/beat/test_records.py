@@ -149,3 +149,31 @@ def test_ticks_sent_more_than_a_day_ahead_are_noticed(world: World, redlock: Red
     assert not first.are_too_far_ahead
     first.sent("job", world.now + 87_000)
     assert first.are_too_far_ahead
+
+
+DAY = 86_400.0
+
+
+def test_a_removed_entry_is_forgotten_after_a_hundred_days(world: World, redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    now = redlock.transport.now()
+    first.begin("gone", now, 1)
+    first.begin("yearly", now, 1)
+    first.write()
+    world.time.sleep(101 * DAY)
+    first.forget_old({"yearly"})
+    first.write()
+    assert written(redlock).keys() == {"yearly"}
+    assert first.state("gone") is None
+
+
+def test_an_entry_that_was_removed_lately_is_remembered(world: World, redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    first.begin("gone", redlock.transport.now(), 1)
+    first.write()
+    world.time.sleep(99 * DAY)
+    first.forget_old(())
+    first.write()
+    assert written(redlock).keys() == {"gone"}
