@@ -28,7 +28,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+	@echo "Setting up $(VENV), once; this takes a minute or a few."
+	@$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli,test,lint,docs]"
 	@touch $@
 

@@ -128,7 +128,8 @@ class Records:
         for entry, state in list(self._states.items()):
             if entry not in scheduled and max(state.due, state.ran_at) < oldest:
                 del self._states[entry], self._writers[entry]
-                self._unwritten[entry] = None
+                if _is_writable(entry):
+                    self._unwritten[entry] = None
 
     def write(self, *, at_once: bool = False) -> None:
         """

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from celery_redlock.cli.init import init
+from celery_redlock import __version__
 from celery_redlock.errors import ConfigurationError, RedlockError
 
 __all__ = ["main"]
@@ -47,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="celery-redlock", description="Locks for Celery tasks on independent Redis nodes."
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     init_parser = commands.add_parser(
         "init",

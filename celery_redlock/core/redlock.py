@@ -97,7 +97,9 @@ class Redlock(Reserving):
                 "One lock node (%s): its loss stops all locks, and its restart may allow two "
                 "holders of one key%s. Name three or five independent nodes to bear both.",
                 addresses[0].name,
-                "" if self.guard else " (the restart guard is off; switch it on with guard=True)",
+                ""
+                if self.guard
+                else " (the restart guard is off; guard=True or redlock_guard switches it on)",
             )
 
     def __repr__(self) -> str:

@@ -85,6 +85,10 @@ class FileFence:
             FenceRecordDamaged: `path.fence` is not a number.
             TimeoutError: another process kept the lock.
         """
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(
+                f"FileFence.write takes bytes, not {type(data).__name__}; encode a text first."
+            )
         with self.replacing(token) as file:
             file.write(data)
 

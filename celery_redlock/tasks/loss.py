@@ -100,9 +100,9 @@ class LossReport:
         body, reach = self._body, self._reach
         if reach is None:
             return
+        advice = "stop" if reason == ASKED else "stop writing. Somebody else may hold the lock now"
         loss = LeaseLost(
-            f"The lease on {lease.key} is lost: {reason}. Somebody else may hold the lock now; "
-            "stop writing.",
+            f"The lease on {lease.key} is lost: {reason}; {advice}.",
             lease.key,
             reason,
         )

@@ -78,7 +78,8 @@ class LockOptions:
         overlap: What a run that a schedule starts does while another has the lock; other runs
             follow `lock_on_conflict`. `forbid`: it is skipped. `queue`: it waits, back in the
             queue. `replace`: it asks the older one to stop, by `lock_on_lost`, and runs when that
-            has ended. `allow`: it runs beside it, without a lock.
+            has ended; the older one hears of it within a third of `lock_ttl`. `allow`: it runs
+            beside it, without a lock.
         starting_deadline: A run that a schedule starts is skipped if it comes so long after it was
             due, also if it waited for its lock until then.
     """

@@ -11,9 +11,11 @@ from celery.utils.log import get_logger
 
 from celery_redlock.core import probe_nodes
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.base import RedlockTask
 from celery_redlock.tasks.client import tell_nodes
 from celery_redlock.tasks.dedupe import protect_tasks
-from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks
+from celery_redlock.tasks.options import OPTIONS, PREFIX
+from celery_redlock.tasks.patterns import BUILT_IN, idle_patterns, lock_matching_tasks
 from celery_redlock.tasks.settings import read_settings
 
 __all__ = ["LockStep"]
@@ -42,10 +44,37 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
             logger.warning(
                 "redlock_tasks: no registered task matches %r, so it locks nothing. There are: %s",
                 pattern,
-                ", ".join(sorted(name for name in app.tasks if not name.startswith("celery."))),
+                ", ".join(sorted(name for name in app.tasks if not name.startswith(BUILT_IN))),
             )
+        _tell_unlocked(app)
         if any(getattr(task, "redlock_plan", None) for task in app.tasks.values()):
             _check_nodes(app)
+
+
+def _tell_unlocked(app: Any) -> None:
+    """Say which tasks look as if they locked, and do not."""
+    without_options = []
+    for name, task in sorted(app.tasks.items()):
+        if name.startswith(BUILT_IN):
+            continue
+        plan = getattr(task, "redlock_plan", None)
+        given = [PREFIX + option for option in OPTIONS if hasattr(task, PREFIX + option)]
+        if isinstance(task, RedlockTask) and not task.redlock_twins_only:
+            if plan is None or plan.keys is None:
+                without_options.append(name)
+        elif given:
+            logger.warning(
+                "Task %r has %s, but is no RedlockTask, so it does not lock; give it "
+                "base=RedlockTask.",
+                name,
+                ", ".join(given),
+            )
+    if without_options:
+        logger.info(
+            "These tasks are RedlockTasks without any lock option, so they do not lock: %s. "
+            "lock_key=True would give them their default key.",
+            ", ".join(without_options),
+        )
 
 
 def _check_nodes(app: Any) -> None:
@@ -63,7 +92,7 @@ def _check_nodes(app: Any) -> None:
         logger.warning(
             "Lock node %s does not answer: %s. Locks need %d of %d nodes.",
             probe.name,
-            probe.problem,
+            str(probe.problem).rstrip("."),
             len(settings.nodes) // 2 + 1,
             len(settings.nodes),
         )

@@ -112,8 +112,8 @@ def parse_nodes(urls: str | Iterable[str]) -> tuple[NodeAddress, ...]:
     _refuse_duplicates(nodes)
     if len(nodes) % 2 == 0:
         warnings.warn(
-            f"{len(nodes)} lock nodes bear the loss of no more than {(len(nodes) - 1) // 2}, as "
-            f"{len(nodes) - 1} nodes do. Use an odd number.",
+            f"{len(nodes)} lock nodes bear the loss of no more than {(len(nodes) - 1) // 2}, like "
+            f"{len(nodes) - 1}. Use an odd number.",
             stacklevel=3,
         )
     return nodes

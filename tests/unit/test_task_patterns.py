@@ -99,6 +99,26 @@ def test_a_pattern_without_a_task_is_warned_about(caplog: pytest.LogCaptureFixtu
     assert "no registered task matches 'vendr.*'" in caplog.text
 
 
+def test_a_worker_warns_of_a_plain_task_with_lock_options(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench()
+    bench.task(lambda: None, base=Task, name="plain", lock_key="k")
+    start_worker(bench)
+    assert "Task 'plain' has lock_key, but is no RedlockTask, so it does not lock" in caplog.text
+
+
+def test_a_worker_names_the_redlock_tasks_that_do_not_lock(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    bench = Bench()
+    bench.task(lambda: None, name="forgotten")
+    bench.task(lambda: None, lock_key="k")
+    start_worker(bench)
+    assert "without any lock option, so they do not lock: forgotten." in caplog.text
+
+
 def test_a_pattern_whose_key_does_not_fit_ends_the_workers_start() -> None:
     bench = Bench(redlock_tasks={"vendor.*": {"lock_key": "report:{year}"}})
     vendor_task(bench)

@@ -55,6 +55,12 @@ WRITE_FOR_LONG = (
 )
 
 
+def test_a_text_is_refused_before_anything_is_touched(fence: FileFence, path: Path) -> None:
+    with pytest.raises(TypeError, match="takes bytes, not str; encode"):
+        fence.write("text", token=3)  # type: ignore[arg-type]
+    assert list(path.parent.iterdir()) == []
+
+
 def test_a_writer_that_is_stale_already_does_no_work(fence: FileFence) -> None:
     fence.write(b"new", 7)
     with pytest.raises(StaleFencingToken), fence.replacing(5):

@@ -177,3 +177,14 @@ def test_an_entry_that_was_removed_lately_is_remembered(world: World, redlock: R
     first.forget_old(())
     first.write()
     assert written(redlock).keys() == {"gone"}
+
+
+def test_an_old_entry_that_cannot_be_written_stops_no_write(world: World, redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    first.begin("\ud800", redlock.transport.now(), 1)
+    world.time.sleep(101 * DAY)
+    first.forget_old(())
+    first.begin("job", redlock.transport.now(), 1)
+    first.write()
+    assert written(redlock).keys() == {"job"}
