@@ -9,8 +9,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from celery_redlock.cli.init import init
 from celery_redlock import __version__
+from celery_redlock.cli.init import init
 from celery_redlock.errors import ConfigurationError, RedlockError
 
 __all__ = ["main"]
