@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from celery_redlock.protocol.commands import Command, Kind, granted
 from celery_redlock.protocol.registers import StoredRegister
-from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US
+from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US, MAX_TOKEN
 from celery_redlock.protocol.votes import (
     ACKNOWLEDGED,
     FOREIGN,
@@ -127,7 +127,8 @@ class NodeState:
         least = min(int(candidate), now_us + CANDIDATE_AHEAD_US)
         counters = []
         for fence in fences:
-            self.fences[fence] = max(self.fences.get(fence, 0) + 1, least)
+            counter = max(self.fences.get(fence, 0) + 1, least)
+            self.fences[fence] = min(counter, MAX_TOKEN + 1)  # Lua's numbers stop counting there
             counters.append(self.fences[fence])
         return granted(counters)
 

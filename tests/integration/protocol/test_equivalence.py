@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from celery_redlock.protocol import (
@@ -86,6 +86,12 @@ commands = st.one_of(
 )
 events = st.sampled_from(["flush", "arm", "role", "expire"])
 steps = st.lists(st.one_of(commands, commands, commands, events), min_size=1, max_size=25)
+
+#: After these the counter cannot count on.
+AT_THE_LIMIT = (
+    release((PREFIX + "a",), "them", MAX_TOKEN - 1),
+    acquire((PREFIX + "a",), "us", LONG, 0, 0),
+)
 
 register_commands = st.one_of(
     st.builds(store, registers, writers, written),
@@ -206,6 +212,7 @@ def cluster() -> Iterator[LocalCluster]:
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )
 @given(steps)
+@example([*AT_THE_LIMIT, "expire", AT_THE_LIMIT[1], "expire", AT_THE_LIMIT[1]])
 def test_scripts_and_their_meaning_agree(
     cluster: LocalCluster, sequence: list[Command | str]
 ) -> None:
