@@ -6,6 +6,11 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long something takes on a busy machine is no test's business.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -43,6 +43,16 @@ def on_every_node(nodes: Nodes, names: set[str]) -> bool:
     return all(isinstance(vote, Fetched) and set(vote.fields) == names for vote in votes)
 
 
+def wait_for_promise(nodes: Nodes, token: int) -> None:
+    """Wait until every node refuses older tokens; a claim is granted by a quorum of them."""
+
+    def promised() -> bool:
+        votes = [nodes.run(node, fetch(RECORD)) for node in range(len(nodes))]
+        return all(isinstance(vote, Fetched) and vote.token == token for vote in votes)
+
+    wait_until(promised, message=f"token {token} on every node")
+
+
 def test_what_is_written_is_read_and_claimed(any_nodes: Nodes) -> None:
     register = of(any_nodes.connected())
     assert register.claim(7) == {}
@@ -62,6 +72,7 @@ def test_who_was_superseded_writes_and_claims_nothing(any_nodes: Nodes) -> None:
     before.claim(MAX_TOKEN - 1)
     before.write(MAX_TOKEN - 1, {"a": (1, "before")})
     after.claim(MAX_TOKEN)
+    wait_for_promise(any_nodes, MAX_TOKEN)
     with pytest.raises(StaleFencingToken) as refused:
         before.write(MAX_TOKEN - 1, {"a": (9, "late"), "b": (9, "late")})
     assert (refused.value.seen, refused.value.offered) == (MAX_TOKEN, MAX_TOKEN - 1)
