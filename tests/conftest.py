@@ -6,11 +6,17 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-# How long something takes on a busy machine is no test's business.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+
+def pytest_configure(config: pytest.Config) -> None:
+    """How long a property takes on a busy machine is no test's business."""
+    if not config.pluginmanager.hasplugin("hypothesispytest"):
+        return  # tests in containers do without
+    from hypothesis import HealthCheck, settings
+
+    patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("patient", **patient)
+    settings.load_profile("patient")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
