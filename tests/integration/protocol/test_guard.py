@@ -123,7 +123,7 @@ def test_a_single_node_is_told_about_in_the_log(
 ) -> None:
     with caplog.at_level(logging.INFO, logger="celery_redlock"):
         nodes.client(nodes=nodes.urls[:1])
-    assert "restart guard is off; switch it on with guard=True" in caplog.text
+    assert "restart guard is off; guard=True or redlock_guard switches it on" in caplog.text
 
 
 def test_brand_new_nodes_sit_out_until_they_are_armed(servers: ServerNodes) -> None:
