@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from signal import SIG_DFL, SIG_IGN, SIGINT, SIGQUIT, default_int_handler, getsignal, signal
 from typing import Any
 
 import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """How long a property takes on a busy machine is no test's business."""
+    """Make the tests independent of how busy the machine is, and of who has started them."""
+    _heed_interrupts()
+    _be_patient(config)
+
+
+def _heed_interrupts() -> None:
+    """
+    Undo what a shell does to what it starts in the background: it ignores Ctrl-C.
+
+    What tests start would inherit that, and they interrupt some of it.
+    """
+    for number, usual in ((SIGINT, default_int_handler), (SIGQUIT, SIG_DFL)):
+        if getsignal(number) is SIG_IGN:
+            signal(number, usual)
+
+
+def _be_patient(config: pytest.Config) -> None:
+    """How long a property takes is no test's business."""
     if not config.pluginmanager.hasplugin("hypothesispytest"):
         return  # tests in containers do without
     from hypothesis import HealthCheck, settings
