@@ -4,6 +4,8 @@ Why a lock was not taken, in words.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from celery_redlock.core.attempt import Attempt, Terms
 from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
 from celery_redlock.protocol import Failed, Phase, Quarantined, Round
@@ -53,9 +55,9 @@ def failure(
     why_not = reasons(round_, nodes)
     if round_.phase is Phase.LATE:
         why_not.setdefault("this process", "took the answers only when the lease had all but ended")
-    listed = "; ".join(f"{name}: {why}" for name, why in why_not.items())
     return QuorumUnavailable(
-        f"Lock {key!r} needs {round_.needed} of {len(nodes)} nodes; not taken{after}. {listed}.",
+        f"Lock {key!r} needs {round_.needed} of {len(nodes)} nodes; not taken{after}. "
+        f"{listed(why_not)}.",
         key,
         why_not,
     )
@@ -64,6 +66,11 @@ def failure(
 def as_asked(place: str, prefix: str) -> str:
     """Return a key as it was asked for: a lock key without the prefix, a record by its place."""
     return place if place.startswith(META_PREFIX) else place.removeprefix(prefix)
+
+
+def listed(why_not: Mapping[str, str]) -> str:
+    """Return the nodes that did not help, each with its reason, as errors tell them."""
+    return "; ".join(f"{name}: {why}" for name, why in why_not.items())
 
 
 def reasons(round_: Round, names: tuple[str, ...]) -> dict[str, str]:

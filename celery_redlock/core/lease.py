@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from celery_redlock.core.attempt import Attempt, Terms
-from celery_redlock.core.failures import as_asked, reasons
+from celery_redlock.core.failures import as_asked, listed, reasons
 from celery_redlock.core.releasing import (
     HAND_BACK_GRACE,
     release_leases,
@@ -109,10 +109,9 @@ class Lease(Trust):
         self.check()
         if round_.phase is not Phase.GRANTED:
             nodes = reasons(round_, self._transport.names)
-            listed = "; ".join(f"{name}: {why}" for name, why in nodes.items())
             raise QuorumUnavailable(
                 f"The lease on {self.key!r} was not extended and has {self.expires_in:.3g} s left. "
-                f"{listed}.",
+                f"{listed(nodes)}.",
                 self.key,
                 nodes,
             )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_redlock.core.failures import reasons
+from celery_redlock.core.failures import listed, reasons
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.protocol import LookRound, Phase, Record, look, owner_candidate
 from celery_redlock.transport import Transport
@@ -44,10 +44,9 @@ def look_at(
     transport.checkin(channel)
     if round_.phase is not Phase.GRANTED:
         nodes = reasons(round_, transport.names)
-        listed = "; ".join(f"{name}: {why}" for name, why in nodes.items())
         raise QuorumUnavailable(
             f"Who holds {', '.join(places)!r} is not known: {round_.needed} of "
-            f"{len(transport.names)} nodes have to say it. {listed}.",
+            f"{len(transport.names)} nodes have to say it. {listed(nodes)}.",
             places[0],
             nodes,
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from celery_redlock.core.checks import checked_token
-from celery_redlock.core.failures import reasons
+from celery_redlock.core.failures import listed, reasons
 from celery_redlock.core.redlock import Redlock
 from celery_redlock.errors import (
     ConfigurationError,
@@ -178,10 +178,9 @@ class Register:
 
     def _unavailable(self, round_: Round) -> QuorumUnavailable:
         why_not = reasons(round_, self._redlock.node_names)
-        listed = "; ".join(f"{node}: {why}" for node, why in why_not.items())
         return QuorumUnavailable(
             f"Register {self._name!r} needs {round_.needed} of {len(round_.votes)} nodes. "
-            f"{listed}. Try again when they answer.",
+            f"{listed(why_not)}. Try again when they answer.",
             self._name,
             why_not,
         )
