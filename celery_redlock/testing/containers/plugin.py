@@ -111,25 +111,22 @@ default_rabbitmq_broker = container(
     timeout=RABBITMQ_CONTAINER_TIMEOUT,
 )
 
-default_redis_broker = container(
-    image="{default_redis_broker_image}",
-    ports=fxtr("default_redis_broker_ports"),
-    environment=fxtr("default_redis_broker_env"),
-    network="{default_pytest_celery_network.name}",
-    wrapper_class=RedisHost,
-    timeout=REDIS_CONTAINER_TIMEOUT,
-    command=fxtr("default_redis_broker_command"),
-)
 
-default_redis_backend = container(
-    image="{default_redis_backend_image}",
-    ports=fxtr("default_redis_backend_ports"),
-    environment=fxtr("default_redis_backend_env"),
-    network="{default_pytest_celery_network.name}",
-    wrapper_class=RedisHost,
-    timeout=REDIS_CONTAINER_TIMEOUT,
-    command=fxtr("default_redis_backend_command"),
-)
+def _redis(name: str) -> Any:
+    """Return the fixture of a Redis container, made of pytest-celery's fixtures of that name."""
+    return container(
+        image=f"{{{name}_image}}",
+        ports=fxtr(f"{name}_ports"),
+        environment=fxtr(f"{name}_env"),
+        network="{default_pytest_celery_network.name}",
+        wrapper_class=RedisHost,
+        timeout=REDIS_CONTAINER_TIMEOUT,
+        command=fxtr(f"{name}_command"),
+    )
+
+
+default_redis_broker = _redis("default_redis_broker")
+default_redis_backend = _redis("default_redis_backend")
 
 
 @pytest.fixture
