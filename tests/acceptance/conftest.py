@@ -15,7 +15,7 @@ import pytest
 from celery_redlock.testing import LocalCluster
 from tests.acceptance.matrix import POOLS
 from tests.acceptance.scene import Journal, Lock
-from tests.acceptance.worker import Worker
+from tests.acceptance.worker import Worker, kept_workers
 
 StartWorker = Callable[..., Worker]
 PauseNodes = Callable[..., Callable[[], None]]
@@ -75,10 +75,8 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_workers() -> Iterator[dict[str, Worker]]:
-    workers: dict[str, Worker] = {}
-    yield workers
-    for worker in workers.values():
-        worker.stop()
+    with kept_workers() as workers:
+        yield workers
 
 
 @pytest.fixture

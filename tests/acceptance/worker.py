@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -111,3 +112,12 @@ class Worker(Program):
         inspect = self.app.control.inspect([self.nodename])
         told = [inspect.reserved(), inspect.scheduled(), inspect.active()]
         return all(answer is not None and not answer[self.nodename] for answer in told)
+
+
+@contextmanager
+def kept_workers() -> Iterator[dict[str, Worker]]:
+    """Give a place for workers that several tests use, by pool, and stop them in the end."""
+    workers: dict[str, Worker] = {}
+    yield workers
+    for worker in workers.values():
+        worker.stop()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.beat.beats import OVERLAP, REDLOCK, TASKS, Beat
 from tests.acceptance.conftest import WORKERS_OF_TEST
-from tests.acceptance.worker import Worker
+from tests.acceptance.worker import Worker, kept_workers
 
 StartBeat = Callable[..., Beat]
 
@@ -24,10 +24,8 @@ def conf(conf: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def shared_workers() -> Iterator[dict[str, Worker]]:
     """The workers of this folder: they load other tasks than those outside it."""
-    workers: dict[str, Worker] = {}
-    yield workers
-    for worker in workers.values():
-        worker.stop()
+    with kept_workers() as workers:
+        yield workers
 
 
 @pytest.fixture

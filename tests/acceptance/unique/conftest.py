@@ -16,7 +16,7 @@ from tests.acceptance.conftest import WORKERS_OF_TEST
 from tests.acceptance.scene import Lock
 from tests.acceptance.unique.crowd import Crowd
 from tests.acceptance.unique.publisher import Publisher
-from tests.acceptance.worker import Worker
+from tests.acceptance.worker import Worker, kept_workers
 
 MakePublisher = Callable[..., Publisher]
 StartImpatient = Callable[..., Worker]
@@ -45,10 +45,8 @@ def conf(conf: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def shared_workers() -> Iterator[dict[str, Worker]]:
     """The workers of this folder: they load other tasks than those outside it."""
-    workers: dict[str, Worker] = {}
-    yield workers
-    for worker in workers.values():
-        worker.stop()
+    with kept_workers() as workers:
+        yield workers
 
 
 @pytest.fixture
