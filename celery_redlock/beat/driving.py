@@ -23,9 +23,9 @@ from celery_redlock.beat.publishing import Broker, is_broker_failure
 from celery_redlock.beat.records import Records
 from celery_redlock.beat.unsent import Unsent
 from celery_redlock.beat.wrapped import abandon, cancel_exit_write
+from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.schedules.moments import SECOND, from_us, to_us
 from celery_redlock.tasks.schedules.stamping import install
-from celery_redlock.tasks.tick import Tick
 
 __all__ = ["Driving", "Means"]
 

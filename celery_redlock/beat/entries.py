@@ -14,10 +14,10 @@ from typing import Any
 from celery.utils.time import maybe_make_aware
 
 from celery_redlock.beat.records import Records
+from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.schedules.dues import due_times
 from celery_redlock.tasks.schedules.grid import Grid
 from celery_redlock.tasks.schedules.moments import SECOND, from_us
-from celery_redlock.tasks.tick import Tick
 
 __all__ = ["MOST_COUNTED", "catch_up", "collapsed", "take_back", "task_id_for"]
 

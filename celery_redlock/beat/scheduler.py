@@ -17,8 +17,8 @@ from celery_redlock.beat.leading import Leading
 from celery_redlock.beat.standby import Standby
 from celery_redlock.beat.timings import read_timings
 from celery_redlock.beat.wrapped import cancel_exit_write, wrapped_class
-from celery_redlock.tasks.client import redlock_for
-from celery_redlock.tasks.settings import read_settings
+from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.transport import parse_nodes
 
 __all__ = ["RedlockScheduler", "schedule_name"]

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.options import LockOptions
-from celery_redlock.tasks.settings import RedlockSettings
+from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.config.settings import RedlockSettings
 
 __all__ = ["Timings", "read_timings"]
 

@@ -14,16 +14,16 @@ from celery.app.task import Context
 from celery.exceptions import Ignore
 
 from celery_redlock.core import Lease
-from celery_redlock.tasks.duplicates import warn_of_unreadable
-from celery_redlock.tasks.ends import connect_end
-from celery_redlock.tasks.hold import hold_of
+from celery_redlock.tasks.config.options import LockOptions, default_options, resolve_options
+from celery_redlock.tasks.config.plan import LockPlan
+from celery_redlock.tasks.config.settings import RedlockSettings, read_settings
 from celery_redlock.tasks.holders import LockHolder, holder_of, release_for
-from celery_redlock.tasks.keys import KeyMaker
-from celery_redlock.tasks.options import LockOptions, default_options, resolve_options
-from celery_redlock.tasks.plan import LockPlan
-from celery_redlock.tasks.publish import publish
-from celery_redlock.tasks.run import lease_of, run_locked
-from celery_redlock.tasks.settings import RedlockSettings, read_settings
+from celery_redlock.tasks.holding.hold import hold_of
+from celery_redlock.tasks.keys.maker import KeyMaker
+from celery_redlock.tasks.messages.duplicates import warn_of_unreadable
+from celery_redlock.tasks.publishing.publish import publish
+from celery_redlock.tasks.running.ends import connect_end
+from celery_redlock.tasks.running.run import lease_of, run_locked
 
 __all__ = ["RedlockTask", "plan_lock"]
 

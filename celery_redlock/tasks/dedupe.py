@@ -9,9 +9,9 @@ from typing import Any
 from celery import bootsteps, signals
 
 from celery_redlock.tasks.base import RedlockTask, plan_lock
-from celery_redlock.tasks.envelope import HEADER, Envelope, fresh_nonce
+from celery_redlock.tasks.config.settings import read_settings
+from celery_redlock.tasks.messages.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.patterns import adopt, trace_anew
-from celery_redlock.tasks.settings import read_settings
 
 __all__ = ["NewTasksStep", "mark_publishes", "protect_tasks"]
 

@@ -13,9 +13,9 @@ from celery.utils.log import get_logger
 
 from celery_redlock.core import Held
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.client import redlock_for
-from celery_redlock.tasks.owners import Role, read_owner
-from celery_redlock.tasks.places import companion_place, publish_places
+from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.messages.owners import Role, read_owner
+from celery_redlock.tasks.messages.places import companion_place, publish_places
 
 __all__ = ["LockHolder", "holder_of", "release_for"]
 

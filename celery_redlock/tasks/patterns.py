@@ -10,7 +10,7 @@ from typing import Any
 from celery.app.trace import build_tracer
 
 from celery_redlock.tasks.base import RedlockTask
-from celery_redlock.tasks.settings import read_settings
+from celery_redlock.tasks.config.settings import read_settings
 
 __all__ = ["adopt", "idle_patterns", "lock_matching_tasks", "trace_anew"]
 

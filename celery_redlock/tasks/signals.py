@@ -12,11 +12,11 @@ from typing import Any
 from celery import current_app, signals
 from celery._state import connect_on_app_finalize
 
-from celery_redlock.tasks.cleanup import connect_cleanup
-from celery_redlock.tasks.client import close_clients
+from celery_redlock.tasks.config.client import close_clients
 from celery_redlock.tasks.dedupe import NewTasksStep, mark_publishes, protect_tasks
-from celery_redlock.tasks.hold import bodies_run
+from celery_redlock.tasks.holding.hold import bodies_run
 from celery_redlock.tasks.patterns import lock_matching_tasks
+from celery_redlock.tasks.publishing.cleanup import connect_cleanup
 from celery_redlock.tasks.worker import LockStep
 
 __all__ = ["connect"]

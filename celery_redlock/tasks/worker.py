@@ -12,11 +12,11 @@ from celery.utils.log import get_logger
 from celery_redlock.core import probe_nodes
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.base import RedlockTask
-from celery_redlock.tasks.client import tell_nodes
+from celery_redlock.tasks.config.client import tell_nodes
+from celery_redlock.tasks.config.options import OPTIONS, PREFIX
+from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.dedupe import protect_tasks
-from celery_redlock.tasks.options import OPTIONS, PREFIX
 from celery_redlock.tasks.patterns import BUILT_IN, idle_patterns, lock_matching_tasks
-from celery_redlock.tasks.settings import read_settings
 
 __all__ = ["LockStep"]
 

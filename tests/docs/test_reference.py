@@ -13,10 +13,10 @@ import pytest
 import celery_redlock
 from celery_redlock import cli, errors, fencing, signals, testing
 from celery_redlock.protocol.rounds import FOLLOWS, Phase
-from celery_redlock.tasks.modes import MODES
+from celery_redlock.tasks.config.modes import MODES
+from celery_redlock.tasks.config.options import OPTIONS, LockOptions
+from celery_redlock.tasks.config.settings import CHECKS, SPEAKING_CHECKS
 from celery_redlock.tasks.news import News
-from celery_redlock.tasks.options import OPTIONS, LockOptions
-from celery_redlock.tasks.settings import CHECKS, SPEAKING_CHECKS
 from celery_redlock.testing import plugin
 from tests.docs.blocks import DOCS, PAGES, ROOT
 from tests.docs.from_code import DIAGRAMS, described, docstrings, links, reference, sources

@@ -16,9 +16,9 @@ from celery_redlock.beat.records import Records
 from celery_redlock.core import Register, Versioned
 from celery_redlock.errors import QuorumUnavailable, StaleFencingToken
 from celery_redlock.protocol import Vote, register_record
-from celery_redlock.tasks.places import tick_place
+from celery_redlock.tasks.messages.places import tick_place
+from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.schedules.state import EntryState, is_late
-from celery_redlock.tasks.tick import Tick
 from tests.models.shipped import Paused, Stage
 
 #: The schedule has one entry, of one task.

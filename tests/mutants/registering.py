@@ -11,7 +11,7 @@ RECORDING = "protocol/recording.py"
 REGISTER = "core/register.py"
 RECORDS = "beat/records.py"
 STATE = "tasks/schedules/state.py"
-PLACES = "tasks/places.py"
+PLACES = "tasks/messages/places.py"
 STORE_LUA = "protocol/lua/store.lua"
 FETCH_LUA = "protocol/lua/fetch.lua"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from celery_redlock.tasks.envelope import HEADER
-from celery_redlock.tasks.places import tick_place
-from celery_redlock.tasks.tick import Tick
+from celery_redlock.tasks.messages.envelope import HEADER
+from celery_redlock.tasks.messages.places import tick_place
+from celery_redlock.tasks.messages.tick import Tick
 from tests.support.tasks import Bench
 
 ENTRY = "nightly"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from celery_redlock.tasks.envelope import Envelope
-from celery_redlock.tasks.owners import Owner, Role, label_for, read_owner
-from celery_redlock.tasks.places import message_place
+from celery_redlock.tasks.messages.envelope import Envelope
+from celery_redlock.tasks.messages.owners import Owner, Role, label_for, read_owner
+from celery_redlock.tasks.messages.places import message_place
 from tests.support.tasks import Bench
 
 KEY = "redlock:k"

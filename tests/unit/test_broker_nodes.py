@@ -11,7 +11,7 @@ from celery import Celery
 from kombu import Connection
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.nodes import node_from_broker
+from celery_redlock.tasks.config.nodes import node_from_broker
 from celery_redlock.transport.nodes import parse_node
 
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from kombu.serialization import dumps, loads
 
 from celery_redlock.errors import LockKeyError
-from celery_redlock.tasks.canonical import canonical
+from celery_redlock.tasks.keys.canonical import canonical
 
 Pair = namedtuple("Pair", "x y")
 
@@ -234,7 +234,7 @@ def test_a_small_decimal_context_does_not_round() -> None:
 
 def test_a_set_has_one_form_in_every_process() -> None:
     program = (
-        "from celery_redlock.tasks.canonical import canonical;"
+        "from celery_redlock.tasks.keys.canonical import canonical;"
         "print(canonical({'tags': {'a', 'b', 'c', 'd', 'e'}}))"
     )
     texts = {
@@ -251,8 +251,8 @@ def test_a_set_has_one_form_in_every_process() -> None:
 
 def test_pydantic_is_not_imported_by_us() -> None:
     program = (
-        "import sys; from celery_redlock.tasks.canonical import canonical; canonical({'a': [1]});"
-        "sys.exit('pydantic' in sys.modules)"
+        "import sys; from celery_redlock.tasks.keys.canonical import canonical;"
+        "canonical({'a': [1]}); sys.exit('pydantic' in sys.modules)"
     )
     subprocess.run(
         [sys.executable, "-c", program],

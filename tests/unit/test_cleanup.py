@@ -11,7 +11,7 @@ from billiard.exceptions import WorkerLostError
 from celery import signals
 from celery.app.task import Context
 
-from celery_redlock.tasks.envelope import HEADER
+from celery_redlock.tasks.messages.envelope import HEADER
 from tests.support.tasks import Bench
 from tests.support.waiting import wait_until
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_redlock.tasks.due import SLACK, reservation_end, window_end
-from celery_redlock.tasks.options import LockOptions
+from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.messages.due import SLACK, reservation_end, window_end
 
 NOW = 1_900_000_000.0
 QUEUE = LockOptions(mode="until_executed", queue_ttl=100.0)

@@ -11,10 +11,10 @@ from celery import Celery
 
 from celery_redlock import RedlockTask
 from celery_redlock.errors import ConfigurationError, DuplicateTask
-from celery_redlock.tasks import duplicates
-from celery_redlock.tasks.duplicates import DuplicateResult, result_of, warn_of_unreadable
-from celery_redlock.tasks.options import resolve_options
-from celery_redlock.tasks.settings import read_settings
+from celery_redlock.tasks.config.options import resolve_options
+from celery_redlock.tasks.config.settings import read_settings
+from celery_redlock.tasks.messages import duplicates
+from celery_redlock.tasks.messages.duplicates import DuplicateResult, result_of, warn_of_unreadable
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.schedules.state import EntryState, is_late
-from celery_redlock.tasks.tick import Tick
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from celery_redlock.errors import ConfigurationError, LockKeyError, QuorumUnavailable
-from celery_redlock.tasks.owners import HOST, Role, label_for
+from celery_redlock.tasks.messages.owners import HOST, Role, label_for
 from tests.support.tasks import Bench
 
 

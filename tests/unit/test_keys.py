@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_redlock.errors import LockKeyError
-from celery_redlock.tasks.keys import KeyMaker
+from celery_redlock.tasks.keys.maker import KeyMaker
 
 
 def task_of(function: Callable[..., Any], **options: Any) -> Any:

@@ -12,8 +12,8 @@ import tenacity
 from celery import Celery, Task
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.options import LockOptions, resolve_options
-from celery_redlock.tasks.settings import read_settings
+from celery_redlock.tasks.config.options import LockOptions, resolve_options
+from celery_redlock.tasks.config.settings import read_settings
 
 
 def resolve(*, base: type = Task, conf: dict[str, Any] | None = None, **options: Any) -> Any:

@@ -15,11 +15,11 @@ from kombu.exceptions import EncodeError, OperationalError
 from celery_redlock import Redlock, RedlockTask
 from celery_redlock.errors import ConfigurationError, DuplicateTask, LockContended, LockKeyError
 from celery_redlock.signals import counters
-from celery_redlock.tasks import publish as publishing
-from celery_redlock.tasks import sending
-from celery_redlock.tasks.duplicates import DuplicateResult
-from celery_redlock.tasks.envelope import HEADER, Envelope
-from celery_redlock.tasks.owners import Role, label_for, read_owner
+from celery_redlock.tasks.messages.duplicates import DuplicateResult
+from celery_redlock.tasks.messages.envelope import HEADER, Envelope
+from celery_redlock.tasks.messages.owners import Role, label_for, read_owner
+from celery_redlock.tasks.publishing import publish as publishing
+from celery_redlock.tasks.publishing import sending
 from tests.support.tasks import Bench
 from tests.support.waiting import wait_until
 

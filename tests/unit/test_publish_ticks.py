@@ -9,11 +9,11 @@ import pytest
 
 from celery_redlock import Redlock
 from celery_redlock.signals import counters
-from celery_redlock.tasks.duplicates import DuplicateResult
-from celery_redlock.tasks.envelope import Envelope
-from celery_redlock.tasks.owners import Role
+from celery_redlock.tasks.messages.duplicates import DuplicateResult
+from celery_redlock.tasks.messages.envelope import Envelope
+from celery_redlock.tasks.messages.owners import Role
+from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.schedules.outgoing import carrying, connect_publishes
-from celery_redlock.tasks.tick import Tick
 from tests.support.tasks import Bench
 from tests.support.ticks import mark, send_tick, tick
 from tests.support.unique import MODES, QUEUE, declare, role, value

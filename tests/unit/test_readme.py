@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from celery import Celery, _state
 
-from celery_redlock.tasks.options import OPTIONS, LockOptions
-from celery_redlock.tasks.settings import CHECKS, SPEAKING_CHECKS, RedlockSettings
+from celery_redlock.tasks.config.options import OPTIONS, LockOptions
+from celery_redlock.tasks.config.settings import CHECKS, SPEAKING_CHECKS, RedlockSettings
 from tests.docs.from_code import described
 
 README = (Path(__file__).parents[2] / "README.md").read_text()

@@ -12,7 +12,7 @@ import pytest
 from celery import Celery, current_app
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.settings import read_settings
+from celery_redlock.tasks.config.settings import read_settings
 
 NODES = ["redis://:hunter2@a/0", "redis://:hunter2@b/0", "redis://:hunter2@c/0"]
 

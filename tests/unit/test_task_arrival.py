@@ -14,11 +14,11 @@ from celery.exceptions import Retry
 from celery_redlock.core import Redlock
 from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired, QuorumUnavailable
 from celery_redlock.signals import counters
-from celery_redlock.tasks.arrival import claim_for
-from celery_redlock.tasks.conflict import settle
-from celery_redlock.tasks.envelope import Envelope
-from celery_redlock.tasks.hold import Hold
-from celery_redlock.tasks.owners import Role, read_owner
+from celery_redlock.tasks.holding.arrival import claim_for
+from celery_redlock.tasks.holding.hold import Hold
+from celery_redlock.tasks.messages.envelope import Envelope
+from celery_redlock.tasks.messages.owners import Role, read_owner
+from celery_redlock.tasks.running.conflict import settle
 from tests.support.tasks import Bench
 from tests.support.unique import (
     KEY,

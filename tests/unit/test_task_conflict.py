@@ -17,10 +17,10 @@ from celery_redlock.errors import (
     LockNotAcquired,
     QuorumUnavailable,
 )
-from celery_redlock.tasks.arrival import claim_for
-from celery_redlock.tasks.conflict import settle
-from celery_redlock.tasks.envelope import HEADER
-from celery_redlock.tasks.hold import Hold
+from celery_redlock.tasks.holding.arrival import claim_for
+from celery_redlock.tasks.holding.hold import Hold
+from celery_redlock.tasks.messages.envelope import HEADER
+from celery_redlock.tasks.running.conflict import settle
 from tests.support.tasks import Bench
 
 
@@ -117,7 +117,9 @@ def test_a_requeued_task_runs_when_the_lock_is_free(bench: Bench) -> None:
 def test_the_delay_stays_below_half_the_visibility_timeout(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, visibility: float | None, longest: float
 ) -> None:
-    monkeypatch.setattr("celery_redlock.tasks.requeue.random.uniform", lambda low, high: high)
+    monkeypatch.setattr(
+        "celery_redlock.tasks.running.requeue.random.uniform", lambda low, high: high
+    )
     bench.app.conf.broker_transport_options = {"visibility_timeout": visibility}
     occupy(bench)
     request = bench.send(declare(bench))
@@ -129,7 +131,9 @@ def test_the_delay_stays_below_half_the_visibility_timeout(
 def test_the_last_delay_ends_with_the_patience(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_redlock.tasks.requeue.random.uniform", lambda low, high: high)
+    monkeypatch.setattr(
+        "celery_redlock.tasks.running.requeue.random.uniform", lambda low, high: high
+    )
     occupy(bench)
     request = bench.send(declare(bench, lock_give_up_after=100))
     header = {"first_seen": time.time() - 90, "hops": 30, "retries": 0}

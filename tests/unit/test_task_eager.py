@@ -11,7 +11,7 @@ from celery import chain
 
 from celery_redlock import current_lease
 from celery_redlock.errors import LockContended
-from celery_redlock.tasks.owners import Role
+from celery_redlock.tasks.messages.owners import Role
 from tests.support.tasks import Bench
 from tests.support.unique import MODES, QUEUE, declare, owned_by, role, value
 

@@ -9,8 +9,8 @@ import pytest
 from celery import chain, chord
 from celery.exceptions import Reject, Retry
 
-from celery_redlock.tasks.envelope import Envelope
-from celery_redlock.tasks.owners import Role
+from celery_redlock.tasks.messages.envelope import Envelope
+from celery_redlock.tasks.messages.owners import Role
 from tests.support.tasks import Bench
 from tests.support.unique import MODES, QUEUE, declare, holder, left, mark, role, value
 from tests.support.waiting import wait_until

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from celery_redlock.errors import LeaseLost
-from celery_redlock.tasks.body import Body, InjectedLoss
-from celery_redlock.tasks.reach import SignalReach
+from celery_redlock.tasks.holding.body import Body, InjectedLoss
+from celery_redlock.tasks.holding.reach import SignalReach
 from tests.support.tasks import Bench
 from tests.support.waiting import PATIENCE, wait_until
 

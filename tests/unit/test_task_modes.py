@@ -11,8 +11,8 @@ import pytest
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
 from celery_redlock import Lease, RedlockTask, current_lease
-from celery_redlock.tasks.envelope import HEADER, Envelope
-from celery_redlock.tasks.owners import Role
+from celery_redlock.tasks.messages.envelope import HEADER, Envelope
+from celery_redlock.tasks.messages.owners import Role
 from tests.support.tasks import Bench
 from tests.support.unique import (
     KEY,

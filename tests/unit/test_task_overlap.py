@@ -13,7 +13,7 @@ import pytest
 from celery_redlock import Redlock
 from celery_redlock.errors import LeaseLost, LockContended, QuorumUnavailable
 from celery_redlock.signals import counters, task_replaced
-from celery_redlock.tasks.owners import Role, label_for
+from celery_redlock.tasks.messages.owners import Role, label_for
 from tests.support.tasks import Bench
 from tests.support.ticks import mark, send_tick, send_unnamed, tick, tick_now
 from tests.support.unique import KEY, declare, free, holder, left, role, value
@@ -401,7 +401,9 @@ def test_who_waits_for_the_lock_of_an_older_run_is_told(bench: Bench) -> None:
 def test_a_run_that_asked_comes_back_when_the_other_can_have_noticed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_redlock.tasks.requeue.random.uniform", lambda low, high: high)
+    monkeypatch.setattr(
+        "celery_redlock.tasks.running.requeue.random.uniform", lambda low, high: high
+    )
     occupy_for(bench, -60)
     request = send_tick(bench, job(bench, "replace", lock_ttl=12), tick())
     request["redlock"].update(first_seen=time.time(), hops=8, retries=0)

@@ -10,10 +10,10 @@ import pytest
 
 from celery_redlock.core import Register
 from celery_redlock.signals import counters, tick_late, tick_missed
-from celery_redlock.tasks.envelope import Envelope
-from celery_redlock.tasks.owners import Role
+from celery_redlock.tasks.messages.envelope import Envelope
+from celery_redlock.tasks.messages.owners import Role
+from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.schedules.state import EntryState
-from celery_redlock.tasks.tick import Tick
 from tests.support.tasks import Bench
 from tests.support.ticks import ENTRY, START, mark, send_tick, tick, tick_now
 from tests.support.unique import MODES, declare, role, value
@@ -121,7 +121,9 @@ def test_a_tick_that_waited_past_its_deadline_is_skipped(bench: Bench) -> None:
 def test_a_tick_comes_back_before_its_deadline(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_redlock.tasks.requeue.random.uniform", lambda low, high: high)
+    monkeypatch.setattr(
+        "celery_redlock.tasks.running.requeue.random.uniform", lambda low, high: high
+    )
     bench.elsewhere.acquire("k", ttl=60)
     task = job(bench, lock_starting_deadline=100, lock_overlap="queue")
     request = send_tick(bench, task, late(80))

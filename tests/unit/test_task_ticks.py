@@ -13,9 +13,9 @@ from celery.exceptions import Ignore
 from celery_redlock import RedlockTask
 from celery_redlock.signals import counters
 from celery_redlock.tasks.dedupe import protect_tasks
-from celery_redlock.tasks.envelope import Envelope
-from celery_redlock.tasks.owners import Role
-from celery_redlock.tasks.tick import Tick
+from celery_redlock.tasks.messages.envelope import Envelope
+from celery_redlock.tasks.messages.owners import Role
+from celery_redlock.tasks.messages.tick import Tick
 from tests.support.tasks import Bench
 from tests.support.ticks import ENTRY, mark, send_tick, tick
 from tests.support.unique import KEY, MODES, declare, free, holder, left, role, value

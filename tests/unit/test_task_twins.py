@@ -11,8 +11,8 @@ from celery import signals
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
 from celery_redlock.signals import counters
-from celery_redlock.tasks.envelope import Envelope
-from celery_redlock.tasks.owners import Role, label_for
+from celery_redlock.tasks.messages.envelope import Envelope
+from celery_redlock.tasks.messages.owners import Role, label_for
 from tests.support.tasks import Bench
 from tests.support.unique import MODES, declare, free, mark, role, value
 
@@ -114,10 +114,13 @@ def test_a_twin_may_wait_for_longer_than_a_task_waits_for_a_lock(bench: Bench) -
 def test_a_twin_comes_back_before_the_mark_of_the_other_has_ended(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_redlock.tasks.requeue.random.uniform", lambda low, high: high)
+    monkeypatch.setattr(
+        "celery_redlock.tasks.running.requeue.random.uniform", lambda low, high: high
+    )
     delays: list[float] = []
     monkeypatch.setattr(
-        "celery_redlock.tasks.twins.put_back", lambda claim, episode, delay: delays.append(delay)
+        "celery_redlock.tasks.running.twins.put_back",
+        lambda claim, episode, delay: delays.append(delay),
     )
     request = bench.send(declare(bench, lambda self: bench.run(request), lock_dedupe_window=1))
     bench.run(request)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from celery_redlock.core import Redlock
-from celery_redlock.tasks.envelope import HEADER, Envelope
-from celery_redlock.tasks.places import tick_place
-from celery_redlock.tasks.tick import Tick
+from celery_redlock.tasks.messages.envelope import HEADER, Envelope
+from celery_redlock.tasks.messages.places import tick_place
+from celery_redlock.tasks.messages.tick import Tick
 
 DUE = datetime(2026, 3, 29, 1, 59, 59, 999999, tzinfo=UTC)
 

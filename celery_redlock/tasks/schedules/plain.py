@@ -10,8 +10,8 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.schedules.stamping import Stamper, install, is_protected
-from celery_redlock.tasks.settings import read_settings
 
 __all__ = ["identify_ticks"]
 

@@ -17,15 +17,15 @@ from celery.result import EagerResult
 from celery.schedules import schedstate
 from celery.utils.log import get_logger
 
-from celery_redlock.tasks.duplicates import DuplicateResult
+from celery_redlock.tasks.config.settings import read_settings
+from celery_redlock.tasks.messages.duplicates import DuplicateResult
+from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.schedules.dues import latest_due, next_due, ran_already
 from celery_redlock.tasks.schedules.grid import on_grid
 from celery_redlock.tasks.schedules.messages import message_of
 from celery_redlock.tasks.schedules.moments import SECOND
 from celery_redlock.tasks.schedules.names import has_own_name
 from celery_redlock.tasks.schedules.outgoing import carrying, connect_publishes
-from celery_redlock.tasks.settings import read_settings
-from celery_redlock.tasks.tick import Tick
 
 __all__ = ["Stamper", "install", "is_protected"]
 

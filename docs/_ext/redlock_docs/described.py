@@ -15,8 +15,8 @@ from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.options import OPTIONS, LockOptions
-from celery_redlock.tasks.settings import CHECKS, SPEAKING_CHECKS, RedlockSettings
+from celery_redlock.tasks.config.options import OPTIONS, LockOptions
+from celery_redlock.tasks.config.settings import CHECKS, SPEAKING_CHECKS, RedlockSettings
 
 __all__ = ["Described", "attributes_of", "options", "settings"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import celery_redlock
 from celery_redlock import cli, errors, signals
-from celery_redlock.tasks.modes import MODES
+from celery_redlock.tasks.config.modes import MODES
 from celery_redlock.tasks.news import News
 from celery_redlock.testing import plugin
 

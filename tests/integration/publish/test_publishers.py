@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from celery.signals import before_task_publish
 
-from celery_redlock.tasks.envelope import Envelope
-from celery_redlock.tasks.owners import read_owner
+from celery_redlock.tasks.messages.envelope import Envelope
+from celery_redlock.tasks.messages.owners import read_owner
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport.channel import RedisChannel
 from tests.support.tasks import Bench

@@ -11,9 +11,9 @@ import pytest
 from celery.schedules import crontab, schedule
 
 from celery_redlock.beat.entries import MOST_COUNTED, catch_up, collapsed, task_id_for
+from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.schedules.grid import GridSchedule
 from celery_redlock.tasks.schedules.state import EntryState
-from celery_redlock.tasks.tick import Tick
 
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 

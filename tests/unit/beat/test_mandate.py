@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redlock.core import Register
-from celery_redlock.tasks.client import redlock_for
+from celery_redlock.tasks.config.client import redlock_for
 from tests.unit.beat.world import MakeWorld, World
 
 

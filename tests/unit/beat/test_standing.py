@@ -15,7 +15,7 @@ import pytest
 from celery_redlock.beat.leaders import HOST
 from celery_redlock.beat.standing import standing_of
 from celery_redlock.cli import main
-from celery_redlock.tasks.client import redlock_for
+from celery_redlock.tasks.config.client import redlock_for
 from tests.unit.beat.world import World
 
 

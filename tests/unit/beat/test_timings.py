@@ -9,7 +9,7 @@ from celery import Celery
 
 from celery_redlock import ConfigurationError
 from celery_redlock.beat.timings import Timings, read_timings
-from celery_redlock.tasks.settings import read_settings
+from celery_redlock.tasks.config.settings import read_settings
 
 
 def timings(**conf: Any) -> Timings:

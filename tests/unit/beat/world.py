@@ -19,9 +19,9 @@ from celery_redlock.beat import RedlockScheduler, publishing
 from celery_redlock.beat.wrapped import abandon
 from celery_redlock.core import Register, Versioned, lease, redlock, releasing
 from celery_redlock.errors import RedlockError
-from celery_redlock.tasks.client import redlock_for
+from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.schedules.state import EntryState
-from celery_redlock.tasks.tick import Tick
 from celery_redlock.transport import memory
 from celery_redlock.transport.memory import MemoryNode, VirtualTime
 

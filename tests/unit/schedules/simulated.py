@@ -13,8 +13,8 @@ from celery import Celery, current_app, signals
 from celery.beat import Scheduler
 
 from celery_redlock import RedlockTask
+from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.schedules.stamping import Stamper, install
-from celery_redlock.tasks.tick import Tick
 
 _numbers = itertools.count(1)
 #: What one pass of a beat takes, in seconds.

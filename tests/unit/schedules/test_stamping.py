@@ -14,7 +14,7 @@ from celery import Task, signals
 from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule
 
-from celery_redlock.tasks.envelope import Envelope
+from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.schedules.stamping import is_protected
 from tests.support.tasks import Bench
 from tests.unit.schedules.simulated import Sent, SimulatedBeat, at

@@ -4,7 +4,7 @@ From when to when each `lock_mode` has the key.
 
 from __future__ import annotations
 
-from celery_redlock.tasks.modes import MODES, Mode
+from celery_redlock.tasks.config.modes import MODES, Mode
 
 from .svg import Picture
 

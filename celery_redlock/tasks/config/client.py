@@ -1,0 +1,103 @@
+"""
+One lock client per app and process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Any
+
+from celery.local import Proxy
+from celery.utils.log import get_logger
+
+from celery_redlock.core import Redlock
+from celery_redlock.tasks.config.settings import RedlockSettings, read_settings
+from celery_redlock.transport import parse_nodes
+
+__all__ = ["close_clients", "redlock_for", "tell_nodes"]
+
+logger = get_logger(__name__)
+
+_clients: weakref.WeakKeyDictionary[Any, Redlock] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def redlock_for(app: Any) -> Redlock:
+    """Return this process's client for an app, made from its settings at first use."""
+    # A task that was bound on first use has Celery's proxy of the current app.
+    app = app._get_current_object() if isinstance(app, Proxy) else app
+    client = _clients.get(app)
+    if client is None:
+        with _lock:
+            client = _clients.get(app)
+            if client is None:
+                settings = read_settings(app)
+                client = _clients[app] = _make_client(settings)
+                tell_nodes(settings)
+    return client
+
+
+def _make_client(settings: RedlockSettings) -> Redlock:
+    return Redlock(
+        settings.nodes,
+        max_ttl=settings.max_ttl,
+        ttl=min(30.0, settings.max_ttl),
+        key_prefix=settings.key_prefix,
+        drift_factor=settings.drift_factor,
+        node_timeout=settings.node_timeout,
+        guard=settings.guard,
+    )
+
+
+def close_clients() -> None:
+    """Close every client of this process. A later use makes a new one."""
+    with _lock:
+        clients = list(_clients.values())
+        _clients.clear()
+    for client in clients:
+        client.close()
+
+
+def _forget_clients() -> None:
+    """Drop what a forked child has inherited, without touching the parent's connections."""
+    global _lock  # the parent may have held it when it forked
+    _lock = threading.Lock()
+    _clients.clear()
+
+
+_told: set[tuple[str, ...]] = set()
+"""Nodes that the log has been told of; inherited by pool children, which need not repeat it."""
+
+
+def tell_nodes(settings: RedlockSettings) -> None:
+    """Log once where the locks live, and what a single node does not protect against."""
+    names = tuple(node.name for node in parse_nodes(settings.nodes))
+    if names in _told:
+        return
+    _told.add(names)
+    if settings.nodes_from_broker:
+        logger.warning(
+            "redlock_nodes is not set, so the broker %s is the only lock node. That excludes tasks "
+            "from each other while this one server runs, but when it restarts without its data or "
+            "fails over to a replica, two bodies can run at once, and while it is down no lock "
+            "can be taken. Set redlock_nodes to three or five independent servers.",
+            names[0],
+        )
+    elif len(names) == 1:
+        logger.warning(
+            "Locks live on the single node %s: they do not survive its failover or loss of data. "
+            "Set redlock_nodes to three or five independent servers.",
+            names[0],
+        )
+    else:
+        logger.info(
+            "Locks live on %d nodes, of which %d are needed: %s",
+            len(names),
+            len(names) // 2 + 1,
+            ", ".join(names),
+        )
+
+
+os.register_at_fork(after_in_child=_forget_clients)

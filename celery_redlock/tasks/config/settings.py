@@ -1,0 +1,301 @@
+"""The `redlock_*` settings of an app, however they were given to Celery."""
+
+from __future__ import annotations
+
+import re
+import signal
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+from celery.app import utils as celery_utils
+from celery.local import Proxy
+
+from celery_redlock.core import SHORTEST_TTL
+from celery_redlock.core.checks import checked_drift_factor
+from celery_redlock.errors import ConfigurationError, LockKeyError
+from celery_redlock.protocol.naming import validate_key, writable
+from celery_redlock.tasks.config.nodes import node_from_broker
+from celery_redlock.tasks.config.options import (
+    OPTIONS,
+    check_option,
+    seconds,
+    unknown_name,
+)
+
+__all__ = ["RedlockSettings", "read_settings"]
+
+PREFIX = "redlock_"
+NOT_FOR_LOSS = (
+    "SIGKILL",
+    "SIGSTOP",
+    "SIGTERM",
+    "SIGINT",
+    "SIGQUIT",
+    "SIGHUP",
+    "SIGCHLD",
+    "SIGUSR1",
+)
+
+# `celery report` and `inspect conf` show every setting whose name does not match this pattern, and
+# node URLs carry passwords. Celery has no other way to add to it; the names that match already keep
+# their match.
+if "REDLOCK_NODES" not in celery_utils.HIDDEN_SETTINGS.pattern:
+    celery_utils.HIDDEN_SETTINGS = re.compile(
+        f"{celery_utils.HIDDEN_SETTINGS.pattern}|REDLOCK_NODES",
+        celery_utils.HIDDEN_SETTINGS.flags,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedlockSettings:
+    """
+    An app's settings, checked and in normal form; durations in seconds.
+
+    What is said here about each setting is what the README and the reference say.
+
+    Attributes:
+        given_nodes: URLs of independent masters, three or five: `redis://`, `rediss://`, `unix://`;
+            `memory://name` for unit tests.
+        max_ttl: Longest lease, one value for all processes that use these nodes: a node that
+            restarted sits out for so long.
+        key_prefix: Put before every lock key.
+        drift_factor: Part of a lease by which clocks may differ while it runs. Where chrony may
+            slew at its default 100 000 ppm, use 0.1, or give chrony `maxslewrate 1000`.
+        node_timeout: How long a node's answer is waited for.
+        guard: Whether restarted nodes sit out. `None`: with two nodes and more.
+        dedupe: When the broker delivers a message twice, run it once, whatever the task. Set it in
+            workers and in publishers: without it there, two messages with one task id are taken for
+            one delivered twice, for `lock_dedupe_window`.
+        lost_signal: The signal that interrupts a body in a prefork or solo worker.
+        tasks: Patterns of task names, and the options with which they lock.
+        beat_ttl: Lease of the beat that leads, with `RedlockScheduler`: so long after it crashed
+            another takes over. `None`: as `redlock_ttl`, at most `redlock_max_ttl`.
+        beat_renew_deadline: The leader sends nothing once its lease was last renewed so long ago.
+            Shorter than the lease, longer than a third of it, which is when it is renewed. `None`:
+            two thirds of the lease.
+        beat_retry: How often a beat that stands by tries to lead, and the longest that one pass of
+            the scheduler is to take. `None`: 2 seconds, at most a sixth of the lease.
+        beat_scheduler: The scheduler that `RedlockScheduler` wraps: a class, its path or its alias.
+            Celery's own in memory, unless said: what is to outlive a beat is on the lock nodes.
+        beat_key: Names the lock of the leader and its record of the schedule; beats with the same
+            one share a schedule. `None`: `beat:` and the name of the app.
+        defaults: every option that a `redlock_<option>` setting gives, named without prefix.
+        app: returns the app, as long as there is one.
+    """
+
+    given_nodes: tuple[str, ...] = field(default=(), repr=False)
+    max_ttl: float = 60.0
+    key_prefix: str = "redlock:"
+    drift_factor: float = 0.01
+    node_timeout: float = 0.2
+    guard: bool | None = None
+    dedupe: bool = False
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    lost_signal: int = int(signal.SIGURG)
+    beat_ttl: float | None = None
+    beat_renew_deadline: float | None = None
+    beat_retry: float | None = None
+    beat_scheduler: str | type = "celery.beat:Scheduler"
+    beat_key: str | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    app: Callable[[], Any] = field(default=lambda: None, repr=False)
+
+    @property
+    def nodes_from_broker(self) -> bool:
+        """Whether `redlock_nodes` is unset, so that the broker is the single node."""
+        return not self.given_nodes
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """
+        The node URLs, with passwords.
+
+        Read only where a task locks: an app whose tasks do not lock needs no usable node.
+
+        Raises:
+            ConfigurationError: no nodes are given and the broker cannot be one.
+        """
+        return self.given_nodes or (node_from_broker(self.app()),)
+
+    def options_for(self, task_name: str) -> Mapping[str, Any]:
+        """Return the options of the pattern for a task: its very name, else the first match."""
+        if task_name in self.tasks:
+            return self.tasks[task_name]
+        matches = (o for pattern, o in self.tasks.items() if fnmatchcase(task_name, pattern))
+        return next(matches, {})
+
+
+Cached = tuple[dict[str, Any], RedlockSettings]
+_cache: weakref.WeakKeyDictionary[Any, Cached] = weakref.WeakKeyDictionary()
+
+
+def read_settings(app: Any) -> RedlockSettings:
+    """
+    Return the app's settings; read again only when one of them has changed.
+
+    Raises:
+        ConfigurationError: a setting is unknown or has an impossible value.
+    """
+    # A task that was bound on first use has Celery's proxy of the current app.
+    app = app._get_current_object() if isinstance(app, Proxy) else app
+    given = _given(app.conf)
+    known = _cache.get(app)
+    if known is not None and known[0] == given:
+        return known[1]
+    settings = _checked(given, weakref.ref(app))
+    _cache[app] = given, settings
+    return settings
+
+
+def _given(conf: Any) -> dict[str, Any]:
+    """Collect the `redlock_*` settings; a namespace (`CELERY_REDLOCK_TTL`) is taken off."""
+    # The namespace is known once the configuration is loaded, which Celery puts off to first use.
+    namespace = conf.finalize().prefix or ""
+    known = {PREFIX + name for name in KNOWN}
+    found = {}
+    for key in [key for key in conf if isinstance(key, str)]:
+        name = key.lower().removeprefix(namespace.lower())
+        if not name.startswith(PREFIX):
+            continue
+        try:
+            found[name] = conf[name]
+        except KeyError:
+            # Celery does not find this spelling; in a Django module it may be somebody else's.
+            if name in known or not namespace:
+                wanted = _spelled(name, namespace)
+                raise ConfigurationError(f"setting {key}: write it as {wanted}.") from None
+    return {name: value for name, value in found.items() if value is not None or name not in known}
+
+
+def _spelled(name: str, namespace: str) -> str:
+    return (namespace + name).upper() if namespace.isupper() else namespace + name
+
+
+def _checked(given: Mapping[str, Any], app: Callable[[], Any]) -> RedlockSettings:
+    values: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    for label, value in given.items():
+        name = label.removeprefix(PREFIX)
+        if name in OPTIONS:
+            defaults[name] = check_option(name, value, f"setting {label}")
+        elif name in CHECKS:
+            try:
+                values[name] = CHECKS[name](value)
+            except ConfigurationError as exc:
+                raise ConfigurationError(f"setting {label}={value!r} {exc}.") from None
+        elif name in SPEAKING_CHECKS:
+            values[name] = SPEAKING_CHECKS[name](value)
+        else:
+            raise ConfigurationError(f"setting {unknown_name(label, PREFIX, KNOWN)}")
+    settings = RedlockSettings(
+        given_nodes=values.pop("nodes", ()), defaults=defaults, app=app, **values
+    )
+    if defaults.get("ttl", 0) > settings.max_ttl:
+        raise ConfigurationError(
+            f"setting redlock_ttl={defaults['ttl']:g} is above "
+            f"redlock_max_ttl={settings.max_ttl:g}; lower it or raise redlock_max_ttl."
+        )
+    return settings
+
+
+def _nodes(value: Any) -> tuple[str, ...]:
+    # No message shows the value: it may contain passwords.
+    mend = "give ['redis://host:6379/0', ...]."
+    urls = value.split(",") if isinstance(value, str) else value
+    if not isinstance(urls, list | tuple) or not all(isinstance(url, str) for url in urls):
+        raise ConfigurationError(f"setting redlock_nodes is not a list of node URLs; {mend}")
+    nodes = tuple(url.strip() for url in urls)
+    if not nodes or not all(nodes):
+        raise ConfigurationError(f"setting redlock_nodes is empty or has an empty entry; {mend}")
+    return nodes
+
+
+def _tasks(value: Any) -> dict[str, dict[str, Any]]:
+    shape = "setting redlock_tasks must be a mapping {'pattern': {'lock_key': True, ...}, ...}."
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(shape)
+    checked: dict[str, dict[str, Any]] = {}
+    for pattern, options in value.items():
+        where = f"setting redlock_tasks[{pattern!r}]"
+        if not isinstance(pattern, str) or not isinstance(options, Mapping):
+            raise ConfigurationError(shape)
+        if not options:
+            raise ConfigurationError(f"{where} is empty; give at least {{'lock_key': True}}.")
+        names = {f"lock_{name}": name for name in OPTIONS}
+        for label in options:
+            if label not in names:
+                raise ConfigurationError(f"{where}: {unknown_name(str(label), 'lock_', OPTIONS)}")
+        checked[pattern] = {
+            names[label]: check_option(names[label], option, f"{where}[{label!r}]")
+            for label, option in options.items()
+        }
+    return checked
+
+
+def _key_prefix(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ConfigurationError("is not a text")
+    try:
+        validate_key(f"{value}x")
+    except LockKeyError as exc:
+        raise ConfigurationError(f"cannot be used: {exc.message.rstrip('.')}") from None
+    return value
+
+
+def _switch(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError("is not a choice; give True, False, or leave it out")
+    return value
+
+
+def _lost_signal(value: Any) -> int:
+    try:
+        found = signal.Signals[value] if isinstance(value, str) else signal.Signals(value)
+    except (KeyError, ValueError):
+        raise ConfigurationError("is no signal here; give a name such as 'SIGURG'") from None
+    if found.name in NOT_FOR_LOSS:
+        raise ConfigurationError("is taken by Celery or the system; use 'SIGURG'")
+    return int(found)
+
+
+def _lock_key(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError("is not the name of a lock; give a text such as 'beat:billing'")
+    try:
+        return writable(value, "it")
+    except LockKeyError as exc:
+        raise ConfigurationError(f"cannot be used: {exc.message.rstrip('.')}") from None
+
+
+def _scheduler(value: Any) -> str | type:
+    if isinstance(value, type) or (isinstance(value, str) and value):
+        return value
+    raise ConfigurationError("is not a scheduler; give a class, 'package.module:Class' or an alias")
+
+
+#: For each setting, the check that returns its normal form. What it raises reads on from the
+#: setting's name and value.
+CHECKS: dict[str, Callable[[Any], Any]] = {
+    "max_ttl": seconds(SHORTEST_TTL),
+    "key_prefix": _key_prefix,
+    "node_timeout": seconds(0.001),
+    "guard": _switch,
+    "dedupe": _switch,
+    "lost_signal": _lost_signal,
+    "beat_ttl": seconds(SHORTEST_TTL),
+    "beat_renew_deadline": seconds(0.01),
+    "beat_retry": seconds(0.01),
+    "beat_scheduler": _scheduler,
+    "beat_key": _lock_key,
+}
+#: Checks whose messages are whole: the value cannot be shown, or the client has the same check.
+SPEAKING_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "nodes": _nodes,
+    "tasks": _tasks,
+    "drift_factor": partial(checked_drift_factor, name="setting redlock_drift_factor"),
+}
+KNOWN = (*CHECKS, *SPEAKING_CHECKS, *OPTIONS)

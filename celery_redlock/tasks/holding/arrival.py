@@ -1,0 +1,273 @@
+"""
+What a request has to take before its body may run.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from celery_redlock.core import Lease, Redlock
+from celery_redlock.errors import LockContended, LockKeyError
+from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.config.plan import LockPlan
+from celery_redlock.tasks.messages.envelope import Envelope
+from celery_redlock.tasks.messages.owners import Role, label_for, read_owner
+from celery_redlock.tasks.messages.periodic import overlap_of, tick_of
+from celery_redlock.tasks.messages.places import (
+    about_key,
+    companion_place,
+    message_place,
+    publish_places,
+    tick_place,
+)
+from celery_redlock.tasks.messages.tick import Tick
+
+__all__ = ["Claim", "claim_for"]
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """
+    What one request takes, all or none.
+
+    Attributes:
+        task: the task that is to run.
+        request: its request.
+        plan: how it locks.
+        redlock: the client.
+        keys: the lock keys of the call; none for a task that is only kept from running twice.
+        message: the place of the mark that the message or its tick has; "" where it has none.
+        envelope: what came with the message; without a reservation that is not for these keys.
+        started: when the request got here, in seconds since the epoch.
+        tick: what a schedule sent the message for, if one did.
+        overlap: what `lock_overlap` says, where this is a schedule's run.
+    """
+
+    task: Any
+    request: Any
+    plan: LockPlan
+    redlock: Redlock
+    keys: tuple[str, ...]
+    message: str
+    envelope: Envelope
+    started: float
+    tick: Tick | None = None
+    overlap: str | None = None
+
+    @property
+    def options(self) -> LockOptions:
+        """The task's lock options."""
+        return self.plan.options
+
+    @property
+    def marks(self) -> bool:
+        """
+        Whether what is taken is held until Celery has stored the result and sent on what follows.
+
+        So for every message of some tasks, and for the messages of ticks, whatever the task.
+        """
+        return self.plan.marks_messages or self.tick is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to take."""
+        return not self.keys and not self.message
+
+    @property
+    def label(self) -> str:
+        """Who runs, for the owner value."""
+        return label_for(
+            Role.RUNNING,
+            self.request.id or "",
+            self.request.hostname,
+            due_us=None if self.tick is None else self.tick.due_us,
+        )
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where its lock keys stand on the nodes."""
+        return tuple(self.redlock.place(key) for key in self.keys)
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """What a newer run takes to ask this one to stop; held with the keys."""
+        if self.options.overlap != "replace":
+            return ()
+        return tuple(map(companion_place, self.places))
+
+    @property
+    def published(self) -> tuple[str, ...]:
+        """Where the lock stands that a message of this call brings along."""
+        return publish_places(self.redlock, self.options.rules, self.keys)
+
+    @property
+    def not_in_body(self) -> tuple[str, ...]:
+        """What is given up before the body, so that the next message may wait meanwhile."""
+        rules = self.options.rules
+        return self.published if rules.own_queue_key or not rules.in_body else ()
+
+    @property
+    def lasting(self) -> tuple[str, ...]:
+        """What was taken at publish and is still held in the body, so that it can be handed on."""
+        return () if self.not_in_body else self.published
+
+    @property
+    def window_until(self) -> float | None:
+        """Until when the keys stay taken after the body, in seconds since the epoch."""
+        if self.options.window is None:
+            return None
+        return self.envelope.window_until or self.started + self.options.window
+
+    @property
+    def remembered_for(self) -> float:
+        """Seconds for which the mark of a finished message stands."""
+        window = self.options.dedupe_window
+        if self.tick is None or self.tick.until is None:
+            return window
+        return window + max(0.0, self.tick.until - time.time())
+
+    @property
+    def starts_by(self) -> float:
+        """Until when its body may begin (`lock_starting_deadline`), in seconds since the epoch."""
+        deadline = self.options.starting_deadline
+        if self.tick is None or deadline is None or self.may_have_begun:
+            return math.inf
+        return self.tick.due + deadline
+
+    @property
+    def may_have_begun(self) -> bool:
+        """Whether a worker may have been lost in this message's body, or its body sent it back."""
+        redelivered = (self.request.delivery_info or {}).get("redelivered")
+        if self.options.rules.at_publish:
+            # One that brought no lock was perhaps a duplicate from the start.
+            accepted = self.envelope.reservation is not None
+        else:
+            # Acknowledged before its body, it would not come again.
+            accepted = bool(self.task.acks_late)
+        return self.envelope.begun or bool(redelivered and accepted)
+
+    def take(self) -> Lease:
+        """
+        Take everything, as `lock_wait` says; the message's reservation is no obstacle.
+
+        Raises:
+            LockContended: one of the keys is held; the error names it.
+            QuorumUnavailable: too few nodes answered.
+        """
+        options = self.options
+        queued = self.published if options.rules.own_queue_key else ()
+        extras = (*queued, *self.companions)
+        try:
+            return self.redlock.take(
+                self.keys,
+                # The first of those that are held is what the error names: a twin before all.
+                (self.message, *extras) if self.message else extras,
+                ttl=options.ttl,
+                wait=self._patience,
+                retry=options.retry,
+                label=self.label,
+                at_least_for=0.0 if self.marks else options.at_least_for,
+                reservation=self.envelope.reservation,
+                final=self._is_over if self.marks else None,
+            )
+        except LockContended as error:
+            raise about_key(error, self.redlock) from None
+
+    def sign(self) -> Lease:
+        """Take the mark alone, for a message that ends without its body; errors as `take`."""
+        return self.redlock.take((), (self.message,), ttl=self.options.ttl, label=self.label)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds to wait for the lock; a time limit that struck meanwhile would end the task."""
+        hard, soft = self.request.timelimit or (None, None)
+        limits = (hard or self.task.time_limit, soft or self.task.soft_time_limit)
+        longest: float = min((limit / 2 for limit in limits if limit), default=math.inf)
+        return min(self.options.wait, longest)
+
+    def _is_over(self, error: LockContended) -> bool:
+        """Tell whether waiting is no use: what is held only keeps others away for a while."""
+        holder = read_owner(error.holder)
+        if holder is None or holder.role is not Role.FINISHED:
+            return False
+        return error.key == self.message or self.options.rules.for_window
+
+
+def claim_for(
+    task: Any, request: Any, plan: LockPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Claim:
+    """
+    Return what a request has to take.
+
+    Raises:
+        LockKeyError: its arguments make no key.
+    """
+    redlock = redlock_for(task.app)
+    envelope = Envelope.read(request.headers)
+    tick = tick_of(request, envelope)
+    overlap = overlap_of(request, tick, plan.options)
+    maker = None if overlap == "allow" else plan.keys
+    try:
+        keys = maker.keys_for(args, kwargs) if maker is not None else ()
+    except LockKeyError:
+        if envelope.reservation is not None:
+            redlock.cancel(envelope.reservation)
+        raise
+    claim = Claim(
+        task=task,
+        request=request,
+        plan=plan,
+        redlock=redlock,
+        keys=keys,
+        message=_mark(redlock, request, plan, task, envelope),
+        envelope=envelope,
+        started=time.time(),
+        tick=tick,
+        overlap=overlap,
+    )
+    return claim if envelope.reservation is None else _with_fitting_reservation(claim)
+
+
+def _mark(redlock: Redlock, request: Any, plan: LockPlan, task: Any, envelope: Envelope) -> str:
+    # Under `apply()` there is no message, and who names a task id twice means it.
+    if request.is_eager:
+        return ""
+    retries, nesting = request.retries or 0, request.replaced_task_nesting or 0
+    if envelope.tick is not None:
+        return tick_place(redlock, envelope.tick, name=task.name, retries=retries, nesting=nesting)
+    if not plan.marks_messages:
+        return ""
+    return message_place(
+        redlock,
+        task_id=request.id or "",
+        name=task.name,
+        retries=retries,
+        nesting=nesting,
+        nonce=envelope.nonce,
+    )
+
+
+def _with_fitting_reservation(claim: Claim) -> Claim:
+    reservation = claim.envelope.reservation
+    if reservation is None or set(reservation.keys) == set(claim.published):
+        return claim
+    if claim.companions and set(reservation.keys) <= set(claim.companions):
+        return claim  # it has asked an older run to stop, and is the next
+    logger.warning(
+        "Task %s[%s] was sent with a lock on %s, but its lock_key and lock_mode come to %s here; "
+        "the former is given up. Let publishers and workers run the same code.",
+        claim.task.name,
+        claim.request.id,
+        ", ".join(reservation.keys),
+        ", ".join(claim.published or claim.places),
+    )
+    claim.redlock.cancel(reservation, wait=True)
+    return replace(claim, envelope=replace(claim.envelope, reservation=None))

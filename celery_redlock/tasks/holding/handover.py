@@ -1,0 +1,68 @@
+"""
+Handing a running task's lock to the message that continues it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from celery_redlock.core import Reservation
+from celery_redlock.tasks.holding.hold import Hold, current_hold
+from celery_redlock.tasks.messages.envelope import Envelope, fresh_nonce
+from celery_redlock.tasks.messages.owners import Role, label_for
+
+__all__ = ["Handover", "handed_on"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """
+    A lock on its way from a running body to a message.
+
+    Attributes:
+        envelope: what the message is to carry.
+        hold: what the body holds.
+    """
+
+    envelope: Envelope
+    hold: Hold
+
+    def sent(self) -> None:
+        """
+        The message is out: it gets the lock when the body has ended and its result is stored.
+
+        Until then it may well arrive; it finds the lock held by its own task, and waits.
+        """
+        self.hold.handed = self.envelope.reservation
+        self.hold.continued = True
+
+
+def handed_on(task_id: str, places: tuple[str, ...], expires_at: float) -> Handover | None:
+    """
+    Return how the lock of the running body goes to a message that is about to be sent.
+
+    None where the message does not continue the task that runs here, or needs another lock than
+    that task has.
+
+    Args:
+        task_id: the message's task id.
+        places: where its lock stands on the nodes.
+        expires_at: when that is to end if no worker takes it over, in seconds since the epoch.
+    """
+    hold = current_hold()
+    if hold is None or hold.body.pid != os.getpid():
+        return None  # a forked child has nothing to hand on
+    if hold.shown is None or hold.request.is_eager or not hold.body.running:
+        return None
+    claim = hold.claim
+    if hold.request.id != task_id or not places or set(places) != set(claim.lasting):
+        return None
+    owner = claim.redlock.fresh_owner(label_for(Role.QUEUED, task_id))
+    envelope = Envelope(
+        nonce=fresh_nonce(),
+        reservation=Reservation(keys=places, owner=owner, expires_at=expires_at),
+        hop=claim.envelope.hop + 1,
+        window_until=claim.window_until,
+    )
+    return Handover(envelope=envelope, hold=hold)

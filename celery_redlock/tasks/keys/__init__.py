@@ -1,0 +1,3 @@
+"""
+From the arguments of a call to the names of its locks.
+"""

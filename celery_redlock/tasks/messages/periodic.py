@@ -1,0 +1,35 @@
+"""
+Messages that a schedule has sent, and how their runs may overlap (`lock_overlap`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.messages.envelope import Envelope
+from celery_redlock.tasks.messages.tick import Tick
+
+__all__ = ["overlap_of", "tick_of"]
+
+#: What Celery's beat, from 5.5 on, puts into each message that it sends.
+FROM_BEAT = "celery_beat_task"
+
+
+def tick_of(request: Any, envelope: Envelope) -> Tick | None:
+    """Return the tick that a request is for; under `apply()` there was no schedule."""
+    return None if request.is_eager else envelope.tick
+
+
+def overlap_of(request: Any, tick: Tick | None, options: LockOptions) -> str | None:
+    """
+    Return the overlap policy that a request follows; None where `lock_on_conflict` decides.
+
+    That is where a person or a program has sent it, and where it goes on with a run that has
+    begun: a retry or a replacement.
+    """
+    goes_on = request.retries or request.replaced_task_nesting
+    if options.overlap is None or request.is_eager or goes_on:
+        return None
+    by_schedule = tick is not None or (request.headers or {}).get(FROM_BEAT) is True
+    return options.overlap if by_schedule else None

@@ -1,0 +1,105 @@
+"""
+The names under which a task's locks and marks stand on the nodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from celery_redlock.core import Redlock
+from celery_redlock.errors import LockContended
+from celery_redlock.protocol.naming import META_PREFIX
+from celery_redlock.tasks.config.modes import Mode
+from celery_redlock.tasks.messages.tick import Tick
+
+__all__ = ["about_key", "companion_place", "has_all", "message_place", "publish_places"]
+__all__ += ["queue_place", "tick_place"]
+
+# Under the reserved prefix, where no lock key of a user can be.
+QUEUED = META_PREFIX + "queued:"
+MESSAGE = META_PREFIX + "message:"
+RUNNING = META_PREFIX + "running:"
+MESSAGE_DIGITS = 32
+
+
+def queue_place(redlock: Redlock, key: str) -> str:
+    """Return the place of a message that waits for lock `key` without excluding its holder."""
+    return QUEUED + redlock.place(key)
+
+
+def companion_place(place: str) -> str:
+    """Return the place beside a lock's whose loss asks its holder to stop, and frees nothing."""
+    return RUNNING + place
+
+
+def about_key(error: LockContended, redlock: Redlock) -> LockContended:
+    """Return an error that names a lock by its key, where it names it by its companion."""
+    companion = error.key or ""
+    if not companion.startswith(RUNNING):
+        return error
+    key = redlock.as_asked(companion.removeprefix(RUNNING))
+    return LockContended(
+        error.message.replace(repr(companion), repr(key)),
+        key,
+        error.holder,
+        error.expires_in,
+        error.split,
+        [held for held in error.keys if not held.startswith(RUNNING)],
+    )
+
+
+def publish_places(redlock: Redlock, rules: Mode, keys: Iterable[str]) -> tuple[str, ...]:
+    """Return what a task of this mode takes when it is sent; nothing if it does not."""
+    if not rules.at_publish:
+        return ()
+    if rules.own_queue_key:
+        return tuple(queue_place(redlock, key) for key in keys)
+    return tuple(redlock.place(key) for key in keys)
+
+
+def has_all(redlock: Redlock, places: Collection[str], error: LockContended) -> bool:
+    """Tell whether the holder that an error names has all these places, not only some of them."""
+    return len(places) == 1 or {redlock.as_asked(place) for place in places} <= set(error.keys)
+
+
+def message_place(
+    redlock: Redlock, *, task_id: str, name: str, retries: int, nesting: int, nonce: str
+) -> str:
+    """
+    Return the place that tells whether this very message is being worked on, or has been.
+
+    The same for every copy that the broker delivers and for every copy that was put back: they are
+    the same piece of work. A retry and a replacement are the next piece.
+
+    Args:
+        redlock: the client; two apps with different prefixes do not meet.
+        task_id: the message's task id.
+        name: the task's name.
+        retries: how often it has been retried.
+        nesting: how often it has been replaced.
+        nonce: tells publishes with one task id apart.
+    """
+    return _mark(redlock.key_prefix, task_id, name, retries, nesting, nonce)
+
+
+def tick_place(redlock: Redlock, tick: Tick, *, name: str, retries: int, nesting: int) -> str:
+    """
+    Return the place that tells whether this tick is being worked on, or has been.
+
+    The same for the messages of all beats that have sent it, whatever their task ids.
+
+    Args:
+        redlock: the client; two apps with different prefixes do not meet.
+        tick: the entry and its due time.
+        name: the task's name.
+        retries: how often it has been retried.
+        nesting: how often it has been replaced.
+    """
+    return _mark(redlock.key_prefix, "tick", tick.entry, tick.due_us, name, retries, nesting)
+
+
+def _mark(*identity: Any) -> str:
+    return MESSAGE + hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:MESSAGE_DIGITS]

@@ -1,0 +1,3 @@
+"""
+Sending a unique task: its lock goes with the message.
+"""

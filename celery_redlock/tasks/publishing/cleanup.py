@@ -1,0 +1,77 @@
+"""
+Messages that end before any body could take over their lock.
+
+These signals come in the worker's main process, which holds no lock itself. All it may do is to
+take away what the message brought with it; once a body has taken that over, this changes nothing,
+because the owner is another one then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from billiard.exceptions import WorkerLostError
+from celery import signals
+from celery.utils.log import get_logger
+
+from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.messages.envelope import HEADER, Envelope
+
+__all__ = ["connect_cleanup"]
+
+logger = get_logger(__name__)
+
+
+def connect_cleanup() -> None:
+    """
+    Connect the handlers. Idempotent.
+
+    Also where no task of the worker is unique: it may get a message for one that it does not know.
+    """
+    handlers = {
+        signals.task_revoked: _revoked,
+        signals.task_unknown: _not_understood,
+        signals.task_rejected: _not_understood,
+        signals.task_failure: _failed,
+    }
+    for signal, handler in handlers.items():
+        signal.connect(handler, weak=False, dispatch_uid=f"celery_redlock.{signal.name}.cleanup")
+
+
+def _revoked(sender: Any = None, request: Any = None, **_: Any) -> None:
+    """Revoked before its start, or expired; a task that was terminated has its lock adopted."""
+    _cancel(getattr(sender, "app", None), _header(request))
+
+
+def _failed(sender: Any = None, exception: Any = None, **_: Any) -> None:
+    """Its process was lost; if that was before the body began, nobody else has its lock."""
+    if isinstance(exception, WorkerLostError):
+        _cancel(getattr(sender, "app", None), _header(getattr(sender, "request", None)))
+
+
+def _not_understood(sender: Any = None, message: Any = None, **_: Any) -> None:
+    """Of an unknown task, or malformed."""
+    headers = getattr(message, "headers", None)
+    _cancel(getattr(sender, "app", None), headers.get(HEADER) if headers else None)
+
+
+def _header(request: Any) -> Any:
+    # A request's attributes are its message's headers.
+    return getattr(request, HEADER, None) or (getattr(request, "headers", None) or {}).get(HEADER)
+
+
+def _cancel(app: Any, header: Any) -> None:
+    if app is None or not isinstance(header, Mapping):
+        return
+    reservation = Envelope.read({HEADER: header}).reservation
+    if reservation is None:
+        return
+    try:
+        redlock_for(app).cancel(reservation)
+    except Exception as exc:
+        logger.warning(
+            "The lock of a message that never ran is left to end by itself (%s): %r",
+            ", ".join(reservation.keys),
+            exc,
+        )

@@ -1,0 +1,117 @@
+"""
+Sending a unique task: take its lock, send it, lengthen the lock.
+
+The lock travels with the message (`Envelope`), and a worker takes it over. In between it belongs to
+nobody who could renew it, so its life is bounded twice: until the message is out by
+`lock_publish_grace`, because a publisher may die before; then by `lock_queue_ttl`.
+
+A duplicate is given up here only where nobody can miss it: its id is known to nobody, and nothing
+is to follow it. All others are sent, and the worker settles what becomes of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from celery.utils import uuid
+
+from celery_redlock.errors import LockKeyError
+from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.holding.handover import handed_on
+from celery_redlock.tasks.messages.due import reservation_end, window_end
+from celery_redlock.tasks.messages.envelope import HEADER, Envelope, fresh_nonce
+from celery_redlock.tasks.messages.places import publish_places
+from celery_redlock.tasks.publishing.sending import Sending, send_as
+from celery_redlock.tasks.schedules.outgoing import outgoing_tick
+
+__all__ = ["publish"]
+
+#: A call with one of these is waited for by something that knows its id, or is followed by
+#: something that has to happen.
+TIES = ("chord", "chain", "group_id", "link", "link_error")
+
+
+def publish(
+    task: Any,
+    send: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    task_id: str | None,
+    options: dict[str, Any],
+) -> Any:
+    """
+    Send a task, with its lock if its mode takes one at publish.
+
+    Args:
+        task: the task, which has a lock plan.
+        send: Celery's own `apply_async`.
+        args: the call's positional arguments.
+        kwargs: the call's keyword arguments.
+        task_id: the id that the caller chose, if any.
+        options: everything else that `apply_async` was called with.
+
+    Returns:
+        The task's result, or a `DuplicateResult`.
+
+    Raises:
+        DuplicateTask: by policy, instead of a `DuplicateResult`.
+        LockKeyError: the arguments make no key, and nobody waits for this very message.
+    """
+    lock: LockOptions = task.redlock_plan.options
+    if (
+        not lock.rules.at_publish
+        or HEADER in (options.get("headers") or ())
+        or task.app.conf.task_always_eager
+        or not _callable_with(task, args, kwargs)
+    ):
+        return send(args, kwargs, task_id=task_id, **options)
+    redlock = redlock_for(task.app)
+    tied = bool(task_id) or any(options.get(tie) for tie in TIES)
+    try:
+        keys = task.redlock_plan.keys.keys_for(args, kwargs)
+    except LockKeyError:
+        if not tied:
+            raise
+        # Mostly sent by a task that ends: it would fail for what is wrong with the one after it.
+        # The worker that gets this one says the same, in its name.
+        return send_as(
+            send, args, kwargs, task_id or uuid(), options, Envelope(nonce=fresh_nonce())
+        )
+    places = publish_places(redlock, lock.rules, keys)
+    now = time.time()
+    if task_id:
+        end = reservation_end(task, lock, options, now, handed_on=True)
+        handover = handed_on(task_id, places, end)
+        if handover is not None:
+            sent = send_as(send, args, kwargs, task_id, options, handover.envelope)
+            handover.sent()
+            return sent
+    sending = Sending(
+        task=task,
+        redlock=redlock,
+        places=places,
+        send=send,
+        args=args,
+        kwargs=kwargs,
+        task_id=task_id or uuid(),
+        options=options,
+        end=reservation_end(task, lock, options, now, handed_on=False),
+        window_until=window_end(task, lock, options, now),
+        tied=tied,
+        tick=outgoing_tick(task.name),
+    )
+    return sending.settle()
+
+
+def _callable_with(task: Any, args: Any, kwargs: Any) -> bool:
+    """Leave it to Celery to refuse what cannot be called, in its own words."""
+    if not isinstance(args or (), list | tuple) or not isinstance(kwargs or {}, Mapping):
+        return False
+    # A task that was written as a class has no header; Celery does not check its calls.
+    check = getattr(task, "__header__", None)
+    if task.typing and check is not None:
+        check(*(args or ()), **(kwargs or {}))
+    return True

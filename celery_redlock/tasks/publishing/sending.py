@@ -1,0 +1,237 @@
+"""
+One message on its way to the broker: its lock taken first, lengthened after.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from celery_redlock.core import Redlock, Reservation, Reserved
+from celery_redlock.errors import (
+    DuplicateTask,
+    LockContended,
+    LockNotAcquired,
+    QuorumUnavailable,
+)
+from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.config.policies import PUBLISH, policy_name
+from celery_redlock.tasks.messages.duplicates import DuplicateResult, result_of
+from celery_redlock.tasks.messages.envelope import HEADER, Envelope, fresh_nonce
+from celery_redlock.tasks.messages.owners import Owner, Role, label_for, read_owner
+from celery_redlock.tasks.messages.places import has_all
+from celery_redlock.tasks.messages.tick import Tick
+from celery_redlock.tasks.news import News, tell
+from celery_redlock.tasks.publishing.copies import drop_copy, worker_on
+
+__all__ = ["Sending", "send_as"]
+
+logger = get_logger(__name__)
+
+#: How long contenders that share the nodes try again; nobody may give up because of a split vote.
+PATIENCE = 2.0
+SHORTEST_LIFE = 1.0
+#: A call with one of these goes on with work that has begun: it is the older one.
+CONTINUES = ("retries", "replaced_task_nesting")
+
+
+def send_as(
+    send: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    task_id: str,
+    options: Mapping[str, Any],
+    envelope: Envelope,
+) -> Any:
+    """Send a task with this content of our header."""
+    headers = {**dict(options.get("headers") or {}), HEADER: envelope.write()}
+    return send(args, kwargs, task_id=task_id, **{**options, "headers": headers})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """
+    One call of `apply_async`.
+
+    Attributes:
+        end: when the lock ends that is to travel with the message, in seconds since the epoch.
+        window_until: when `lock_window` is over, whatever the task does meanwhile.
+        tied: somebody counts on this very message, so that it may not be dropped.
+        tick: what a schedule sends it for, if one does.
+    """
+
+    task: Any
+    redlock: Redlock
+    places: tuple[str, ...]
+    send: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    task_id: str
+    options: dict[str, Any]
+    end: float
+    window_until: float | None
+    tied: bool
+    tick: Tick | None = None
+
+    @property
+    def lock(self) -> LockOptions:
+        """The task's lock options."""
+        return self.task.redlock_plan.options  # type: ignore[no-any-return]
+
+    def settle(self) -> Any:
+        """Send it with a lock, without one, or not at all."""
+        try:
+            reserved = self._reserve()
+        except LockContended as error:
+            return self._contended(error)
+        except QuorumUnavailable as error:
+            return self._unlocked(error)
+        if self.tick is None:
+            return self._send_with(reserved)
+        return self._send_once(reserved, self.tick)
+
+    def _send_once(self, reserved: Reserved, tick: Tick) -> Any:
+        """Send the message of a tick, unless another one has been dealt with."""
+        # Asked with the lock in hand: the other message may be dealt with at any time before, which
+        # frees the lock and says so in one step.
+        other = worker_on(self.task, self.redlock, tick)
+        if other is None:
+            return self._send_with(reserved)
+        self.redlock.cancel(reserved.reservation, wait=True)
+        if other.role is Role.FINISHED:
+            return drop_copy(self.task, tick, other)
+        return self._send_without()  # whoever works on it may yet die
+
+    def _reserve(self, previous: str = "", previous_until: float = 0.0) -> Reserved:
+        life = max(SHORTEST_LIFE, self.end - time.time())
+        return self.redlock.reserve(
+            self.places,
+            ttl=life,
+            grace=min(life, self.lock.publish_grace),
+            label=label_for(Role.QUEUED, self.task_id),
+            previous=previous,
+            previous_until=previous_until,
+            patience=PATIENCE,
+        )
+
+    def _contended(self, error: LockContended) -> Any:
+        holder = read_owner(error.holder)
+        if error.split:
+            return self._unlocked(error)
+        if holder is None or holder.task_id == self.task_id:
+            # Not known to be another task: then it stands for none, and waiting for it is the
+            # worker's. To replace an earlier message of the same id would revoke this one, too.
+            return self._send_without()
+        if not has_all(self.redlock, self.places, error):
+            # It has some of several keys: that is other work, which this has to wait for.
+            return self._send_without()
+        policy = self.lock.publish_policy
+        if self.tied:
+            continues = any(self.options.get(option) for option in CONTINUES)
+            if policy == "replace" and holder.role is Role.QUEUED and not continues:
+                return self._replace(error, holder)
+            return self._send_without()
+        name = policy_name(self.task, policy, error, PUBLISH)
+        if name == "replace" and holder.role is not Role.FINISHED:
+            if holder.role is Role.QUEUED:
+                return self._replace(error, holder)
+            return self._send_without()
+        return self._drop(error, holder, refused=name == "raise")
+
+    def _unlocked(self, error: LockNotAcquired) -> Any:
+        logger.warning(
+            "Task %s[%s] is sent without its lock, so a duplicate may be sent, too; the worker "
+            "takes the lock. %s",
+            self.task.name,
+            self.task_id,
+            error,
+        )
+        tell(News.UNLOCKED, self.task, self.task_id, error=error)
+        return self._send_without()
+
+    def _drop(self, error: LockContended, holder: Owner, *, refused: bool) -> DuplicateResult:
+        existing = result_of(self.task, holder.task_id, ignored=self._ignores_result())
+        logger.info(
+            "Task %s is not sent: %s is %s already (%s)",
+            self.task.name,
+            holder.task_id,
+            holder.role,
+            error,
+        )
+        tell(News.DUPLICATE, self.task, holder.task_id, key=error.key, refused=refused)
+        if not refused:
+            return existing
+        duplicate = DuplicateTask(
+            f"Task {self.task.name} was not sent: {holder.task_id} is {holder.role} already, "
+            f"since {holder.host}[{holder.pid}] took {error.key!r}. Its outcome is in .result; "
+            "lock_on_conflict='existing' would return that instead of raising.",
+            holder.task_id,
+        )
+        duplicate.result = existing
+        raise duplicate from error
+
+    def _ignores_result(self) -> bool:
+        said = self.options.get("ignore_result")
+        return bool(self.task.ignore_result if said is None else said)
+
+    def _replace(self, error: LockContended, holder: Owner) -> Any:
+        """Take the lock over from a message that still waits, and then end that one."""
+        previous = error.holder or ""
+        until = time.time() + (error.expires_in or 0.0)
+        try:
+            reserved = self._reserve(previous, until)
+        except LockNotAcquired:
+            # It has begun to run, or somebody else was faster: wait for whoever has it now.
+            return self._send_without()
+        sent = self._send_with(reserved, previous=previous, until=until)
+        # A minority of nodes may have been late with the older one's own publish.
+        older = Reservation(keys=self.places, owner=previous, expires_at=until)
+        self.redlock.cancel(older)
+        logger.info(
+            "Task %s[%s] takes the place of %s, which is revoked",
+            self.task.name,
+            self.task_id,
+            holder.task_id,
+        )
+        tell(News.REPLACED, self.task, holder.task_id, by=self.task_id)
+        try:
+            self.task.app.control.revoke(holder.task_id)
+        except Exception as exc:
+            # The worker that gets it finds its lock taken by a newer one, and ends it.
+            logger.warning("Task %s could not be revoked: %r", holder.task_id, exc)
+        return sent
+
+    def _send_with(self, reserved: Reserved, previous: str = "", until: float = 0.0) -> Any:
+        reservation = reserved.reservation
+        began = time.monotonic()
+        try:
+            sent = self._send(reservation)
+        except BaseException:
+            # Awaited, so that a caller who tries again at once finds the lock free.
+            self.redlock.cancel(reservation, wait=True, previous=previous, until=until)
+            raise
+        self.redlock.lengthen(reserved)
+        took = time.monotonic() - began
+        if took >= self.lock.publish_grace:
+            logger.warning(
+                "Sending task %s[%s] took %.1f s, longer than lock_publish_grace=%g, so its lock "
+                "has ended and a duplicate may be sent, too; raise lock_publish_grace.",
+                self.task.name,
+                self.task_id,
+                took,
+                self.lock.publish_grace,
+            )
+        return sent
+
+    def _send_without(self) -> Any:
+        return self._send(None)
+
+    def _send(self, reservation: Reservation | None) -> Any:
+        envelope = Envelope(
+            nonce=fresh_nonce(), reservation=reservation, window_until=self.window_until
+        )
+        return send_as(self.send, self.args, self.kwargs, self.task_id, self.options, envelope)
