@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from celery_redlock.tasks.schedules.dues import due_times, latest_due, next_due, ran_already
 from celery_redlock.tasks.schedules.moments import to_us
-from tests.unit.schedules.simulated import at
+from tests.unit.tasks.schedules.simulated import at
 
 LONG_AGO = at("1990-01-01")
 

@@ -13,7 +13,7 @@ from celery_redlock.tasks.config.options import OPTIONS, LockOptions
 from celery_redlock.tasks.config.settings import CHECKS, SPEAKING_CHECKS, RedlockSettings
 from tests.docs.from_code import described
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+README = (Path(__file__).parents[3] / "README.md").read_text()
 
 
 def rows(name: str) -> list[tuple[str, str, str]]:

@@ -14,7 +14,7 @@ from celery.schedules import crontab, solar
 
 from celery_redlock.tasks.schedules.dues import latest_due
 from tests.support.django_site import set_up, use_databases
-from tests.unit.schedules.simulated import Clock, SimulatedBeat, at
+from tests.unit.tasks.schedules.simulated import Clock, SimulatedBeat, at
 
 set_up()
 

@@ -12,8 +12,8 @@ from celery.beat import BeatLazyFunc, Scheduler, Service
 from celery.schedules import crontab
 
 from celery_redlock.beat import RedlockScheduler
-from tests.unit.schedules.simulated import SimulatedBeat, at
-from tests.unit.schedules.test_stamping import messages_of
+from tests.unit.tasks.schedules.simulated import SimulatedBeat, at
+from tests.unit.tasks.schedules.test_stamping import messages_of
 
 START = at("2026-03-10T12:00:00.5")
 

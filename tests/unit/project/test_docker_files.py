@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-DOCKER = Path(__file__).parents[2] / "docker"
+DOCKER = Path(__file__).parents[3] / "docker"
 COMPOSE = (DOCKER / "compose.yaml").read_text()
 PASSWORDS = ("BROKER_PASSWORD", "FLOWER_PASSWORD", "LOCK_PASSWORD", "STORE_PASSWORD")
 

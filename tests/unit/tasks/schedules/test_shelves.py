@@ -14,7 +14,7 @@ import pytest
 from celery.beat import PersistentScheduler
 from celery.schedules import crontab, schedule
 
-from tests.unit.schedules.simulated import SimulatedBeat, at
+from tests.unit.tasks.schedules.simulated import SimulatedBeat, at
 
 START = at("2026-03-10T12:00:00.5")
 SCHEDULE = {

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from celery_redlock.tasks.schedules.grid import GridSchedule, on_grid
 from celery_redlock.tasks.schedules.moments import from_us, to_us
-from tests.unit.schedules.simulated import at
+from tests.unit.tasks.schedules.simulated import at
 
 NOW = at("2026-03-10T12:34:56.789012")
 NOBODY_RAN_YET = at("0001-01-01")

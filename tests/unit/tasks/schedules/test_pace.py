@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery.schedules import crontab
 
-from tests.unit.schedules.simulated import SimulatedBeat, at
+from tests.unit.tasks.schedules.simulated import SimulatedBeat, at
 
 
 def beat(conf: Any) -> SimulatedBeat:

@@ -22,7 +22,7 @@ from celery_redlock.transport.native import (
 )
 from tests.support.waiting import wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 PATCH = {
     "gevent": "from gevent import monkey; monkey.patch_all()",

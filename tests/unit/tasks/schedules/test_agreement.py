@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery.schedules import crontab, schedule, solar
 
-from tests.unit.schedules.simulated import SimulatedBeat, at
-from tests.unit.schedules.test_dues import Aligned
+from tests.unit.tasks.schedules.simulated import SimulatedBeat, at
+from tests.unit.tasks.schedules.test_dues import Aligned
 
 HOUR = 3600.0
 

@@ -21,7 +21,7 @@ from celery_redlock.tasks.holding.reach import SignalReach
 from tests.support.tasks import Bench
 from tests.support.waiting import PATIENCE, wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture

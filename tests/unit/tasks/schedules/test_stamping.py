@@ -17,8 +17,8 @@ from celery.schedules import crontab, schedule
 from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.schedules.stamping import is_protected
 from tests.support.tasks import Bench
-from tests.unit.schedules.simulated import Sent, SimulatedBeat, at
-from tests.unit.schedules.test_dues import Aligned, Broken, SinceLastRun
+from tests.unit.tasks.schedules.simulated import Sent, SimulatedBeat, at
+from tests.unit.tasks.schedules.test_dues import Aligned, Broken, SinceLastRun
 
 START = at("2026-03-10T12:00:00.5")
 MINUTE = at("2026-03-10T12:01:00")
