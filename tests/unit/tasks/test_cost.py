@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,13 +12,6 @@ from celery_redlock.tasks.dedupe import protect_tasks
 from celery_redlock.transport.memory import MemoryTransport
 from tests.support.tasks import Bench
 from tests.support.unique import declare
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
 
 
 @pytest.fixture

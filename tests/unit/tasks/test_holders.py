@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,13 +12,6 @@ import pytest
 from celery_redlock.errors import ConfigurationError, LockKeyError, QuorumUnavailable
 from celery_redlock.tasks.messages.owners import HOST, Role, label_for
 from tests.support.tasks import Bench
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
 
 
 def declare(bench: Bench, **options: Any) -> Any:

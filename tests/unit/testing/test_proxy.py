@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -14,15 +14,7 @@ import pytest
 
 from celery_redlock.testing import TcpProxy
 from celery_redlock.testing.proxy import GARBAGE
-
-DEADLINE = 20.0
-
-
-def eventually(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"not within {DEADLINE:g} s: {what}"
-        time.sleep(0.005)
+from tests.support.waiting import PATIENCE, wait_until
 
 
 class EchoServer:
@@ -88,7 +80,7 @@ def proxy(server: EchoServer) -> Iterator[TcpProxy]:
 
 @contextmanager
 def connect(proxy: TcpProxy, index: int = 0) -> Iterator[socket.socket]:
-    with socket.create_connection(proxy.addresses[index], timeout=DEADLINE) as client:
+    with socket.create_connection(proxy.addresses[index], timeout=PATIENCE) as client:
         yield client
 
 
@@ -114,7 +106,7 @@ def is_silent(client: socket.socket) -> bool:
     else:
         return False
     finally:
-        client.settimeout(DEADLINE)
+        client.settimeout(PATIENCE)
 
 
 def is_reset(client: socket.socket) -> bool:
@@ -195,7 +187,7 @@ def test_bytes_sent_into_a_partition_arrive_even_if_the_sender_is_gone(
         proxy.partition(0)
         client.sendall(b"during")
     proxy.heal(0)
-    eventually(lambda: bytes(server.received) == b"beforeduring", "the late bytes arrive")
+    wait_until(lambda: bytes(server.received) == b"beforeduring", message="the late bytes arrive")
 
 
 def test_a_new_connection_across_a_partition_gets_its_answer_when_it_heals(
@@ -297,7 +289,7 @@ def test_delayed_replies_leave_requests_on_time(proxy: TcpProxy, server: EchoSer
     proxy.delay(0, 3600, only="replies")
     with connect(proxy) as client:
         client.sendall(b"hello")
-        eventually(lambda: bytes(server.received) == b"hello", "the request arrives")
+        wait_until(lambda: bytes(server.received) == b"hello", message="the request arrives")
         assert is_silent(client)
 
 
@@ -306,10 +298,12 @@ def test_bytes_keep_their_order_when_the_delay_shrinks(proxy: TcpProxy, server: 
         ask(client, b"zero ")
         proxy.delay(0, 3600, only="requests")
         client.sendall(b"first ")
-        eventually(lambda: proxy_has_read(proxy), "the first bytes are on their way")
+        wait_until(lambda: proxy_has_read(proxy), message="the first bytes are on their way")
         proxy.delay(0, 0.0)
         client.sendall(b"second")
-        eventually(lambda: len(proxy._loop.timers) == 2, "the second bytes queue behind them")
+        wait_until(
+            lambda: len(proxy._loop.timers) == 2, message="the second bytes queue behind them"
+        )
         proxy.heal(0)
         assert receive(client, 12) == b"first second"
 
@@ -323,7 +317,7 @@ def test_healing_delivers_delayed_bytes_at_once(proxy: TcpProxy) -> None:
         ask(client, b"before")
         proxy.delay(0, 3600)
         client.sendall(b"delayed")
-        eventually(lambda: proxy_has_read(proxy), "the bytes are on their way")
+        wait_until(lambda: proxy_has_read(proxy), message="the bytes are on their way")
         proxy.heal(0)
         assert receive(client, 7) == b"delayed"
 
@@ -337,7 +331,7 @@ def test_a_partition_holds_delayed_bytes_beyond_their_time(
         proxy.partition(0)
         client.sendall(b"late")
         due = time.monotonic() + 0.1
-        eventually(lambda: time.monotonic() > due, "their time has passed")
+        wait_until(lambda: time.monotonic() > due, message="their time has passed")
         proxy.partition(0)
         assert bytes(server.received) == b"before"
 
@@ -347,7 +341,7 @@ def test_closing_ends_connections_thread_and_sockets(server: EchoServer) -> None
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     proxy = TcpProxy([server.address])
     proxy.garbage(0)
-    client = socket.create_connection(proxy.addresses[0], timeout=DEADLINE)
+    client = socket.create_connection(proxy.addresses[0], timeout=PATIENCE)
     client.sendall(b"hello")
     receive(client, len(GARBAGE))
     proxy.close()
@@ -379,7 +373,7 @@ def test_a_forked_child_does_not_keep_the_parents_ports_open(
         with connect(proxy) as client:
             assert ask(client, b"hello") == b"hello"
         proxy.refuse(0)
-        eventually(lambda: refuses(proxy), "the port is closed although the child lives")
+        wait_until(lambda: refuses(proxy), message="the port is closed although the child lives")
     finally:
         os.close(writer)
         os.waitpid(child, 0)

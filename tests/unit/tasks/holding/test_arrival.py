@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,21 +31,7 @@ from tests.support.unique import (
     value,
 )
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
-
-
-def sent_without(bench: Bench, **options: Any) -> dict[str, Any]:
-    """Send a task as a program does that does not know us."""
-    declare(bench, **options)
-    bench.app.finalize()
-    bench.app.send_task("job")
-    return bench.receive()
+from tests.unit.tasks.jobs import sent_without
 
 
 def test_a_duplicate_that_could_not_be_dropped_is_skipped_on_arrival(bench: Bench) -> None:

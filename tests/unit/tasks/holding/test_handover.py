@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,13 +16,6 @@ from tests.support.unique import MODES, QUEUE, declare, holder, left, mark, role
 from tests.support.waiting import wait_until
 
 HANDED_ON = ("until_executed", "until_expired")
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
 
 
 @pytest.fixture(params=HANDED_ON)
@@ -148,13 +141,10 @@ def test_when_no_retry_is_left_the_task_has_failed_and_its_lock_is_free(bench: B
 
 
 def test_a_retry_that_cannot_be_sent_leaves_the_lock_free(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, break_broker: Callable[[], None]
 ) -> None:
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise OSError("broker down")
-
     request = bench.send(declare(bench, retry_once))
-    monkeypatch.setattr(bench.app, "send_task", refuse)
+    break_broker()
     outcome = bench.run(request)
     assert isinstance(outcome.value, Reject)
     assert (value(bench), value(bench, mark(bench, request))) == (None, None)

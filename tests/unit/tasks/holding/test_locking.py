@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,21 +13,11 @@ from celery.exceptions import Ignore, Reject
 from celery_redlock import Lease, RedlockTask, current_lease
 from celery_redlock.errors import ConfigurationError, LockKeyError
 from tests.support.tasks import Bench
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
-
-
-def declare(bench: Bench, body: Any, **options: Any) -> Any:
-    return bench.task(body, **{"bind": True, "lock_key": "k", **options})
+from tests.unit.tasks.jobs import job
 
 
 def test_the_lock_is_held_while_the_body_runs_and_gone_afterwards(bench: Bench) -> None:
-    task = declare(bench, lambda self: bench.is_held("k"))
+    task = job(bench, lambda self: bench.is_held("k"))
     assert bench.call(task).value is True
     assert not bench.is_held("k")
 
@@ -39,7 +28,7 @@ def test_the_lock_is_released_however_the_body_ends(bench: Bench, raised: BaseEx
         assert bench.is_held("k")
         raise raised
 
-    request = bench.send(declare(bench, body))
+    request = bench.send(job(bench, body))
     try:
         bench.run(request)
     except SystemExit:
@@ -52,7 +41,7 @@ def test_the_bodys_own_exception_is_the_result(bench: Bench) -> None:
     def body(self: Any) -> None:
         raise ValueError("mine")
 
-    outcome = bench.call(declare(bench, body))
+    outcome = bench.call(job(bench, body))
     assert (outcome.state, str(outcome.value)) == ("FAILURE", "mine")
 
 
@@ -61,21 +50,21 @@ def test_self_lease_current_lease_and_the_requests_token_agree(bench: Bench) -> 
         token = self.request.fencing_token
         return self.lease is current_lease() and self.lease.fencing_token == token > 0
 
-    assert bench.call(declare(bench, body)).value is True
+    assert bench.call(job(bench, body)).value is True
 
 
 def test_outside_a_body_there_is_no_lease(bench: Bench) -> None:
-    task = declare(bench, lambda self: None)
+    task = job(bench, lambda self: None)
     assert (task.lease, current_lease()) == (None, None)
 
 
 def test_tokens_of_successive_runs_increase(bench: Bench) -> None:
-    task = declare(bench, lambda self: self.request.fencing_token)
+    task = job(bench, lambda self: self.request.fencing_token)
     assert bench.call(task).value < bench.call(task).value
 
 
 def test_the_owner_value_names_the_task_the_worker_and_the_process(bench: Bench) -> None:
-    task = declare(bench, lambda self: self.lease.owner)
+    task = job(bench, lambda self: self.lease.owner)
     request = bench.send(task)
     owner = bench.run(request).value
     assert owner.split(maxsplit=2)[2] == f"running {request['id']} worker@bench {os.getpid()}"
@@ -93,7 +82,7 @@ def test_a_task_without_a_lock_has_a_token_that_is_none(bench: Bench) -> None:
 
 
 def test_a_plain_call_does_not_lock(bench: Bench) -> None:
-    assert declare(bench, lambda self: bench.is_held("k"))() is False
+    assert job(bench, lambda self: bench.is_held("k"))() is False
 
 
 def test_a_plain_call_inside_its_own_body_neither_locks_nor_releases(bench: Bench) -> None:
@@ -101,27 +90,27 @@ def test_a_plain_call_inside_its_own_body_neither_locks_nor_releases(bench: Benc
         inner = self(depth=0) if depth else []
         return [*inner, self.lease.fencing_token, bench.is_held("k")]
 
-    inner_token, inner_held, token, held = bench.call(declare(bench, body)).value
+    inner_token, inner_held, token, held = bench.call(job(bench, body)).value
     assert (inner_token, inner_held, held) == (token, True, True)
 
 
 def test_apply_locks_like_a_worker(bench: Bench) -> None:
-    task = declare(bench, lambda self: [bench.is_held("k"), self.lease is current_lease()])
+    task = job(bench, lambda self: [bench.is_held("k"), self.lease is current_lease()])
     assert task.apply().get() == [True, True]
     assert not bench.is_held("k")
 
 
 def test_a_locking_task_applied_inside_a_body_has_its_own_lease_meanwhile(bench: Bench) -> None:
-    inner = declare(bench, lambda self: self.lease.key, name="inner", lock_key="other")
+    inner = job(bench, lambda self: self.lease.key, name="inner", lock_key="other")
 
     def body(self: Any) -> list[str]:
         return [current_lease().key, inner.apply().get(), current_lease().key]
 
-    assert bench.call(declare(bench, body)).value == ["k", "other", "k"]
+    assert bench.call(job(bench, body)).value == ["k", "other", "k"]
 
 
 def test_several_keys_are_taken_together(bench: Bench) -> None:
-    task = declare(
+    task = job(
         bench,
         lambda self, a, b: [bench.is_held("x:1"), bench.is_held("x:2"), bench.is_held("k")],
         lock_key=["x:{a}", "x:{b}"],
@@ -136,7 +125,7 @@ def test_a_call_of_the_users_own_runs_under_the_lock(bench: Bench) -> None:
         def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
             return [bench.is_held("k"), super().__call__(*args, **kwargs)]
 
-    task = declare(bench, lambda self: self.lease.key, base=Traced)
+    task = job(bench, lambda self: self.lease.key, base=Traced)
     assert bench.call(task).value == [True, "k"]
 
 
@@ -144,12 +133,12 @@ def test_the_lease_does_not_travel_in_what_the_body_sends(bench: Bench) -> None:
     def body(self: Any) -> None:
         raise self.retry(countdown=1)
 
-    bench.call(declare(bench, body))
+    bench.call(job(bench, body))
     assert not {"fencing_token", "redlock", "redlock_entered"} & set(bench.receive())
 
 
 def test_a_token_in_a_message_is_not_believed(bench: Bench) -> None:
-    task = declare(bench, lambda self: self.request.fencing_token)
+    task = job(bench, lambda self: self.request.fencing_token)
     assert bench.run(bench.send(task), fencing_token=1).value > 1
 
 
@@ -164,25 +153,25 @@ def test_a_child_forked_in_the_body_holds_and_releases_nothing(bench: Bench) -> 
         child.join()
         return [*here.recv(), bench.is_held("k"), self.lease.is_valid]
 
-    assert bench.call(declare(bench, body)).value == [False, False, True, True]
+    assert bench.call(job(bench, body)).value == [False, False, True, True]
 
 
 def test_the_arguments_decide_the_key_also_when_they_have_defaults(bench: Bench) -> None:
     def body(self: Any, account_id: int, amount: int = 0) -> str:
         return str(self.lease.key)
 
-    task = declare(bench, body, lock_key="{account_id}:{amount}")
+    task = job(bench, body, lock_key="{account_id}:{amount}")
     assert bench.call(task, 7).value == "7:0"
 
 
 def test_a_wrong_option_fails_when_the_app_is_finalized(bench: Bench) -> None:
-    declare(bench, lambda self: None, lock_tttl=3)
+    job(bench, lambda self: None, lock_tttl=3)
     with pytest.raises(ConfigurationError, match="lock_tttl is unknown; did you mean lock_ttl"):
         bench.app.finalize()
 
 
 def test_a_template_that_names_no_argument_fails_when_the_app_is_finalized(bench: Bench) -> None:
-    declare(bench, lambda self, account: None, lock_key="{acount}")
+    job(bench, lambda self, account: None, lock_key="{acount}")
     with pytest.raises(LockKeyError, match="acount"):
         bench.app.finalize()
 
@@ -223,7 +212,7 @@ def test_a_task_annotation_makes_a_redlock_task_lock() -> None:
 
 
 def test_the_tasks_class_stays_a_celery_task(bench: Bench) -> None:
-    assert isinstance(declare(bench, lambda self: None), Task)
+    assert isinstance(job(bench, lambda self: None), Task)
 
 
 def test_a_release_that_a_signal_cut_short_is_made_up_for_when_the_task_has_ended(
@@ -240,6 +229,6 @@ def test_a_release_that_a_signal_cut_short_is_made_up_for_when_the_task_has_ende
 
     monkeypatch.setattr(Lease, "release", interrupted_once)
     with pytest.raises(SystemExit):
-        bench.call(declare(bench, lambda self: None))
+        bench.call(job(bench, lambda self: None))
     assert not bench.is_held("k")
     assert current_lease() is None

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,9 @@ from celery_redlock.tasks.holding.body import Body, InjectedLoss
 from celery_redlock.tasks.holding.reach import SignalReach
 from tests.support.tasks import Bench
 from tests.support.waiting import PATIENCE, wait_until
+from tests.unit.tasks.jobs import job
 
 ROOT = Path(__file__).resolve().parents[4]
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
-
-
-def declare(bench: Bench, body: Callable[..., Any], **options: Any) -> Any:
-    return bench.task(body, **{"bind": True, "lock_key": "k", **options})
 
 
 def lose(lease: Any) -> None:
@@ -74,7 +64,7 @@ def in_this_thread(call: Callable[[], Any]) -> Any:
 def test_a_body_is_interrupted_when_it_is(
     bench: Bench, run: Callable[[Any], Any], body: Callable[..., Any]
 ) -> None:
-    request = bench.send(declare(bench, body))
+    request = bench.send(job(bench, body))
     outcome = run(lambda: bench.run(request))
     assert type(outcome.value) is LeaseLost
     assert (outcome.value.key, outcome.value.reason) == ("k", "taken away")
@@ -88,7 +78,7 @@ def test_a_body_may_catch_the_loss_and_clean_up(bench: Bench) -> None:
             return f"cleaned up after: {exc.reason}"
         return "not told"
 
-    assert bench.call(declare(bench, body)).value == "cleaned up after: taken away"
+    assert bench.call(job(bench, body)).value == "cleaned up after: taken away"
 
 
 def test_a_loss_that_a_finalizer_swallowed_is_raised_again(bench: Bench) -> None:
@@ -105,7 +95,7 @@ def test_a_loss_that_a_finalizer_swallowed_is_raised_again(bench: Bench) -> None
         time.sleep(PATIENCE)
         return "not told"
 
-    assert isinstance(bench.call(declare(bench, body)).value, LeaseLost)
+    assert isinstance(bench.call(job(bench, body)).value, LeaseLost)
 
 
 def test_a_flagged_body_is_not_interrupted(bench: Bench) -> None:
@@ -116,7 +106,7 @@ def test_a_flagged_body_is_not_interrupted(bench: Bench) -> None:
             self.lease.check()
         return self.lease.is_valid
 
-    assert bench.call(declare(bench, body, lock_on_lost="flag")).value is False
+    assert bench.call(job(bench, body, lock_on_lost="flag")).value is False
 
 
 def test_a_body_that_ended_after_its_lease_says_so(
@@ -125,14 +115,14 @@ def test_a_body_that_ended_after_its_lease_says_so(
     def body(self: Any) -> None:
         self.lease.lose("taken away")
 
-    bench.call(declare(bench, body, lock_on_lost="flag"))
+    bench.call(job(bench, body, lock_on_lost="flag"))
     assert "ended without its lock k: taken away" in caplog.text
 
 
 def test_a_lock_that_was_deleted_meanwhile_is_reported_at_release(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.call(declare(bench, lambda self: bench.node.state.keys.clear()))
+    bench.call(job(bench, lambda self: bench.node.state.keys.clear()))
     assert "ended without its lock k: a quorum of nodes did not confirm" in caplog.text
 
 
@@ -154,7 +144,7 @@ def test_a_function_decides_about_the_interruption(
             time.sleep(PATIENCE)
         return "went on"
 
-    value = bench.call(declare(bench, body, lock_on_lost=decide)).value
+    value = bench.call(job(bench, body, lock_on_lost=decide)).value
     assert isinstance(value, LeaseLost) if told else value == "went on"
 
 
@@ -162,7 +152,7 @@ def test_a_function_that_fails_counts_as_interrupt(bench: Bench) -> None:
     def decide(task: Any, lease: Any) -> str:
         raise ValueError("no decision")
 
-    outcome = bench.call(declare(bench, sleep_on, lock_on_lost=decide))
+    outcome = bench.call(job(bench, sleep_on, lock_on_lost=decide))
     assert isinstance(outcome.value, LeaseLost)
 
 
@@ -178,7 +168,7 @@ def test_a_loss_while_the_body_ends_strikes_in_the_body_or_not_at_all(
             pass
         return "done"
 
-    task = declare(bench, body, lock_key="{pause}")
+    task = job(bench, body, lock_key="{pause}")
     requests = [bench.send(task, number * 1e-5) for number in range(100)]
 
     def run_all() -> list[Any]:

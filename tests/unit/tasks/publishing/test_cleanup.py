@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,13 +20,6 @@ class Consumer:
 
     def __init__(self, app: Any) -> None:
         self.app = app
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
 
 
 def sent(bench: Bench) -> tuple[Any, dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,13 +23,6 @@ from tests.support.tasks import Bench
 from tests.support.waiting import wait_until
 
 KEY = "redlock:k"
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
 
 
 def declare(bench: Bench, **options: Any) -> Any:

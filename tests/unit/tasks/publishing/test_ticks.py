@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,17 +19,10 @@ from tests.support.unique import MODES, QUEUE, declare, role, value
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture(params=MODES)
-def mode(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
+@pytest.fixture(autouse=True)
+def connected() -> None:
+    """Let publishes find the tick that they carry."""
     connect_publishes()
-    bench = Bench()
-    yield bench
-    bench.close()
 
 
 def publish(task: Any, what: Tick, **options: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,18 +22,7 @@ from celery_redlock.tasks.holding.hold import Hold
 from celery_redlock.tasks.messages.envelope import HEADER
 from celery_redlock.tasks.running.conflict import settle
 from tests.support.tasks import Bench
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
-
-
-def declare(bench: Bench, body: Any = None, **options: Any) -> Any:
-    options = {"bind": True, "lock_key": "k", "lock_wait": 0, **options}
-    return bench.task(body or (lambda self, *args: "ran"), **options)
+from tests.unit.tasks.jobs import job
 
 
 def occupy(bench: Bench) -> Any:
@@ -48,14 +37,14 @@ def requeued(bench: Bench, request: dict[str, Any], **changes: Any) -> dict[str,
 
 def test_a_requeued_task_ends_with_the_reason_lock_and_the_conflict(bench: Bench) -> None:
     occupy(bench)
-    outcome = bench.call(declare(bench))
+    outcome = bench.call(job(bench))
     assert isinstance(outcome.value, Retry)
     assert str(outcome.value) == "lock"
     assert isinstance(outcome.value.exc, LockContended)
 
 
 def test_a_requeued_message_keeps_everything_that_celery_carries(bench: Bench) -> None:
-    task = declare(bench)
+    task = job(bench)
     echo = bench.task(lambda value: value, name="echo")
     other = bench.task(lambda value: value, name="other")
     occupy(bench)
@@ -92,7 +81,7 @@ def test_a_requeued_message_keeps_everything_that_celery_carries(bench: Bench) -
 
 def test_a_requeue_is_not_charged_to_max_retries(bench: Bench) -> None:
     occupy(bench)
-    request = bench.send(declare(bench, max_retries=0))
+    request = bench.send(job(bench, max_retries=0))
     for _ in range(3):
         request = requeued(bench, request)
     assert request["retries"] == 0
@@ -100,7 +89,7 @@ def test_a_requeue_is_not_charged_to_max_retries(bench: Bench) -> None:
 
 def test_hops_are_counted_from_the_first_time_the_task_was_seen(bench: Bench) -> None:
     occupy(bench)
-    first = requeued(bench, bench.send(declare(bench)))
+    first = requeued(bench, bench.send(job(bench)))
     second = requeued(bench, first)
     assert (first[HEADER]["hops"], second[HEADER]["hops"]) == (1, 2)
     assert first[HEADER]["first_seen"] == second[HEADER]["first_seen"]
@@ -108,41 +97,35 @@ def test_hops_are_counted_from_the_first_time_the_task_was_seen(bench: Bench) ->
 
 def test_a_requeued_task_runs_when_the_lock_is_free(bench: Bench) -> None:
     holder = occupy(bench)
-    request = requeued(bench, bench.send(declare(bench)))
+    request = requeued(bench, bench.send(job(bench)))
     holder.release()
     assert bench.run(request).value == "ran"
 
 
+@pytest.mark.usefixtures("longest_delay")
 @pytest.mark.parametrize(("visibility", "longest"), [(None, 60.0), (40, 20.0), (3600, 60.0)])
 def test_the_delay_stays_below_half_the_visibility_timeout(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, visibility: float | None, longest: float
+    bench: Bench, visibility: float | None, longest: float
 ) -> None:
-    monkeypatch.setattr(
-        "celery_redlock.tasks.running.requeue.random.uniform", lambda low, high: high
-    )
     bench.app.conf.broker_transport_options = {"visibility_timeout": visibility}
     occupy(bench)
-    request = bench.send(declare(bench))
+    request = bench.send(job(bench))
     header = {"first_seen": time.time(), "hops": 30, "retries": 0}
     outcome = bench.run(request, headers={HEADER: header})
     assert outcome.value.when == longest
 
 
-def test_the_last_delay_ends_with_the_patience(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "celery_redlock.tasks.running.requeue.random.uniform", lambda low, high: high
-    )
+@pytest.mark.usefixtures("longest_delay")
+def test_the_last_delay_ends_with_the_patience(bench: Bench) -> None:
     occupy(bench)
-    request = bench.send(declare(bench, lock_give_up_after=100))
+    request = bench.send(job(bench, lock_give_up_after=100))
     header = {"first_seen": time.time() - 90, "hops": 30, "retries": 0}
     assert 0 < bench.run(request, headers={HEADER: header}).value.when <= 10
 
 
 def test_a_task_gives_up_when_its_patience_is_used_up(bench: Bench) -> None:
     occupy(bench)
-    request = bench.send(declare(bench, lock_give_up_after=100))
+    request = bench.send(job(bench, lock_give_up_after=100))
     header = {"first_seen": time.time() - 101, "hops": 7, "retries": 0}
     outcome = bench.run(request, headers={HEADER: header})
     assert type(outcome.value) is LockNotAcquired
@@ -162,7 +145,7 @@ def test_a_task_gives_up_when_its_patience_is_used_up(bench: Bench) -> None:
 )
 def test_patience_begins_anew_with(bench: Bench, change: dict[str, Any]) -> None:
     occupy(bench)
-    request = bench.send(declare(bench, lock_give_up_after=100))
+    request = bench.send(job(bench, lock_give_up_after=100))
     header = {"first_seen": time.time() - 101, "hops": 7, "retries": 0}
     outcome = bench.run(request, **{"headers": {HEADER: header}, **change})
     assert outcome.state == "RETRY"
@@ -173,7 +156,7 @@ def test_a_retry_of_the_tasks_own_does_not_carry_the_header_on(bench: Bench) -> 
         raise self.retry(countdown=1)
 
     holder = occupy(bench)
-    request = requeued(bench, bench.send(declare(bench, body), headers={"tenant": "acme"}))
+    request = requeued(bench, bench.send(job(bench, body), headers={"tenant": "acme"}))
     holder.release()
     again = requeued(bench, request)
     assert HEADER not in again
@@ -181,54 +164,50 @@ def test_a_retry_of_the_tasks_own_does_not_carry_the_header_on(bench: Bench) -> 
 
 
 def test_a_failed_requeue_returns_the_message_under_late_acknowledgement(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, break_broker: Callable[[], None]
 ) -> None:
     occupy(bench)
-    task = declare(bench, acks_late=True)
+    task = job(bench, acks_late=True)
     request = bench.send(task)
-    monkeypatch.setattr(bench.app, "send_task", refuse_to_publish)
+    break_broker()
     outcome = bench.run(request)
     assert isinstance(outcome.value, Reject)
     assert outcome.value.requeue is True
 
 
 def test_a_failed_requeue_is_a_failure_under_early_acknowledgement(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, break_broker: Callable[[], None]
 ) -> None:
     occupy(bench)
-    request = bench.send(declare(bench))
-    monkeypatch.setattr(bench.app, "send_task", refuse_to_publish)
+    request = bench.send(job(bench))
+    break_broker()
     outcome = bench.run(request)
     assert type(outcome.value) is LockNotAcquired
-    assert "could not be put back: OSError('broker down')" in str(outcome.value)
-
-
-def refuse_to_publish(*args: Any, **kwargs: Any) -> None:
-    raise OSError("broker down")
+    assert "could not be put back: OperationalError('broker down')" in str(outcome.value)
 
 
 def test_under_apply_a_task_waits_in_place(bench: Bench) -> None:
     holder = bench.elsewhere.acquire("k", ttl=0.3)
-    assert declare(bench).apply().get() == "ran"
+    assert job(bench).apply().get() == "ran"
     assert holder.lost
 
 
 def test_under_apply_a_task_gives_up_in_the_end(bench: Bench) -> None:
     occupy(bench)
     with pytest.raises(LockNotAcquired, match=r"lock_give_up_after = 0\.05 s"):
-        declare(bench, lock_give_up_after=0.05).apply().get()
+        job(bench, lock_give_up_after=0.05).apply().get()
 
 
 def test_a_skipped_task_succeeds_with_its_skip_result(bench: Bench) -> None:
     occupy(bench)
-    task = declare(bench, lock_on_conflict="skip", lock_skip_result={"skipped": True})
+    task = job(bench, lock_on_conflict="skip", lock_skip_result={"skipped": True})
     outcome = bench.call(task)
     assert (outcome.state, outcome.value) == ("SUCCESS", {"skipped": True})
 
 
 def test_the_next_step_of_a_chain_gets_the_skip_result(bench: Bench) -> None:
     occupy(bench)
-    task = declare(bench, lock_on_conflict="skip", lock_skip_result="skipped")
+    task = job(bench, lock_on_conflict="skip", lock_skip_result="skipped")
     echo = bench.task(lambda value: value, name="echo")
     chain(task.s(), echo.s()).apply_async()
     bench.run(bench.receive())
@@ -238,7 +217,7 @@ def test_the_next_step_of_a_chain_gets_the_skip_result(bench: Bench) -> None:
 def test_a_skip_sends_an_event(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
     holder = occupy(bench)
-    task = declare(bench, lock_on_conflict="skip")
+    task = job(bench, lock_on_conflict="skip")
     request = bench.send(task)
     monkeypatch.setattr(
         bench.app.tasks["job"], "send_event", lambda kind, **fields: sent.append((kind, fields))
@@ -251,7 +230,7 @@ def test_a_skip_sends_an_event(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("policy", ["skip", "reject"])
 def test_a_split_vote_is_put_back_and_never_given_up_for_another(bench: Bench, policy: str) -> None:
-    task = declare(bench, lock_on_conflict=policy, acks_late=True)
+    task = job(bench, lock_on_conflict=policy, acks_late=True)
     request = bench.send(task)
     with pytest.raises(Retry):
         settle_in_worker(bench, task, request, LockContended("split", "k", "half", 1.0, True))
@@ -268,28 +247,28 @@ def settle_in_worker(bench: Bench, task: Any, request: Any, error: LockNotAcquir
 
 def test_a_conflict_raises_where_that_is_the_policy(bench: Bench) -> None:
     holder = occupy(bench)
-    outcome = bench.call(declare(bench, lock_on_conflict="raise"))
+    outcome = bench.call(job(bench, lock_on_conflict="raise"))
     assert isinstance(outcome.value, LockContended)
     assert outcome.value.holder == holder.owner
 
 
 def test_a_conflict_rejects_the_message_under_late_acknowledgement(bench: Bench) -> None:
     occupy(bench)
-    outcome = bench.call(declare(bench, lock_on_conflict="reject", acks_late=True))
+    outcome = bench.call(job(bench, lock_on_conflict="reject", acks_late=True))
     assert isinstance(outcome.value, Reject)
     assert outcome.value.requeue is False
 
 
 def test_a_message_that_is_acknowledged_already_is_not_rejected_but_fails(bench: Bench) -> None:
     occupy(bench)
-    outcome = bench.call(declare(bench, lock_on_conflict="reject"))
+    outcome = bench.call(job(bench, lock_on_conflict="reject"))
     assert isinstance(outcome.value, LockContended)
 
 
 @pytest.mark.parametrize("place", ["member", "first step of a member"])
 def test_a_chord_member_is_not_rejected_but_fails(bench: Bench, place: str) -> None:
     occupy(bench)
-    task = declare(bench, lock_on_conflict="reject", acks_late=True)
+    task = job(bench, lock_on_conflict="reject", acks_late=True)
     echo = bench.task(lambda value=None: value, name="echo")
     header = task.si() if place == "member" else chain(task.si(), echo.si())
     request = {**bench.send(task), "chord": echo.s()}
@@ -308,19 +287,19 @@ def test_a_function_decides_with_the_task_and_the_conflict(bench: Bench) -> None
         return "skip"
 
     occupy(bench)
-    outcome = bench.call(declare(bench, lock_on_conflict=decide), "argument")
+    outcome = bench.call(job(bench, lock_on_conflict=decide), "argument")
     assert (outcome.state, asked) == ("SUCCESS", [("job", ["argument"], "k")])
 
 
 def test_a_function_that_returns_no_policy_is_a_configuration_error(bench: Bench) -> None:
     occupy(bench)
-    outcome = bench.call(declare(bench, lock_on_conflict=lambda task, error: "drop"))
+    outcome = bench.call(job(bench, lock_on_conflict=lambda task, error: "drop"))
     assert isinstance(outcome.value, ConfigurationError)
     assert "returned 'drop'" in str(outcome.value)
 
 
 def test_without_a_quorum_a_task_is_put_back(bench: Bench) -> None:
-    request = bench.send(declare(bench))
+    request = bench.send(job(bench))
     bench.node.kill()
     again = requeued(bench, request)
     bench.node.restart()
@@ -329,7 +308,7 @@ def test_without_a_quorum_a_task_is_put_back(bench: Bench) -> None:
 
 def test_without_a_quorum_a_task_fails_where_that_is_the_policy(bench: Bench) -> None:
     bench.node.kill()
-    outcome = bench.call(declare(bench, lock_on_unavailable="raise"))
+    outcome = bench.call(job(bench, lock_on_unavailable="raise"))
     assert isinstance(outcome.value, QuorumUnavailable)
 
 
@@ -337,7 +316,7 @@ def test_without_a_quorum_a_task_runs_unlocked_where_that_is_the_policy(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.node.kill()
-    task = declare(
+    task = job(
         bench,
         lambda self: [self.lease, self.request.fencing_token],
         lock_on_unavailable="run_unlocked",
@@ -348,7 +327,7 @@ def test_without_a_quorum_a_task_runs_unlocked_where_that_is_the_policy(
 
 def test_a_skip_result_reaches_a_group(bench: Bench) -> None:
     occupy(bench)
-    task = declare(bench, lock_on_conflict="skip", lock_skip_result=0)
+    task = job(bench, lock_on_conflict="skip", lock_skip_result=0)
     result = group(task.si(), task.si()).apply_async()
     for _ in range(2):
         bench.run(bench.receive())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,19 +12,7 @@ from celery_redlock import current_lease
 from celery_redlock.errors import LockContended
 from celery_redlock.tasks.messages.owners import Role
 from tests.support.tasks import Bench
-from tests.support.unique import MODES, QUEUE, declare, owned_by, role, value
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
-
-
-@pytest.fixture(params=MODES)
-def mode(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+from tests.support.unique import QUEUE, declare, owned_by, role, value
 
 
 def test_apply_locks_as_a_worker_does(bench: Bench, mode: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from celery_redlock.tasks.messages.owners import Role
 from tests.support.tasks import Bench
 from tests.support.unique import (
     KEY,
-    MODES,
     QUEUE,
     WINDOW,
     declare,
@@ -29,20 +27,9 @@ from tests.support.unique import (
     value,
 )
 from tests.support.waiting import wait_until
+from tests.unit.tasks.jobs import sent_without
 
 IN_BODY = ("until_executed", "until_and_while_executing", "until_expired")
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
-
-
-@pytest.fixture(params=MODES)
-def mode(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def after(mode: str) -> Role | None:
@@ -162,19 +149,13 @@ def test_a_message_without_a_lock_that_goes_back_leaves_nothing(bench: Bench) ->
     def body(self: Any) -> str:
         raise Reject("later", requeue=True)
 
-    declare(bench, body)
-    bench.app.finalize()
-    bench.app.send_task("job")
-    request = bench.receive()
+    request = sent_without(bench, body)
     bench.run(request)
     assert (value(bench), value(bench, mark(bench, request))) == (None, None)
 
 
 def test_a_message_from_elsewhere_takes_its_lock_when_it_arrives(bench: Bench, mode: str) -> None:
-    declare(bench, lambda self: "ran", lock_mode=mode)
-    bench.app.finalize()
-    bench.app.send_task("job")
-    request = bench.receive()
+    request = sent_without(bench, lock_mode=mode)
     assert HEADER not in request
     assert bench.run(request).value == "ran"
     assert (role(bench), role(bench, mark(bench, request))) == (after(mode), Role.FINISHED)
@@ -210,10 +191,7 @@ def test_a_window_that_is_over_when_the_body_ends_leaves_nothing(bench: Bench) -
 
 
 def test_without_a_header_the_window_counts_from_the_arrival(bench: Bench) -> None:
-    declare(bench, lambda self: None, lock_mode="until_expired")
-    bench.app.finalize()
-    bench.app.send_task("job")
-    bench.run(bench.receive())
+    bench.run(sent_without(bench, lock_mode="until_expired"))
     assert WINDOW - 30 < left(bench) <= WINDOW
 
 

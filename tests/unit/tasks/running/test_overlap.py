@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,13 +20,6 @@ from tests.support.waiting import wait_until
 
 COMPANION = f"redlock-meta:running:{KEY}"
 POLICIES = ("forbid", "queue", "replace", "allow")
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
 
 
 def job(bench: Bench, overlap: str, body: Any = None, **options: Any) -> Any:
@@ -398,12 +390,8 @@ def test_who_waits_for_the_lock_of_an_older_run_is_told(bench: Bench) -> None:
     assert (waits.task_id, waits.state) == (request["id"], "queued")
 
 
-def test_a_run_that_asked_comes_back_when_the_other_can_have_noticed(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "celery_redlock.tasks.running.requeue.random.uniform", lambda low, high: high
-    )
+@pytest.mark.usefixtures("longest_delay")
+def test_a_run_that_asked_comes_back_when_the_other_can_have_noticed(bench: Bench) -> None:
     occupy_for(bench, -60)
     request = send_tick(bench, job(bench, "replace", lock_ttl=12), tick())
     request["redlock"].update(first_seen=time.time(), hops=8, retries=0)

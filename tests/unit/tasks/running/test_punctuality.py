@@ -16,21 +16,10 @@ from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.schedules.state import EntryState
 from tests.support.tasks import Bench
 from tests.support.ticks import ENTRY, START, mark, send_tick, tick, tick_now
-from tests.support.unique import MODES, declare, role, value
+from tests.support.unique import role, value
+from tests.unit.tasks.jobs import ALL_MODES, job
 
-ALL_MODES = ("while_executing", *MODES)
 SCHEDULE = "beat:app"
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
-
-
-def job(bench: Bench, body: Any = None, **options: Any) -> Any:
-    return declare(bench, body, **{"lock_mode": "while_executing", **options})
 
 
 def late(seconds: float) -> Tick:
@@ -118,12 +107,8 @@ def test_a_tick_that_waited_past_its_deadline_is_skipped(bench: Bench) -> None:
     assert bench.run(again).value == "skipped"
 
 
-def test_a_tick_comes_back_before_its_deadline(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "celery_redlock.tasks.running.requeue.random.uniform", lambda low, high: high
-    )
+@pytest.mark.usefixtures("longest_delay")
+def test_a_tick_comes_back_before_its_deadline(bench: Bench) -> None:
     bench.elsewhere.acquire("k", ttl=60)
     task = job(bench, lock_starting_deadline=100, lock_overlap="queue")
     request = send_tick(bench, task, late(80))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,23 +17,14 @@ from celery_redlock.tasks.messages.owners import Role
 from celery_redlock.tasks.messages.tick import Tick
 from tests.support.tasks import Bench
 from tests.support.ticks import ENTRY, mark, send_tick, tick
-from tests.support.unique import KEY, MODES, declare, free, holder, left, role, value
+from tests.support.unique import KEY, free, holder, left, role, value
+from tests.unit.tasks.jobs import ALL_MODES, job
 
-ALL_MODES = ("while_executing", *MODES)
 
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    # As in a worker in which no message was marked before.
+@pytest.fixture(autouse=True)
+def unmarked() -> None:
+    """Be as a worker is in which no message was marked before."""
     signals.task_prerun.disconnect(dispatch_uid="celery_redlock.task_prerun")
-    bench = Bench()
-    yield bench
-    bench.close()
-
-
-def job(bench: Bench, body: Any = None, **options: Any) -> Any:
-    """Declare a task that locks while it runs."""
-    return declare(bench, body, **{"lock_mode": "while_executing", **options})
 
 
 def counting(bench: Bench, **options: Any) -> tuple[Any, list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,19 +14,7 @@ from celery_redlock.signals import counters
 from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.owners import Role, label_for
 from tests.support.tasks import Bench
-from tests.support.unique import MODES, declare, free, mark, role, value
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
-
-
-@pytest.fixture(params=MODES)
-def mode(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+from tests.support.unique import declare, free, mark, role, value
 
 
 def counting(bench: Bench, **options: Any) -> tuple[Any, list[int]]:
@@ -111,12 +99,10 @@ def test_a_twin_may_wait_for_longer_than_a_task_waits_for_a_lock(bench: Bench) -
     assert [one.state for one in outcomes] == ["IGNORED"] * 3
 
 
+@pytest.mark.usefixtures("longest_delay")
 def test_a_twin_comes_back_before_the_mark_of_the_other_has_ended(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "celery_redlock.tasks.running.requeue.random.uniform", lambda low, high: high
-    )
     delays: list[float] = []
     monkeypatch.setattr(
         "celery_redlock.tasks.running.twins.put_back",
@@ -232,28 +218,25 @@ def test_the_same_id_sent_again_is_no_twin(bench: Bench) -> None:
 
 
 def test_a_twin_that_cannot_be_put_back_returns_to_the_broker_under_late_acknowledgement(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, break_broker: Callable[[], None]
 ) -> None:
-    outcome = twin_without_broker(bench, monkeypatch, acks_late=True)
+    outcome = twin_without_broker(bench, break_broker, acks_late=True)
     assert isinstance(outcome.value, Reject)
     assert outcome.value.requeue is True
 
 
 def test_a_twin_that_cannot_be_put_back_ends_without_a_result_under_early_acknowledgement(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, break_broker: Callable[[], None]
 ) -> None:
-    assert twin_without_broker(bench, monkeypatch, acks_late=False).state == "IGNORED"
+    assert twin_without_broker(bench, break_broker, acks_late=False).state == "IGNORED"
 
 
-def twin_without_broker(bench: Bench, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise OSError("broker down")
-
+def twin_without_broker(bench: Bench, break_broker: Callable[[], None], **options: Any) -> Any:
     outcomes: list[Any] = []
     request = bench.send(
         declare(bench, lambda self: outcomes.append(bench.run(request)), **options)
     )
-    monkeypatch.setattr(bench.app, "send_task", refuse)
+    break_broker()
     bench.run(request)
     return outcomes[0]
 
