@@ -19,17 +19,7 @@ from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.owners import Role, read_owner
 from celery_redlock.tasks.running.conflict import settle
 from tests.support.tasks import Bench
-from tests.support.unique import (
-    KEY,
-    QUEUE,
-    declare,
-    free,
-    holder,
-    mark,
-    owned_by,
-    role,
-    value,
-)
+from tests.support.unique import KEY, QUEUE, declare, free, holder, mark, owned_by, role, value
 from tests.support.waiting import wait_until
 from tests.unit.tasks.jobs import sent_without
 

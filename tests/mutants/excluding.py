@@ -1,0 +1,139 @@
+"""
+Faults in the exclusion: two hold one lock, or one holds it longer than the nodes keep it.
+"""
+
+from __future__ import annotations
+
+from tests.mutants.writing import ATTEMPT, NODE, ROUNDS, TIMING, TRUST, modelled, mutant
+
+EXCLUSION = (
+    mutant(
+        "a quorum is one node less",
+        modelled("trust-stay"),
+        (TIMING, "return nodes // 2 + 1", "return nodes // 2"),
+    ),
+    mutant(
+        "trust counts from the answer",
+        modelled("trust-stay"),
+        (
+            ROUNDS,
+            "self.trusted_until = sent_at + ttl - drift(ttl, drift_factor)\n        self.token",
+            "self.trusted_until = ttl - drift(ttl, drift_factor)\n        self.token",
+        ),
+        (
+            ROUNDS,
+            "        if now >= self.trusted_until:\n            return self._enter(Phase.LATE)",
+            "        self.trusted_until += now",
+        ),
+    ),
+    mutant(
+        "late grants count",
+        modelled("trust-stay"),
+        (
+            ROUNDS,
+            "        if now >= self.trusted_until:\n            return self._enter(Phase.LATE)\n",
+            "",
+        ),
+    ),
+    mutant(
+        "late second rounds count",
+        modelled("trust-second"),
+        (
+            ROUNDS,
+            "                return self._enter(Phase.GRANTED if now < self.trusted_until "
+            "else Phase.LATE)",
+            "                return self._enter(Phase.GRANTED)",
+        ),
+    ),
+    mutant(
+        "no allowance for drift",
+        modelled("trust-stay"),
+        (TIMING, "return ttl * factor + EXPIRY_PRECISION", "return 0.0"),
+    ),
+    mutant(
+        "the drift factor is ignored",
+        modelled("trust-drift"),
+        (TIMING, "return ttl * factor + EXPIRY_PRECISION", "return EXPIRY_PRECISION"),
+    ),
+    mutant(
+        "nodes keep keys for half the time",
+        modelled("trust-stay"),
+        (
+            ATTEMPT,
+            "            milliseconds(terms.ttl),\n",
+            "            milliseconds(terms.ttl) // 2,\n",
+        ),
+    ),
+    mutant(
+        "a lease does not look at the clock",
+        modelled("trust-stay"),
+        (TRUST, "return self.expires_in > 0.0", "return self._state is State.HELD"),
+    ),
+    mutant(
+        "several keys are taken where one is free",
+        modelled("trust-keys"),
+        (NODE, "        if held:\n", "        if len(held) == len(keys):\n"),
+    ),
+    mutant(
+        "no restart guard",
+        modelled("trust-restart"),
+        (NODE, "if now_us < self.guard.not_before:", "if False:"),
+    ),
+    mutant(
+        "the restart guard ignores whose record it is",
+        modelled("trust-restart"),
+        (
+            NODE,
+            "if self.guard is None or self.guard.identity != self.identity:",
+            "if self.guard is None:",
+        ),
+    ),
+    mutant(
+        "quarantine is a millisecond short",
+        modelled("trust-quarantine"),
+        (NODE, "now_us + int(quarantine) * 1000", "now_us + (int(quarantine) - 1) * 1000"),
+    ),
+    mutant(
+        "release deletes whatever is there",
+        modelled("trust-three"),
+        (
+            NODE,
+            "            if held_by == owner:\n                value:",
+            "            if held_by is not None:\n                value:",
+        ),
+    ),
+    mutant(
+        "owner values are used again",
+        modelled("trust-again"),
+        (
+            ATTEMPT,
+            "owner_value(os.urandom(16), candidate, terms.label)",
+            "owner_value(bytes(16), 0, terms.label)",
+        ),
+    ),
+    mutant(
+        "a failed attempt is undone only where it was granted",
+        modelled("split-two"),
+        (
+            ATTEMPT,
+            """        if round_.phase is not Phase.GRANTED:
+            _undo(transport, channel, terms, owner, done)
+""",
+            """        if round_.phase is not Phase.GRANTED:
+            granted = [n for n, vote in enumerate(round_.votes) if hasattr(vote, "low")]
+            channel.post(release(terms.keys, owner, 0), granted)
+""",
+        ),
+    ),
+    mutant(
+        "a failed attempt is not undone",
+        modelled("split-two"),
+        (
+            ATTEMPT,
+            """        if round_.phase is not Phase.GRANTED:
+            _undo(transport, channel, terms, owner, done)
+""",
+            "",
+        ),
+    ),
+)

@@ -1,0 +1,83 @@
+"""
+Faults in the extension of a lease: it lasts longer than its nodes keep it, or is taken from others.
+"""
+
+from __future__ import annotations
+
+from tests.mutants.writing import LEASE, NODE, ROUNDS, modelled, mutant
+
+EXTENSION = (
+    mutant(
+        "an extension counts from the answer",
+        modelled("trust-extend"),
+        (
+            ROUNDS,
+            "self.trusted_until = max(trusted_until, sent_at + ttl - drift(ttl, drift_factor))",
+            "self.trusted_until = ttl - drift(ttl, drift_factor)",
+        ),
+        (
+            ROUNDS,
+            "            if self._extended >= self.needed:\n",
+            "            if self._extended >= self.needed:\n"
+            "                self.trusted_until += now\n",
+        ),
+    ),
+    mutant(
+        "one node extends",
+        modelled("trust-extend"),
+        (ROUNDS, "if self._extended >= self.needed:", "if self._extended:"),
+    ),
+    mutant(
+        "an extension is acknowledged whoever has the key",
+        modelled("trust-extend"),
+        (
+            NODE,
+            "        if all(held_by == owner for held_by in owners):\n            return ACK",
+            "        if True:\n            return ACK",
+        ),
+    ),
+    mutant(
+        "an extension shortens",
+        modelled("trust-shorter"),
+        (NODE, "max(stored.expires_at, until)", "until"),
+    ),
+    mutant(
+        "nodes do not extend",
+        modelled("trust-extend"),
+        (NODE, "max(stored.expires_at, until)", "stored.expires_at"),
+    ),
+    mutant(
+        "late extensions count",
+        modelled("trust-extend"),
+        (ROUNDS, "Phase.GRANTED if now < self._old_trust else Phase.LATE", "Phase.GRANTED"),
+        (LEASE, " or self._transport.now() >= old_trust", ""),
+    ),
+    mutant(
+        "an extension is taken over, and heals, after the deadline",
+        modelled("trust-heal"),
+        (LEASE, " or self._transport.now() >= old_trust", ""),
+    ),
+    mutant(
+        "a heal counts for the extension",
+        modelled("trust-missing"),
+        (
+            ROUNDS,
+            "        if type(vote) is Acknowledged:\n            self._extended += 1",
+            "        if type(vote) is Acknowledged or (type(vote) is NotHeld and vote.missing):\n"
+            "            self._extended += 1",
+        ),
+    ),
+    mutant(
+        "a heal takes keys from others",
+        modelled("trust-heal"),
+        (
+            NODE,
+            """        if any(held_by not in (owner, None) for held_by in owners):
+            return FOREIGN
+        for key, held_by in zip(keys, owners, strict=True):
+            if held_by is None:""",
+            """        for key, held_by in zip(keys, owners, strict=True):
+            if held_by != owner:""",
+        ),
+    ),
+)
