@@ -13,7 +13,7 @@ from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.messages.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.patterns import adopt, trace_anew
 
-__all__ = ["NewTasksStep", "mark_publishes", "protect_tasks"]
+__all__ = ["NewTasksStep", "add_nonce", "mark_publishes", "protect_tasks"]
 
 
 def protect_tasks(app: Any) -> None:
@@ -37,11 +37,12 @@ def mark_publishes(app: Any) -> None:
     """Let messages tell which publish they come from, if the app wants that. Idempotent."""
     if read_settings(app).dedupe:
         signals.before_task_publish.connect(
-            _add_nonce, weak=False, dispatch_uid="celery_redlock.before_task_publish"
+            add_nonce, weak=False, dispatch_uid="celery_redlock.before_task_publish"
         )
 
 
-def _add_nonce(headers: Any = None, **_: Any) -> None:
+def add_nonce(headers: Any = None, **_: Any) -> None:
+    """Tell a message from others with its id, unless it tells already."""
     # One id may be published twice on purpose. A message that was put back keeps its nonce.
     if isinstance(headers, dict) and HEADER not in headers:
         headers[HEADER] = Envelope(nonce=fresh_nonce()).write()

@@ -10,16 +10,20 @@ from __future__ import annotations
 from typing import Any
 
 from celery import current_app, signals
-from celery._state import connect_on_app_finalize
+from celery._state import _get_active_apps, connect_on_app_finalize
 
 from celery_redlock.tasks.config.client import close_clients
-from celery_redlock.tasks.dedupe import NewTasksStep, mark_publishes, protect_tasks
+from celery_redlock.tasks.config.settings import read_settings
+from celery_redlock.tasks.dedupe import NewTasksStep, add_nonce, mark_publishes, protect_tasks
 from celery_redlock.tasks.holding.hold import bodies_run
 from celery_redlock.tasks.patterns import lock_matching_tasks
 from celery_redlock.tasks.publishing.cleanup import connect_cleanup
 from celery_redlock.tasks.worker import LockStep
 
 __all__ = ["connect"]
+
+# Not the name of the signal alone, under which messages are marked from then on.
+FIRST_PUBLISH = "celery_redlock.first_publish"
 
 
 def connect() -> None:
@@ -33,6 +37,7 @@ def connect() -> None:
     }
     for signal, handler in handlers.items():
         signal.connect(handler, weak=False, dispatch_uid=f"celery_redlock.{signal.name}")
+    signals.before_task_publish.connect(_first_publish, weak=False, dispatch_uid=FIRST_PUBLISH)
     connect_on_app_finalize(_app_finalizes)
     connect_cleanup()
 
@@ -47,6 +52,22 @@ def _app_finalizes(app: Any) -> None:
 def _app_finalized(sender: Any, **_: Any) -> None:
     lock_matching_tasks(sender)
     mark_publishes(sender)
+
+
+def _first_publish(signal: Any, headers: Any = None, **_: Any) -> None:
+    # Sending does not finalize an app, so a program that only sends would know of no pattern and
+    # mark no message. This message has its task's old class already, but can still be marked.
+    try:
+        for app in list(_get_active_apps()):
+            if app.configured and app.autofinalize and not app.finalized:
+                settings = read_settings(app)
+                if settings.tasks or settings.dedupe:
+                    app.finalize(auto=True)
+                if settings.dedupe:
+                    add_nonce(headers)
+    finally:
+        # Not before: a message of another thread is to wait for this, not to slip through.
+        signal.disconnect(dispatch_uid=FIRST_PUBLISH)
 
 
 def _worker_starts(sender: Any, **_: Any) -> None:

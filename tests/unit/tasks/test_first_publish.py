@@ -1,0 +1,76 @@
+"""A program that only sends: nothing has finalized its app when its first message goes out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+# A process of its own: what is looked at happens once in each.
+SENDER = """
+import json, sys
+from celery import Celery
+import celery_redlock.tasks
+from celery_redlock.tasks.messages.envelope import HEADER, Envelope
+
+given = json.loads(sys.argv[1])
+Celery("another", set_as_current=False)
+app = Celery("sender", broker="memory://", backend="cache+memory://", set_as_current=False,
+             autofinalize=given.get("autofinalize", True))
+app.conf.update(redlock_nodes=["memory://one"], **given["conf"])
+
+@app.task(name="vendor.report")
+def report():
+    pass
+
+send = report.delay if app.autofinalize else lambda: app.send_task("vendor.report")
+ids = [send().id for _ in range(3)]
+with app.connection_for_read() as connection:
+    queue = connection.SimpleQueue(app.conf.task_default_queue)
+    messages = [queue.get() for _ in range(queue.qsize())]
+    nonces = {Envelope.read(message.headers).nonce for message in messages}
+print(json.dumps({"messages": len(messages), "ids": len(set(ids)), "finalized": app.finalized,
+                  "nonces": len(nonces - {""})}))
+"""
+
+UNIQUE = {"redlock_tasks": {"vendor.*": {"lock_key": "report", "lock_mode": "until_executed"}}}
+
+
+def sent(conf: dict[str, Any], **given: Any) -> dict[str, Any]:
+    """Send one task three times, and tell what went out."""
+    done = subprocess.run(
+        [sys.executable, "-c", SENDER, json.dumps({"conf": conf, **given})],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def test_every_message_is_marked_under_redlock_dedupe() -> None:
+    assert sent({"redlock_dedupe": True})["nonces"] == 3
+
+
+def test_a_pattern_holds_from_the_second_call_on() -> None:
+    assert sent(UNIQUE)["messages"] == 2
+
+
+def test_a_call_that_a_pattern_reached_gives_the_task_that_is_there() -> None:
+    assert sent(UNIQUE)["ids"] == 2
+
+
+def test_an_app_that_wants_neither_is_left_as_it_is() -> None:
+    assert sent({"redlock_ttl": 5})["finalized"] is False
+
+
+def test_an_app_that_is_to_be_finalized_by_hand_is_left_as_it_is() -> None:
+    assert sent({"redlock_dedupe": True}, autofinalize=False)["finalized"] is False
+
+
+@pytest.mark.parametrize("conf", [{"redlock_dedupe": "yes"}, {"redlock_ttl": -1}])
+def test_a_wrong_setting_keeps_no_plain_task_from_being_sent(conf: dict[str, Any]) -> None:
+    assert sent(conf)["messages"] == 3
