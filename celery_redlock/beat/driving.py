@@ -19,7 +19,7 @@ from celery_redlock.beat.entries import (
     task_id_for,
 )
 from celery_redlock.beat.mandate import Mandate
-from celery_redlock.beat.publishing import Broker, is_broker_failure
+from celery_redlock.beat.publishing import Broker, duplicate_in, is_broker_failure
 from celery_redlock.beat.records import Records
 from celery_redlock.beat.unsent import Unsent
 from celery_redlock.beat.wrapped import abandon, cancel_exit_write
@@ -148,10 +148,14 @@ class Driving:
         try:
             result = self._apply_async(entry, producer=producer, advance=advance, **kwargs)
         except Exception as error:
-            if not self._is_settled:
-                self._keep(entry, error)
-            self._in_hand = None
-            raise
+            duplicate = None if advance else duplicate_in(error)
+            if duplicate is None:
+                if not self._is_settled:
+                    self._keep(entry, error)
+                self._in_hand = None
+                raise
+            logger.warning("Entry %r was due, and counts as run: %s", entry.name, duplicate)
+            result = duplicate.result
         if not self._is_settled:
             # It counts from its last run, which is now.
             self._means.records.sent(entry.name, to_us(entry.schedule.now()) / SECOND)
@@ -207,7 +211,7 @@ class Driving:
         return options
 
     def _note(self, entry: Any, tick: Tick, error: Exception | None) -> None:
-        if error is not None:
+        if error is not None and duplicate_in(error) is None:
             self._keep(entry, error)
             return
         self._say_collapsed(entry, tick)

@@ -8,10 +8,13 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from celery.beat import SchedulingError
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
-__all__ = ["Broker", "is_broker_failure", "limited_connection"]
+from celery_redlock.errors import DuplicateTask
+
+__all__ = ["Broker", "duplicate_in", "is_broker_failure", "limited_connection"]
 
 logger = get_logger(__name__)
 
@@ -125,6 +128,13 @@ def limited_connection(app: Any, timeout: float) -> Any:
         given[option] = min(own, timeout) if own else timeout
     connection.transport_options = given
     return connection
+
+
+def duplicate_in(error: BaseException) -> DuplicateTask | None:
+    """Return what a scheduler's error says where a task was not sent for being a duplicate."""
+    # Celery makes one error of its own of all that a publish raises.
+    cause = error.__context__ if isinstance(error, SchedulingError) else error
+    return cause if isinstance(cause, DuplicateTask) else None
 
 
 def is_broker_failure(error: BaseException, connection: Any) -> bool:

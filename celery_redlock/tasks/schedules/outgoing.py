@@ -18,7 +18,8 @@ from celery import signals
 from celery_redlock.tasks.messages.envelope import HEADER, fresh_nonce
 from celery_redlock.tasks.messages.tick import Tick
 
-__all__ = ["Outgoing", "carrying", "carrying_nothing", "connect_publishes", "outgoing_tick"]
+__all__ = ["Outgoing", "carrying", "carrying_nothing", "connect_publishes"]
+__all__ += ["outgoing_owns_id", "outgoing_tick"]
 
 
 @dataclass(slots=True)
@@ -29,11 +30,13 @@ class Outgoing:
     Attributes:
         task: the task's name.
         tick: what its message is to carry.
+        owns_id: whether the message's id was made for the tick, so that nobody else counts on it.
         sent: whether the message has come by.
     """
 
     task: str
     tick: Tick
+    owns_id: bool = False
     sent: bool = False
 
 
@@ -41,9 +44,9 @@ _outgoing: ContextVar[Outgoing | None] = ContextVar("celery_redlock_outgoing", d
 
 
 @contextmanager
-def carrying(task: str, tick: Tick) -> Iterator[Outgoing]:
+def carrying(task: str, tick: Tick, *, owns_id: bool = False) -> Iterator[Outgoing]:
     """Give the tick to the first message of `task` that is sent meanwhile in this context."""
-    outgoing = Outgoing(task, tick)
+    outgoing = Outgoing(task, tick, owns_id)
     token = _outgoing.set(outgoing)
     try:
         yield outgoing
@@ -63,10 +66,21 @@ def carrying_nothing() -> Iterator[None]:
 
 def outgoing_tick(task: str) -> Tick | None:
     """Return the tick that waits for the message of `task`."""
+    outgoing = _waiting_for(task)
+    return None if outgoing is None else outgoing.tick
+
+
+def outgoing_owns_id(task: str) -> bool:
+    """Tell whether the id of the message of `task` is the scheduler's, which nobody waits for."""
+    outgoing = _waiting_for(task)
+    return outgoing is not None and outgoing.owns_id
+
+
+def _waiting_for(task: str) -> Outgoing | None:
     outgoing = _outgoing.get()
     if outgoing is None or outgoing.sent or outgoing.task != task:
         return None
-    return outgoing.tick
+    return outgoing
 
 
 def connect_publishes() -> None:

@@ -180,7 +180,7 @@ class Stamper:
             return None
         message = self._message_of(entry, tick)
         try:
-            with carrying(entry.task, tick) as outgoing:
+            with carrying(entry.task, tick, owns_id=_has_no_id(entry)) as outgoing:
                 result = self._apply_async(message, producer=producer, advance=False, **kwargs)
         except Exception as error:
             self._tell(entry, tick, error)
@@ -292,3 +292,7 @@ class Stamper:
         if entry.name not in self._complained:
             self._complained.add(entry.name)
             logger.warning(UNTOLD, entry.name, reason)
+
+
+def _has_no_id(entry: Any) -> bool:
+    return "task_id" not in (entry.options or {})

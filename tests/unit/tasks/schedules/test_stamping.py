@@ -15,6 +15,7 @@ from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule
 
 from celery_redlock.tasks.messages.envelope import Envelope
+from celery_redlock.tasks.schedules.outgoing import outgoing_owns_id
 from celery_redlock.tasks.schedules.stamping import is_protected
 from tests.support.tasks import Bench
 from tests.unit.tasks.schedules.simulated import Sent, SimulatedBeat, at
@@ -293,6 +294,26 @@ def test_options_go_before_the_entrys_own_and_are_not_kept() -> None:
     )
     assert one_message(made).headers["id"] == f"e-{int(MINUTE.timestamp())}000000"
     assert made.scheduler.schedule["e"].options["task_id"] == "own"
+
+
+@pytest.mark.parametrize(("own", "expected"), [({}, True), ({"task_id": "own"}, False)])
+def test_a_publish_can_tell_an_id_that_was_chosen_for_the_tick_from_the_entrys_own(
+    own: dict[str, Any], expected: bool
+) -> None:
+    told = []
+
+    class Asking(Task):  # type: ignore[misc]  # Celery is untyped
+        abstract = True
+
+        def apply_async(self, *args: Any, **options: Any) -> Any:
+            told.append((outgoing_owns_id(self.name), outgoing_owns_id("other")))
+            return super().apply_async(*args, **options)
+
+    made = beat({"task": "asks", "options": own}, hooks={"options": lambda *_: {"task_id": "t"}})
+    made.task("asks", base=Asking)
+    made.run(60)
+    assert told == [(expected, False)]
+    assert outgoing_owns_id("asks") is False
 
 
 def test_what_was_sent_is_told_after_it_was_sent() -> None:
