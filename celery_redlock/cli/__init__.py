@@ -56,7 +56,8 @@ def _parser() -> argparse.ArgumentParser:
         description=(
             "A node without a record of its own may have crashed and lost its locks, so it sits "
             "out one longest lease before it votes. This tells nodes that are brand-new that they "
-            "need not. It is safe on a set in use: there, a node without a record is left alone."
+            "need not: if there are several, all of them answer, and none has a record. A set that "
+            "has lost everything on all of its nodes looks new, so do not run this then."
         ),
         epilog="Exit status: 0 if every node votes now, 1 if one does not, 2 for a wrong command.",
     )
@@ -69,7 +70,8 @@ def _parser() -> argparse.ArgumentParser:
     init_parser.add_argument(
         "--force",
         action="store_true",
-        help="arm every node whatever its record says; only while no lock is held anywhere",
+        help="arm every node that answers, whatever its record says; only while no lock is held "
+        "anywhere",
     )
     beat_parser = commands.add_parser(
         "beat",

@@ -5,6 +5,7 @@ The faults, and what must see each. Faults that change nothing anybody can rely 
 from __future__ import annotations
 
 from tests.mutants.answering import TRANSPORT, VOTES
+from tests.mutants.arming import ARMING_FAULTS
 from tests.mutants.excluding import EXCLUSION
 from tests.mutants.extending import EXTENSION
 from tests.mutants.fencing import FENCING
@@ -13,7 +14,7 @@ from tests.mutants.registering import LATE, REGISTER_FAULTS
 
 MUTANTS = (
     *(*FENCING, *EXCLUSION, *EXTENSION, *VOTES, *HAND_OVER, *TRANSPORT),
-    *(*REGISTER_FAULTS, *LATE),
+    *(*ARMING_FAULTS, *REGISTER_FAULTS, *LATE),
 )
 
 #: Faults that cannot be seen, and why; they are not planted.

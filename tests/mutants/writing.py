@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from tests.mutants.planting import Edit, Mutant
 
+ARMING = "core/arming.py"
 ATTEMPT = "core/attempt.py"
 LEASE = "core/lease.py"
 NODE = "protocol/node.py"

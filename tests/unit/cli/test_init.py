@@ -81,8 +81,41 @@ def test_a_node_that_does_not_answer_is_named_and_fails_the_command(
 
     assert init(cluster) == 1
     output = capsys.readouterr().out
-    assert states(output) == ["armed", "failed", "armed"]
+    assert states(output) == ["missing", "failed", "missing"]
     assert "refused" in output.splitlines()[1]
+
+
+def test_what_to_do_is_said_where_not_all_nodes_could_be_asked(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.kill(1)
+    init(cluster)
+
+    told = capsys.readouterr().out.splitlines()[0]
+    silent = cluster.urls[1].replace(f":{PASSWORD}@", "")
+    assert f"not all nodes could be asked: {silent}. Start them and run this again" in told
+    assert "--force once no lease can be left" in told
+
+
+def test_nodes_are_armed_when_those_that_did_not_answer_are_back(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.kill(1)
+    init(cluster)
+    cluster.restart(1)
+    capsys.readouterr()
+
+    assert init(cluster) == 0
+    assert states(capsys.readouterr().out) == ["armed"] * 3
+
+
+def test_force_arms_the_nodes_that_answer(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.kill(1)
+
+    assert init(cluster, "--force") == 1
+    assert states(capsys.readouterr().out) == ["armed", "failed", "armed"]
 
 
 def test_no_password_is_printed(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,98 @@
+"""Arming: brand-new nodes vote at once, and none does that may have forgotten a lock."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+
+from celery_redlock import QuorumUnavailable
+from celery_redlock.core import arm_nodes
+from celery_redlock.protocol.naming import GUARD_KEY
+from tests.support.nodes import CALM, Nodes, ServerNodes
+
+EVERY = range(5)
+
+
+def states(nodes: Nodes) -> list[str]:
+    return [answer.state for answer in arm_nodes(nodes.urls)]
+
+
+def test_brand_new_nodes_grant_locks_at_once(nodes: Nodes) -> None:
+    nodes.flush(*EVERY)
+
+    assert states(nodes) == ["armed"] * 5
+    assert nodes.client().acquire("key").release()
+
+
+@pytest.mark.parametrize("remember", [(), (3,), (3, 4)])
+def test_a_majority_that_forgot_a_lease_is_not_armed(
+    nodes: Nodes, remember: tuple[int, ...]
+) -> None:
+    """Whether those that remember can be asked or not."""
+    client, other = nodes.connected(), nodes.connected()
+    lease = client.acquire("key")
+    nodes.wait_held(lease)
+    nodes.kill(*(node for node in (3, 4) if node not in remember))
+    nodes.kill(0, 1, 2)
+    nodes.restart(0, 1, 2)
+
+    assert states(nodes)[:3] == ["missing"] * 3
+    with pytest.raises(QuorumUnavailable, match="sits out"):
+        other.acquire("key", wait=CALM / 5)
+    assert lease.is_valid
+
+
+def test_brand_new_nodes_are_armed_when_all_of_them_have_started(nodes: Nodes) -> None:
+    nodes.flush(*EVERY)
+    nodes.kill(4)
+    assert states(nodes) == ["missing"] * 4 + ["failed"]
+
+    nodes.restart(4)
+    assert states(nodes) == ["armed"] * 5
+
+
+def test_nodes_that_were_asked_for_a_lock_before_sit_out(nodes: Nodes) -> None:
+    nodes.flush(*EVERY)
+    client = nodes.client()
+    with pytest.raises(QuorumUnavailable):
+        client.acquire("key")
+
+    assert "quarantined" in states(nodes)
+    assert "armed" not in states(nodes)
+
+
+def test_brand_new_nodes_serve_after_two_have_armed_them_at_once(nodes: Nodes) -> None:
+    nodes.flush(*EVERY)
+    start = threading.Barrier(2)
+
+    def arm() -> None:
+        start.wait()
+        arm_nodes(nodes.urls)
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(arm) for _ in range(2)]:
+            done.result()
+    assert states(nodes) == ["serving"] * 5
+
+
+def test_a_node_that_restarts_between_the_look_and_the_arming_is_not_armed(
+    servers: ServerNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers.flush(*EVERY)
+    look = redis.Redis.eval
+    looks = []
+
+    def looked(client: redis.Redis, *words: Any) -> Any:
+        answer = look(client, *words)
+        looks.append(words[-1])
+        if looks == ["look"] * 5:
+            servers.restart(0)
+        return answer
+
+    monkeypatch.setattr(redis.Redis, "eval", looked)
+    assert states(servers) == ["failed"] + ["armed"] * 4
+    assert not servers.cluster.client(0).exists(GUARD_KEY)
