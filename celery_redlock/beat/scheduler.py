@@ -19,9 +19,10 @@ from celery_redlock.beat.timings import read_timings
 from celery_redlock.beat.wrapped import cancel_exit_write, wrapped_class
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.settings import read_settings
+from celery_redlock.tasks.schedules.names import schedule_name
 from celery_redlock.transport import parse_nodes
 
-__all__ = ["RedlockScheduler", "schedule_name"]
+__all__ = ["RedlockScheduler"]
 
 NO_ENTRIES: Mapping[str, Any] = MappingProxyType({})
 
@@ -223,8 +224,3 @@ WORK = frozenset(
         RedlockScheduler._close_now,
     )
 )
-
-
-def schedule_name(app: Any) -> str:
-    """Return the name that an app's schedule has on the lock nodes."""
-    return read_settings(app).beat_key or f"beat:{app.main or 'celery'}"

@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any
 
 from celery_redlock.beat.leaders import LEADER_FIELD, Leader, read_leader
-from celery_redlock.beat.scheduler import schedule_name
 from celery_redlock.core import Register, Versioned
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.schedules.moments import SECOND, from_us
+from celery_redlock.tasks.schedules.names import schedule_name
 from celery_redlock.tasks.schedules.state import EntryState
 
 __all__ = ["EntryStanding", "Standing", "standing_of"]

@@ -156,8 +156,8 @@ LATE = (
         modelled("leaders-two"),
         (
             PLACES,
-            '"tick", tick.entry, tick.due_us,',
-            '"tick", tick.entry, tick.due_us, tick.token,',
+            '"tick", tick.schedule, tick.entry, tick.due_us,',
+            '"tick", tick.schedule, tick.entry, tick.due_us, tick.token,',
         ),
     ),
 )

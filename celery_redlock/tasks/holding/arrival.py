@@ -18,11 +18,12 @@ from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.owners import Role, label_for, read_owner
-from celery_redlock.tasks.messages.periodic import overlap_of, tick_of
+from celery_redlock.tasks.messages.periodic import overlap_of, takes_no_lock, tick_of
 from celery_redlock.tasks.messages.places import (
     about_key,
     companion_place,
     message_place,
+    piece_of,
     publish_places,
     tick_place,
 )
@@ -84,12 +85,27 @@ class Claim:
     @property
     def label(self) -> str:
         """Who runs, for the owner value."""
+        return self.label_as(Role.RUNNING)
+
+    @property
+    def piece(self) -> str | None:
+        """What the owner values of all messages of its tick say; None without a tick."""
+        return piece_of(self.message) if self.tick is not None and self.message else None
+
+    def label_as(self, role: Role) -> str:
+        """Return what the owner value of this request says."""
         return label_for(
-            Role.RUNNING,
+            role,
             self.request.id or "",
             self.request.hostname,
             due_us=None if self.tick is None else self.tick.due_us,
+            piece=self.piece,
         )
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it goes on with work that has begun: a retry, or a replacement."""
+        return bool(self.request.retries or self.request.replaced_task_nesting)
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -138,7 +154,7 @@ class Claim:
     def starts_by(self) -> float:
         """Until when its body may begin (`lock_starting_deadline`), in seconds since the epoch."""
         deadline = self.options.starting_deadline
-        if self.tick is None or deadline is None or self.may_have_begun:
+        if self.tick is None or deadline is None or self.goes_on or self.may_have_begun:
             return math.inf
         return self.tick.due + deadline
 
@@ -196,7 +212,7 @@ class Claim:
     def _is_over(self, error: LockContended) -> bool:
         """Tell whether waiting is no use: what is held only keeps others away for a while."""
         holder = read_owner(error.holder)
-        if holder is None or holder.role is not Role.FINISHED:
+        if holder is None or not holder.role.is_over:
             return False
         return error.key == self.message or self.options.rules.for_window
 
@@ -214,7 +230,7 @@ def claim_for(
     envelope = Envelope.read(request.headers)
     tick = tick_of(request, envelope)
     overlap = overlap_of(request, tick, plan.options)
-    maker = None if overlap == "allow" else plan.keys
+    maker = None if takes_no_lock(request, tick, plan.options) else plan.keys
     try:
         keys = maker.keys_for(args, kwargs) if maker is not None else ()
     except LockKeyError:

@@ -18,7 +18,7 @@ from celery import states
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redlock.core import Fate, Reservation
-from celery_redlock.tasks.messages.owners import Role, label_for
+from celery_redlock.tasks.messages.owners import Role
 
 if TYPE_CHECKING:
     from celery_redlock.tasks.holding.arrival import Claim
@@ -32,8 +32,13 @@ class Ending(Enum):
 
     DONE = "done"  #: its outcome is out
     IGNORED = "ignored"  #: the body has ended and wants no outcome
+    REJECTED = "rejected"  #: the body has ended, and its message goes to the dead letters
     RETURNED = "returned"  #: the broker delivers the message again, with the lock it brought
     BROKEN_OFF = "broken off"  #: whoever gets the message next begins anew
+
+
+#: The work may yet be done by who gets the message next, or by nobody.
+WITHOUT_OUTCOME = (Ending.RETURNED, Ending.REJECTED, Ending.BROKEN_OFF)
 
 
 def state_of(error: BaseException | None) -> str | None:
@@ -65,7 +70,7 @@ def ending_of(
         return Ending.DONE
     rejected = unwinding if isinstance(unwinding, Reject) else outcome
     if isinstance(rejected, Reject):
-        return Ending.RETURNED if rejected.requeue else Ending.BROKEN_OFF
+        return Ending.RETURNED if rejected.requeue else Ending.REJECTED
     if unwinding is not None and not isinstance(unwinding, Exception):
         return Ending.BROKEN_OFF  # the process ends, perhaps before the outcome is out
     if state == states.RETRY:
@@ -76,7 +81,7 @@ def ending_of(
         return Ending.IGNORED
     eager_and_raised = state is None and hold.request.is_eager
     if state == states.FAILURE or eager_and_raised:
-        return Ending.DONE if _failure_is_final(hold.task) else Ending.BROKEN_OFF
+        return Ending.DONE if _failure_is_final(hold.task) else Ending.REJECTED
     return Ending.DONE if state == states.SUCCESS else Ending.BROKEN_OFF
 
 
@@ -92,8 +97,9 @@ def fates_of(hold: Hold, ending: Ending) -> tuple[Mapping[str, Fate], Reservatio
     """Return what becomes of each key that is not deleted, and to which message they go, if any."""
     claim = hold.claim
     fates: dict[str, Fate] = {}
-    if claim.message and ending is Ending.DONE:
-        fates[claim.message] = _finished(claim, claim.remembered_for)
+    role = _what_the_mark_says(hold, ending)
+    if claim.message and role is not None:
+        fates[claim.message] = _over(claim, role, claim.remembered_for)
     if hold.settled or not claim.options.rules.in_body:
         return fates, None
     successor = _successor(hold, ending)
@@ -101,6 +107,16 @@ def fates_of(hold: Hold, ending: Ending) -> tuple[Mapping[str, Fate], Reservatio
     if kept is not None:
         fates.update(dict.fromkeys(claim.places, kept))
     return fates, successor
+
+
+def _what_the_mark_says(hold: Hold, ending: Ending) -> Role | None:
+    """Return what is left of a mark; None: nothing, and the next delivery begins anew."""
+    if hold.claim.tick is not None:
+        if hold.settled:
+            return Role.SKIPPED
+        if ending in (Ending.IGNORED, Ending.REJECTED):
+            return Role.ABANDONED  # the messages of other beats are no deliveries of this one
+    return Role.FINISHED if ending is Ending.DONE else None
 
 
 def _successor(hold: Hold, ending: Ending) -> Reservation | None:
@@ -117,17 +133,17 @@ def _kept(hold: Hold, ending: Ending) -> Fate | None:
     until = claim.window_until
     if until is not None:
         # A retry or replacement that did not get this lock may need it.
-        goes_on = hold.continued or ending in (Ending.RETURNED, Ending.BROKEN_OFF)
+        goes_on = hold.continued or ending in WITHOUT_OUTCOME
         over = goes_on or until <= time.time()
-        return None if over else _finished(claim, until - time.time())
+        return None if over else _over(claim, Role.FINISHED, until - time.time())
     # Under the same owner value: somebody waits for its end, as for that of a body.
     left = claim.options.at_least_for - hold.age
     return Fate(keep_ms=_milliseconds(left)) if left > 0 else None
 
 
-def _finished(claim: Claim, seconds: float) -> Fate:
-    label = label_for(Role.FINISHED, claim.request.id or "", claim.request.hostname)
-    return Fate(keep_ms=_milliseconds(seconds), value=claim.redlock.fresh_owner(label))
+def _over(claim: Claim, role: Role, seconds: float) -> Fate:
+    owner = claim.redlock.fresh_owner(claim.label_as(role))
+    return Fate(keep_ms=_milliseconds(seconds), value=owner)
 
 
 def _milliseconds(seconds: float) -> int:

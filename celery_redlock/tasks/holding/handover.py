@@ -11,8 +11,9 @@ from celery_redlock.core import Reservation
 from celery_redlock.tasks.holding.hold import Hold, current_hold
 from celery_redlock.tasks.messages.envelope import Envelope, fresh_nonce
 from celery_redlock.tasks.messages.owners import Role, label_for
+from celery_redlock.tasks.messages.tick import Tick
 
-__all__ = ["Handover", "handed_on"]
+__all__ = ["Handover", "handed_on", "tick_handed_on"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +51,35 @@ def handed_on(task_id: str, places: tuple[str, ...], expires_at: float) -> Hando
         places: where its lock stands on the nodes.
         expires_at: when that is to end if no worker takes it over, in seconds since the epoch.
     """
-    hold = current_hold()
-    if hold is None or hold.body.pid != os.getpid():
-        return None  # a forked child has nothing to hand on
-    if hold.shown is None or hold.request.is_eager or not hold.body.running:
+    hold = _continued_by(task_id)
+    if hold is None or hold.shown is None:
         return None
     claim = hold.claim
-    if hold.request.id != task_id or not places or set(places) != set(claim.lasting):
+    if not places or set(places) != set(claim.lasting):
         return None
-    owner = claim.redlock.fresh_owner(label_for(Role.QUEUED, task_id))
+    due_us = None if claim.tick is None else claim.tick.due_us
+    owner = claim.redlock.fresh_owner(label_for(Role.QUEUED, task_id, due_us=due_us))
     envelope = Envelope(
         nonce=fresh_nonce(),
         reservation=Reservation(keys=places, owner=owner, expires_at=expires_at),
         hop=claim.envelope.hop + 1,
         window_until=claim.window_until,
+        tick=claim.tick,
     )
     return Handover(envelope=envelope, hold=hold)
+
+
+def tick_handed_on(task_id: str | None) -> Tick | None:
+    """Return the tick of the running body, if a message with this id continues its task."""
+    hold = _continued_by(task_id)
+    return None if hold is None else hold.claim.tick
+
+
+def _continued_by(task_id: str | None) -> Hold | None:
+    """Return what the running body holds, if a message with this id continues its task."""
+    hold = current_hold()
+    if hold is None or hold.body.pid != os.getpid():
+        return None  # a forked child has nothing to hand on
+    if hold.request.is_eager or not hold.body.running or hold.request.id != task_id:
+        return None
+    return hold

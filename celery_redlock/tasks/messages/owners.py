@@ -24,6 +24,13 @@ class Role(StrEnum):
     QUEUED = "queued"  #: its message is on its way, or waits for a retry
     RUNNING = "running"
     FINISHED = "finished"  #: the key only says so until it ends
+    SKIPPED = "skipped"  #: the same, of a tick that ended without its body
+    ABANDONED = "abandoned"  #: the same, of a tick whose body has ended without an outcome
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody is at work any more, or will be."""
+        return self not in (Role.QUEUED, Role.RUNNING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +46,7 @@ class Owner:
         since: when, in microseconds since the epoch.
         due_us: where it runs for a tick of a schedule, when that was due, in microseconds since
             the epoch.
+        piece: which tick of which entry that is; the same for all messages of one tick.
     """
 
     role: Role
@@ -47,21 +55,29 @@ class Owner:
     pid: int
     since: int
     due_us: int | None = None
+    piece: str | None = None
 
 
 def label_for(
-    role: Role, task_id: str, host: str | None = None, *, due_us: int | None = None
+    role: Role,
+    task_id: str,
+    host: str | None = None,
+    *,
+    due_us: int | None = None,
+    piece: str | None = None,
 ) -> str:
     """Return the label of an owner value that this process makes for a task."""
     label = f"{role} {quote(task_id, safe=':@')} {quote(host or HOST, safe=':@')} {os.getpid()}"
-    return label if due_us is None else f"{label} {due_us}"
+    if due_us is None:
+        return label
+    return f"{label} {due_us}" if piece is None else f"{label} {due_us} {piece}"
 
 
 def read_owner(value: str | None) -> Owner | None:
     """Return the task behind an owner value, or None where something else holds the key."""
     try:
-        _, since, role, task_id, host, pid, *due = (value or "").split(" ")
-        (due_us,) = due or (None,)
+        _, since, role, task_id, host, pid, *tick = (value or "").split(" ")
+        due_us, piece = [*tick, None, None][:2] if len(tick) < 2 else tick
         return Owner(
             role=Role(role),
             task_id=unquote(task_id),
@@ -69,6 +85,7 @@ def read_owner(value: str | None) -> Owner | None:
             pid=int(pid),
             since=int(since),
             due_us=None if due_us is None else int(due_us),
+            piece=piece,
         )
     except ValueError:
         return None

@@ -10,7 +10,7 @@ from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.tick import Tick
 
-__all__ = ["overlap_of", "tick_of"]
+__all__ = ["overlap_of", "takes_no_lock", "tick_of"]
 
 #: What Celery's beat, from 5.5 on, puts into each message that it sends.
 FROM_BEAT = "celery_beat_task"
@@ -29,7 +29,17 @@ def overlap_of(request: Any, tick: Tick | None, options: LockOptions) -> str | N
     begun: a retry or a replacement.
     """
     goes_on = request.retries or request.replaced_task_nesting
-    if options.overlap is None or request.is_eager or goes_on:
+    if options.overlap is None or goes_on or not _is_scheduled(request, tick):
         return None
-    by_schedule = tick is not None or (request.headers or {}).get(FROM_BEAT) is True
-    return options.overlap if by_schedule else None
+    return options.overlap
+
+
+def takes_no_lock(request: Any, tick: Tick | None, options: LockOptions) -> bool:
+    """Tell whether a request is part of a run that may overlap others (`lock_overlap="allow"`)."""
+    return options.overlap == "allow" and _is_scheduled(request, tick)
+
+
+def _is_scheduled(request: Any, tick: Tick | None) -> bool:
+    if request.is_eager:
+        return False
+    return tick is not None or (request.headers or {}).get(FROM_BEAT) is True

@@ -16,13 +16,15 @@ from celery_redlock.tasks.config.modes import Mode
 from celery_redlock.tasks.messages.tick import Tick
 
 __all__ = ["about_key", "companion_place", "has_all", "message_place", "publish_places"]
-__all__ += ["queue_place", "tick_place"]
+__all__ += ["piece_of", "queue_place", "tick_place"]
 
 # Under the reserved prefix, where no lock key of a user can be.
 QUEUED = META_PREFIX + "queued:"
 MESSAGE = META_PREFIX + "message:"
 RUNNING = META_PREFIX + "running:"
 MESSAGE_DIGITS = 32
+#: So much of a mark's name tells two ticks apart that contend for one lock.
+PIECE_DIGITS = 12
 
 
 def queue_place(redlock: Redlock, key: str) -> str:
@@ -93,12 +95,19 @@ def tick_place(redlock: Redlock, tick: Tick, *, name: str, retries: int, nesting
 
     Args:
         redlock: the client; two apps with different prefixes do not meet.
-        tick: the entry and its due time.
+        tick: the schedule, the entry and its due time.
         name: the task's name.
         retries: how often it has been retried.
         nesting: how often it has been replaced.
     """
-    return _mark(redlock.key_prefix, "tick", tick.entry, tick.due_us, name, retries, nesting)
+    return _mark(
+        redlock.key_prefix, "tick", tick.schedule, tick.entry, tick.due_us, name, retries, nesting
+    )
+
+
+def piece_of(place: str) -> str:
+    """Return what the owner values of all messages say that have this mark."""
+    return place.removeprefix(MESSAGE)[:PIECE_DIGITS]
 
 
 def _mark(*identity: Any) -> str:

@@ -27,8 +27,9 @@ class Tick:
     Attributes:
         entry: the entry's name in the schedule.
         due: when it was due, in seconds since the epoch, exact to a microsecond.
-        schedule: the leader's record of the schedule on the lock nodes; "" from a plain beat.
-        token: that leader's fencing token.
+        schedule: whose entry it is: `redlock_beat_key`, or a name made from the app's. A leader
+            keeps its record on the lock nodes under this name.
+        token: that leader's fencing token; None from an ordinary beat.
         until: when the entry's next tick is due, in seconds since the epoch, where that is known.
             So long a beat that was down may catch this one up.
     """

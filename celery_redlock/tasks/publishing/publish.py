@@ -20,12 +20,12 @@ from celery.utils import uuid
 from celery_redlock.errors import LockKeyError
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.options import LockOptions
-from celery_redlock.tasks.holding.handover import handed_on
+from celery_redlock.tasks.holding.handover import handed_on, tick_handed_on
 from celery_redlock.tasks.messages.due import reservation_end, window_end
 from celery_redlock.tasks.messages.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.messages.places import publish_places
 from celery_redlock.tasks.publishing.sending import Sending, send_as
-from celery_redlock.tasks.schedules.outgoing import outgoing_tick
+from celery_redlock.tasks.schedules.outgoing import outgoing_owns_id, outgoing_tick
 
 __all__ = ["publish"]
 
@@ -62,14 +62,20 @@ def publish(
     """
     lock: LockOptions = task.redlock_plan.options
     if (
-        not lock.rules.at_publish
-        or HEADER in (options.get("headers") or ())
+        HEADER in (options.get("headers") or ())
         or task.app.conf.task_always_eager
         or not _callable_with(task, args, kwargs)
     ):
         return send(args, kwargs, task_id=task_id, **options)
+    continued = tick_handed_on(task_id)
+    if not lock.rules.at_publish:
+        if task_id is None or continued is None:
+            return send(args, kwargs, task_id=task_id, **options)
+        envelope = Envelope(nonce=fresh_nonce(), tick=continued)
+        return send_as(send, args, kwargs, task_id, options, envelope)
     redlock = redlock_for(task.app)
-    tied = bool(task_id) or any(options.get(tie) for tie in TIES)
+    named = bool(task_id) and not outgoing_owns_id(task.name)
+    tied = named or any(options.get(tie) for tie in TIES)
     try:
         keys = task.redlock_plan.keys.keys_for(args, kwargs)
     except LockKeyError:
@@ -102,6 +108,7 @@ def publish(
         window_until=window_end(task, lock, options, now),
         tied=tied,
         tick=outgoing_tick(task.name),
+        continued=continued,
     )
     return sending.settle()
 

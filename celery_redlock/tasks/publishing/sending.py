@@ -23,10 +23,10 @@ from celery_redlock.tasks.config.policies import PUBLISH, policy_name
 from celery_redlock.tasks.messages.duplicates import DuplicateResult, result_of
 from celery_redlock.tasks.messages.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.messages.owners import Owner, Role, label_for, read_owner
-from celery_redlock.tasks.messages.places import has_all
+from celery_redlock.tasks.messages.places import has_all, piece_of
 from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.news import News, tell
-from celery_redlock.tasks.publishing.copies import drop_copy, worker_on
+from celery_redlock.tasks.publishing.copies import drop_copy, mark_of, worker_on
 
 __all__ = ["Sending", "send_as"]
 
@@ -62,6 +62,7 @@ class Sending:
         window_until: when `lock_window` is over, whatever the task does meanwhile.
         tied: somebody counts on this very message, so that it may not be dropped.
         tick: what a schedule sends it for, if one does.
+        continued: that of the running task that it continues, if it is a retry or a replacement.
     """
 
     task: Any
@@ -76,6 +77,7 @@ class Sending:
     window_until: float | None
     tied: bool
     tick: Tick | None = None
+    continued: Tick | None = None
 
     @property
     def lock(self) -> LockOptions:
@@ -102,7 +104,7 @@ class Sending:
         if other is None:
             return self._send_with(reserved)
         self.redlock.cancel(reserved.reservation, wait=True)
-        if other.role is Role.FINISHED:
+        if other.role.is_over:
             return drop_copy(self.task, tick, other)
         return self._send_without()  # whoever works on it may yet die
 
@@ -112,16 +114,36 @@ class Sending:
             self.places,
             ttl=life,
             grace=min(life, self.lock.publish_grace),
-            label=label_for(Role.QUEUED, self.task_id),
+            label=self._label,
             previous=previous,
             previous_until=previous_until,
             patience=PATIENCE,
         )
 
+    @property
+    def _label(self) -> str:
+        due_us = None if self.tick is None else self.tick.due_us
+        return label_for(Role.QUEUED, self.task_id, due_us=due_us, piece=self._piece)
+
+    @property
+    def _piece(self) -> str | None:
+        if self.tick is None:
+            return None
+        return piece_of(mark_of(self.task, self.redlock, self.tick))
+
+    def _is_copy(self, holder: Owner | None) -> bool:
+        """Tell whether the holder is at the tick that this is sent for: another beat's message."""
+        if holder is None or self.tick is None or holder.role.is_over:
+            return False
+        return holder.piece == self._piece
+
     def _contended(self, error: LockContended) -> Any:
         holder = read_owner(error.holder)
         if error.split:
             return self._unlocked(error)
+        if self._is_copy(holder):
+            # Not dropped: the other beat may die before its message is out.
+            return self._send_without()
         if holder is None or holder.task_id == self.task_id:
             # Not known to be another task: then it stands for none, and waiting for it is the
             # worker's. To replace an earlier message of the same id would revoke this one, too.
@@ -232,6 +254,9 @@ class Sending:
 
     def _send(self, reservation: Reservation | None) -> Any:
         envelope = Envelope(
-            nonce=fresh_nonce(), reservation=reservation, window_until=self.window_until
+            nonce=fresh_nonce(),
+            reservation=reservation,
+            window_until=self.window_until,
+            tick=self.continued,
         )
         return send_as(self.send, self.args, self.kwargs, self.task_id, self.options, envelope)

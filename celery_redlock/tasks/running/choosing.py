@@ -81,5 +81,4 @@ def _choice_as_duplicate(claim: Claim, error: LockContended, holder: Owner | Non
 
 def _has_begun(claim: Claim) -> bool:
     """Tell whether this goes on with work that was begun, and is nobody's duplicate any more."""
-    request = claim.request
-    return bool(request.retries or request.replaced_task_nesting or claim.may_have_begun)
+    return claim.goes_on or claim.may_have_begun

@@ -7,7 +7,7 @@ from __future__ import annotations
 import enum
 import random
 import time
-from typing import Any
+from typing import Any, TypeGuard
 
 from celery.exceptions import Reject
 from celery.utils.log import get_logger
@@ -22,7 +22,7 @@ from celery_redlock.tasks.running.latecomers import raise_duplicate, stand_back
 from celery_redlock.tasks.running.overlap import replace_holder
 from celery_redlock.tasks.running.requeue import give_up, requeue
 from celery_redlock.tasks.running.skips import sign, skip
-from celery_redlock.tasks.running.twins import settle_twin
+from celery_redlock.tasks.running.twins import is_copy, passes, settle_twin, wait_for_other
 
 __all__ = ["Verdict", "settle"]
 
@@ -53,8 +53,16 @@ def settle(hold: Hold, error: LockNotAcquired) -> Lease | Verdict:
         DuplicateTask: so does one whose work another task does.
     """
     claim = hold.claim
-    if isinstance(error, LockContended) and claim.message and error.key == claim.message:
+    if _is_about_the_mark(error, claim) and passes(claim, error):
+        claim.redlock.evict(claim.message, error.holder or "")
+        try:
+            return claim.take()
+        except LockNotAcquired as another:
+            error = another
+    if _is_about_the_mark(error, claim):
         settle_twin(claim, error)
+    if isinstance(error, LockContended) and is_copy(claim, error):
+        wait_for_other(claim, error)
     choice = choice_of(claim, error)
     if choice == "run_unlocked":
         return _run_unlocked(claim, error)
@@ -86,6 +94,11 @@ def settle(hold: Hold, error: LockNotAcquired) -> Lease | Verdict:
         "Task %s[%s] fails without its lock: %s", claim.task.name, claim.request.id, error
     )
     raise error
+
+
+def _is_about_the_mark(error: LockNotAcquired, claim: Claim) -> TypeGuard[LockContended]:
+    """Tell whether another message, or another delivery, has what stands for this piece of work."""
+    return isinstance(error, LockContended) and bool(claim.message) and error.key == claim.message
 
 
 def _run_unlocked(claim: Claim, error: LockNotAcquired) -> Verdict:

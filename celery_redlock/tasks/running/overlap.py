@@ -13,7 +13,7 @@ from celery_redlock.core import Lease
 from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.holding.arrival import Claim
 from celery_redlock.tasks.holding.hold import Hold
-from celery_redlock.tasks.messages.owners import Owner, Role, label_for, read_owner
+from celery_redlock.tasks.messages.owners import Owner, Role, read_owner
 from celery_redlock.tasks.messages.places import companion_place
 from celery_redlock.tasks.news import News, tell
 
@@ -101,12 +101,7 @@ def _as_the_next(claim: Claim, error: LockContended) -> Claim:
             companions,
             ttl=life,
             grace=min(life, options.publish_grace),
-            label=label_for(
-                Role.QUEUED,
-                request.id or "",
-                request.hostname,
-                due_us=None if claim.tick is None else claim.tick.due_us,
-            ),
+            label=claim.label_as(Role.QUEUED),
             patience=PATIENCE,
             previous=previous,
             previous_until=time.time() + (error.expires_in or 0.0),

@@ -59,7 +59,7 @@ def drop_late(claim: Claim) -> None:
         QuorumUnavailable: too few nodes answered, so nobody can say.
     """
     tick = claim.tick
-    if tick is None or tick.token is None or not tick.schedule:
+    if tick is None or tick.token is None or not tick.schedule or claim.goes_on:
         return
     if claim.options.rules.at_publish and claim.envelope.reservation is not None:
         return  # it was sent with a lock, and others may have given way to it

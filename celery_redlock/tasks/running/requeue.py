@@ -84,12 +84,20 @@ def _longest_delay(claim: Claim, now: float) -> float:
     return min(longest, LAST_TRY * max(0.0, claim.starts_by - now))
 
 
-def put_back(claim: Claim, episode: Episode, delay: float) -> Any:
-    """Publish the same message to arrive after `delay` seconds, and return its signature."""
+def put_back(claim: Claim, episode: Episode, delay: float, *, begun: bool = False) -> Any:
+    """
+    Publish the same message to arrive after `delay` seconds, and return its signature.
+
+    Args:
+        claim: of the request.
+        episode: its way so far.
+        delay: in seconds.
+        begun: a body is at this very piece of work.
+    """
     request = claim.request
     later = Episode(first_seen=episode.first_seen, hops=episode.hops + 1, retries=episode.retries)
     headers = dict(request.as_execution_options()["headers"] or {})
-    headers[HEADER] = claim.envelope.waiting(later, begun=claim.may_have_begun).write()
+    headers[HEADER] = claim.envelope.waiting(later, begun=begun or claim.may_have_begun).write()
     again = claim.task.signature_from_request(
         request,
         countdown=delay,

@@ -21,9 +21,15 @@ from celery_redlock.tasks.messages.owners import Role, read_owner
 from celery_redlock.tasks.news import News, tell
 from celery_redlock.tasks.running.requeue import delay_after, episode_of, longest_delay, put_back
 
-__all__ = ["settle_twin"]
+__all__ = ["is_copy", "passes", "settle_twin", "wait_for_other"]
 
 logger = get_logger(__name__)
+
+SAID = {
+    Role.FINISHED: "finished",
+    Role.SKIPPED: "been skipped",
+    Role.ABANDONED: "ended without an outcome",
+}
 
 
 def settle_twin(claim: Claim, error: LockContended) -> NoReturn:
@@ -39,12 +45,13 @@ def settle_twin(claim: Claim, error: LockContended) -> NoReturn:
     """
     task, request = claim.task, claim.request
     other = read_owner(error.holder)
-    if other is not None and other.role is Role.FINISHED:
+    if other is not None and other.role.is_over:
         logger.info(
-            "Task %s[%s] %s after it had finished on %s; this delivery is ignored",
+            "Task %s[%s] %s after it had %s on %s; this delivery is ignored",
             task.name,
             request.id,
             _came_again(claim),
+            SAID[other.role],
             other.host,
         )
         tell(News.TWIN_IGNORED, task, request.id, finished_by=other.host)
@@ -52,11 +59,45 @@ def settle_twin(claim: Claim, error: LockContended) -> NoReturn:
             # From another beat than the one that ran, which has taken its own lock over.
             claim.redlock.cancel(claim.envelope.reservation)
         raise Ignore("this message's task has finished already")
-    _wait_for_other(claim, error)
+    wait_for_other(claim, error)
 
 
-def _wait_for_other(claim: Claim, error: LockContended) -> NoReturn:
+def passes(claim: Claim, error: LockContended) -> bool:
+    """
+    Tell whether a message of a tick may begin although the tick's mark says that it is over.
+
+    What is over for the other messages of a tick need not be for this one: it has begun, and the
+    other one was late or found another run at work; or its own body has ended without an outcome
+    before the broker sent it again.
+    """
+    other = read_owner(error.holder)
+    if other is None:
+        return False
+    is_own = other.task_id == claim.request.id
+    if other.role is Role.SKIPPED:
+        return claim.may_have_begun and not is_own
+    return other.role is Role.ABANDONED and is_own
+
+
+def is_copy(claim: Claim, error: LockContended) -> bool:
+    """Tell whether another message of the same tick has the lock and waits for a worker."""
+    other = read_owner(error.holder)
+    if other is None or claim.piece is None or error.split:
+        return False
+    return other.role is Role.QUEUED and other.piece == claim.piece
+
+
+def wait_for_other(claim: Claim, error: LockContended) -> NoReturn:
+    """
+    Put a message back until the other one of its tick, or its earlier delivery, has ended.
+
+    Raises:
+        Ignore: it was put back, or could not be and its message is acknowledged already.
+        Reject: it could not be put back, and goes back to the broker.
+    """
     task, request = claim.task, claim.request
+    other = read_owner(error.holder)
+    runs = other is not None and other.role is Role.RUNNING
     earlier = episode_of(claim)
     # Not counted as waiting for a lock: the other may run for as long as it likes.
     episode = Episode(first_seen=time.time(), hops=earlier.hops, retries=earlier.retries)
@@ -64,7 +105,8 @@ def _wait_for_other(claim: Claim, error: LockContended) -> NoReturn:
     longest = min(longest_delay(task.app), claim.options.dedupe_window / 2)
     delay = delay_after(episode.hops, longest)
     try:
-        put_back(claim, episode, delay)
+        # A tick that has begun is not late any more, whichever of its messages brings it to an end.
+        put_back(claim, episode, delay, begun=runs and claim.tick is not None)
     except Exception as exc:
         if task.acks_late:
             logger.error(  # noqa: TRY400  # what went wrong is the broker's
@@ -86,10 +128,11 @@ def _wait_for_other(claim: Claim, error: LockContended) -> NoReturn:
         )
         raise Ignore("an earlier delivery of this message runs") from exc
     logger.info(
-        "Task %s[%s] %s while it runs; this delivery is put back for %.1f s: %s",
+        "Task %s[%s] %s while %s; this delivery is put back for %.1f s: %s",
         task.name,
         request.id,
         _came_again(claim),
+        "it runs" if runs else "another message of it waits",
         delay,
         error,
     )

@@ -1,12 +1,14 @@
 """
-Entries of a schedule that nobody has named.
+The names of schedules, and of entries that nobody has named.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["has_own_name"]
+from celery_redlock.tasks.config.settings import read_settings
+
+__all__ = ["has_own_name", "schedule_name"]
 
 
 def has_own_name(app: Any, entry: Any) -> bool:
@@ -18,3 +20,8 @@ def has_own_name(app: Any, entry: Any) -> bool:
     """
     call = app.signature(entry.task, args=entry.args or (), kwargs=entry.kwargs or {})
     return bool(repr(call) != entry.name)
+
+
+def schedule_name(app: Any) -> str:
+    """Return the name of an app's schedule, by which the ticks of several apps are told apart."""
+    return read_settings(app).beat_key or f"beat:{app.main or 'celery'}"

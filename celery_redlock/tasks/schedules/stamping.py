@@ -24,7 +24,7 @@ from celery_redlock.tasks.schedules.dues import latest_due, next_due, ran_alread
 from celery_redlock.tasks.schedules.grid import on_grid
 from celery_redlock.tasks.schedules.messages import message_of
 from celery_redlock.tasks.schedules.moments import SECOND
-from celery_redlock.tasks.schedules.names import has_own_name
+from celery_redlock.tasks.schedules.names import has_own_name, schedule_name
 from celery_redlock.tasks.schedules.outgoing import carrying, connect_publishes
 
 __all__ = ["Stamper", "install", "is_protected"]
@@ -113,6 +113,7 @@ class Stamper:
         self._decorate = decorate
         self._options = options
         self._sent = sent
+        self._schedule = schedule_name(scheduler.app)
         self._populate_heap = scheduler.populate_heap
         self._reserve = scheduler.reserve
         self._is_due = scheduler.is_due
@@ -227,7 +228,7 @@ class Stamper:
             reason = f"its schedule {entry.schedule!r} counts from its last run"
             self._complain(entry, reason)
             return None
-        return Tick(entry=str(entry.name), due=due, until=until)
+        return Tick(entry=str(entry.name), due=due, schedule=self._schedule, until=until)
 
     def _ran_already(self, entry: Any) -> bool:
         try:

@@ -94,12 +94,19 @@ def place(redlock: Redlock | None = None, **changes: Any) -> str:
 
 
 def test_all_messages_of_a_tick_have_one_place_whoever_sent_them() -> None:
-    assert place() == place(schedule="beat:app", token=7, until=2.5)
+    assert place() == place(token=7, until=2.5)
 
 
 @pytest.mark.parametrize(
     "other",
-    [{"entry": "daily"}, {"due": 1.500001}, {"name": "other"}, {"retries": 1}, {"nesting": 1}],
+    [
+        {"schedule": "beat:other"},
+        {"entry": "daily"},
+        {"due": 1.500001},
+        {"name": "other"},
+        {"retries": 1},
+        {"nesting": 1},
+    ],
 )
 def test_other_work_has_another_place(other: dict[str, Any]) -> None:
     assert place(**other) != place()

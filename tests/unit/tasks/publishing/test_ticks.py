@@ -89,6 +89,21 @@ def test_the_copy_of_a_tick_that_runs_is_sent_without_a_lock(bench: Bench) -> No
     assert value(bench) is None
 
 
+def test_a_leaders_tick_is_dropped_in_favour_of_a_message_that_waits(bench: Bench) -> None:
+    task = declare(bench)
+    waiting = publish(task, tick())
+    with carrying(task.name, tick(1), owns_id=True):
+        dropped = task.apply_async(task_id="of the tick")
+    assert (type(dropped), dropped.id, bench.queue_length) == (DuplicateResult, waiting.id, 1)
+
+
+def test_a_tick_whose_entry_names_the_task_id_is_sent_all_the_same(bench: Bench) -> None:
+    task = declare(bench)
+    publish(task, tick())
+    publish(task, tick(1), task_id="somebody waits for it")
+    assert bench.queue_length == 2
+
+
 def test_a_tick_is_sent_where_nobody_can_say_who_works_on_it(bench: Bench) -> None:
     task = declare(bench)
     bench.node.kill()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from celery import Task, signals
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Reject
 
 from celery_redlock import RedlockTask
 from celery_redlock.signals import counters
@@ -85,7 +85,7 @@ def test_a_tick_that_a_leader_sent_and_one_that_a_plain_beat_sent_are_the_same(
     bench: Bench,
 ) -> None:
     task, runs = counting(bench)
-    for what in (tick(schedule="beat:app", token=7), tick()):
+    for what in (tick(schedule="beat:app", token=7), tick(schedule="beat:app")):
         bench.run(send_tick(bench, task, what))
     assert len(runs) == 1
 
@@ -157,17 +157,43 @@ def test_the_copy_of_a_failed_tick_is_ignored(bench: Bench) -> None:
     assert [bench.run(copy).state for copy in copies] == ["FAILURE", "IGNORED"]
 
 
-def test_the_copy_of_a_tick_that_wants_no_outcome_runs(bench: Bench) -> None:
+ENDINGS = {
+    "ignored": (Ignore(), {}),
+    "rejected": (Reject("no", requeue=False), {"acks_late": True}),
+    "failed": (ValueError(), {"acks_late": True, "acks_on_failure_or_timeout": False}),
+}
+
+
+def ending(bench: Bench, name: str) -> tuple[Any, list[str]]:
+    """Declare a task whose body ends in this way, without an outcome."""
     runs: list[str] = []
+    error, options = ENDINGS[name]
 
     def body(self: Any) -> None:
         runs.append(self.request.id)
-        raise Ignore
+        raise error
 
-    task = job(bench, body)
-    for _ in range(2):
-        bench.run(send_tick(bench, task, tick()))
-    assert len(runs) == 2
+    return job(bench, body, **options), runs
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_the_copy_of_a_tick_whose_body_wanted_no_outcome_is_ignored(
+    bench: Bench, name: str
+) -> None:
+    task, runs = ending(bench, name)
+    copies = [send_tick(bench, task, tick()) for _ in range(2)]
+    bench.run(copies[0])
+    assert (bench.run(copies[1]).state, len(runs)) == ("IGNORED", 1)
+    assert role(bench, mark(bench, tick())) is Role.ABANDONED
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_that_very_message_runs_if_it_is_sent_again(bench: Bench, name: str) -> None:
+    task, runs = ending(bench, name)
+    message = send_tick(bench, task, tick())
+    bench.run(message)
+    bench.run(message)
+    assert runs == [message["id"]] * 2
 
 
 def test_a_finished_tick_leaves_its_mark_for_the_dedupe_window_and_no_lock(bench: Bench) -> None:
@@ -209,7 +235,7 @@ def test_a_second_delivery_of_a_ticks_message_is_its_copy(bench: Bench) -> None:
     assert len(runs) == 1
 
 
-def test_a_retry_of_a_ticks_run_is_ordinary_work(bench: Bench) -> None:
+def test_a_retry_of_a_ticks_run_has_its_tick(bench: Bench) -> None:
     ticks: list[Any] = []
 
     def body(self: Any) -> str:
@@ -222,7 +248,7 @@ def test_a_retry_of_a_ticks_run_is_ordinary_work(bench: Bench) -> None:
     first, copy = (send_tick(bench, task, tick()) for _ in range(2))
     assert [bench.run(request).state for request in (first, copy)] == ["RETRY", "IGNORED"]
     assert bench.run(bench.receive()).value == "ran"
-    assert ticks == [tick(), None]
+    assert ticks == [tick(), tick()]
 
 
 def test_a_tick_that_waits_for_its_lock_stays_the_same_tick(bench: Bench) -> None:

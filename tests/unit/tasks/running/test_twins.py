@@ -106,7 +106,7 @@ def test_a_twin_comes_back_before_the_mark_of_the_other_has_ended(
     delays: list[float] = []
     monkeypatch.setattr(
         "celery_redlock.tasks.running.twins.put_back",
-        lambda claim, episode, delay: delays.append(delay),
+        lambda claim, episode, delay, **_: delays.append(delay),
     )
     request = bench.send(declare(bench, lambda self: bench.run(request), lock_dedupe_window=1))
     bench.run(request)

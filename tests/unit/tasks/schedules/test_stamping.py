@@ -46,7 +46,15 @@ def messages_of(log: pytest.LogCaptureFixture, level: int = logging.WARNING) -> 
 
 def test_a_message_carries_its_entry_and_when_that_was_due() -> None:
     tick = one_message(beat()).tick
-    assert (tick.entry, tick.due_at, tick.schedule, tick.token) == ("e", MINUTE, "", None)
+    assert (tick.entry, tick.due_at, tick.token) == ("e", MINUTE, None)
+
+
+@pytest.mark.parametrize(
+    ("conf", "name"), [({}, "beat:{app}"), ({"redlock_beat_key": "ours"}, "ours")]
+)
+def test_a_message_carries_the_name_of_the_schedule(conf: dict[str, Any], name: str) -> None:
+    made = beat(conf=conf)
+    assert one_message(made).tick.schedule == name.format(app=made.app.main)
 
 
 @pytest.mark.parametrize("found", [60, crontab()])
@@ -166,12 +174,14 @@ def test_a_lock_that_is_taken_at_publish_and_the_tick_travel_together() -> None:
     assert (sent.tick.entry, Envelope.read(sent.headers).reservation is None) == ("e", False)
 
 
-def test_beats_that_meet_at_a_publish_time_lock_send_one_message() -> None:
-    nodes = ["memory://met"]
-    made = [beat({"task": "unique"}, conf={"redlock_nodes": nodes}) for _ in range(3)]
+def test_of_beats_that_meet_at_a_publish_time_lock_one_sends_with_the_lock() -> None:
+    conf = {"redlock_nodes": ["memory://met"], "redlock_beat_key": "ours"}
+    made = [beat({"task": "unique"}, conf=conf) for _ in range(3)]
     for each in made:
         each.task("unique", lock_mode="until_executed")
-    assert [len(each.run(60)) for each in made] == [1, 0, 0]
+    sent = [one_message(each) for each in made]
+    locks = [Envelope.read(one.headers).reservation is not None for one in sent]
+    assert (locks, {one.tick for one in sent}) == ([True, False, False], {sent[0].tick})
 
 
 def test_an_entry_that_is_added_while_the_beat_runs_is_stamped_and_put_on_the_grid() -> None:
