@@ -15,7 +15,7 @@ from celery.utils.time import maybe_make_aware
 
 from celery_redlock.beat.records import Records
 from celery_redlock.tasks.messages.tick import Tick
-from celery_redlock.tasks.schedules.dues import due_times
+from celery_redlock.tasks.schedules.dues import due_times, is_once
 from celery_redlock.tasks.schedules.grid import Grid
 from celery_redlock.tasks.schedules.moments import SECOND, from_us
 
@@ -23,6 +23,9 @@ __all__ = ["MOST_COUNTED", "catch_up", "collapsed", "take_back", "task_id_for"]
 
 #: Ticks that were missed are counted so far.
 MOST_COUNTED = 1000
+
+#: Before all due times, in seconds since the epoch.
+NEVER = 0.0
 
 #: Of the task ids of ticks.
 NAMESPACE = uuid.UUID("6f1f7e5a-55a3-4d7e-9d0f-3c6e8a0b7c11")
@@ -47,7 +50,10 @@ def catch_up(entry: Any, records: Records, *, made_up_since: datetime | None) ->
     own = maybe_make_aware(entry.last_run_at)
     state = records.state(entry.name)
     if state is None:
-        records.begin(entry.name, own.timestamp(), entry.total_run_count)
+        # A clocked task may be entered after its time, and is due all the same until it has run.
+        never_ran = is_once(entry.schedule) and not entry.total_run_count
+        begin = NEVER if never_ran else own.timestamp()
+        records.begin(entry.name, begin, entry.total_run_count)
         return
     recorded = from_us(state.due_us)
     made_up = made_up_since is not None and own >= made_up_since

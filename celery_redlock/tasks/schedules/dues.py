@@ -15,7 +15,7 @@ from celery_redlock.tasks.schedules.sun import Sun
 from celery_redlock.tasks.schedules.walk import Walk
 from celery_redlock.tasks.schedules.wallclock import WallClock
 
-__all__ = ["DueTimes", "due_times", "latest_due"]
+__all__ = ["DueTimes", "due_times", "is_once", "latest_due", "next_due", "ran_already"]
 
 
 class DueTimes(Protocol):
@@ -60,9 +60,14 @@ def due_times(found: Any) -> DueTimes:
         return WallClock(found)
     if isinstance(found, solar) and _as_in(solar, found):
         return Sun(found)
-    if isinstance(moment := getattr(found, "clocked_time", None), datetime):
-        return Once(to_us(moment))
+    if is_once(found):
+        return Once(to_us(found.clocked_time))
     return Walk(found)
+
+
+def is_once(found: Any) -> bool:
+    """Tell whether a schedule is a clocked one, which is due at one moment and never again."""
+    return isinstance(getattr(found, "clocked_time", None), datetime)
 
 
 def _as_in(stock: type, found: Any, *ways: str) -> bool:

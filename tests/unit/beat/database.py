@@ -67,6 +67,13 @@ class Database:
         fields = {"last_run_at": self.now, **more}
         return PeriodicTask.objects.create(name=name, task="job", interval=every, **fields)
 
+    def clocked(self, moment: datetime, name: str = "job") -> Any:
+        """Put an entry into the database that is due once."""
+        from django_celery_beat.models import ClockedSchedule, PeriodicTask
+
+        once = ClockedSchedule.objects.create(clocked_time=moment)
+        return PeriodicTask.objects.create(name=name, task="job", clocked=once, one_off=True)
+
     @property
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -207,6 +214,49 @@ def a_task_that_is_enabled_again_to_run_once_more_does(db: Database) -> None:
     db.world.beat("b")
     db.world.run(20)
     assert len(db.world.sent) == 2
+
+
+@scene
+def a_clocked_task_that_is_saved_after_its_time_is_sent_once(db: Database) -> None:
+    db.interval(3600, "other")
+    a = db.world.beat("a")
+    db.world.run(1)
+    db.clocked(db.now - timedelta(seconds=1))
+    assert len(db.world.run(10)) == 1
+    db.world.stop(a)
+    assert db.stored().total_run_count == 1
+    db.world.beat("b")
+    assert db.world.run(60) == []
+
+
+@scene
+def a_clocked_task_is_sent_at_its_time_though_that_was_put_before_it_was_saved(
+    db: Database,
+) -> None:
+    from django_celery_beat.models import ClockedSchedule
+
+    job = db.clocked(db.now + timedelta(minutes=4))
+    db.world.beat("a")
+    db.world.run(60)
+    assert "job" in db.world.recorded()
+    job.clocked = ClockedSchedule.objects.create(clocked_time=db.now - timedelta(hours=1))
+    job.save()
+    assert len(db.world.run(20)) == 1
+
+
+@scene
+def a_clocked_task_runs_once_though_its_leader_dies(db: Database) -> None:
+    db.clocked(db.now + timedelta(seconds=2))
+    a = db.world.beat("a")
+    db.world.run(1)
+    driving = a.scheduler._leading._driving  # type: ignore[union-attr]
+    driving._sync = lambda: None
+    assert len(db.world.run(5)) == 1
+    db.world.crash(a)
+    db.world.beat("b")
+    db.world.run(60)
+    assert len(db.world.sent) == 1
+    assert not db.stored().enabled
 
 
 @scene

@@ -42,7 +42,8 @@ def recorded(minutes: float, count: int = 5) -> Any:
 
 
 def entry(last_run_at: datetime, count: int = 0, **more: Any) -> Any:
-    return SimpleNamespace(name="e", last_run_at=last_run_at, total_run_count=count, **more)
+    facts = {"schedule": schedule(60), **more}
+    return SimpleNamespace(name="e", last_run_at=last_run_at, total_run_count=count, **facts)
 
 
 def test_a_later_record_goes_before_what_the_scheduler_remembers() -> None:
@@ -73,6 +74,16 @@ def test_an_entry_without_a_record_begins_one() -> None:
     records: Any = Recorded()
     catch_up(entry(at(0), 2), records, made_up_since=at(0))
     assert records.begun == [("e", at(0).timestamp(), 2)]
+
+
+@pytest.mark.parametrize(("count", "begin"), [(0, 0.0), (1, at(0).timestamp())])
+def test_one_that_is_due_once_begins_before_that_whenever_it_was_entered_if_it_never_ran(
+    count: int, begin: float
+) -> None:
+    records: Any = Recorded()
+    clocked = SimpleNamespace(clocked_time=at(-1))
+    catch_up(entry(at(0), count, schedule=clocked), records, made_up_since=None)
+    assert records.begun == [("e", begin, count)]
 
 
 def test_a_last_run_without_a_zone_stays_so() -> None:
