@@ -173,3 +173,8 @@ def test_the_readme_lists_exactly_these_rights() -> None:
 def test_nobody_else_is_let_in() -> None:
     users = [line.split() for line in ACL.read_text().splitlines() if line.startswith("user ")]
     assert [user[1:3] for user in users] == [["default", "off"], ["redlock", "on"]]
+
+
+def test_the_user_that_loads_the_append_only_file_may_do_everything_and_log_in_nowhere() -> None:
+    (rules,) = re.findall(r"^user default (.+)$", ACL.read_text(), flags=re.MULTILINE)
+    assert rules.split() == ["off", "resetpass", "allkeys", "resetchannels", "+@all"]
