@@ -22,7 +22,7 @@ from celery_redlock.beat.mandate import Mandate
 from celery_redlock.beat.publishing import Broker, duplicate_in, is_broker_failure
 from celery_redlock.beat.records import Records
 from celery_redlock.beat.unsent import Unsent
-from celery_redlock.beat.wrapped import abandon, cancel_exit_write
+from celery_redlock.beat.wrapped import abandon, cancel_exit_write, store_again
 from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.schedules.moments import SECOND, from_us, to_us
 from celery_redlock.tasks.schedules.stamping import install
@@ -76,6 +76,8 @@ class Driving:
         self._is_settled = False
         self._loaded: Any = None
         self._in_hand: Any = None
+        self._is_sending = False
+        self._is_to_sync = False
         cancel_exit_write(inner)
         self._sync, inner.sync = inner.sync, self.sync
         self._populate_heap, inner.populate_heap = inner.populate_heap, self.populate_heap
@@ -109,7 +111,9 @@ class Driving:
 
     def sync(self) -> None:
         """Let the scheduler write what it remembers, if this beat leads."""
-        if not self._means.mandate.holds:
+        # Celery asks for it at the end of a send, and whether that has worked is not known yet.
+        self._is_to_sync = self._is_sending
+        if self._is_sending or not self._means.mandate.holds:
             return
         undo = self._take_back()
         try:
@@ -117,6 +121,7 @@ class Driving:
         finally:
             for step in reversed(undo):
                 step()
+            store_again(self._inner, [entry.name for entry in self._means.unsent.entries])
 
     def populate_heap(self, *args: Any, **kwargs: Any) -> Any:
         """Let the entries go on where the schedule has got to, and then be asked when they are."""
@@ -146,13 +151,13 @@ class Driving:
             return None
         self._is_settled = advance  # what is sent by hand is no tick, and is not noted
         try:
-            result = self._apply_async(entry, producer=producer, advance=advance, **kwargs)
+            result = self._send(entry, producer=producer, advance=advance, **kwargs)
         except Exception as error:
             duplicate = None if advance else duplicate_in(error)
             if duplicate is None:
                 if not self._is_settled:
                     self._keep(entry, error)
-                self._in_hand = None
+                self._end_send()
                 raise
             logger.warning("Entry %r was due, and counts as run: %s", entry.name, duplicate)
             result = duplicate.result
@@ -160,7 +165,7 @@ class Driving:
             # It counts from its last run, which is now.
             self._means.records.sent(entry.name, to_us(entry.schedule.now()) / SECOND)
             self._means.unsent.discard(entry.name)
-        self._in_hand = None
+        self._end_send()
         return result
 
     def close(self) -> None:
@@ -172,6 +177,18 @@ class Driving:
             self._inner.close()
         else:
             abandon(self._inner)
+
+    def _send(self, entry: Any, **kwargs: Any) -> Any:
+        self._is_sending, self._is_to_sync = True, False
+        try:
+            return self._apply_async(entry, **kwargs)
+        finally:
+            self._is_sending = False
+
+    def _end_send(self) -> None:
+        self._in_hand = None
+        if self._is_to_sync:
+            self.sync()
 
     def _take_back(self) -> list[Callable[[], None]]:
         unsent = self._means.unsent.entries

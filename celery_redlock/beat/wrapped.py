@@ -5,6 +5,7 @@ The scheduler that is wrapped: which class, and how one is kept from writing whe
 from __future__ import annotations
 
 import shelve
+from collections.abc import Iterable
 from typing import Any
 
 from celery.beat import Scheduler
@@ -13,7 +14,7 @@ from celery.utils.log import get_logger
 
 from celery_redlock.errors import ConfigurationError
 
-__all__ = ["abandon", "cancel_exit_write", "wrapped_class"]
+__all__ = ["abandon", "cancel_exit_write", "store_again", "wrapped_class"]
 
 logger = get_logger(__name__)
 
@@ -60,6 +61,13 @@ def cancel_exit_write(inner: Any) -> None:
     planned = getattr(inner, "_finalize", None)  # of django-celery-beat
     if planned is not None and hasattr(planned, "cancel"):
         planned.cancel()
+
+
+def store_again(inner: Any, names: Iterable[str]) -> None:
+    """Have a scheduler that stores what has changed store these entries with its next write."""
+    changed = getattr(inner, "_dirty", None)  # of django-celery-beat
+    if isinstance(changed, set):
+        changed.update(names)
 
 
 def abandon(inner: Any) -> None:

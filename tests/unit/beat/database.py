@@ -260,6 +260,28 @@ def a_clocked_task_runs_once_though_its_leader_dies(db: Database) -> None:
 
 
 @scene
+def a_run_is_stored_by_the_write_that_it_asks_for(db: Database) -> None:
+    db.world.conf["beat_sync_every"] = 1
+    db.interval(5, one_off=True)
+    db.world.beat("a")
+    assert len(db.world.run(5)) == 1
+    assert db.stored().total_run_count == 1
+
+
+@scene
+def a_run_that_could_not_be_sent_at_first_is_stored_once_it_was(db: Database) -> None:
+    db.world.conf["beat_sync_every"] = 1
+    db.interval(60)
+    db.world.beat("a")
+    db.world.broker_is_down = True
+    db.world.run(65)
+    assert db.stored().total_run_count == 0
+    db.world.broker_is_down = False
+    assert len(db.world.run(10)) == 1
+    assert db.stored().total_run_count == 1
+
+
+@scene
 def entries_of_the_settings_work_as_well(db: Database) -> None:
     db.world.schedule["conf"] = {"task": "job", "schedule": 1.0}
     db.world.beat("a")

@@ -71,6 +71,22 @@ def test_a_tick_whose_sending_was_cut_short_is_sent_by_the_successor(
     assert len(world.run(60)) == 1
 
 
+def test_a_run_that_was_sent_is_recorded_where_it_cannot_be_stored(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world(conf={"beat_sync_every": 1})
+    beat = world.beat("a")
+    world.run(1)
+
+    def fail() -> None:
+        raise OSError("no space left")
+
+    beat.scheduler._leading._driving._sync = fail  # type: ignore[union-attr]
+    world.run(5)
+    assert world.recorded()["job"].count == len(world.sent) == 6
+    assert "no space left" in caplog.text
+
+
 def test_storing_runs_while_one_is_not_sent_repeats_none(world: World, beat: Beat) -> None:
     world.publish_fails_with = lambda task: ValueError("no message can be made of it")
     world.run(60)
