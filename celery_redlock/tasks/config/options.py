@@ -65,8 +65,10 @@ class LockOptions:
             `LockContended`.
         publish_policy: When a unique task is sent: `existing`: the caller gets the result of the
             task that is there. `raise`: `DuplicateTask`. `replace`: the new task takes the place of
-            one that still waits. Or a function of task and error that returns one of these.
-            `{"publish": ..., "run": ...}` says both.
+            one that still waits. A duplicate that had to be sent ends in the worker: by `existing`
+            as a skip, by `raise` as a failure with `DuplicateTask`; by `replace` it waits. Or a
+            function of task and error that returns one of these. `{"publish": ..., "run": ...}`
+            says both.
         skip_result: Result of a skipped task; a chain's next step gets it.
         give_up_after: Patience over all requeues; then the task fails with `LockNotAcquired`.
         on_unavailable: Too few nodes answer. In the worker: `requeue`, `raise`
@@ -75,13 +77,14 @@ class LockOptions:
             body. `flag`: `self.lease.is_valid` turns false. Or a function of task and lease.
         max_hold: The watchdog renews for so long; a body that hangs does not hold for ever.
         at_least_for: Keep the key taken for so long, also if the body ends earlier.
-        overlap: What a run that a schedule starts does while another has the lock; other runs
-            follow `lock_on_conflict`. `forbid`: it is skipped. `queue`: it waits, back in the
-            queue. `replace`: it asks the older one to stop, by `lock_on_lost`, and runs when that
-            has ended; the older one hears of it within a third of `lock_ttl`. `allow`: it runs
-            beside it, without a lock.
+        overlap: What a run that a schedule starts does while another has the lock, whoever sent
+            that; other runs follow `lock_on_conflict`. `forbid`: it is skipped. `queue`: it waits,
+            back in the queue; of several any may be next. `replace`: it asks the older one to stop,
+            by `lock_on_lost`, and runs when that has ended; the older one hears of it within a
+            third of `lock_ttl`. `allow`: it runs beside it, without a lock.
         starting_deadline: A run that a schedule starts is skipped if it comes so long after it was
-            due, also if it waited for its lock until then.
+            due, also if it waited for its lock until then. The entry's `countdown` counts as
+            lateness.
     """
 
     key: Any = True

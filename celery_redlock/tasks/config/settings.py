@@ -69,9 +69,11 @@ class RedlockSettings:
         guard: Whether restarted nodes sit out. `None`: with two nodes and more.
         dedupe: When the broker delivers a message twice, run it once, whatever the task. Set it in
             workers and in publishers: without it there, two messages with one task id are taken for
-            one delivered twice, for `lock_dedupe_window`.
+            one delivered twice, for `lock_dedupe_window`. Write `import celery_redlock.tasks` where
+            no `RedlockTask` is imported, or it does nothing.
         lost_signal: The signal that interrupts a body in a prefork or solo worker.
-        tasks: Patterns of task names, and the options with which they lock.
+        tasks: Patterns of task names, and the options with which they lock. Write `import
+            celery_redlock.tasks` where no `RedlockTask` is imported, or it does nothing.
         beat_ttl: Lease of the beat that leads, with `RedlockScheduler`: so long after it crashed
             another takes over. `None`: as `redlock_ttl`, at most `redlock_max_ttl`.
         beat_renew_deadline: The leader sends nothing once its lease was last renewed so long ago.
