@@ -33,7 +33,8 @@ class LockHolder:
         key: the lock's key as it stands on the nodes.
         owner: the value that marks it there.
         state: `queued` (its message waits for a worker), `running`, `finished` (the key only keeps
-            others away for a while), or `foreign`: no task of this package.
+            others away for a while), or `foreign`: no task of this package. A body that has ended
+            within `lock_at_least_for` is still `running`.
         expires_in: seconds until it ends unless it is renewed.
         task_id: the task's id; None where foreign, as all below.
         host: the worker's node name, or the publisher's host.
