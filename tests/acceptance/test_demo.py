@@ -177,8 +177,7 @@ def test_a_pipe_gets_plain_lines(with_lock: Finished) -> None:
 def test_a_finished_demo_leaves_nothing(run: str, request: pytest.FixtureRequest) -> None:
     finished: Finished = request.getfixturevalue(run)
 
-    assert not processes_of(finished.temporary)
-    assert not list(finished.temporary.iterdir())
+    wait_until_nothing_is_left(finished.temporary)
 
 
 class Terminal:
@@ -218,7 +217,16 @@ class Terminal:
         return self._shown.decode(errors="replace")
 
     def wait_for(self, text: str) -> None:
-        wait_until(lambda: text in self.shown, message=lambda: f"{text!r} in {self.shown[-3000:]}")
+        wait_until(
+            lambda: text in self.shown,
+            LONGEST / 2,
+            message=lambda: f"{text!r} in {self.shown[-3000:]}",
+        )
+
+    def wait_for_end(self) -> None:
+        """Wait until it has ended, and all that it has written is here."""
+        self.process.wait(30)
+        self._reader.join(30)
 
     def press(self, key: bytes) -> None:
         os.write(self._main, key)
@@ -255,7 +263,7 @@ def test_the_live_view_gives_the_terminal_back_as_it_was(terminal: Terminal) -> 
     terminal.wait_for("payments sent")
 
     terminal.press(b"\x03")
-    terminal.process.wait(30)
+    terminal.wait_for_end()
 
     assert terminal.shown.rindex("\x1b[?25h") > terminal.shown.rindex("\x1b[?25l")
 

@@ -20,7 +20,7 @@ from tests.support.waiting import PATIENCE, wait_until
 def test_a_lock_stays_held_while_the_body_handles_its_soft_limit(
     worker: Worker, key: str, lock: Lock, journal: Journal
 ) -> None:
-    result = worker.send("outlast_soft_limit", key, soft_time_limit=1)
+    result = worker.send("outlast_soft_limit", key, soft_time_limit=4)
     journal.wait_for("soft limit")
     assert lock.owner == journal.wait_for("entered")["owner"]
 
@@ -35,7 +35,7 @@ def test_a_lock_stays_held_while_the_body_handles_its_soft_limit(
 def test_a_lock_is_free_again_after_the_hard_limit_of_its_holder(
     worker: Worker, key: str, lock: Lock, journal: Journal
 ) -> None:
-    result = worker.send("hold_shortly", key, time_limit=1)
+    result = worker.send("hold_shortly", key, time_limit=4)
     journal.wait_for("entered")
 
     with pytest.raises(TimeLimitExceeded):
@@ -47,7 +47,7 @@ def test_a_lock_is_free_again_after_the_hard_limit_of_its_holder(
 def test_a_body_that_hangs_on_past_its_hard_limit_is_killed_and_its_lock_ends_with_the_ttl(
     worker: Worker, key: str, lock: Lock, journal: Journal
 ) -> None:
-    result = worker.send("be_stubborn", key, time_limit=1)
+    result = worker.send("be_stubborn", key, time_limit=4)
     entered = journal.wait_for("entered")
     wait_until(lambda: not is_alive(entered["pid"]), message="the child to be killed")
 

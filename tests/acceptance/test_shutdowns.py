@@ -33,7 +33,7 @@ def test_a_lock_is_renewed_through_a_warm_shutdown_and_given_back_after_the_body
     assert lock.owner == entered["owner"]
     journal.open()
     assert worker.wait_for_exit() == 0
-    assert lock.is_gone
+    lock.wait_until_gone()
     assert result.get(timeout=PATIENCE) == "held"
 
 
@@ -42,7 +42,7 @@ def test_a_lock_is_renewed_through_a_warm_shutdown_and_given_back_after_the_body
 def test_a_lock_is_renewed_through_a_soft_shutdown_and_given_back_after_the_body(
     pool: str, start_worker: StartWorker, key: str, lock: Lock, journal: Journal
 ) -> None:
-    worker = start_worker(pool, conf={"worker_soft_shutdown_timeout": 4}).wait_until_ready()
+    worker = start_worker(pool, conf={"worker_soft_shutdown_timeout": 10}).wait_until_ready()
     worker.send("hold_shortly", key)
     entered = journal.wait_for("entered")
 
@@ -102,7 +102,7 @@ def test_a_thread_that_a_cold_shutdown_cannot_end_keeps_its_lock_to_the_end_of_t
     journal.open()
     worker.wait_for_exit()
     assert journal.of("left")
-    assert lock.is_gone
+    lock.wait_until_gone()
 
 
 @row("SIGKILL of the whole worker")

@@ -42,7 +42,7 @@ def test_of_the_messages_of_several_beats_one_runs(
     assert worker.app.AsyncResult(entered["id"]).get(timeout=PATIENCE) == "held"
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
     assert runs(journal) == [entered["id"]]
-    assert lock.is_gone
+    lock.wait_until_gone()
 
 
 def test_a_tick_whose_process_is_killed_is_run_by_another_beats_message(

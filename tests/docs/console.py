@@ -126,10 +126,16 @@ class Shell:
         self._running.append((process, output))
 
         def printed() -> bool:
-            assert process.poll() is None, f"it has ended:\n$ {command.line}\n{output.read_text()}"
-            return until in output.read_text()
+            assert process.poll() is None, (
+                f"it has ended:\n$ {command.line}\n{output.read_text(errors='replace')}"
+            )
+            return until in output.read_text(errors="replace")
 
-        wait_until(printed, START_PATIENCE, message=lambda: f"{until!r} in\n{output.read_text()}")
+        wait_until(
+            printed,
+            START_PATIENCE,
+            message=lambda: f"{until!r} in\n{output.read_text(errors='replace')}",
+        )
 
     def _told_behind(self) -> str:
         return "".join(

@@ -29,9 +29,12 @@ def wait_until(
         interval: seconds between two looks.
     """
     deadline = time.monotonic() + timeout
-    while not (value := condition()):
-        if time.monotonic() >= deadline:
+    while True:
+        # Read before the look: this process may have stood still since the last one.
+        late = time.monotonic() >= deadline
+        if value := condition():
+            return value
+        if late:
             told = message() if callable(message) else message
             raise AssertionError(f"not within {timeout:g} s: {told or condition}")
         time.sleep(interval)
-    return value

@@ -161,7 +161,7 @@ class Beat(Program):
         ticks = int(fields[_UTIME]) + int(fields[_UTIME + 1])
         queued = 0
         for thread in Path(f"/proc/{self.pid}/task").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # threads come and go
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # threads come and go
                 queued += int((thread / "schedstat").read_text().split()[1])
         return Usage(ticks / os.sysconf("SC_CLK_TCK"), queued / 1e9)
 

@@ -72,7 +72,7 @@ def test_a_crontab_tick_runs_once_though_a_beat_catches_it_up_later(
     watch.wait_until_each_has_sent(*beats[:2], timeout=MINUTE + PATIENCE)
 
     again = watch.add(start_beat(worker, schedule, skew=skew, schedule_file=late.schedule_file))
-    watch.wait_until_each_has_sent(again)
+    watch.wait_until_each_has_sent(again, timeout=MINUTE + PATIENCE)
     end_all(*beats, again)
 
     history = settled(worker, journal)

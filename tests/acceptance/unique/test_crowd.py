@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.crowd import TASK, Crowd, one_of_each_turn
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
@@ -11,6 +13,7 @@ from tests.support.waiting import PATIENCE, wait_until
 TURNS = 50
 
 
+@pytest.mark.timeout(300)
 def test_of_a_hundred_publishes_at_once_one_runs_and_the_others_point_at_it_fifty_times_over(
     crowd: Crowd, worker: Worker, publisher: Publisher, key: str, lock: Lock, journal: Journal
 ) -> None:

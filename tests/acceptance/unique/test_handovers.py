@@ -108,8 +108,9 @@ def test_the_window_of_until_expired_is_not_begun_anew_by_what_goes_on(
     assert is_duplicate(again)
     assert again.id == result.id
     wait_until(lambda: f" finished {result.id} " in (lock.owner or ""), message="it to finish")
-    assert lock.expires_in <= BRIEF_WINDOW
-    wait_until(lambda: lock.is_gone, BRIEF_WINDOW + 1, message=lambda: f"gone: {lock.values}")
+    # A quorum says so; the others a little later.
+    wait_until(lambda: lock.expires_in <= BRIEF_WINDOW, BRIEF_WINDOW)
+    lock.wait_until_gone()
     assert_next_publish_runs(publisher, journal, name)
 
 

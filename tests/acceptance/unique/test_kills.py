@@ -19,7 +19,7 @@ from tests.acceptance.worker import Worker
 from tests.support.waiting import PATIENCE, wait_until
 
 # The lock of a killed holder ends with its TTL. The rest is for a busy machine.
-FREE_AFTER = SHORT_TTL + 2
+FREE_AFTER = SHORT_TTL + 10
 # What the body holds in these modes is not what the next publish needs.
 FREE_IN_THE_BODY = ("until_executing", "until_and_while_executing")
 

@@ -103,7 +103,11 @@ def test_a_task_that_was_sent_by_its_name_alone_takes_the_lock_when_it_arrives(
     assert (entered["token"] is None) == (mode == "until_executing")
     queued.wait_until_gone()
     if mode == "until_expired":
-        assert f" finished {result.id} " in (lock.owner or "")
+        # Said once the result is stored, not before.
+        wait_until(
+            lambda: f" finished {result.id} " in (lock.owner or ""),
+            message=lambda: f"it to be finished: {lock.values}",
+        )
     else:
         lock.wait_until_gone()
 

@@ -52,7 +52,7 @@ client = Redlock(urls, node_timeout=5.0)
 other = Redlock(urls, node_timeout=5.0)
 
 # While one greenlet waits for a lock, the others run.
-held = client.acquire("key", ttl=0.8)
+held = client.acquire("key", ttl=2.0, wait=20.0)
 before = turns
 taken = other.acquire("key", wait=20.0)
 assert turns > before + 20, (before, turns)
@@ -60,7 +60,7 @@ assert taken.release()
 
 # A greenlet that does not yield does not keep the watchdog from renewing.
 told = []
-with client.lock("hogged", ttl=1.5, on_lost=told.append) as lease:
+with client.lock("hogged", ttl=4.0, wait=20.0, on_lost=told.append) as lease:
     trust = lease.trusted_until
     while lease.trusted_until < trust + 2.0 and lease.lost is None:
         pass
@@ -144,7 +144,7 @@ urls = [url.replace("127.0.0.1", "localhost") for url in sys.argv[1:-1]]
 client = Redlock([*urls, "redis://localhost:1"], node_timeout=5.0)
 
 # Renewed, beside a node that is down and dialled again and again.
-lease = client.acquire("renewed", ttl=1.5)
+lease = client.acquire("renewed", ttl=4.0, wait=20.0)
 client.watch(lease)
 trust = lease.trusted_until
 while lease.trusted_until < trust + 1.5:
@@ -157,7 +157,7 @@ def tell(lease):
     logging.warning("told of the loss of %s", lease.key)
     told.append(ident())
 client.watch(client.acquire("ended", ttl=30.0), on_lost=tell, max_hold=0.2)
-taken = client.acquire("taken", ttl=1.5)
+taken = client.acquire("taken", ttl=4.0, wait=20.0)
 client.watch(taken, on_lost=tell)
 for url in sys.argv[1:-1]:
     import redis
@@ -183,7 +183,7 @@ import sys, time
 from celery_redlock import Redlock
 
 client = Redlock(sys.argv[1:], node_timeout=5.0)
-with client.lock("key", ttl=1.5) as lease:
+with client.lock("key", ttl=6.0, wait=20.0) as lease:
     trust = lease.trusted_until
     while lease.trusted_until < trust + 1.5:
         lease.check()

@@ -16,6 +16,7 @@ from tests.support.waiting import wait_until
 
 
 def descriptors() -> int:
+    gc.collect()  # what earlier tests have left
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -43,7 +44,7 @@ def test_closing_leaves_no_thread_descriptor_or_key(nodes: ServerNodes) -> None:
         client.acquire("left over, too", ttl=60.0)
         assert descriptors() > open_before
     assert set(threading.enumerate()) <= threads
-    assert descriptors() == open_before
+    assert descriptors() <= open_before
     wait_until(lambda: not lock_keys(nodes))
 
 
@@ -54,7 +55,7 @@ def test_closing_twice_and_using_it_again_leaves_nothing_either(nodes: ServerNod
     client.close()
     client.acquire("key").release()
     client.close()
-    assert descriptors() == open_before
+    assert descriptors() <= open_before
 
 
 def test_closing_at_once_waits_for_connections_that_are_being_made(nodes: ServerNodes) -> None:
@@ -65,7 +66,7 @@ def test_closing_at_once_waits_for_connections_that_are_being_made(nodes: Server
         with Redlock(nodes.urls, node_timeout=0.2) as client:
             client.acquire("key", wait=5.0).release()
     assert set(threading.enumerate()) <= threads
-    assert descriptors() == open_before
+    assert descriptors() <= open_before
 
 
 def test_a_thousand_clients_opened_and_closed_leak_nothing(nodes: ServerNodes) -> None:
@@ -81,7 +82,7 @@ def test_a_thousand_clients_opened_and_closed_leak_nothing(nodes: ServerNodes) -
     open_and_close(950)
     gc.collect()
     assert set(threading.enumerate()) <= threads
-    assert descriptors() == open_before
+    assert descriptors() <= open_before
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < memory + 20_000  # KiB
 
 
@@ -114,7 +115,7 @@ def test_what_is_said_to_a_stopped_node_is_bounded(nodes: ServerNodes) -> None:
 def test_leases_that_are_left_to_end_are_forgotten(redlock_memory_nodes: list[str]) -> None:
     with Redlock(redlock_memory_nodes, guard=False) as client:
         kept = client.acquire("kept")
-        ended = [client.acquire(f"key-{number}", ttl=0.2) for number in range(500)]
+        ended = [client.acquire(f"key-{number}", ttl=0.2, wait=5.0) for number in range(500)]
         wait_until(lambda: not any(lease.is_valid for lease in ended))
         for number in range(501):
             client.acquire(f"more-{number}", ttl=60.0)
@@ -139,7 +140,7 @@ def test_many_threads_share_few_connections_afterwards(nodes: ServerNodes) -> No
 
 
 def test_locks_of_many_keys_leave_few_counters(nodes: ServerNodes) -> None:
-    with Redlock(nodes.urls[:1]) as client:
+    with Redlock(nodes.urls[:1], node_timeout=5.0) as client:
         for number in range(6000):
             client.acquire(f"key-{number}").release()
     assert nodes.cluster.client(0).dbsize() <= 4096 + 5

@@ -20,7 +20,7 @@ def test_a_paused_node_is_stopped_when_pause_returns(cluster: LocalCluster) -> N
 
 
 def test_a_command_sent_to_a_paused_node_runs_when_it_resumes(cluster: LocalCluster) -> None:
-    with redis.Redis.from_url(cluster.urls[0], socket_timeout=0.1, retry=None) as client:
+    with redis.Redis.from_url(cluster.urls[0], socket_timeout=2.0, retry=None) as client:
         client.ping()
         cluster.pause(0)
         with pytest.raises(redis.TimeoutError):

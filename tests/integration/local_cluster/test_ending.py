@@ -55,8 +55,8 @@ def test_closing_leaves_no_file_thread_or_socket() -> None:
         assert directory.is_dir()
         cluster.restart(1)
     assert not directory.exists()
-    assert threading.active_count() == threads
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert threading.active_count() <= threads
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
 
 
 def test_a_cluster_can_be_closed_twice_and_started_again() -> None:

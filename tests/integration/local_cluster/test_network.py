@@ -25,7 +25,7 @@ def proxied(shared_proxied: LocalCluster) -> LocalCluster:
 
 
 def through_proxy(cluster: LocalCluster) -> redis.Redis:
-    return redis.Redis.from_url(cluster.urls[0], socket_timeout=0.2, retry=None)
+    return redis.Redis.from_url(cluster.urls[0], socket_timeout=2.0, retry=None)
 
 
 def test_with_a_proxy_the_urls_are_the_proxys(proxied: LocalCluster) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from celery_redlock import LeaseLost, QuorumUnavailable
 from celery_redlock.protocol import NotHeld, Quarantined, extend, heal
-from tests.support.nodes import PREFIX, Nodes
+from tests.support.nodes import CALM, PREFIX, Nodes
 from tests.support.waiting import wait_until
 
 KEY = (PREFIX + "key",)
@@ -71,7 +71,7 @@ def test_a_lost_lease_stays_lost_when_its_keys_come_back(nodes: Nodes) -> None:
 
 def test_an_extension_has_to_complete_before_the_trust_ends(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.acquire("key", ttl=0.6)
+    lease = client.acquire("key", ttl=3.0)
     any_nodes.wait_held(lease)
     any_nodes.pause(0, 1, 2)
     with pytest.raises((QuorumUnavailable, LeaseLost)):
@@ -142,7 +142,7 @@ def test_a_healed_key_does_not_count_for_the_extension_that_healed_it(any_nodes:
 
 def test_heal_reaches_a_quarantined_node_too(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    with client.lock("key", ttl=1.0) as lease:
+    with client.lock("key", ttl=CALM) as lease:
         any_nodes.wait_held(lease)
         any_nodes.flush(0)
         vote = wait_until(lambda: any_nodes.attempt(client, uuid.uuid4().hex).round.votes[0])
@@ -154,7 +154,7 @@ def test_heal_reaches_a_quarantined_node_too(any_nodes: Nodes) -> None:
 
 def test_a_rolling_restart_of_all_nodes_does_not_end_a_long_task(nodes: Nodes) -> None:
     client = nodes.connected()
-    with client.lock("key", ttl=0.9) as lease:
+    with client.lock("key", ttl=CALM) as lease:
         nodes.wait_held(lease)
         for node in range(5):
             nodes.restart(node)

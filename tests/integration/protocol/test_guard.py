@@ -76,7 +76,7 @@ def test_without_the_guard_the_same_loss_breaks_exclusion(nodes: Nodes, lose: Lo
 
 @pytest.mark.parametrize("lose", LOSSES)
 def test_a_node_votes_again_after_one_longest_lease(nodes: Nodes, lose: Loss) -> None:
-    client = nodes.connected(ttl=0.3, max_ttl=0.3)
+    client = nodes.connected(ttl=1.0, max_ttl=1.0)
     for node in range(5):
         lose(nodes, node)
     assert not take(client, "first look")

@@ -10,7 +10,7 @@ from celery_redlock import LockContended, Redlock
 from celery_redlock.core import Fate, Reservation
 from celery_redlock.protocol import Phase
 from celery_redlock.transport import channel as channels
-from tests.support.nodes import Nodes
+from tests.support.nodes import CALM, Nodes
 from tests.support.waiting import wait_until
 
 MESSAGE = "redlock-meta:message:one"
@@ -208,8 +208,8 @@ def test_an_extension_that_was_under_way_when_keys_were_given_up_loses_nothing(
 
 def test_keys_are_given_up_while_the_watchdog_renews_them(nodes: Nodes) -> None:
     client = nodes.connected()
-    for _ in range(10):
-        lease = client.take(["queued", "run"], ttl=1.0)
+    for _ in range(5):
+        lease = client.take(["queued", "run"], ttl=4.0, wait=CALM)
         client.watch(lease)
         renewed = lease.trusted_until
         lease.give_up([client.place("queued")])

@@ -6,7 +6,7 @@ import pytest
 
 from celery_redlock import LockContended
 from celery_redlock.protocol import Acknowledged, NotHeld, release
-from tests.support.nodes import PREFIX, Nodes
+from tests.support.nodes import CALM, PREFIX, Nodes
 from tests.support.waiting import wait_until
 
 KEY = (PREFIX + "key",)
@@ -64,7 +64,7 @@ def test_a_minimum_hold_ends_by_itself(nodes: Nodes) -> None:
 
 
 def test_a_minimum_hold_may_outlast_the_longest_lease(nodes: Nodes) -> None:
-    client = nodes.connected(ttl=1.0, max_ttl=1.0)
+    client = nodes.connected(ttl=CALM, max_ttl=CALM)
     lease = client.acquire("key", at_least_for=600.0)
     nodes.wait_held(lease)
     assert lease.release()

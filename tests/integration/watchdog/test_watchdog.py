@@ -11,7 +11,7 @@ import pytest
 
 from celery_redlock import Lease, LeaseLost, QuorumUnavailable, Redlock
 from celery_redlock.core.watchdog import process_watchdog
-from tests.support.nodes import Nodes, ServerNodes
+from tests.support.nodes import CALM, Nodes, ServerNodes
 from tests.support.waiting import wait_until
 
 BRIEF = 0.3
@@ -42,9 +42,9 @@ def renewed(lease: Lease, times: int = 1) -> None:
 
 def test_a_watched_lease_outlives_its_ttl(nodes: Nodes) -> None:
     client = nodes.connected()
-    with client.lock("key", ttl=0.9) as lease:
+    with client.lock("key", ttl=3.0) as lease:
         begun = lease.now()
-        wait_until(lambda: lease.now() > begun + 2.5)
+        wait_until(lambda: lease.now() > begun + 4.5)
         lease.check()
         nodes.wait_held(lease)
     nodes.wait_free("key")
@@ -65,7 +65,7 @@ def test_renewals_come_at_a_third_of_the_ttl(nodes: Nodes) -> None:
 
 def test_a_lease_that_is_not_watched_ends_with_its_ttl(nodes: Nodes) -> None:
     client = nodes.connected()
-    lease = client.acquire("key", ttl=0.4)
+    lease = client.acquire("key", ttl=0.4, wait=CALM)
     wait_until(lambda: not lease.is_valid)
     assert lease.lost == "it was not extended in time"
     nodes.wait_free("key")
@@ -86,7 +86,8 @@ def test_a_thousand_leases_are_renewed(nodes: Nodes) -> None:
     )
     assert told.leases == []
     client.close()
-    assert not any(nodes.owners("key-0") + nodes.owners("key-999"))
+    nodes.wait_free("key-0")
+    nodes.wait_free("key-999")
 
 
 def test_a_failure_that_passes_is_no_loss(servers: ServerNodes) -> None:
@@ -150,7 +151,8 @@ def test_a_lease_that_a_quorum_no_longer_has_is_lost_at_the_next_renewal(nodes: 
     with client.lock("key", ttl=0.9, on_lost=told) as lease:
         nodes.wait_held(lease)
         for node in (0, 1, 2):
-            nodes.forget(node, "key")
+            # Not only forgotten: an extension that comes between two of them would mend the first.
+            nodes.put(node, "key", "somebody")
         wait_until(lambda: told.leases)
         assert lease.lost == "a quorum of nodes no longer has it"
 
@@ -169,13 +171,13 @@ def test_max_hold_ends_the_renewal(nodes: Nodes) -> None:
 def test_after_release_nothing_is_renewed(nodes: Nodes) -> None:
     client = nodes.connected()
     told = Told()
-    lease = client.acquire("key", ttl=0.6)
+    lease = client.acquire("key", ttl=2.0)
     client.watch(lease, on_lost=told)
     renewed(lease)
     assert lease.release()
     nodes.wait_free("key")
     trust = lease.trusted_until
-    with client.lock("other", ttl=0.6) as other:
+    with client.lock("other", ttl=2.0) as other:
         renewed(other, 3)
     assert trust == lease.trusted_until
     assert told.leases == []
@@ -190,7 +192,7 @@ def test_release_while_a_renewal_is_under_way_leaves_a_minimum_hold_as_it_is(
     proxied.wait_held(lease)
     client.watch(lease)
     for node in range(5):
-        proxied.cluster.delay(node, 0.1, only="requests")
+        proxied.cluster.delay(node, 0.5, only="requests")
     watch = process_watchdog()._watches[lease]
     with process_watchdog()._lock:
         watch.renew_at = 0.0
@@ -201,12 +203,12 @@ def test_release_while_a_renewal_is_under_way_leaves_a_minimum_hold_as_it_is(
     for node in range(5):
         proxied.cluster.heal(node)
     assert client.acquire("other", wait=5.0).release()
-    assert all(proxied.left(node, "key") <= 10 for node in range(5))
+    wait_until(lambda: all(proxied.left(node, "key") <= 10 for node in range(5)))
 
 
 def test_unwatching_ends_the_renewal_and_leaves_the_lease(nodes: Nodes) -> None:
     client = nodes.connected()
-    lease = client.acquire("key", ttl=0.6)
+    lease = client.acquire("key", ttl=2.0)
     client.watch(lease)
     renewed(lease)
     client.unwatch(lease)
@@ -247,8 +249,8 @@ def test_a_callback_that_raises_does_not_stop_the_watchdog(nodes: Nodes) -> None
         raise ZeroDivisionError
 
     client = nodes.connected()
-    with client.lock("key", ttl=0.9) as lease:
-        doomed = client.acquire("doomed", ttl=0.9)
+    with client.lock("key", ttl=3.0) as lease:
+        doomed = client.acquire("doomed", ttl=3.0)
         client.watch(doomed, on_lost=explode, max_hold=0.1)
         wait_until(lambda: doomed.lost)
         renewed(lease, 2)
@@ -286,7 +288,7 @@ def test_the_watchdog_survives_any_exception_and_keeps_the_other_leases(
             raise failure
         exchange(self, batch, *args, **options)  # type: ignore[arg-type]
 
-    with client.lock("key", ttl=1.5) as lease, client.lock("key 2", ttl=1.5) as other:
+    with client.lock("key", ttl=5.0) as lease, client.lock("key 2", ttl=5.0) as other:
         renewed(lease)
         monkeypatch.setattr(channel_type, "exchange", failing)
         wait_until(lambda: next(failures, "none left") == "none left" or lease.lost, interval=0.5)
@@ -305,7 +307,7 @@ def test_one_thread_serves_all_clients_and_ends_when_the_last_is_closed(nodes: N
         assert process_watchdog()._thread is not None
         client.close()
     assert process_watchdog()._thread is None
-    wait_until(lambda: threading.active_count() == before)
+    wait_until(lambda: threading.active_count() <= before)
 
 
 def test_watching_many_short_leases_keeps_no_trace_of_them(redlock_memory_nodes: list[str]) -> None:
@@ -320,7 +322,7 @@ def test_watching_many_short_leases_keeps_no_trace_of_them(redlock_memory_nodes:
 def test_a_lease_found_lost_by_somebody_else_is_told_about_too(nodes: Nodes) -> None:
     client = nodes.connected()
     told = Told()
-    lease = client.acquire("key", ttl=0.4)
+    lease = client.acquire("key", ttl=0.4, wait=CALM)
     lease.call_when_lost(told)
     wait_until(lambda: lease.lost)
     wait_until(lambda: lease.lost)

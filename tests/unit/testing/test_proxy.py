@@ -347,8 +347,8 @@ def test_closing_ends_connections_thread_and_sockets(server: EchoServer) -> None
     proxy.close()
     assert is_reset(client)
     client.close()
-    assert threading.active_count() == threads
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert threading.active_count() <= threads
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
 
 
 def test_closing_twice_is_fine(proxy: TcpProxy) -> None:

@@ -14,6 +14,9 @@ from tests.support.unique import free, left, role, value
 from tests.support.waiting import wait_until
 from tests.unit.tasks.running.overlap.company import job, next_one
 
+# Short enough to wait it out; a machine may stand still for a second without ending a lease.
+TTL = 2.0
+
 
 def in_another_thread(call: Any) -> None:
     # One call into the interpreter: `Thread.start` is Python code of the body, which the loss may
@@ -27,7 +30,7 @@ class Stage:
     def __init__(self, bench: Bench, **options: Any) -> None:
         self.bench = bench
         self.caught: list[LeaseLost] = []
-        self.options = {"lock_ttl": 0.6, **options}
+        self.options = {"lock_ttl": TTL, **options}
 
     def declare(self, unwind: Any, **options: Any) -> Any:
         def body(self_: Any) -> str:
@@ -57,7 +60,7 @@ def test_a_run_that_is_replaced_is_interrupted_and_told_why(bench: Bench) -> Non
 def test_a_run_that_is_replaced_keeps_its_lock_until_it_has_ended(bench: Bench) -> None:
     def unwind(self: Any) -> bool:
         # Longer than its lease would have lasted.
-        deadline = time.monotonic() + 4 * 0.6
+        deadline = time.monotonic() + 1.5 * TTL
         held = []
         while time.monotonic() < deadline:
             held.append(role(bench) is Role.RUNNING)
@@ -70,7 +73,7 @@ def test_a_run_that_is_replaced_keeps_its_lock_until_it_has_ended(bench: Bench) 
 
 def test_a_run_that_is_replaced_keeps_its_mark_until_it_has_ended(bench: Bench) -> None:
     def unwind(self: Any) -> Any:
-        time.sleep(2 * 0.6)
+        time.sleep(1.2 * TTL)
         return role(bench, mark(bench, tick()))
 
     assert bench.run(Stage(bench).declare(unwind)).value == "running"
@@ -101,10 +104,10 @@ def test_a_flagged_run_that_is_replaced_keeps_its_lock_while_it_goes_on(bench: B
     def body(self: Any) -> Any:
         in_another_thread(lambda: bench.run(newer))
         wait_until(lambda: self.lease.lost)
-        time.sleep(2 * 0.6)
+        time.sleep(1.2 * TTL)
         return [self.lease.is_valid, role(bench)]
 
-    task = job(bench, "replace", body, lock_ttl=0.6, lock_on_lost="flag")
+    task = job(bench, "replace", body, lock_ttl=TTL, lock_on_lost="flag")
     newer = send_tick(bench, task, tick(60))
     assert bench.run(send_tick(bench, task, tick())).value == [False, "running"]
 
@@ -119,7 +122,7 @@ def test_a_run_whose_lock_is_taken_away_is_not_told_of_a_newer_run(bench: Bench)
         except LeaseLost as exc:
             caught.append(exc)
 
-    bench.run(send_tick(bench, job(bench, "replace", body, lock_ttl=0.6), tick()))
+    bench.run(send_tick(bench, job(bench, "replace", body, lock_ttl=TTL), tick()))
     assert [loss.reason for loss in caught] == ["a quorum of nodes no longer has it"]
 
 
@@ -140,7 +143,7 @@ def test_so_does_that_of_a_run_of_a_program(bench: Bench) -> None:
         return "not told"
 
     states: list[str] = []
-    task = job(bench, "replace", body, lock_ttl=0.6, lock_at_least_for=50)
+    task = job(bench, "replace", body, lock_ttl=TTL, lock_at_least_for=50)
     request = bench.send(task)
     newer = send_tick(bench, task, tick_now(60))
     assert bench.run(request).value == "stopped"
