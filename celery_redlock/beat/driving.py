@@ -220,10 +220,10 @@ class Driving:
             return None
         return replace(tick, schedule=self._means.schedule, token=self._means.mandate.token)
 
-    def _options(self, entry: Any, tick: Tick) -> Mapping[str, Any]:
+    def _options(self, entry: Any, tick: Tick | None) -> Mapping[str, Any]:
         # Once, because it is tried again in a later pass.
         options: dict[str, Any] = {"retry": False}
-        if "task_id" not in (entry.options or {}):
+        if tick is not None and "task_id" not in (entry.options or {}):
             options["task_id"] = task_id_for(self._means.prefix, tick)
         return options
 

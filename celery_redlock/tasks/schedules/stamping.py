@@ -44,7 +44,7 @@ UNTOLD = (
 )
 
 Decorate = Callable[[Any, Tick], Tick | None]
-Options = Callable[[Any, Tick], Mapping[str, Any]]
+Options = Callable[[Any, Tick | None], Mapping[str, Any]]
 Sent = Callable[[Any, Tick, Exception | None], None]
 
 
@@ -83,7 +83,8 @@ def install(
         protect: tells for an entry whether its ticks are stamped; the others stay untouched.
         decorate: gets an entry and its tick before it is sent, and returns the tick to send, or
             None to send nothing.
-        options: returns further options for an entry's `apply_async`; they go before its own.
+        options: returns further options for an entry's `apply_async`; they go before its own. It
+            is asked for each entry that is sent, also without a tick, except by hand.
         sent: is told what was sent, and the error if it was not.
     """
     stamper = Stamper(scheduler, protect=protect, decorate=decorate, options=options, sent=sent)
@@ -175,7 +176,8 @@ class Stamper:
         """Send an entry's task with its tick; one that is sent by hand (`advance`) has none."""
         tick = None if advance else self._tick_of(entry)
         if tick is None:
-            return self._apply_async(entry, producer=producer, advance=advance, **kwargs)
+            message = entry if advance else self._message_of(entry, None)
+            return self._apply_async(message, producer=producer, advance=advance, **kwargs)
         tick = self._decorated(entry, tick)
         if tick is None:
             return None
@@ -269,14 +271,12 @@ class Stamper:
             logger.exception("Tick of %r at %s: sent as it is", entry.name, tick.due_at)
             return tick
 
-    def _message_of(self, entry: Any, tick: Tick) -> Any:
-        options: Mapping[str, Any] = {}
+    def _message_of(self, entry: Any, tick: Tick | None) -> Any:
         try:
-            if self._options is not None:
-                options = self._options(entry, tick)
-            return message_of(entry, options)
+            options = {} if self._options is None else self._options(entry, tick)
+            return message_of(entry, options) if options or tick is not None else entry
         except Exception:
-            logger.exception("Tick of %r at %s: sent with its own options", entry.name, tick.due_at)
+            logger.exception("Entry %r is sent with its own options alone", entry.name)
             return entry
 
     def _tell(self, entry: Any, tick: Tick, error: Exception | None) -> None:

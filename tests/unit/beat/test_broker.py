@@ -6,11 +6,12 @@ import logging
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, Task
 
 from celery_redlock.beat.publishing import limited_connection
 from tests.unit.beat.test_failover import due_times, told
 from tests.unit.beat.world import MakeWorld, World
+from tests.unit.tasks.schedules.test_dues import SinceLastRun
 
 
 def lines(caplog: pytest.LogCaptureFixture, text: str) -> int:
@@ -47,6 +48,24 @@ def test_ticks_that_were_due_meanwhile_collapse_into_the_last(world: World) -> N
     first, second = world.run(3)[:2]
     assert due_times([first])[0] == int(first.at)
     assert due_times([second])[0] == due_times([first])[0] + 1
+
+
+@pytest.mark.parametrize("found", [1.0, SinceLastRun()], ids=["a tick", "no tick"])
+def test_a_publish_is_tried_once_in_a_pass(found: Any, make_world: MakeWorld) -> None:
+    asked = set()
+
+    class Asking(Task):  # type: ignore[misc]  # Celery is untyped
+        name = "asks"
+
+        def apply_async(self, *args: Any, **options: Any) -> Any:
+            asked.add(options["retry"])
+            return super().apply_async(*args, **options)
+
+    world = make_world(schedule={"e": {"task": "asks", "schedule": found}})
+    beat = world.beat("a")
+    beat.app.register_task(Asking())
+    assert world.run(60)
+    assert asked == {False}
 
 
 def test_an_outage_is_told_once_and_so_is_its_end(

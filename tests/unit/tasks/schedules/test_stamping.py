@@ -15,6 +15,7 @@ from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule
 
 from celery_redlock.tasks.messages.envelope import Envelope
+from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.schedules.outgoing import outgoing_owns_id
 from celery_redlock.tasks.schedules.stamping import is_protected
 from tests.support.tasks import Bench
@@ -324,6 +325,16 @@ def test_a_publish_can_tell_an_id_that_was_chosen_for_the_tick_from_the_entrys_o
     made.run(60)
     assert told == [(expected, False)]
     assert outgoing_owns_id("asks") is False
+
+
+def test_options_go_to_an_entry_without_a_tick_as_well() -> None:
+    class Often(SinceLastRun):
+        def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+            return self.now() - last_run_at > timedelta(seconds=40), 10
+
+    ids = {Tick: "with", type(None): "without"}
+    hooks = {"options": lambda entry, tick: {"task_id": ids[type(tick)]}}
+    assert one_message(beat({"schedule": Often()}, hooks=hooks)).headers["id"] == "without"
 
 
 def test_what_was_sent_is_told_after_it_was_sent() -> None:
