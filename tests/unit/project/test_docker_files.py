@@ -25,15 +25,23 @@ def make_env(directory: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def check_out(directory: Path) -> Path:
+    directory.mkdir()
+    for name in ("make-env", ".env.example"):
+        shutil.copy(DOCKER / name, directory)
+    return directory
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    for name in ("make-env", ".env.example"):
-        shutil.copy(DOCKER / name, tmp_path)
-    return tmp_path
+    return check_out(tmp_path / "docker")
+
+
+PROJECT = "COMPOSE_PROJECT_NAME"
 
 
 def test_no_password_has_a_default() -> None:
-    assert read(DOCKER / ".env.example") == dict.fromkeys(PASSWORDS, "")
+    assert read(DOCKER / ".env.example") == dict.fromkeys((PROJECT, *PASSWORDS), "")
     assert not re.findall(r"\$\{\w+_PASSWORD:?-", COMPOSE)
 
 
@@ -54,6 +62,7 @@ def test_make_env_makes_passwords_that_can_be_parts_of_urls_and_that_others_cann
     assert make_env(directory).returncode == 0
 
     made = read(directory / ".env")
+    del made[PROJECT]
     assert sorted(made) == sorted(PASSWORDS)
     assert len(set(made.values())) == len(PASSWORDS)
     assert all(re.fullmatch(r"[\w-]{32}", password) for password in made.values())
@@ -69,3 +78,30 @@ def test_make_env_leaves_passwords_that_are_there(directory: Path) -> None:
     assert again.returncode == 1
     assert "already" in again.stderr
     assert read(directory / ".env") == before
+
+
+def project_of(directory: Path) -> str:
+    (directory / ".env").unlink(missing_ok=True)
+    assert make_env(directory).returncode == 0
+    return read(directory / ".env")[PROJECT]
+
+
+def test_two_checkouts_are_two_projects(tmp_path: Path) -> None:
+    (tmp_path / "another").mkdir()
+
+    first = project_of(check_out(tmp_path / "docker"))
+    second = project_of(check_out(tmp_path / "another/docker"))
+
+    assert first != second
+    # What compose takes for a name.
+    assert all(re.fullmatch(r"redlock-bank-[0-9]+", name) for name in (first, second))
+
+
+def test_a_checkout_stays_the_same_project_with_new_passwords(directory: Path) -> None:
+    assert project_of(directory) == project_of(directory)
+
+
+def test_images_that_are_built_belong_to_the_project() -> None:
+    built = re.findall(r"image: (\S+)\n\s+build:", COMPOSE)
+    assert len(built) == COMPOSE.count("build:") == 2
+    assert all(image.startswith("${COMPOSE_PROJECT_NAME:-redlock-bank}-") for image in built)
