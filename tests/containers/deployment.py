@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 README = (DOCKER / "README.md").read_text()
 
+MAKE_PATIENCE = 30.0
 # An image may have to be built, and others fetched from far away.
 UP_PATIENCE = 600.0
 # On a busy machine: until health checks that are 15 s apart have all succeeded.
@@ -38,36 +39,41 @@ def compose_command() -> list[str]:
 
 
 class Deployment:
-    """A project of its own, with passwords of its own, beside any that runs here already."""
+    """
+    A project of its own, with passwords of its own, beside any that runs here already.
 
-    def __init__(self, directory: Path) -> None:
+    It is started from a checkout that nobody but its owner may read.
+    """
+
+    def __init__(self, checkout: Path) -> None:
         self.project = f"redlock-test-{uuid.uuid4().hex[:8]}"
         self._docker = docker.from_env()
+        self._checkout = checkout
         self._environment = {**os.environ, "COMPOSE_PROJECT_NAME": self.project}
+        _check_out(checkout)
         make_env, *self._told = told_commands()
-        for name in (make_env.split("/")[-1], ".env.example"):
-            shutil.copy(DOCKER / name, directory)
-        subprocess.run([str(directory / "make-env")], check=True, capture_output=True)
-        self._env_file = directory / ".env"
+        self._run([make_env], MAKE_PATIENCE)
 
     def told(self, start: str) -> list[str]:
         """Return the words of the README's command that does this, as this machine has it."""
         (command,) = (c for c in self._told if f" {start} " in f"{c} ")
-        words = shlex.split(command.removeprefix("docker compose "))
-        return [*compose_command(), "--env-file", str(self._env_file), *words]
+        return [*compose_command(), *shlex.split(command.removeprefix("docker compose "))]
 
     def up(self) -> None:
         self._run(self.told("up"), UP_PATIENCE)
 
     def down(self) -> None:
-        file = ["--file", str(DOCKER / "compose.yaml"), "--env-file", str(self._env_file)]
-        self._run([*compose_command(), *file, "down", "--volumes", "--timeout", "1"], UP_PATIENCE)
+        command = [*compose_command(), "--file", "docker/compose.yaml", "--profile", "flower"]
+        self._run([*command, "down", "--volumes", "--timeout", "1"], UP_PATIENCE)
+        for image in self._docker.images.list(f"{self.project}-app"):
+            # Without what it was built from, which spares the next run the time.
+            self._docker.images.remove(image.tags[0], noprune=True)
 
     def client(self, *options: str) -> subprocess.Popen[str]:
         """Start the client."""
         return subprocess.Popen(
             [*self.told("run"), *options],
-            cwd=ROOT,
+            cwd=self._checkout,
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -99,7 +105,7 @@ class Deployment:
     def _run(self, command: list[str], patience: float) -> None:
         done = subprocess.run(
             command,
-            cwd=ROOT,
+            cwd=self._checkout,
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -109,6 +115,17 @@ class Deployment:
             check=False,
         )
         assert done.returncode == 0, done.stdout
+
+
+def _check_out(directory: Path) -> None:
+    """Copy what the image is built from, as `git clone` leaves it under `umask 077`."""
+    for name in ("docker", "celery_redlock"):
+        ignored = shutil.ignore_patterns("__pycache__", ".env")
+        shutil.copytree(ROOT / name, directory / name, ignore=ignored)
+    for name in (".dockerignore", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, directory)
+    for path in (directory, *directory.rglob("*")):
+        path.chmod(path.stat().st_mode & 0o700)
 
 
 def _is_well(container: Any) -> bool:
