@@ -88,6 +88,7 @@ class Driving:
             decorate=self._decide,
             options=self._options,
             sent=self._note,
+            reached=self._reached,
         )
         self._reserve, inner.reserve = inner.reserve, self.reserve
         self._apply_async, inner.apply_async = inner.apply_async, self.apply_async
@@ -211,10 +212,14 @@ class Driving:
             self._inner.connection = connection
             vars(self._inner).pop("producer", None)
 
+    def _reached(self, entry: Any) -> int | None:
+        state = self._means.records.state(entry.name)
+        return None if state is None else state.due_us
+
     def _decide(self, entry: Any, tick: Tick) -> Tick | None:
         self._is_settled = True
-        state = self._means.records.state(entry.name)
-        if state is not None and tick.due_us <= state.due_us:
+        reached = self._reached(entry)
+        if reached is not None and tick.due_us <= reached:
             logger.debug("Tick of %r at %s was sent before", entry.name, tick.due_at)
             self._means.unsent.discard(entry.name)
             return None

@@ -141,6 +141,7 @@ class Leading:
             return self._end(f"its lease was lost: {self._mandate.lost}")
         if means.records.are_too_far_ahead:
             return self._end("the clock was set back by more than a day")
+        means.records.say_set_back()
         if self._driving is None and not self._take_office():
             return timings.retry
         means.records.write()

@@ -24,6 +24,8 @@ logger = get_logger(__name__)
 #: Seconds. What is recorded further ahead than this was recorded by a clock that was wrong, and
 #: nobody can wait for it. What is nearer is waited for: it may be this clock that is wrong.
 TOO_FAR_AHEAD = 86_400.0
+#: Seconds. Clocks that are kept right are set back by less.
+SET_BACK = 1.0
 #: Seconds. An entry that left the schedule may come back, and should go on then; but a schedule
 #: whose entries are made for one run each must not fill the nodes.
 KEPT_AFTER_REMOVAL = 100 * 86_400.0
@@ -66,6 +68,8 @@ class Records:
         self._writers: dict[str, int] = {}
         self._unwritten: dict[str, tuple[int, str] | None] = {}
         self._latest_sent = 0.0
+        self._latest_wall = 0.0
+        self._is_set_back = False
         self._silent_since: float | None = None
         self._write_at = now()
 
@@ -103,6 +107,19 @@ class Records:
         """Tell whether this clock has been set back so far that what was sent is in the future."""
         return self._latest_sent > self._wall() + TOO_FAR_AHEAD
 
+    def say_set_back(self) -> None:
+        """Say once that this clock is behind where it was when something was sent."""
+        behind = self._latest_wall - self._wall()
+        if behind <= 0:
+            self._is_set_back = False
+        elif behind > SET_BACK and not self._is_set_back:
+            self._is_set_back = True
+            logger.warning(
+                "The clock of this host was set back by %.1f s or more. What was sent before is "
+                "not sent again, and nothing else is due until the clock has come so far again",
+                behind,
+            )
+
     def begin(self, entry: str, last_run_at: float, count: int) -> None:
         """Note where an entry stands that has no record, so that the next leader begins there."""
         due = min(max(0.0, last_run_at), LATEST_DUE)
@@ -113,8 +130,10 @@ class Records:
         """Note that the tick of an entry has been sent."""
         before = self._states.get(entry) or EntryState(due=due, ran_at=due, count=0)
         writer = self._writers.get(entry)
-        state = before.after(due, self._wall(), token=self._token, previous_token=writer)
+        now = self._wall()
+        state = before.after(due, now, token=self._token, previous_token=writer)
         self._latest_sent = max(self._latest_sent, due)
+        self._latest_wall = max(self._latest_wall, now)
         self._note(entry, state)
 
     def forget_old(self, scheduled: Container[str]) -> None:
@@ -185,7 +204,7 @@ class Records:
         listed = ", ".join(sorted(ahead, key=lambda entry: -ahead[entry])[:SHOWN])
         logger.warning(
             "The clock of this host is behind that of the last leader: %d entries were sent up to "
-            "%.3g s ahead of it, and are not sent again before that time (%s)",
+            "%.1f s ahead of it, and are not sent again before that time (%s)",
             len(ahead),
             max(ahead.values()),
             listed,

@@ -20,10 +20,10 @@ from celery.utils.log import get_logger
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.messages.duplicates import DuplicateResult
 from celery_redlock.tasks.messages.tick import Tick
-from celery_redlock.tasks.schedules.dues import latest_due, next_due, ran_already
+from celery_redlock.tasks.schedules.dues import due_times, latest_due, next_due, ran_already
 from celery_redlock.tasks.schedules.grid import on_grid
 from celery_redlock.tasks.schedules.messages import message_of
-from celery_redlock.tasks.schedules.moments import SECOND
+from celery_redlock.tasks.schedules.moments import SECOND, to_us
 from celery_redlock.tasks.schedules.names import has_own_name, schedule_name
 from celery_redlock.tasks.schedules.outgoing import carrying, connect_publishes
 
@@ -46,6 +46,7 @@ UNTOLD = (
 Decorate = Callable[[Any, Tick], Tick | None]
 Options = Callable[[Any, Tick | None], Mapping[str, Any]]
 Sent = Callable[[Any, Tick, Exception | None], None]
+Reached = Callable[[Any], int | None]
 
 
 def is_protected(app: Any, task_name: str) -> bool:
@@ -71,6 +72,7 @@ def install(
     decorate: Decorate | None = None,
     options: Options | None = None,
     sent: Sent | None = None,
+    reached: Reached | None = None,
 ) -> Stamper:
     """
     Have a scheduler stamp its messages; only this instance is changed.
@@ -86,8 +88,18 @@ def install(
         options: returns further options for an entry's `apply_async`; they go before its own. It
             is asked for each entry that is sent, also without a tick, except by hand.
         sent: is told what was sent, and the error if it was not.
+        reached: tells for an entry which tick has been sent, in microseconds since the epoch, also
+            if that is ahead of this clock. The entry is put off until a later one is due, and does
+            not count as run for an earlier one.
     """
-    stamper = Stamper(scheduler, protect=protect, decorate=decorate, options=options, sent=sent)
+    stamper = Stamper(
+        scheduler,
+        protect=protect,
+        decorate=decorate,
+        options=options,
+        sent=sent,
+        reached=reached,
+    )
     stamper.take_over()
     return stamper
 
@@ -108,12 +120,14 @@ class Stamper:
         decorate: Decorate | None = None,
         options: Options | None = None,
         sent: Sent | None = None,
+        reached: Reached | None = None,
     ) -> None:
         self.scheduler = scheduler
         self._protect = protect
         self._decorate = decorate
         self._options = options
         self._sent = sent
+        self._reached = reached
         self._schedule = schedule_name(scheduler.app)
         self._populate_heap = scheduler.populate_heap
         self._reserve = scheduler.reserve
@@ -166,8 +180,9 @@ class Stamper:
             return self._is_due(entry)
         self._align(entry)
         due, delay = self._is_due(entry)
-        if due and self._ran_already(entry):
-            return schedstate(is_due=False, next=self._put_off(entry))
+        pause = self._pause_for(entry) if due else None
+        if pause is not None:
+            return schedstate(is_due=False, next=self._put_off(entry, pause))
         return schedstate(is_due=due, next=self._unhurried(delay))
 
     def apply_async(
@@ -232,24 +247,29 @@ class Stamper:
             return None
         return Tick(entry=str(entry.name), due=due, schedule=self._schedule, until=until)
 
-    def _ran_already(self, entry: Any) -> bool:
+    def _pause_for(self, entry: Any) -> float | None:
+        """Return in how many seconds to ask an entry again that has run for its last due time."""
         try:
             now = entry.schedule.now()
             due = latest_due(entry.schedule, entry.last_run_at, now)
-            if due is not None and round(due * SECOND) == self._last_sent.get(entry.name):
-                return True
-            return ran_already(entry.schedule, entry.last_run_at, now)
+            if due is not None:
+                if round(due * SECOND) == self._last_sent.get(entry.name):
+                    return PAUSE
+                reached = None if self._reached is None else self._reached(entry)
+                if reached is not None and round(due * SECOND) <= reached:
+                    return _until_next(entry.schedule, reached, now)
+            return PAUSE if ran_already(entry.schedule, entry.last_run_at, now) else None
         except Exception:
-            return False  # it is said when the tick is asked for
+            return None  # it is said when the tick is asked for
 
-    def _put_off(self, entry: Any) -> float:
+    def _put_off(self, entry: Any, pause: float) -> float:
         """Ask an entry again in a while, and tell until when the scheduler may sleep."""
         heap = getattr(self.scheduler, "_heap", None)
         if not heap or not isinstance(heap[0], event_t) or heap[0].entry is not entry:
-            return PAUSE
+            return pause
         # Older schedulers leave it on top, where it keeps all others from their turn.
         when = self.scheduler._when
-        heapq.heapreplace(heap, event_t(when(entry, PAUSE), heap[0].priority, entry))
+        heapq.heapreplace(heap, event_t(when(entry, pause), heap[0].priority, entry))
         return max(0.0, float(heap[0].time - when(entry, 0)))
 
     def _unhurried(self, delay: Any) -> Any:
@@ -293,6 +313,13 @@ class Stamper:
         if entry.name not in self._complained:
             self._complained.add(entry.name)
             logger.warning(UNTOLD, entry.name, reason)
+
+
+def _until_next(schedule: Any, reached: int, now: datetime) -> float | None:
+    following = due_times(schedule).after(reached)
+    if following is None:
+        return None  # it will not be due again; asked for ever, it would never count as run
+    return max(PAUSE, (following - to_us(now)) / SECOND)
 
 
 def _has_no_id(entry: Any) -> bool:

@@ -47,6 +47,58 @@ def test_a_clock_that_steps_back_by_less_than_a_day_sends_nothing_twice(world: W
     assert due_times(world.run(5)) == [due_times(world.sent)[9] + n for n in (1, 2, 3, 4)]
 
 
+def test_that_a_clock_steps_back_is_told_once_each_time(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.beat("a")
+    for skew in (0, -20, -60):
+        world.skew["a"] = skew
+        world.run(50)
+    said = [record for record in caplog.messages if "was set back by" in record]
+    assert len(said) == 2
+    assert said[0].startswith("The clock of this host was set back by 19..")
+
+
+def test_a_clock_that_is_set_right_by_a_little_is_not_told_of(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.beat("a")
+    world.run(10)
+    world.skew["a"] = -0.3
+    assert len(world.run(10)) == 10
+    assert "set back" not in caplog.text
+
+
+@pytest.mark.parametrize("found", [1.0, crontab()], ids=["interval", "crontab"])
+def test_nothing_is_said_to_be_sent_that_was_sent_before(
+    found: Any, make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    world = make_world(schedule={"job": {"task": "job", "schedule": found}})
+    world.skew["b"] = -130.0
+    a, b = world.beat("a"), world.beat("b")
+    world.run(300)
+    world.stop(a)
+    b.passes = 0
+    world.run(300)
+    assert caplog.text.count("Sending due task job") == len(world.sent)
+    assert due_times(world.sent) == sorted(set(due_times(world.sent)))
+    assert max(due_times(world.sent)) >= world.now - 130 - 60
+    assert b.passes < 700
+
+
+def test_a_tick_that_was_sent_before_does_not_count_as_run(world: World) -> None:
+    world.skew["b"] = -30.0
+    a, b = world.beat("a"), world.beat("b")
+    world.run(10)
+    world.stop(a)
+    world.run(5)
+    before = b.scheduler._inner.schedule["job"].total_run_count
+    world.run(10)
+    assert b.leads
+    assert b.scheduler._inner.schedule["job"].total_run_count == before == len(world.sent)
+
+
 def test_a_clock_that_steps_forward_makes_ticks_collapse(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
