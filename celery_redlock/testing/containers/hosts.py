@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
+from docker.errors import ImageNotFound
 from pytest_celery import CONTAINER_TIMEOUT, CeleryTestContainer, CeleryTestNode
 from pytest_docker_tools.exceptions import ContainerError, TimeoutError
 from pytest_docker_tools.utils import wait_for_callable
@@ -91,6 +92,8 @@ def running(
     """
     Run a container that is on all its networks from its first moment, until the block ends.
 
+    An image that is not on this machine is pulled.
+
     Args:
         client: a Docker client.
         wrapper: the class that wraps the container and says when it is ready.
@@ -100,8 +103,9 @@ def running(
 
     Raises:
         LocalClusterError: it is not ready in time, or has ended; its log is quoted.
+        docker.errors.APIError: the image cannot be pulled, or no container be made of it.
     """
-    raw = client.containers.create(network=networks[0], labels=LABELS, **options)
+    raw = _create(client, network=networks[0], labels=LABELS, **options)
     try:
         for name in networks[1:]:
             client.networks.get(name).connect(raw)
@@ -118,3 +122,11 @@ def running(
         yield container
     finally:
         raw.remove(force=True, v=True)
+
+
+def _create(client: Any, *, image: str, **options: Any) -> Any:
+    try:
+        return client.containers.create(image=image, **options)
+    except ImageNotFound:
+        client.images.pull(image)
+        return client.containers.create(image=image, **options)
