@@ -11,14 +11,9 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_redlock.beat.entries import (
-    MOST_COUNTED,
-    catch_up,
-    collapsed,
-    take_back,
-    task_id_for,
-)
+from celery_redlock.beat.entries import catch_up, collapsed, take_back, task_id_for
 from celery_redlock.beat.mandate import Mandate
+from celery_redlock.beat.missed import Missed
 from celery_redlock.beat.publishing import Broker, duplicate_in, is_broker_failure
 from celery_redlock.beat.records import Records
 from celery_redlock.beat.unsent import Unsent
@@ -42,6 +37,7 @@ class Means:
         records: what the nodes know of the entries.
         broker: the connection that it sends through.
         unsent: what it could not send yet.
+        missed: what nobody is known to have sent, for the log.
         schedule: the schedule's name on the nodes.
         prefix: of the keys on the nodes, so that equal schedules of two sets have other task ids.
     """
@@ -50,6 +46,7 @@ class Means:
     records: Records
     broker: Broker
     unsent: Unsent
+    missed: Missed
     schedule: str
     prefix: str
 
@@ -101,6 +98,7 @@ class Driving:
     def tick(self) -> float:
         """Send what is due, one entry at most; return the seconds until the next pass."""
         inner, unsent = self._inner, self._means.unsent
+        self._means.missed.say()
         self._use_connection()
         entry = unsent.ready()
         if entry is not None:
@@ -171,6 +169,7 @@ class Driving:
 
     def close(self) -> None:
         """Let the scheduler write what it remembers if this beat still leads, and close it."""
+        self._means.missed.say(at_once=True)
         for name in ("producer", "connection"):
             vars(self._inner).pop(name, None)  # the leader closes it, and not before it hands over
         if self._means.mandate.holds:
@@ -236,7 +235,7 @@ class Driving:
         if error is not None and duplicate_in(error) is None:
             self._keep(entry, error)
             return
-        self._say_collapsed(entry, tick)
+        self._note_missed(entry, tick)
         self._means.unsent.discard(entry.name)
         self._means.records.sent(entry.name, tick.due)
 
@@ -247,20 +246,13 @@ class Driving:
         if failed:
             broker.drop()
 
-    def _say_collapsed(self, entry: Any, tick: Tick) -> None:
+    def _note_missed(self, entry: Any, tick: Tick) -> None:
         state = self._means.records.state(entry.name)
         if state is None or not state.count:
             return
         count = collapsed(entry.schedule, state.due, tick.due)
         if count:
-            logger.warning(
-                "Entry %r was not sent for %s of its due times between %s and %s, because nobody "
-                "led or the beat was late; what is sent now stands for them",
-                entry.name,
-                f"{count} or more" if count == MOST_COUNTED else count,
-                from_us(state.due_us),
-                tick.due_at,
-            )
+            self._means.missed.note(entry.name, count, from_us(state.due_us), tick.due_at)
 
     def _forget_removed(self) -> None:
         loaded = self._inner.old_schedulers

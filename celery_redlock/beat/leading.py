@@ -13,6 +13,7 @@ from celery.utils.log import get_logger
 from celery_redlock.beat.driving import Driving, Means
 from celery_redlock.beat.leaders import leader_with
 from celery_redlock.beat.mandate import Mandate
+from celery_redlock.beat.missed import Missed
 from celery_redlock.beat.publishing import Broker
 from celery_redlock.beat.records import Records
 from celery_redlock.beat.timings import Timings
@@ -90,6 +91,7 @@ class Leading:
             ),
             broker=Broker(scheduler.app, timings.broker_timeout, now),
             unsent=Unsent(timings.retry, now),
+            missed=Missed(now),
             schedule=schedule,
             prefix=redlock.key_prefix,
         )

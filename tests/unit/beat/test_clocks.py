@@ -56,7 +56,7 @@ def test_that_a_clock_steps_back_is_told_once_each_time(
         world.run(50)
     said = [record for record in caplog.messages if "was set back by" in record]
     assert len(said) == 2
-    assert said[0].startswith("The clock of this host was set back by 19..")
+    assert said[0].startswith("The clock of this host was set back by 19.0 s or more.")
 
 
 def test_a_clock_that_is_set_right_by_a_little_is_not_told_of(
@@ -106,7 +106,7 @@ def test_a_clock_that_steps_forward_makes_ticks_collapse(
     world.run(10)
     world.skew["a"] = 600.0
     assert len(world.run(5)) == 5
-    assert "Entry 'job' was not sent for 600 of its due times" in caplog.text
+    assert "Entry 'job' has no record of being sent for 600 of its due times" in caplog.text
 
 
 def test_ticks_of_the_far_future_do_not_stop_the_schedule_for_ever(
