@@ -163,6 +163,20 @@ def test_without_any_one_of_its_rights_something_fails(cluster: LocalCluster, ri
         assert any(name.startswith(right[1:-1]) for name in _refused(cluster))
 
 
+@pytest.mark.parametrize(
+    ("ending", "right"), [("/1", "+select"), ("/0?client_name=shop", "+client|setname")]
+)
+def test_an_address_that_says_more_takes_the_right_that_the_readme_tells(
+    cluster: LocalCluster, ending: str, right: str
+) -> None:
+    assert f"`{right}`" in README
+    urls = [url.removesuffix("/0") + ending for url in _urls(cluster)]
+
+    assert not [node.state for node in arm_nodes(urls) if node.serves]
+    _define(cluster, [*RULES, right])
+    assert [node.state for node in arm_nodes(urls)] == ["armed"] * NODES
+
+
 def test_the_user_can_do_nothing_else() -> None:
     assert {"on", "resetkeys", "resetchannels", "-@all"} <= set(RULES)
     assert not [rule for rule in RIGHTS if rule.startswith("+@")]
