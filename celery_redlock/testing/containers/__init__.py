@@ -21,7 +21,8 @@ def test_a_task_outlives_two_nodes(celery_setup, celery_redlock_cluster):
 ```
 
 The fixtures to override are in `celery_redlock.testing.containers.plugin`. What this cannot show:
-all containers share one kernel and one clock.
+all containers share one kernel and one clock. What a run leaves that was killed has the label
+`creator=celery-redlock`: remove it with `docker rm --force` and `docker network prune --filter`.
 """
 
 from celery_redlock.testing.containers.cluster import RedlockTestCluster
