@@ -80,7 +80,9 @@ class RedlockSettings:
             Shorter than the lease, longer than a third of it, which is when it is renewed. `None`:
             two thirds of the lease.
         beat_retry: How often a beat that stands by tries to lead, and the longest that one pass of
-            the scheduler is to take. `None`: 2 seconds, at most a sixth of the lease.
+            the scheduler is to take. Three quarters of it are the time limit of the leader's broker
+            connection, for connecting and for each answer. `None`: 2 seconds, at most a sixth of
+            the lease.
         beat_scheduler: The scheduler that `RedlockScheduler` wraps: a class, its path or its alias.
             Celery's own in memory, unless said: what is to outlive a beat is on the lock nodes.
         beat_key: Names the lock of the leader and its record of the schedule; beats with the same
