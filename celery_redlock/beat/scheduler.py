@@ -17,6 +17,7 @@ from celery_redlock.beat.leading import Leading
 from celery_redlock.beat.standby import Standby
 from celery_redlock.beat.timings import read_timings
 from celery_redlock.beat.wrapped import cancel_exit_write, wrapped_class
+from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.schedules.names import schedule_name
@@ -80,7 +81,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
             lazy=True,
             sync_every_tasks=sync_every_tasks,
         )
-        self.max_interval: float = min(self.max_interval, self._timings.retry)
+        self.max_interval: float = min(_seconds(self.max_interval), self._timings.retry)
 
     @property
     def schedule(self) -> Any:
@@ -213,6 +214,15 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
                 return True
             frame = frame.f_back
         return False
+
+
+def _seconds(max_interval: Any) -> float:
+    if isinstance(max_interval, int | float):
+        return max_interval
+    raise ConfigurationError(
+        f"beat_max_loop_interval={max_interval!r} is no number of seconds. Give a number, or leave "
+        "it out: no pass is put off for longer than redlock_beat_retry."
+    )
 
 
 #: What `close` must not interrupt, only cut short.

@@ -94,6 +94,11 @@ def test_a_setting_that_cannot_be_used_stops_the_beat(conf: dict[str, Any], said
     assert said in caught.value.message
 
 
+def test_an_interval_that_is_no_number_stops_the_beat_by_its_name() -> None:
+    with pytest.raises(ConfigurationError, match="beat_max_loop_interval='3' is no number of"):
+        RedlockScheduler(app_with(beat_max_loop_interval="3"))
+
+
 def test_settings_of_a_django_project_are_read() -> None:
     app = Celery("shop", broker="memory://", set_as_current=False)
     app.config_from_object(
