@@ -23,7 +23,7 @@ __all__ = ["LocalClusterError", "PortTakenError", "Server", "ServerState", "find
 ServerState = Literal["running", "paused", "dead"]
 ConfigValue = str | int | Sequence[str]
 
-_CLIENT_TIMEOUT = 2.0
+_CLIENT_TIMEOUT = 5.0
 _LOG_TAIL = 20
 
 
