@@ -50,7 +50,7 @@ def _wait_until_it_votes(node: RedlockTestNode, cluster: RedlockTestCluster) -> 
     with Redlock(cluster.host_urls, max_ttl=MAX_TTL, ttl=1.0) as client:
 
         def votes() -> bool:
-            client.acquire("elsewhere").release()
+            client.acquire("elsewhere", wait=5.0).release()
             return node.state == "serving"
 
         wait_until(votes, PATIENCE, interval=0.2, message=lambda: f"{node.name()}: {node.state}")

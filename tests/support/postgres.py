@@ -57,8 +57,6 @@ def running_postgres() -> Iterator[str]:
             check=True,
             capture_output=True,
         )
-        # The server would refuse a port that somebody has bound.
-        port.release()
         settings = {
             "listen_addresses": LOOPBACK,
             "port": str(port.number),
@@ -98,4 +96,5 @@ def running_postgres() -> Iterator[str]:
             server.wait(30)
     finally:
         lifeline.cut()
+        port.release()
         shutil.rmtree(directory, ignore_errors=True)

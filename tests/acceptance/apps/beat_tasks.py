@@ -56,7 +56,7 @@ def tick(self: Any, key: str, entry: str) -> None:
 def telling(self: Any, key: str, event: str) -> None:
     """A short job that shows with which arguments it was sent."""
     with running(self, key, "telling"):
-        note(key, event)
+        note(key, event, due=self.request.tick.due)
 
 
 def note_news(sender: Any, task_id: str, signal: Any, **_: Any) -> None:

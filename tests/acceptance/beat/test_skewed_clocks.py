@@ -80,7 +80,7 @@ def test_skewed_beats_that_know_nothing_of_locks_run_each_tick_once_through_the_
     assert_none(check_gaps(find_gaps(dated.runs, EVERY), EVERY))
     ran = {run.id for run in history.runs}
     for message in history.sent:
-        assert message.id in ran or history.news[message.id] == ["task_skipped"]
+        assert message.id in ran or history.news[message.id][-1] == "task_skipped"
     assert len(history.sent) - len(ran) >= TICKS
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from celery_redlock.testing import LocalCluster
 from tests.support.nodes import MemoryNodes, Nodes, ServerNodes
+from tests.support.pulse import Pulse
 
 
 @pytest.fixture
@@ -22,6 +23,12 @@ def proxied(redlock_cluster_factory: Callable[..., LocalCluster]) -> Iterator[Se
     found = ServerNodes(redlock_cluster_factory(5, proxy=True))
     yield found
     found.close()
+
+
+@pytest.fixture
+def pulse() -> Iterator[Pulse]:
+    with Pulse() as pulse:
+        yield pulse
 
 
 @pytest.fixture(params=["memory", "servers"])

@@ -1,0 +1,49 @@
+"""Whether this process stood still: then nothing in it could have been in time."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Self
+
+from celery_redlock import Lease
+from celery_redlock.transport.clock import now
+
+# Seconds between two stamps.
+PULSE = 0.01
+# Seconds; ten beats in a row that did not come.
+STALL = 0.1
+# A loss is told at most half a second before trust ends: what held it up came shortly before.
+SHORTLY = 1.0
+
+
+class Pulse:
+    """A thread that writes down, on the clock of leases, when this process got to run."""
+
+    def __init__(self) -> None:
+        self._stamps: list[float] = []
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True, name="pulse")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        while not self._ends.wait(PULSE):
+            self._stamps.append(now())
+
+    def stalled(self, since: float, until: float) -> bool:
+        """Tell whether the process did not get to run for more than `STALL` seconds on end."""
+        within = [since, *(stamp for stamp in list(self._stamps) if since < stamp < until), until]
+        return any(after - before > STALL for before, after in itertools.pairwise(within))
+
+
+def in_time(lease: Lease, told: float, pulse: Pulse) -> bool:
+    """Tell whether a loss was told before trust ended, or could not be: the process stood still."""
+    trust = lease.trusted_until
+    return told < trust or pulse.stalled(trust - SHORTLY, told)
