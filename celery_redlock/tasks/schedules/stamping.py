@@ -158,7 +158,9 @@ class Stamper:
     def populate_heap(self, *args: Any, **kwargs: Any) -> Any:
         """Put the entries on their grids before the scheduler asks when they are due."""
         try:
-            for entry in list(self.scheduler.schedule.values()):
+            entries = list(self.scheduler.schedule.values())
+            self._forget_all_but({entry.name for entry in entries})
+            for entry in entries:
                 self._align(entry)
         except Exception:
             # The scheduler asks for its entries itself next, and fails as it would.
@@ -208,6 +210,13 @@ class Stamper:
         self._last_sent[entry.name] = tick.due_us
         self._tell(entry, tick, None)
         return result
+
+    def _forget_all_but(self, names: set[Any]) -> None:
+        # Entries may be made for one run each.
+        self._known = {key: known for key, known in self._known.items() if key[0] in names}
+        self._taken_at = {name: at for name, at in self._taken_at.items() if name in names}
+        self._last_sent = {name: due for name, due in self._last_sent.items() if name in names}
+        self._complained &= names
 
     def _wanted(self, entry: Any) -> bool:
         try:

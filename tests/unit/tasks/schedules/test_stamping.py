@@ -214,6 +214,22 @@ def test_a_scheduler_of_the_same_class_that_was_not_given_stays_as_it_is() -> No
     assert [sent.header for sent in other.run(61)] == [None]
 
 
+def test_nothing_is_kept_of_entries_that_have_left_the_schedule() -> None:
+    made = beat()
+    made.run(60)
+
+    def kept() -> set[Any]:
+        stamper = made.stamper
+        known = {name for name, _ in stamper._known}
+        return known | set(stamper._last_sent) | set(stamper._taken_at) | stamper._complained
+
+    for number in range(3):
+        made.scheduler.schedule.clear()
+        made.scheduler.add(name=f"e{number}", task="job", schedule=SinceLastRun())
+        made.run(60)
+    assert kept() == {"e2"}
+
+
 # What fails
 
 
