@@ -11,6 +11,7 @@ from typing import Any
 
 from celery import current_app, signals
 from celery._state import _get_active_apps, connect_on_app_finalize
+from celery.utils.log import get_logger
 
 from celery_redlock.tasks.config.client import close_clients
 from celery_redlock.tasks.config.settings import read_settings
@@ -21,6 +22,8 @@ from celery_redlock.tasks.publishing.cleanup import connect_cleanup
 from celery_redlock.tasks.worker import LockStep
 
 __all__ = ["connect"]
+
+logger = get_logger(__name__)
 
 # Not the name of the signal alone, under which messages are marked from then on.
 FIRST_PUBLISH = "celery_redlock.first_publish"
@@ -57,17 +60,23 @@ def _app_finalized(sender: Any, **_: Any) -> None:
 def _first_publish(signal: Any, headers: Any = None, **_: Any) -> None:
     # Sending does not finalize an app, so a program that only sends would know of no pattern and
     # mark no message. This message has its task's old class already, but can still be marked.
+    for app in list(_get_active_apps()):
+        if app.configured and app.autofinalize:
+            _settle(app, headers)
+    # Not before: a message of another thread is to wait for this, not to slip through.
+    signal.disconnect(dispatch_uid=FIRST_PUBLISH)
+
+
+def _settle(app: Any, headers: Any) -> None:
     try:
-        for app in list(_get_active_apps()):
-            if app.configured and app.autofinalize and not app.finalized:
-                settings = read_settings(app)
-                if settings.tasks or settings.dedupe:
-                    app.finalize(auto=True)
-                if settings.dedupe:
-                    add_nonce(headers)
-    finally:
-        # Not before: a message of another thread is to wait for this, not to slip through.
-        signal.disconnect(dispatch_uid=FIRST_PUBLISH)
+        settings = read_settings(app)
+        if settings.tasks or settings.dedupe:
+            app.finalize(auto=True)  # waits, if another thread is at it
+        if settings.dedupe:
+            add_nonce(headers)
+    except Exception as error:
+        # Of a program with several apps one may be right, and no message is held back for this.
+        logger.error("redlock_tasks and redlock_dedupe have no effect in %r: %r", app, error)  # noqa: TRY400
 
 
 def _worker_starts(sender: Any, **_: Any) -> None:

@@ -90,7 +90,11 @@ class Claim:
     @property
     def piece(self) -> str | None:
         """What the owner values of all messages of its tick say; None without a tick."""
-        return piece_of(self.message) if self.tick is not None and self.message else None
+        if self.tick is None or not self.message:
+            return None
+        # Its retries and replacements have other marks, and are the same piece of work.
+        name = self.task.name
+        return piece_of(tick_place(self.redlock, self.tick, name=name, retries=0, nesting=0))
 
     def label_as(self, role: Role) -> str:
         """Return what the owner value of this request says."""
@@ -100,6 +104,7 @@ class Claim:
             self.request.hostname,
             due_us=None if self.tick is None else self.tick.due_us,
             piece=self.piece,
+            nonce=self.envelope.nonce if role in (Role.SKIPPED, Role.ABANDONED) else None,
         )
 
     @property
@@ -198,8 +203,13 @@ class Claim:
             raise about_key(error, self.redlock) from None
 
     def sign(self) -> Lease:
-        """Take the mark alone, for a message that ends without its body; errors as `take`."""
-        return self.redlock.take((), (self.message,), ttl=self.options.ttl, label=self.label)
+        """
+        Take the mark alone, for a message that ends without its body; errors as `take`.
+
+        It does not say that anybody runs: who meets it would take the work for begun.
+        """
+        label = self.label_as(Role.QUEUED)
+        return self.redlock.take((), (self.message,), ttl=self.options.ttl, label=label)
 
     @property
     def _patience(self) -> float:

@@ -58,13 +58,13 @@ def handed_on(task_id: str, places: tuple[str, ...], expires_at: float) -> Hando
     if not places or set(places) != set(claim.lasting):
         return None
     due_us = None if claim.tick is None else claim.tick.due_us
-    owner = claim.redlock.fresh_owner(label_for(Role.QUEUED, task_id, due_us=due_us))
+    label = label_for(Role.QUEUED, task_id, due_us=due_us, piece=claim.piece)
+    owner = claim.redlock.fresh_owner(label)
     envelope = Envelope(
         nonce=fresh_nonce(),
         reservation=Reservation(keys=places, owner=owner, expires_at=expires_at),
         hop=claim.envelope.hop + 1,
         window_until=claim.window_until,
-        tick=claim.tick,
     )
     return Handover(envelope=envelope, hold=hold)
 

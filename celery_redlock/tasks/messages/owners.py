@@ -47,6 +47,7 @@ class Owner:
         due_us: where it runs for a tick of a schedule, when that was due, in microseconds since
             the epoch.
         piece: which tick of which entry that is; the same for all messages of one tick.
+        nonce: of the message that ended, in a mark that is not over for all of them.
     """
 
     role: Role
@@ -56,6 +57,7 @@ class Owner:
     since: int
     due_us: int | None = None
     piece: str | None = None
+    nonce: str | None = None
 
 
 def label_for(
@@ -65,19 +67,27 @@ def label_for(
     *,
     due_us: int | None = None,
     piece: str | None = None,
+    nonce: str | None = None,
 ) -> str:
-    """Return the label of an owner value that this process makes for a task."""
+    """
+    Return the label of an owner value that this process makes for a task.
+
+    Of what is told of a tick, each is told only together with those before it.
+    """
     label = f"{role} {quote(task_id, safe=':@')} {quote(host or HOST, safe=':@')} {os.getpid()}"
-    if due_us is None:
-        return label
-    return f"{label} {due_us}" if piece is None else f"{label} {due_us} {piece}"
+    for told in (due_us, piece, nonce and quote(nonce, safe="")):
+        if told is None:
+            break
+        label = f"{label} {told}"
+    return label
 
 
 def read_owner(value: str | None) -> Owner | None:
     """Return the task behind an owner value, or None where something else holds the key."""
     try:
         _, since, role, task_id, host, pid, *tick = (value or "").split(" ")
-        due_us, piece = [*tick, None, None][:2] if len(tick) < 2 else tick
+        told: list[str | None] = [*tick, *[None] * (3 - len(tick))]
+        due_us, piece, nonce = told
         return Owner(
             role=Role(role),
             task_id=unquote(task_id),
@@ -86,6 +96,7 @@ def read_owner(value: str | None) -> Owner | None:
             since=int(since),
             due_us=None if due_us is None else int(due_us),
             piece=piece,
+            nonce=None if nonce is None else unquote(nonce),
         )
     except ValueError:
         return None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from celery.utils import uuid
@@ -24,7 +25,7 @@ from celery_redlock.tasks.holding.handover import handed_on, tick_handed_on
 from celery_redlock.tasks.messages.due import reservation_end, window_end
 from celery_redlock.tasks.messages.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.messages.places import publish_places
-from celery_redlock.tasks.publishing.sending import Sending, send_as
+from celery_redlock.tasks.publishing.sending import CONTINUES, Sending, send_as
 from celery_redlock.tasks.schedules.outgoing import outgoing_owns_id, outgoing_tick
 
 __all__ = ["publish"]
@@ -62,12 +63,15 @@ def publish(
     """
     lock: LockOptions = task.redlock_plan.options
     if (
-        HEADER in (options.get("headers") or ())
+        (not lock.rules.at_publish and not task_id)
+        or HEADER in (options.get("headers") or ())
         or task.app.conf.task_always_eager
         or not _callable_with(task, args, kwargs)
     ):
         return send(args, kwargs, task_id=task_id, **options)
-    continued = tick_handed_on(task_id)
+    # A body may also send itself anew, with an id that says whose work it is.
+    goes_on = any(options.get(option) for option in CONTINUES)
+    continued = tick_handed_on(task_id) if goes_on else None
     if not lock.rules.at_publish:
         if task_id is None or continued is None:
             return send(args, kwargs, task_id=task_id, **options)
@@ -92,7 +96,8 @@ def publish(
         end = reservation_end(task, lock, options, now, handed_on=True)
         handover = handed_on(task_id, places, end)
         if handover is not None:
-            sent = send_as(send, args, kwargs, task_id, options, handover.envelope)
+            envelope = replace(handover.envelope, tick=continued)
+            sent = send_as(send, args, kwargs, task_id, options, envelope)
             handover.sent()
             return sent
     sending = Sending(

@@ -28,7 +28,7 @@ from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.news import News, tell
 from celery_redlock.tasks.publishing.copies import drop_copy, mark_of, worker_on
 
-__all__ = ["Sending", "send_as"]
+__all__ = ["CONTINUES", "Sending", "send_as"]
 
 logger = get_logger(__name__)
 
@@ -122,20 +122,27 @@ class Sending:
 
     @property
     def _label(self) -> str:
-        due_us = None if self.tick is None else self.tick.due_us
+        tick = self.tick or self.continued
+        due_us = None if tick is None else tick.due_us
         return label_for(Role.QUEUED, self.task_id, due_us=due_us, piece=self._piece)
 
     @property
     def _piece(self) -> str | None:
-        if self.tick is None:
-            return None
-        return piece_of(mark_of(self.task, self.redlock, self.tick))
+        tick = self.tick or self.continued
+        return None if tick is None else piece_of(mark_of(self.task, self.redlock, tick))
 
     def _is_copy(self, holder: Owner | None) -> bool:
         """Tell whether the holder is at the tick that this is sent for: another beat's message."""
         if holder is None or self.tick is None or holder.role.is_over:
             return False
         return holder.piece == self._piece
+
+    def _may_be_too_late(self, holder: Owner) -> bool:
+        """Tell whether the holder is an earlier tick that waits and may be skipped in the end."""
+        if self.tick is None or self.lock.starting_deadline is None:
+            return False
+        earlier = holder.due_us is not None and holder.due_us < self.tick.due_us
+        return earlier and holder.role is Role.QUEUED
 
     def _contended(self, error: LockContended) -> Any:
         holder = read_owner(error.holder)
@@ -161,6 +168,8 @@ class Sending:
         if name == "replace" and holder.role is not Role.FINISHED:
             if holder.role is Role.QUEUED:
                 return self._replace(error, holder)
+            return self._send_without()
+        if self._may_be_too_late(holder):
             return self._send_without()
         return self._drop(error, holder, refused=name == "raise")
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Reject
 
+from celery_redlock.signals import task_skipped, tick_missed
 from celery_redlock.tasks.messages.owners import Role
 from celery_redlock.tasks.schedules.outgoing import carrying, connect_publishes
 from tests.support.tasks import Bench
 from tests.support.ticks import mark, send_tick, tick, tick_now
 from tests.support.unique import free, owned_by, role
-from tests.unit.tasks.jobs import job
+from tests.unit.tasks.jobs import ALL_MODES, job
 
 POLICIES = ("existing", "raise", "replace")
 LINKED = {"link": {"task": "celery.ping", "args": (), "kwargs": {}, "options": {}}}
@@ -197,3 +198,128 @@ def test_a_retry_of_an_allowed_run_takes_no_lock_either(bench: Bench) -> None:
     owned_by(bench, "another")
     bench.run(send_tick(bench, task, tick()))
     assert bench.run(bench.receive()).value is None
+
+
+SKIPS: dict[str, tuple[dict[str, Any], Any]] = {
+    "missed": ({"lock_starting_deadline": 60}, tick_missed),
+    "forbidden": ({"lock_overlap": "forbid"}, task_skipped),
+    "in conflict": ({"lock_on_conflict": "skip"}, task_skipped),
+}
+
+
+@pytest.mark.parametrize("how", SKIPS)
+def test_a_copy_that_meets_one_that_is_just_being_skipped_does_not_run(
+    bench: Bench, how: str
+) -> None:
+    runs: list[str] = []
+    options, signal = SKIPS[how]
+    task = job(bench, lambda self: runs.append(self.request.id), **options)
+    what = tick_now(-100)
+    first, copy = (send_tick(bench, task, what) for _ in range(2))
+    other = None if how == "missed" else owned_by(bench, "another")
+
+    def meanwhile(**_: Any) -> None:
+        bench.run(copy)
+
+    signal.connect(meanwhile)
+    bench.run(first)
+    signal.disconnect(meanwhile)
+    if other is not None:
+        other.release()
+    assert bench.run(bench.receive()).state == "IGNORED"
+    assert runs == []
+
+
+@pytest.mark.parametrize("how", ["retry", "replace"])
+@pytest.mark.parametrize("options", [{}, LINKED], ids=["plain", "tied"])
+def test_a_late_copy_does_not_withdraw_what_goes_on_with_its_tick(
+    bench: Bench, mode: str, how: str, options: dict[str, Any]
+) -> None:
+    runs: list[str] = []
+
+    def body(self: Any) -> None:
+        if how == "retry" and not self.request.retries:
+            raise self.retry(countdown=0)
+        if how == "replace" and not self.request.replaced_task_nesting:
+            raise self.replace(task.s())
+        runs.append(self.request.id)
+
+    task = job(bench, body, lock_mode=mode, lock_on_conflict="replace")
+    bench.run(publish(bench, task, **options))
+    with carrying(task.name, tick()):
+        task.apply_async(**options)
+    for message in [bench.receive() for _ in range(bench.queue_length)]:
+        bench.run(message)
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("any_mode", ALL_MODES)
+def test_a_body_may_send_itself_anew_under_its_own_id(bench: Bench, any_mode: str) -> None:
+    runs: list[int] = []
+
+    def body(self: Any, number: int = 0) -> None:
+        runs.append(number)
+        if number < 1:
+            task.apply_async((number + 1,), task_id=self.request.id)
+
+    task = job(bench, body, lock_mode=any_mode)
+    bench.run(publish(bench, task))
+    bench.run(bench.receive())
+    assert runs == [0, 1]
+
+
+@pytest.mark.parametrize("error", [Ignore(), Reject()], ids=["Ignore", "Reject"])
+def test_another_leaders_message_does_not_run_what_ended_without_an_outcome(
+    bench: Bench, error: Exception
+) -> None:
+    runs: list[str] = []
+
+    def body(self: Any) -> None:
+        runs.append(self.request.id)
+        raise error
+
+    task = job(bench, body)
+    for nonce in ("one", "two"):
+        message = send_tick(bench, task, tick(), task_id="of the tick")
+        message["redlock"]["nonce"] = nonce
+        bench.run(message)
+    assert runs == ["of the tick"]
+
+
+def test_another_leaders_late_message_does_not_keep_a_lost_run_from_its_repetition(
+    bench: Bench,
+) -> None:
+    late = tick_now(-100)
+    runs: list[str] = []
+    options = {"acks_late": True, "lock_starting_deadline": 60}
+    task = job(bench, lambda self: runs.append(self.request.id), **options)
+    lost, copy = (send_tick(bench, task, late, task_id="of the tick") for _ in range(2))
+    copy["redlock"]["nonce"] = "another"
+    bench.run(copy)
+    bench.run(begun(bench, lost))
+    assert runs == ["of the tick"]
+
+
+@pytest.mark.parametrize("policy", ["existing", "raise"])
+@pytest.mark.parametrize("options", [{}, LINKED], ids=["plain", "tied"])
+def test_no_tick_makes_way_for_an_earlier_one_that_may_be_too_late(
+    bench: Bench, policy: str, options: dict[str, Any]
+) -> None:
+    runs: list[float] = []
+    task = job(
+        bench,
+        lambda self: runs.append(self.request.tick.due),
+        lock_mode="until_executed",
+        lock_on_conflict=policy,
+        lock_starting_deadline=60,
+    )
+    early, due = tick_now(-100), tick_now(-1)
+    for what in (early, due):
+        with carrying(task.name, what):
+            task.apply_async(**options)
+    messages = [bench.receive() for _ in range(2)]
+    for message in reversed(messages):
+        bench.run(message)
+    assert runs == []
+    bench.run(bench.receive())
+    assert runs == [due.due]
