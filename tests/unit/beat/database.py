@@ -262,7 +262,7 @@ def a_clocked_task_runs_once_though_its_leader_dies(db: Database) -> None:
 @scene
 def a_run_is_stored_by_the_write_that_it_asks_for(db: Database) -> None:
     db.world.conf["beat_sync_every"] = 1
-    db.interval(5, one_off=True)
+    db.interval(5)
     db.world.beat("a")
     assert len(db.world.run(5)) == 1
     assert db.stored().total_run_count == 1
