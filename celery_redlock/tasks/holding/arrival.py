@@ -18,7 +18,7 @@ from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.owners import Role, label_for, read_owner
-from celery_redlock.tasks.messages.periodic import overlap_of, takes_no_lock, tick_of
+from celery_redlock.tasks.messages.periodic import goes_on, overlap_of, takes_no_lock, tick_of
 from celery_redlock.tasks.messages.places import (
     about_key,
     companion_place,
@@ -92,9 +92,7 @@ class Claim:
         """What the owner values of all messages of its tick say; None without a tick."""
         if self.tick is None or not self.message:
             return None
-        # Its retries and replacements have other marks, and are the same piece of work.
-        name = self.task.name
-        return piece_of(tick_place(self.redlock, self.tick, name=name, retries=0, nesting=0))
+        return piece_of(self.redlock, self.tick, name=self.task.name)
 
     def label_as(self, role: Role) -> str:
         """Return what the owner value of this request says."""
@@ -110,7 +108,7 @@ class Claim:
     @property
     def goes_on(self) -> bool:
         """Whether it goes on with work that has begun: a retry, or a replacement."""
-        return bool(self.request.retries or self.request.replaced_task_nesting)
+        return goes_on(self.request)
 
     @property
     def places(self) -> tuple[str, ...]:

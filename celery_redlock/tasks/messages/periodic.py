@@ -8,9 +8,10 @@ from typing import Any
 
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.messages.envelope import Envelope
+from celery_redlock.tasks.messages.owners import Owner, Role
 from celery_redlock.tasks.messages.tick import Tick
 
-__all__ = ["overlap_of", "takes_no_lock", "tick_of"]
+__all__ = ["goes_on", "may_be_too_late", "overlap_of", "takes_no_lock", "tick_of"]
 
 #: What Celery's beat, from 5.5 on, puts into each message that it sends.
 FROM_BEAT = "celery_beat_task"
@@ -28,8 +29,7 @@ def overlap_of(request: Any, tick: Tick | None, options: LockOptions) -> str | N
     That is where a person or a program has sent it, and where it goes on with a run that has
     begun: a retry or a replacement.
     """
-    goes_on = request.retries or request.replaced_task_nesting
-    if options.overlap is None or goes_on or not _is_scheduled(request, tick):
+    if options.overlap is None or goes_on(request) or not _is_scheduled(request, tick):
         return None
     return options.overlap
 
@@ -37,6 +37,22 @@ def overlap_of(request: Any, tick: Tick | None, options: LockOptions) -> str | N
 def takes_no_lock(request: Any, tick: Tick | None, options: LockOptions) -> bool:
     """Tell whether a request is part of a run that may overlap others (`lock_overlap="allow"`)."""
     return options.overlap == "allow" and _is_scheduled(request, tick)
+
+
+def goes_on(request: Any) -> bool:
+    """Tell whether a request goes on with work that has begun: a retry, or a replacement."""
+    return bool(request.retries or request.replaced_task_nesting)
+
+
+def may_be_too_late(holder: Owner, tick: Tick | None, options: LockOptions) -> bool:
+    """
+    Tell whether a lock is that of an earlier tick that waits, and may be skipped in the end.
+
+    Then a later tick must not be given up for it (`lock_starting_deadline`).
+    """
+    if tick is None or options.starting_deadline is None or holder.due_us is None:
+        return False
+    return holder.role is Role.QUEUED and holder.due_us < tick.due_us
 
 
 def _is_scheduled(request: Any, tick: Tick | None) -> bool:

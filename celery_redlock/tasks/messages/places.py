@@ -105,9 +105,10 @@ def tick_place(redlock: Redlock, tick: Tick, *, name: str, retries: int, nesting
     )
 
 
-def piece_of(place: str) -> str:
-    """Return what the owner values of all messages say that have this mark."""
-    return place.removeprefix(MESSAGE)[:PIECE_DIGITS]
+def piece_of(redlock: Redlock, tick: Tick, *, name: str) -> str:
+    """Return what the owner values of a tick's messages say, also of retries and replacements."""
+    mark = tick_place(redlock, tick, name=name, retries=0, nesting=0)
+    return mark.removeprefix(MESSAGE)[:PIECE_DIGITS]
 
 
 def _mark(*identity: Any) -> str:

@@ -20,20 +20,15 @@ from celery_redlock.tasks.messages.places import tick_place
 from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.news import News, tell
 
-__all__ = ["drop_copy", "mark_of", "worker_on"]
+__all__ = ["drop_copy", "worker_on"]
 
 logger = get_logger(__name__)
-
-
-def mark_of(task: Any, redlock: Redlock, tick: Tick) -> str:
-    """Return the place of the mark that the messages of a tick share."""
-    return tick_place(redlock, tick, name=task.name, retries=0, nesting=0)
 
 
 def worker_on(task: Any, redlock: Redlock, tick: Tick) -> Owner | None:
     """Return who works on a tick, or has done so; None also where too few nodes can tell."""
     try:
-        (held,) = redlock.look([mark_of(task, redlock, tick)])
+        (held,) = redlock.look([tick_place(redlock, tick, name=task.name, retries=0, nesting=0)])
     except QuorumUnavailable:
         return None  # the worker that gets the message asks again
     return None if held is None else read_owner(held.owner)

@@ -25,7 +25,7 @@ from celery_redlock.tasks.holding.handover import handed_on, tick_handed_on
 from celery_redlock.tasks.messages.due import reservation_end, window_end
 from celery_redlock.tasks.messages.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.messages.places import publish_places
-from celery_redlock.tasks.publishing.sending import CONTINUES, Sending, send_as
+from celery_redlock.tasks.publishing.sending import Sending, continues, send_as
 from celery_redlock.tasks.schedules.outgoing import outgoing_owns_id, outgoing_tick
 
 __all__ = ["publish"]
@@ -70,8 +70,7 @@ def publish(
     ):
         return send(args, kwargs, task_id=task_id, **options)
     # A body may also send itself anew, with an id that says whose work it is.
-    goes_on = any(options.get(option) for option in CONTINUES)
-    continued = tick_handed_on(task_id) if goes_on else None
+    continued = tick_handed_on(task_id) if continues(options) else None
     if not lock.rules.at_publish:
         if task_id is None or continued is None:
             return send(args, kwargs, task_id=task_id, **options)

@@ -23,12 +23,13 @@ from celery_redlock.tasks.config.policies import PUBLISH, policy_name
 from celery_redlock.tasks.messages.duplicates import DuplicateResult, result_of
 from celery_redlock.tasks.messages.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.messages.owners import Owner, Role, label_for, read_owner
+from celery_redlock.tasks.messages.periodic import may_be_too_late
 from celery_redlock.tasks.messages.places import has_all, piece_of
 from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.news import News, tell
-from celery_redlock.tasks.publishing.copies import drop_copy, mark_of, worker_on
+from celery_redlock.tasks.publishing.copies import drop_copy, worker_on
 
-__all__ = ["CONTINUES", "Sending", "send_as"]
+__all__ = ["Sending", "continues", "send_as"]
 
 logger = get_logger(__name__)
 
@@ -37,6 +38,11 @@ PATIENCE = 2.0
 SHORTEST_LIFE = 1.0
 #: A call with one of these goes on with work that has begun: it is the older one.
 CONTINUES = ("retries", "replaced_task_nesting")
+
+
+def continues(options: Mapping[str, Any]) -> bool:
+    """Tell whether a call goes on with work that has begun: a retry, or a replacement."""
+    return any(options.get(option) for option in CONTINUES)
 
 
 def send_as(
@@ -129,20 +135,13 @@ class Sending:
     @property
     def _piece(self) -> str | None:
         tick = self.tick or self.continued
-        return None if tick is None else piece_of(mark_of(self.task, self.redlock, tick))
+        return None if tick is None else piece_of(self.redlock, tick, name=self.task.name)
 
     def _is_copy(self, holder: Owner | None) -> bool:
         """Tell whether the holder is at the tick that this is sent for: another beat's message."""
         if holder is None or self.tick is None or holder.role.is_over:
             return False
         return holder.piece == self._piece
-
-    def _may_be_too_late(self, holder: Owner) -> bool:
-        """Tell whether the holder is an earlier tick that waits and may be skipped in the end."""
-        if self.tick is None or self.lock.starting_deadline is None:
-            return False
-        earlier = holder.due_us is not None and holder.due_us < self.tick.due_us
-        return earlier and holder.role is Role.QUEUED
 
     def _contended(self, error: LockContended) -> Any:
         holder = read_owner(error.holder)
@@ -160,8 +159,8 @@ class Sending:
             return self._send_without()
         policy = self.lock.publish_policy
         if self.tied:
-            continues = any(self.options.get(option) for option in CONTINUES)
-            if policy == "replace" and holder.role is Role.QUEUED and not continues:
+            waits = holder.role is Role.QUEUED
+            if policy == "replace" and waits and not continues(self.options):
                 return self._replace(error, holder)
             return self._send_without()
         name = policy_name(self.task, policy, error, PUBLISH)
@@ -169,7 +168,7 @@ class Sending:
             if holder.role is Role.QUEUED:
                 return self._replace(error, holder)
             return self._send_without()
-        if self._may_be_too_late(holder):
+        if may_be_too_late(holder, self.tick, self.lock):
             return self._send_without()
         return self._drop(error, holder, refused=name == "raise")
 

@@ -11,6 +11,7 @@ from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.config.policies import PUBLISH, RUN, policy_name
 from celery_redlock.tasks.holding.arrival import Claim
 from celery_redlock.tasks.messages.owners import Owner, Role, read_owner
+from celery_redlock.tasks.messages.periodic import may_be_too_late
 from celery_redlock.tasks.messages.places import has_all
 from celery_redlock.tasks.running.overlap import overlap_choice
 
@@ -66,10 +67,10 @@ def _choice_as_duplicate(claim: Claim, error: LockContended, holder: Owner | Non
     """
     if holder is None or not has_all(claim.redlock, claim.published, error):
         return "requeue"  # not a task's lock, or of other work, so nobody is known to do this
+    if may_be_too_late(holder, claim.tick, claim.options):
+        return "requeue"
     # To replace is for the publisher. One that brought a lock and finds another task's in its
     # place was replaced itself.
-    if _may_be_too_late(claim, holder):
-        return "requeue"
     brought = claim.envelope.reservation is not None and holder.role is not Role.FINISHED
     if _has_begun(claim) and not (brought and claim.options.publish_policy == "replace"):
         return "requeue"
@@ -79,14 +80,6 @@ def _choice_as_duplicate(claim: Claim, error: LockContended, holder: Owner | Non
     if policy == "existing" or holder.role is Role.FINISHED:
         return "skip"
     return "stand back" if brought else "requeue"
-
-
-def _may_be_too_late(claim: Claim, holder: Owner) -> bool:
-    """Tell whether an earlier tick has the lock that waits and may be skipped in the end."""
-    tick = claim.tick
-    if tick is None or claim.options.starting_deadline is None or holder.role is not Role.QUEUED:
-        return False
-    return holder.due_us is not None and holder.due_us < tick.due_us
 
 
 def _has_begun(claim: Claim) -> bool:

@@ -78,6 +78,15 @@ class Database:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
+    def send_and_die(self) -> None:
+        """Let a leader send what is due, once, and crash before it has stored that."""
+        a = self.world.beat("a")
+        self.world.run(1)
+        driving = a.scheduler._leading._driving  # type: ignore[union-attr]
+        driving._sync = lambda: None
+        assert len(self.world.run(5)) == 1
+        self.world.crash(a)
+
     def stored(self, name: str = "job") -> Any:
         from django_celery_beat.models import PeriodicTask
 
@@ -186,13 +195,8 @@ def a_standby_does_not_touch_the_database(db: Database) -> None:
 @scene
 def a_task_that_is_to_run_once_runs_once_though_its_leader_dies(db: Database) -> None:
     db.interval(5, one_off=True)
-    a = db.world.beat("a")
-    db.world.run(1)
-    driving = a.scheduler._leading._driving  # type: ignore[union-attr]
-    driving._sync = lambda: None
-    assert len(db.world.run(5)) == 1
+    db.send_and_die()
     assert db.stored().total_run_count == 0, "the database knows nothing of it"
-    db.world.crash(a)
     db.world.beat("b")
     db.world.run(60)
     assert len(db.world.sent) == 1
@@ -247,12 +251,7 @@ def a_clocked_task_is_sent_at_its_time_though_that_was_put_before_it_was_saved(
 @scene
 def a_clocked_task_runs_once_though_its_leader_dies(db: Database) -> None:
     db.clocked(db.now + timedelta(seconds=2))
-    a = db.world.beat("a")
-    db.world.run(1)
-    driving = a.scheduler._leading._driving  # type: ignore[union-attr]
-    driving._sync = lambda: None
-    assert len(db.world.run(5)) == 1
-    db.world.crash(a)
+    db.send_and_die()
     db.world.beat("b")
     db.world.run(60)
     assert len(db.world.sent) == 1
