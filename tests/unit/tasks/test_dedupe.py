@@ -25,8 +25,6 @@ def bench() -> Iterator[Bench]:
     bench = Bench(redlock_dedupe=True)
     yield bench
     bench.close()
-    # Signals are the process's, and the apps of other tests are not to hear of this one's wish.
-    signals.before_task_publish.disconnect(dispatch_uid="celery_redlock.before_task_publish")
 
 
 def plain(bench: Bench, body: Any = None, **options: Any) -> Any:

@@ -307,7 +307,6 @@ def test_a_tick_of_a_plain_task_is_recognised_where_all_tasks_are_protected() ->
         assert outcomes[0].value == ENTRY
     finally:
         bench.close()
-        signals.before_task_publish.disconnect(dispatch_uid="celery_redlock.before_task_publish")
 
 
 def test_a_plain_task_has_no_mark(bench: Bench) -> None:

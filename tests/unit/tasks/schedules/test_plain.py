@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,12 +24,11 @@ class Tame(Scheduler):  # type: ignore[misc]  # Celery is untyped
 
 
 @pytest.fixture
-def beat(caplog: pytest.LogCaptureFixture) -> Iterator[SimulatedBeat]:
+def beat(caplog: pytest.LogCaptureFixture) -> SimulatedBeat:
     caplog.set_level(logging.INFO)
     made = SimulatedBeat(START, with_ticks=False)
     made.task("plain", base=Task, lock_key=None)
-    yield made
-    signals.before_task_publish.disconnect(dispatch_uid="celery_redlock.before_task_publish")
+    return made
 
 
 def start(made: SimulatedBeat, scheduler: Any = Scheduler, **schedule: Any) -> Any:

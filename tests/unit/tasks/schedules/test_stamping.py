@@ -448,7 +448,6 @@ def test_an_entry_is_protected_if_its_task_locks_where_it_runs(
     bench.task(lambda: None, name="bare")
     assert is_protected(bench.app, task) is expected
     bench.close()
-    signals.before_task_publish.disconnect(dispatch_uid="celery_redlock.before_task_publish")
 
 
 def test_the_entry_that_is_taken_next_is_celerys_own() -> None:
