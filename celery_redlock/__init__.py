@@ -1,9 +1,9 @@
 """
 Celery tasks under a quorum lock with fencing tokens.
 
-`Redlock`, `Lease` and `current_lease` work without Celery; only `RedlockTask` and what belongs to
-it load it. Each is loaded when it is first asked for, so that importing the package or its errors
-costs little.
+`Redlock`, `AsyncRedlock`, their leases and `current_lease` work without Celery; only `RedlockTask`
+and what belongs to it load it. Each is loaded when it is first asked for, so that importing the
+package or its errors costs little.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ from celery_redlock.errors import (
 
 if TYPE_CHECKING:
     from celery_redlock.core import Lease, Redlock, current_lease
+    from celery_redlock.core.aio import AsyncLease, AsyncRedlock
     from celery_redlock.tasks import DuplicateResult, LockHolder, RedlockTask
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncLease",
+    "AsyncRedlock",
     "ConfigurationError",
     "DuplicateResult",
     "DuplicateTask",
@@ -55,6 +58,8 @@ __all__ = [
 
 
 _HOME = {
+    "AsyncLease": "celery_redlock.core.aio",
+    "AsyncRedlock": "celery_redlock.core.aio",
     "DuplicateResult": "celery_redlock.tasks",
     "Lease": "celery_redlock.core",
     "LockHolder": "celery_redlock.tasks",

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Self
 
-from celery_redlock.core.attempt import Attempt, Terms, attempt_once
+from celery_redlock.core.attempt import Attempt, attempt_once
 from celery_redlock.core.checks import (
     checked_drift_factor,
-    checked_keys,
     checked_names,
     checked_prefix,
     checked_seconds,
@@ -22,16 +21,13 @@ from celery_redlock.core.failures import failure
 from celery_redlock.core.lease import Lease
 from celery_redlock.core.releasing import release_leases
 from celery_redlock.core.reservation import Reservation
-from celery_redlock.core.reserving import Reserving
 from celery_redlock.core.waiting import RetryPolicy, checked_policy, try_until_granted
 from celery_redlock.core.watchdog import process_watchdog
-from celery_redlock.errors import ConfigurationError, LockContended
-from celery_redlock.protocol import Phase
+from celery_redlock.core.wishing import Wish, Wishing
+from celery_redlock.errors import LockContended
 from celery_redlock.transport import Transport, open_transport, parse_nodes
 
 _logger = logging.getLogger(__name__)
-
-SHORTEST_TTL = 0.2
 
 _MANY_LEASES = 1000
 
@@ -39,7 +35,7 @@ _MANY_LEASES = 1000
 MAX_HOLD = 24 * 3600.0
 
 
-class Redlock(Reserving):
+class Redlock(Wishing):
     """
     A client for locks on N independent Redis or Valkey masters.
 
@@ -85,7 +81,7 @@ class Redlock(Reserving):
         self.drift_factor = checked_drift_factor(drift_factor)
         self.node_timeout = checked_seconds("node_timeout", node_timeout)
         self.guard = len(addresses) > 1 if guard is None else guard
-        self._policy = checked_policy(retry)
+        self.policy = checked_policy(retry)
         self.transport: Transport = open_transport(
             addresses, node_timeout=self.node_timeout, max_ttl=self.max_ttl
         )
@@ -184,54 +180,40 @@ class Redlock(Reserving):
             QuorumUnavailable: too few nodes answered.
             LockKeyError: a key cannot be used.
         """
-        terms = self._terms(
-            tuple(names),
-            self.ttl if ttl is None else self.checked_ttl(ttl),
-            label,
-            extras=extras,
-            previous=reservation,
+        wish = self.wish(
+            names,
+            extras,
+            ttl=ttl,
+            wait=wait,
+            retry=retry,
+            label=label,
+            at_least_for=at_least_for,
+            reservation=reservation,
+            final=final,
         )
         transport = self.transport
-        patience = checked_seconds("wait", wait) if wait else 0.0
-        hold = checked_seconds("at_least_for", at_least_for) if at_least_for else 0.0
-        attempt = attempt_once(transport, terms)
+        attempt = attempt_once(transport, wish.terms)
         if not attempt.granted:
-            attempt = self._try_again(attempt, terms, patience, retry, final)
-        lease = Lease(self, tuple(names) or tuple(extras), terms, attempt)
-        if hold:
-            lease.keep(hold)
+            attempt = try_until_granted(
+                attempt,
+                lambda: attempt_once(transport, wish.terms),
+                wish.patience,
+                transport.sleep,
+            )
+        return self.granted(wish, attempt)
+
+    def granted(self, wish: Wish, attempt: Attempt) -> Lease:
+        """Return the lease that the last attempt at a wish has brought, or raise why it has not."""
+        if not attempt.granted:
+            waited = wish.patience.wait
+            raise failure(attempt, wish.terms, self.key_prefix, self.node_names, waited)
+        lease = Lease(self, wish.names, wish.terms, attempt)
+        if wish.at_least_for:
+            lease.keep(wish.at_least_for)
         self._leases.add(lease)
         if len(self._leases) > self._look_through_at:
             self._forget_ended()
         return lease
-
-    def _try_again(
-        self,
-        attempt: Attempt,
-        terms: Terms,
-        patience: float,
-        retry: RetryPolicy | None,
-        final: Callable[[LockContended], bool] | None,
-    ) -> Attempt:
-        def hopeless(made: Attempt) -> bool:
-            if final is None or made.phase is not Phase.CONTENDED:
-                return False
-            error = failure(made, terms, self.key_prefix, self.node_names, patience)
-            return isinstance(error, LockContended) and final(error)
-
-        transport = self.transport
-        attempt = try_until_granted(
-            attempt,
-            lambda: attempt_once(transport, terms),
-            wait=patience,
-            policy=self._policy if retry is None else checked_policy(retry),
-            now=transport.now,
-            sleep=transport.sleep,
-            final=hopeless,
-        )
-        if not attempt.granted:
-            raise failure(attempt, terms, self.key_prefix, self.node_names, patience)
-        return attempt
 
     @contextlib.contextmanager
     def lock(
@@ -316,26 +298,3 @@ class Redlock(Reserving):
             if not lease.is_valid:
                 self._leases.discard(lease)
         self._look_through_at = 2 * len(self._leases) + _MANY_LEASES
-
-    def checked_ttl(self, ttl: float | timedelta) -> float:
-        """Return a lease length in seconds, or raise `ConfigurationError`."""
-        seconds = checked_seconds("ttl", ttl)
-        if SHORTEST_TTL <= seconds <= self.max_ttl:
-            return seconds
-        raise ConfigurationError(
-            f"ttl={seconds:g} s is not between {SHORTEST_TTL:g} s and max_ttl={self.max_ttl:g} s. "
-            "A longer lease needs a larger max_ttl in every client of these nodes; a lease that is "
-            "renewed (lock, watch) may be short however long the work takes."
-        )
-
-    def _terms(
-        self,
-        names: tuple[str, ...],
-        ttl: float,
-        label: str,
-        *,
-        extras: Sequence[str] = (),
-        previous: Reservation | None = None,
-    ) -> Terms:
-        keys = checked_keys(self.key_prefix, names, extras)
-        return self._terms_for(keys, ttl, label, previous)

@@ -4,9 +4,12 @@ Trying again: how long, how often, and what is tried again at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
 
 from tenacity import (
+    AsyncRetrying,
     BaseRetrying,
     RetryCallState,
     Retrying,
@@ -42,16 +45,31 @@ def checked_policy(retry: RetryPolicy | None) -> RetryPolicy:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """
+    For how long, how often and by what it is tried again.
+
+    Attributes:
+        wait: in seconds.
+        policy: a tenacity wait, or a whole `Retrying` whose own stop then counts as well.
+        now: reads the clock.
+        undecided: least patience while attempts end undecided.
+        final: tells that an attempt shows that no waiting will help.
+    """
+
+    wait: float
+    policy: RetryPolicy
+    now: Callable[[], float]
+    undecided: float = UNDECIDED_BUDGET
+    final: Callable[[Attempt], bool] | None = None
+
+
 def try_until_granted(
     first: Attempt,
     attempt: Callable[[], Attempt],
-    *,
-    wait: float,
-    policy: RetryPolicy,
-    now: Callable[[], float],
+    patience: Patience,
     sleep: Callable[[float], None],
-    undecided: float = UNDECIDED_BUDGET,
-    final: Callable[[Attempt], bool] | None = None,
 ) -> Attempt:
     """
     Try again after a first attempt that was not granted; return the last attempt.
@@ -59,39 +77,68 @@ def try_until_granted(
     Args:
         first: the attempt that has been made.
         attempt: makes another one.
-        wait: patience in seconds.
-        policy: a tenacity wait, or a whole `Retrying` whose own stop then counts as well.
-        now: reads the clock.
+        patience: when to end.
         sleep: lets time pass.
-        undecided: least patience while attempts end undecided.
-        final: tells that an attempt shows that no waiting will help.
     """
-    begun = now()
+    made: list[Attempt] = [first]
+    retrying = _policy(patience).copy(sleep=sleep, **_rules(first, patience))
+    return retrying(lambda: made.pop() if made else attempt())
+
+
+async def try_until_granted_async(
+    first: Attempt,
+    attempt: Callable[[], Awaitable[Attempt]],
+    patience: Patience,
+    sleep: Callable[[float], Awaitable[None]],
+) -> Attempt:
+    """Try again as `try_until_granted` does, and let others run meanwhile."""
     made: list[Attempt] = [first]
 
+    async def next_attempt() -> Attempt:
+        return made.pop() if made else await attempt()
+
+    policy = _policy(patience)
+    retrying = AsyncRetrying(
+        before=policy.before,
+        after=policy.after,
+        before_sleep=policy.before_sleep,
+        sleep=sleep,
+        **_rules(first, patience),
+    )
+    return await retrying(next_attempt)
+
+
+def _policy(patience: Patience) -> BaseRetrying:
+    policy = patience.policy
+    return policy if isinstance(policy, BaseRetrying) else Retrying(wait=policy)
+
+
+def _rules(first: Attempt, patience: Patience) -> dict[str, Any]:
+    """Return what tenacity is to go by, beside the hooks of the policy."""
+    begun = patience.now()
+    base, final = _policy(patience), patience.final
+
+    def last(state: RetryCallState) -> Attempt:
+        return state.outcome.result() if state.outcome is not None else first
+
     def left(state: RetryCallState) -> float:
-        last = state.outcome.result() if state.outcome is not None else first
-        budget = max(wait, undecided) if last.undecided else wait
-        return begun + budget - now()
+        undecided = patience.undecided if last(state).undecided else 0.0
+        return begun + max(patience.wait, undecided) - patience.now()
 
     class _Exhausted(stop_base):
         def __call__(self, retry_state: RetryCallState) -> bool:
             return left(retry_state) <= 0
 
-    base = policy if isinstance(policy, BaseRetrying) else Retrying(wait=policy)
-    stop = _Exhausted()
-
     def pause(state: RetryCallState) -> float:
         # The last sleep ends with the patience, so that the last attempt is made then.
         return min(base.wait(state), max(0.0, left(state)))
 
-    retrying = base.copy(
-        stop=stop_any(stop, base.stop),  # type: ignore[arg-type]
-        wait=pause,
-        retry=retry_if_result(
-            lambda made_now: not (made_now.granted or (final is not None and final(made_now)))
-        ),
-        retry_error_callback=lambda state: state.outcome.result() if state.outcome else first,
-        sleep=sleep,
-    )
-    return retrying(lambda: made.pop() if made else attempt())
+    def try_again(made: Attempt) -> bool:
+        return not (made.granted or (final is not None and final(made)))
+
+    return {
+        "stop": stop_any(_Exhausted(), base.stop),  # type: ignore[arg-type]
+        "wait": pause,
+        "retry": retry_if_result(try_again),
+        "retry_error_callback": last,
+    }

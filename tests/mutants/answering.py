@@ -42,7 +42,7 @@ TRANSPORT = (
         "a finished message leaves no mark",
         simulated("late", "1-60"),
         (
-            "core/redlock.py",
+            "core/wishing.py",
             "            extras=extras,\n            previous=reservation,",
             "            extras=() if names else extras,\n            previous=reservation,",
         ),

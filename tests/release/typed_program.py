@@ -6,10 +6,13 @@ What Celery decorates is untyped, because Celery is; everything of this package 
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import assert_type
 
 from celery_redlock import (
+    AsyncLease,
+    AsyncRedlock,
     DuplicateResult,
     Lease,
     LeaseLost,
@@ -51,6 +54,14 @@ def report(redlock: Redlock, path: Path) -> int:
         return lease.fencing_token
 
 
+async def report_async(redlock: AsyncRedlock) -> int:
+    """Hold a lock in an event loop."""
+    async with redlock.lock("report", ttl=10.0, wait=5.0, on_lost="flag") as lease:
+        assert_type(lease, AsyncLease)
+        await lease.extend(5.0)
+        return lease.fencing_token
+
+
 def attempt(redlock: Redlock, path: Path) -> str:
     """Tell what came of it."""
     try:
@@ -84,3 +95,4 @@ def nodes() -> list[str]:
 if __name__ == "__main__":
     with Redlock(["memory://a", "memory://b", "memory://c"]) as here:
         print(attempt(here, Path("report")))
+    print(asyncio.run(report_async(AsyncRedlock("memory://alone"))) > 0)

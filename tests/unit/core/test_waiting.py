@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from tenacity import Retrying, stop_after_attempt, wait_fixed
@@ -14,9 +16,11 @@ from celery_redlock.core.attempt import Attempt
 from celery_redlock.core.waiting import (
     DEFAULT_WAIT,
     UNDECIDED_BUDGET,
+    Patience,
     RetryPolicy,
     checked_policy,
     try_until_granted,
+    try_until_granted_async,
 )
 from celery_redlock.protocol import AcquireRound, Failed, Granted, Held, Holder, Vote
 from celery_redlock.transport.memory import VirtualTime
@@ -44,6 +48,7 @@ class Trial:
     time: VirtualTime = field(default_factory=VirtualTime)
     pauses: list[float] = field(default_factory=list)
     made: int = 1
+    in_loop: bool = False
 
     def again(self) -> Attempt:
         self.made += 1
@@ -54,29 +59,43 @@ class Trial:
         self.pauses.append(seconds)
         self.time.sleep(seconds)
 
+    async def again_in_loop(self) -> Attempt:
+        return self.again()
+
+    async def sleep_in_loop(self, seconds: float) -> None:
+        self.sleep(seconds)
+
     def run(self, wait: float, policy: RetryPolicy = DEFAULT_WAIT) -> Attempt:
-        return try_until_granted(
-            attempt(self.votes),
-            self.again,
-            wait=wait,
-            policy=policy,
-            now=self.time.now,
-            sleep=self.sleep,
+        first = attempt(self.votes)
+        patience = Patience(wait=wait, policy=policy, now=self.time.now)
+        if not self.in_loop:
+            return try_until_granted(first, self.again, patience, self.sleep)
+        return asyncio.run(
+            try_until_granted_async(first, self.again_in_loop, patience, self.sleep_in_loop)
         )
 
 
+@pytest.fixture(params=[False, True], ids=["thread", "event loop"])
+def trial_of(request: pytest.FixtureRequest) -> Callable[..., Trial]:
+    """Make trials that wait in a thread, and in an event loop."""
+    return partial(Trial, in_loop=request.param)
+
+
 @pytest.mark.parametrize("votes", [HELD, DOWN], ids=["contended", "unavailable"])
-def test_without_patience_a_decided_attempt_is_the_only_one(votes: list[Vote]) -> None:
-    trial = Trial(votes)
+def test_without_patience_a_decided_attempt_is_the_only_one(
+    trial_of: Callable[..., Trial], votes: list[Vote]
+) -> None:
+    trial = trial_of(votes)
     assert not trial.run(0.0).granted
     assert trial.made == 1
 
 
 @pytest.mark.parametrize("votes", [SPLIT, LEFT_OUT], ids=["split", "nodes left out"])
 def test_an_undecided_attempt_is_repeated_for_a_small_budget_even_without_patience(
+    trial_of: Callable[..., Trial],
     votes: list[Vote],
 ) -> None:
-    trial = Trial(votes)
+    trial = trial_of(votes)
     assert not trial.run(0.0).granted
     assert trial.made > 2
     assert sum(trial.pauses) == pytest.approx(UNDECIDED_BUDGET)
@@ -88,28 +107,28 @@ def test_a_split_that_turns_into_a_conflict_ends_there() -> None:
     last = try_until_granted(
         attempt(SPLIT),
         lambda: next(outcomes),
-        wait=0.0,
-        policy=DEFAULT_WAIT,
-        now=trial.time.now,
-        sleep=trial.sleep,
+        Patience(wait=0.0, policy=DEFAULT_WAIT, now=trial.time.now),
+        trial.sleep,
     )
     assert last.round.holder() == Holder(0, "other", 5.0)
 
 
-def test_patience_is_used_up_and_the_last_attempt_is_made_at_its_end() -> None:
-    trial = Trial(HELD)
+def test_patience_is_used_up_and_the_last_attempt_is_made_at_its_end(
+    trial_of: Callable[..., Trial],
+) -> None:
+    trial = trial_of(HELD)
     assert not trial.run(3.0).granted
     assert sum(trial.pauses) == pytest.approx(3.0)
 
 
-def test_success_ends_the_waiting() -> None:
-    trial = Trial(HELD, ours_after=3)
+def test_success_ends_the_waiting(trial_of: Callable[..., Trial]) -> None:
+    trial = trial_of(HELD, ours_after=3)
     assert trial.run(60.0).granted
     assert trial.made == 4
 
 
-def test_pauses_are_jittered_and_grow_from_10_ms_to_250_ms() -> None:
-    trials = [Trial(HELD) for _ in range(30)]
+def test_pauses_are_jittered_and_grow_from_10_ms_to_250_ms(trial_of: Callable[..., Trial]) -> None:
+    trials = [trial_of(HELD) for _ in range(30)]
     for trial in trials:
         trial.run(5.0)
     first = [trial.pauses[0] for trial in trials]
@@ -119,20 +138,20 @@ def test_pauses_are_jittered_and_grow_from_10_ms_to_250_ms() -> None:
     assert len(set(first)) > 20
 
 
-def test_a_wait_of_ones_own_decides_the_pauses() -> None:
-    trial = Trial(HELD)
+def test_a_wait_of_ones_own_decides_the_pauses(trial_of: Callable[..., Trial]) -> None:
+    trial = trial_of(HELD)
     trial.run(1.0, wait_fixed(0.4))
     assert trial.pauses == pytest.approx([0.4, 0.4, 0.2])
 
 
-def test_a_whole_retrying_can_stop_earlier() -> None:
-    trial = Trial(HELD)
+def test_a_whole_retrying_can_stop_earlier(trial_of: Callable[..., Trial]) -> None:
+    trial = trial_of(HELD)
     trial.run(60.0, Retrying(wait=wait_fixed(0.1), stop=stop_after_attempt(3)))
     assert trial.made == 3
 
 
-def test_a_whole_retrying_cannot_outstay_the_patience() -> None:
-    trial = Trial(HELD)
+def test_a_whole_retrying_cannot_outstay_the_patience(trial_of: Callable[..., Trial]) -> None:
+    trial = trial_of(HELD)
     trial.run(1.0, Retrying(wait=wait_fixed(0.1)))
     assert sum(trial.pauses) == pytest.approx(1.0)
 
@@ -145,10 +164,8 @@ def test_an_error_in_an_attempt_ends_the_waiting() -> None:
         try_until_granted(
             attempt(HELD),
             broken,
-            wait=5.0,
-            policy=DEFAULT_WAIT,
-            now=VirtualTime().now,
-            sleep=lambda _: None,
+            Patience(wait=5.0, policy=DEFAULT_WAIT, now=VirtualTime().now),
+            lambda _: None,
         )
 
 

@@ -1,0 +1,215 @@
+"""
+The client for event loops.
+
+A second implementation of the protocol would have to be kept in step with the first by hand, and
+proved again. So the nodes are spoken to by the client that threads use, in threads; what takes
+long, the waiting for a lock that somebody else has, is left to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Literal, Self
+
+from celery_redlock.core.aio.lease import AsyncLease
+from celery_redlock.core.aio.threads import Threads
+from celery_redlock.core.attempt import Attempt, attempt_once
+from celery_redlock.core.checks import checked_names
+from celery_redlock.core.lease import Lease
+from celery_redlock.core.redlock import MAX_HOLD, Redlock
+from celery_redlock.core.waiting import RetryPolicy, try_until_granted_async
+from celery_redlock.core.wishing import Wish
+from celery_redlock.errors import ConfigurationError
+
+
+class AsyncRedlock:
+    """
+    `Redlock` for asyncio: a client for locks on N independent Redis or Valkey masters.
+
+    Guarantee and limit are those of `Redlock`, and the two exclude each other on the same nodes.
+    The event loop is never blocked: nodes are waited for in a few threads, other holders in the
+    loop. A coroutine that is cancelled while it takes a lock leaves none behind.
+
+    Usable from any event loop, and in a forked child. Connects when first used. Close it with
+    `aclose`, or use it as `async with AsyncRedlock(...) as redlock`.
+
+    Args:
+        nodes: URLs, or one string with commas: redis://, rediss://, unix://, memory://.
+        ttl: default lease length in seconds, from 0.2 to `max_ttl`.
+        max_ttl: longest lease of the whole deployment in seconds; every client of the same nodes
+            must use the same value, because a restarted node sits out that long.
+        key_prefix: put before every key.
+        drift_factor: part of a TTL by which clocks may differ while it runs.
+        node_timeout: seconds in which a node has to answer.
+        guard: the restart guard; None means on for two nodes and more.
+        retry: a tenacity wait, or a whole `tenacity.Retrying`, for `wait`.
+
+    Raises:
+        ConfigurationError: a value cannot work; the message says what to write.
+    """
+
+    def __init__(
+        self,
+        nodes: str | Sequence[str],
+        *,
+        ttl: float | timedelta = 30.0,
+        max_ttl: float | timedelta = 60.0,
+        key_prefix: str = "redlock:",
+        drift_factor: float = 0.01,
+        node_timeout: float | timedelta = 0.2,
+        guard: bool | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self._redlock = Redlock(
+            nodes,
+            ttl=ttl,
+            max_ttl=max_ttl,
+            key_prefix=key_prefix,
+            drift_factor=drift_factor,
+            node_timeout=node_timeout,
+            guard=guard,
+            retry=retry,
+        )
+        self._threads = Threads()
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._redlock)[1:]}"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The nodes, without users and passwords."""
+        return self._redlock.node_names
+
+    async def acquire(
+        self,
+        key: str | Sequence[str],
+        *,
+        ttl: float | timedelta | None = None,
+        wait: float | timedelta = 0.0,
+        retry: RetryPolicy | None = None,
+        label: str = "",
+        at_least_for: float | timedelta = 0.0,
+    ) -> AsyncLease:
+        """
+        Take a lock, or several at once, for `ttl` seconds. It is not renewed by itself.
+
+        Args:
+            key: the lock's key; several keys are taken all or none, in any order without deadlock.
+            ttl: lease length in seconds.
+            wait: how long to try in seconds.
+            retry: how to wait between tries; the client's policy if not given.
+            label: put into the owner value, for people who look at a node.
+            at_least_for: seconds for which the lock stays taken even if it is released earlier.
+
+        Raises:
+            LockContended: somebody else holds it.
+            QuorumUnavailable: too few nodes answered.
+            LockKeyError: the key cannot be used.
+        """
+        wish = self._redlock.wish(
+            checked_names(key),
+            ttl=ttl,
+            wait=wait,
+            retry=retry,
+            label=label,
+            at_least_for=at_least_for,
+        )
+        attempt = await self._attempt(wish)
+        if not attempt.granted:
+            attempt = await try_until_granted_async(
+                attempt, partial(self._attempt, wish), wish.patience, asyncio.sleep
+            )
+        return AsyncLease(self._redlock.granted(wish, attempt), self._threads)
+
+    @contextlib.asynccontextmanager
+    async def lock(
+        self,
+        key: str | Sequence[str],
+        *,
+        ttl: float | timedelta | None = None,
+        wait: float | timedelta = 0.0,
+        retry: RetryPolicy | None = None,
+        label: str = "",
+        on_lost: Literal["interrupt", "flag"] = "interrupt",
+        max_hold: float = MAX_HOLD,
+        at_least_for: float | timedelta = 0.0,
+    ) -> AsyncIterator[AsyncLease]:
+        """
+        Hold a lock for a block; the watchdog renews it until the block ends.
+
+        As `acquire`, and:
+
+        Args:
+            on_lost: what becomes of the block if the lease is lost. `interrupt`: it is cancelled,
+                as `asyncio.timeout` does it, and `LeaseLost` comes out of it. `flag`: nothing;
+                `lease.lost` and `lease.check()` tell.
+            max_hold: seconds after which it is no longer renewed but counts as lost.
+
+        Raises:
+            LeaseLost: the lease was lost, and the block was interrupted.
+        """
+        if on_lost not in ("interrupt", "flag"):
+            raise ConfigurationError(
+                f"on_lost={on_lost!r} is not a choice here; give 'interrupt' or 'flag'."
+            )
+        taken = await self.acquire(
+            key, ttl=ttl, wait=wait, retry=retry, label=label, at_least_for=at_least_for
+        )
+        try:
+            if on_lost == "flag":
+                self._redlock.watch(taken.lease, max_hold=max_hold)
+                yield taken
+            else:
+                async with self._interrupted(taken.lease, max_hold):
+                    yield taken
+        finally:
+            await taken.release()
+
+    async def aclose(self) -> None:
+        """Release the leases that are still held, and close all connections. Idempotent."""
+        await self._threads.run(self._redlock.close)
+        self._threads.close()
+
+    async def _attempt(self, wish: Wish) -> Attempt:
+        def give_back(attempt: Attempt) -> None:
+            if attempt.granted:  # any other has been undone already
+                self._redlock.granted(wish, attempt).release()
+
+        attempt = partial(attempt_once, self._redlock.transport, wish.terms)
+        return await self._threads.run_or_undo(attempt, give_back)
+
+    @contextlib.asynccontextmanager
+    async def _interrupted(self, lease: Lease, max_hold: float) -> AsyncIterator[None]:
+        """Watch a lease for a block, and cancel the block when it is lost."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as limit:
+                self._redlock.watch(
+                    lease, on_lost=lambda _: _expire(loop, limit), max_hold=max_hold
+                )
+                yield
+        except TimeoutError as error:
+            if limit.expired():
+                raise lease.loss() from error
+            raise
+
+
+def _expire(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
+    """Have a limit expire now, if it is not over yet; from any thread."""
+
+    def end() -> None:
+        with contextlib.suppress(RuntimeError):  # the block has ended meanwhile
+            limit.reschedule(loop.time())
+
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(end)

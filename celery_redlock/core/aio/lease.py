@@ -1,0 +1,90 @@
+"""
+A lease whose waiting is awaited.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from celery_redlock.core.aio.threads import Threads
+from celery_redlock.core.lease import Lease
+
+
+class AsyncLease:
+    """
+    A lock that a quorum of nodes has granted to a coroutine: a `Lease`, for an event loop.
+
+    Guarantee and limit are those of `Lease`. A loop that something blocks past the lease is a
+    paused process; the watchdog, which has a thread of its own, renews the lease all the same.
+
+    Attributes:
+        lease: the lease itself, whose methods block.
+    """
+
+    def __init__(self, lease: Lease, threads: Threads) -> None:
+        self.lease = lease
+        self._threads = threads
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self.lease)[1:]}"
+
+    @property
+    def key(self) -> str:
+        """The lock key as it was asked for (the first, if there are several)."""
+        return self.lease.key
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All lock keys as they were asked for."""
+        return self.lease.keys
+
+    @property
+    def owner(self) -> str:
+        """The value that marks this lease on the nodes."""
+        return self.lease.owner
+
+    @property
+    def fencing_token(self) -> int:
+        """Larger than the token of every earlier holder; fixed for the lease's life."""
+        return self.lease.fencing_token
+
+    @property
+    def expires_in(self) -> float:
+        """Seconds of trust left; 0.0 when it is lost, released or another process's."""
+        return self.lease.expires_in
+
+    @property
+    def is_valid(self) -> bool:
+        """Tell whether the lease can be trusted at this instant."""
+        return self.lease.is_valid
+
+    @property
+    def lost(self) -> str | None:
+        """Why the lease was lost; None while it is held and after it was released in time."""
+        return self.lease.lost
+
+    def check(self) -> None:
+        """Raise `LeaseLost` unless the lease can be trusted at this instant."""
+        self.lease.check()
+
+    async def extend(self, ttl: float | None = None) -> None:
+        """
+        Lengthen the lease to `ttl` seconds from now; never shortens it.
+
+        Args:
+            ttl: new length in seconds; as acquired if not given.
+
+        Raises:
+            LeaseLost: it was no longer valid, or a quorum of nodes no longer has it.
+            QuorumUnavailable: no quorum answered; the lease keeps the time that it has.
+        """
+        await self._threads.run(partial(self.lease.extend, ttl))
+
+    async def release(self) -> bool:
+        """
+        Give the lock up. May be called again. It is given up even if the caller is cancelled.
+
+        Returns:
+            Whether the lease was still valid and a quorum of nodes still had it.
+        """
+        return await self._threads.run(self.lease.release)

@@ -1,0 +1,160 @@
+"""Coroutines that are cancelled leave no lock behind, and hear of a lock that they lose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from celery_redlock import AsyncLease, AsyncRedlock, LeaseLost
+from tests.integration.aio.test_taking import client, turns
+from tests.support.nodes import CALM, Nodes, ServerNodes
+from tests.support.waiting import PATIENCE, wait_until
+
+
+def test_a_coroutine_that_is_cancelled_while_nodes_are_asked_holds_nothing(
+    servers: ServerNodes,
+) -> None:
+    async def main() -> None:
+        async with client(servers) as redlock:
+            await (await redlock.acquire("warm-up", wait=CALM)).release()
+            servers.pause(0, 1, 2)
+            taking = asyncio.create_task(redlock.acquire("key", ttl=60.0))
+            while not servers.owner(4, "key"):
+                await asyncio.sleep(0.01)
+            taking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await taking
+            servers.resume(0, 1, 2)
+            # Granted by now, or soon: to nobody.
+            assert (await redlock.acquire("key", wait=PATIENCE)).is_valid
+
+    asyncio.run(main())
+
+
+def test_a_coroutine_that_is_cancelled_while_it_waits_for_a_holder_takes_nothing(
+    nodes: Nodes,
+) -> None:
+    async def main() -> None:
+        async with client(nodes) as redlock:
+            theirs = await redlock.acquire("key", ttl=60.0)
+            taking = asyncio.create_task(redlock.acquire("key", ttl=60.0, wait=PATIENCE))
+            await turns()
+            taking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await taking
+            assert await theirs.release()
+
+    asyncio.run(main())
+    nodes.wait_free("key")
+
+
+async def never(lease: AsyncLease) -> None:
+    """Wait for what does not come."""
+    await asyncio.Event().wait()
+
+
+async def fail(lease: AsyncLease) -> None:
+    """Fail as code does that has a limit of its own."""
+    raise TimeoutError("mine")
+
+
+async def held_for(
+    redlock: AsyncRedlock, body: Callable[[AsyncLease], Awaitable[None]], **options: float
+) -> None:
+    """Run a body under a lock."""
+    async with redlock.lock("key", **options) as lease:  # type: ignore[arg-type]
+        await body(lease)
+
+
+def test_a_block_that_is_cancelled_lets_go(nodes: Nodes) -> None:
+    async def main() -> None:
+        async with client(nodes) as redlock:
+            block = asyncio.create_task(held_for(redlock, never, ttl=60.0))
+            while not any(nodes.owners("key")):
+                await asyncio.sleep(0.01)
+            block.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await block
+            assert (await redlock.acquire("key", wait=PATIENCE)).is_valid
+
+    asyncio.run(main())
+
+
+def test_a_blocks_own_error_comes_out_and_lets_go(nodes: Nodes) -> None:
+    async def main() -> None:
+        async with client(nodes) as redlock:
+            with pytest.raises(TimeoutError, match="mine"):
+                await held_for(redlock, fail, ttl=60.0)
+
+    asyncio.run(main())
+    nodes.wait_free("key")
+
+
+def test_a_block_under_a_limit_of_its_own_ends_as_that_says(nodes: Nodes) -> None:
+    async def main() -> None:
+        async with client(nodes) as redlock:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await held_for(redlock, never, ttl=60.0)
+
+    asyncio.run(main())
+    nodes.wait_free("key")
+
+
+def test_a_block_whose_lease_is_lost_is_interrupted(nodes: Nodes) -> None:
+    async def main() -> None:
+        async with client(nodes) as redlock:
+            seen: list[bool] = []
+
+            async def body(lease: AsyncLease) -> None:
+                nodes.kill(0, 1, 2)
+                try:
+                    await never(lease)
+                except asyncio.CancelledError:
+                    seen.append(lease.is_valid)
+                    raise
+
+            with pytest.raises(LeaseLost):
+                await held_for(redlock, body, ttl=2.0)
+            assert seen == [False]
+            task = asyncio.current_task()
+            assert task is not None
+            assert task.cancelling() == 0
+
+    asyncio.run(main())
+
+
+def test_a_hold_has_an_end(nodes: Nodes) -> None:
+    async def main() -> None:
+        async with client(nodes) as redlock:
+            with pytest.raises(LeaseLost, match="as long as max_hold allows"):
+                await held_for(redlock, never, max_hold=0.3)
+
+    asyncio.run(main())
+
+
+def test_a_block_that_wants_no_interruption_can_look(nodes: Nodes) -> None:
+    async def main() -> None:
+        async with (
+            client(nodes) as redlock,
+            redlock.lock("key", max_hold=0.3, on_lost="flag") as lease,
+        ):
+            while lease.lost is None:
+                await asyncio.sleep(0.01)
+            with pytest.raises(LeaseLost):
+                lease.check()
+
+    asyncio.run(main())
+
+
+def test_a_lease_is_renewed_while_the_loop_stands_still(nodes: Nodes) -> None:
+    async def main() -> None:
+        async with client(nodes) as redlock, redlock.lock("key", ttl=6.0) as lease:
+            trusted = lease.lease.trusted_until
+            # Blocks the event loop, which is wrong and happens.
+            wait_until(lambda: lease.lease.trusted_until > trusted or lease.lost)
+            assert lease.lost is None
+
+    asyncio.run(main())
