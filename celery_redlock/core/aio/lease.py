@@ -5,9 +5,11 @@ A lease whose waiting is awaited.
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
-from celery_redlock.core.aio.threads import Threads
-from celery_redlock.core.lease import Lease
+if TYPE_CHECKING:
+    from celery_redlock.core.aio.threads import Threads
+    from celery_redlock.core.lease import Lease
 
 
 class AsyncLease:
