@@ -18,7 +18,7 @@ from celery_redlock.core.releasing import (
     say_release,
 )
 from celery_redlock.core.reservation import Reservation
-from celery_redlock.core.waiting import DEFAULT_WAIT, Patience, try_until_granted
+from celery_redlock.core.waiting import CROWD_WAIT, Patience, try_until_granted
 from celery_redlock.errors import LockKeyError
 from celery_redlock.protocol import (
     Fate,
@@ -236,7 +236,7 @@ def _try_to_reserve(transport: Transport, terms: Terms, patience: float) -> Atte
     return try_until_granted(
         first,
         lambda: attempt_once(transport, terms),
-        Patience(wait=0.0, undecided=patience, policy=DEFAULT_WAIT, now=transport.now),
+        Patience(wait=0.0, undecided=patience, policy=CROWD_WAIT, now=transport.now),
         transport.sleep,
     )
 

@@ -28,6 +28,10 @@ RetryPolicy = BaseRetrying | wait_base
 #: Full jitter, 10 ms doubling to 250 ms: contenders that met once must not meet again.
 DEFAULT_WAIT = wait_random_exponential(multiplier=0.01, max=0.25)
 
+#: Where many ask at once and none waits for a holder, as publishers do: 100 that come back eight
+#: times a second each go on meeting while the nodes are busy.
+CROWD_WAIT = wait_random_exponential(multiplier=0.01, max=1.0)
+
 #: A split vote proves nothing about a holder, so it is tried again for so long even at `wait=0`;
 #: so is a quorum that was missed while nodes were left out that had failed lately.
 UNDECIDED_BUDGET = 0.25

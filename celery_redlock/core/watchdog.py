@@ -176,20 +176,28 @@ class Watchdog:
         thread.ident = self._get_ident()
         poller = new_poller(native=True)
         poller.register(thread.bell.fd, READ)
-        while not self._rest(thread, poller):
-            for transport, watches in self._take_due():
+        while True:
+            try:
+                if self._rest(thread, poller):
+                    break
+                due = self._take_due()
+            except BaseException as exc:
+                self._outlive(exc)
+                continue
+            for transport, watches in due:
                 try:
                     self._renew(transport, watches)
                 except BaseException as exc:
-                    # Whatever it was, the other leases still need their renewals.
-                    in_foreground(
-                        _logger.error,
-                        "The lock watchdog failed in a round and goes on",
-                        exc_info=exc,
-                    )
-                    self._sleep(0.01)
+                    self._outlive(exc)
         # A TLS connection, which stays patched, may have waited.
         close_greenlet_hub()
+
+    def _outlive(self, error: BaseException) -> None:
+        """Tell of an error and go on: whatever it was, the other leases still need renewals."""
+        in_foreground(
+            _logger.error, "The lock watchdog failed in a round and goes on", exc_info=error
+        )
+        self._sleep(0.01)
 
     def _rest(self, thread: _Thread, poller: Any) -> bool:
         """Sleep until something is due; return True when the thread shall end."""

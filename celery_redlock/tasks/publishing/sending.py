@@ -34,7 +34,7 @@ __all__ = ["Sending", "continues", "send_as"]
 logger = get_logger(__name__)
 
 #: How long contenders that share the nodes try again; nobody may give up because of a split vote.
-PATIENCE = 2.0
+PATIENCE = 4.0
 SHORTEST_LIFE = 1.0
 #: A call with one of these goes on with work that has begun: it is the older one.
 CONTINUES = ("retries", "replaced_task_nesting")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from celery_redlock import Lease, LeaseLost, QuorumUnavailable, Redlock
-from celery_redlock.core.watchdog import process_watchdog
+from celery_redlock.core.watchdog import Watchdog, process_watchdog
 from tests.support.nodes import CALM, Nodes, ServerNodes
 from tests.support.pulse import Pulse, in_time
 from tests.support.waiting import wait_until
@@ -297,6 +297,24 @@ def test_the_watchdog_survives_any_exception_and_keeps_the_other_leases(
         wait_until(lambda: next(failures, "none left") == "none left" or lease.lost, interval=0.5)
         renewed(lease, 2)
         renewed(other, 2)
+
+
+def test_the_watchdog_survives_an_exception_between_its_rounds(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = nodes.connected()
+    take_due = Watchdog._take_due
+    failures = iter([MemoryError] * 3)
+
+    def failing(watchdog: Watchdog) -> object:
+        if failure := next(failures, None):
+            raise failure
+        return take_due(watchdog)
+
+    with client.lock("key", ttl=5.0) as lease:
+        monkeypatch.setattr(Watchdog, "_take_due", failing)
+        renewed(lease, 2)
+    assert next(failures, "none left") == "none left"
 
 
 def test_one_thread_serves_all_clients_and_ends_when_the_last_is_closed(nodes: Nodes) -> None:
