@@ -49,6 +49,7 @@ _DETAIL = {
     "other": "restarted since it last voted; it will sit out and then vote by itself",
     "missing": "has no record of its own",
 }
+_FORCED = "votes from now on, whatever it knew"
 _IN_USE = (
     "has no record although other nodes of the set are in use, so it may have crashed and lost its "
     "locks; it will sit out and then vote by itself"
@@ -84,7 +85,8 @@ def arm_nodes(nodes: str | Sequence[str], *, force: bool = False) -> list[Armed]
             stack.enter_context(contextlib.closing(_open(node))) for node in parse_nodes(nodes)
         ]
         if force:
-            return [node.ask("force") for node in asked]
+            forced = [node.ask("force") for node in asked]
+            return [replace(one, detail=_FORCED) if one.state == "armed" else one for one in forced]
         seen = [node.ask("look") for node in asked]
         doubt = _doubt(seen)
         if doubt is None:

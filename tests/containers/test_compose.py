@@ -88,6 +88,21 @@ def test_a_lock_node_keeps_its_fencing_counters_when_it_restarts(deployment: Dep
     assert _counter(node) >= before
 
 
+@pytest.mark.parametrize(
+    ("changed", "is_well"),
+    [({}, True), ({"REDIS_PASSWORD": "another"}, False)],
+    ids=["as it is", "with a wrong password"],
+)
+def test_the_health_check_of_a_lock_node_tells_whether_a_client_could_use_it(
+    deployment: Deployment, changed: dict[str, str], is_well: bool
+) -> None:
+    (node,) = deployment.containers("lock2")
+    sort, command = node.attrs["Config"]["Healthcheck"]["Test"]
+    assert sort == "CMD-SHELL"
+    status, said = node.exec_run(["sh", "-c", command], environment=changed)
+    assert (status == 0) is is_well, said
+
+
 def _counter(node: Any) -> int:
     """Return the newest fencing token that a lock node has given out for interest; 0 for none."""
     ask = 'REDISCLI_AUTH="$REDIS_PASSWORD" redis-cli --user redlock get "$0"'

@@ -71,7 +71,9 @@ def test_force_arms_a_node_whatever_its_record_says(
     capsys.readouterr()
 
     assert init(cluster, "--force") == 0
-    assert states(capsys.readouterr().out) == ["armed"] * 3
+    output = capsys.readouterr().out
+    assert states(output) == ["armed"] * 3
+    assert "brand-new" not in output
 
 
 def test_a_node_that_does_not_answer_is_named_and_fails_the_command(
