@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from celery_redlock.core.attempt import Attempt, Terms
 from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
 from celery_redlock.protocol import Failed, Phase, Quarantined, Round
-from celery_redlock.protocol.naming import META_PREFIX
+from celery_redlock.protocol.naming import META_PREFIX, owner_label
 
 
 def failure(
@@ -41,8 +41,9 @@ def failure(
         else:
             key = shown[holder.key]
             text = (
-                f"Lock {key!r} is held by {holder.owner!r} for up to {holder.expires_in:.3g} s "
-                f"more unless renewed; not taken{after}. Wait longer, or try again later."
+                f"Lock {key!r} is held by {owner_label(holder.owner)!r} for up to "
+                f"{holder.expires_in:.3g} s more unless renewed; not taken{after}. Wait longer, or "
+                "try again later."
             )
         return LockContended(
             text,

@@ -49,6 +49,13 @@ def owner_candidate(owner: str) -> int | None:
     return int(parts[1])
 
 
+def owner_label(owner: str) -> str:
+    """Return what people read of an owner value: our label; all of it where there is none."""
+    if owner_candidate(owner) is None:
+        return owner
+    return "".join(owner.split(" ", 2)[2:]) or owner
+
+
 def validate_key(key: str) -> str:
     """Return `key` as it is, or raise `LockKeyError` where it cannot be a lock key."""
     if not isinstance(key, str):

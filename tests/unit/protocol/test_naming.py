@@ -18,6 +18,7 @@ from celery_redlock.protocol import (
     validate_key,
     validate_place,
 )
+from celery_redlock.protocol.naming import owner_label
 
 
 @given(st.text(min_size=1).filter(lambda key: not key.encode("utf-8", "replace").startswith(b"?")))
@@ -53,6 +54,18 @@ def test_the_candidate_of_an_attempt_is_read_from_its_owner_value() -> None:
 @pytest.mark.parametrize("value", ["", "somebody", "00ff 17", "0" * 32, f"{'0' * 32} x", "a b c"])
 def test_an_owner_value_of_somebody_else_has_no_candidate(value: str) -> None:
     assert owner_candidate(value) is None
+
+
+@pytest.mark.parametrize(
+    ("owner", "expected"),
+    [
+        (owner_value(bytes(16), 17, "task-1 host 42"), "task-1 host 42"),
+        (owner_value(bytes(16), 17), owner_value(bytes(16), 17)),
+        ("somebody else's value", "somebody else's value"),
+    ],
+)
+def test_people_read_the_label_of_an_owner_value(owner: str, expected: str) -> None:
+    assert owner_label(owner) == expected
 
 
 @pytest.mark.parametrize("place", ["redlock:key", "redlock-meta:queued:key"])
