@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from celery import Celery, current_app, signals
 from celery.beat import Scheduler
 
@@ -139,3 +141,29 @@ class SimulatedBeat:
     def ticks(self, seconds: float) -> list[str]:
         """Let the beat run, and return when its ticks were due, in UTC."""
         return [str(sent.tick.due_at)[:-6] if sent.tick else "-" for sent in self.run(seconds)]
+
+
+START = at("2026-03-10T12:00:00.5")
+MINUTE = at("2026-03-10T12:01:00")
+
+
+def beat(entry: dict[str, Any] | None = None, name: str = "e", **options: Any) -> SimulatedBeat:
+    """Return a beat with one entry, of a minute unless it says otherwise."""
+    made = SimulatedBeat(START, **options)
+    made.app.conf.beat_schedule = {name: {"task": "job", "schedule": 60, **(entry or {})}}
+    return made
+
+
+def one_message(made: SimulatedBeat) -> Sent:
+    """Return the one message of the first minute."""
+    (sent,) = made.run(60)
+    return sent
+
+
+def messages_of(log: pytest.LogCaptureFixture, level: int = logging.WARNING) -> list[str]:
+    """Return what the modules of ticks have logged."""
+    return [
+        record.getMessage()
+        for record in log.records
+        if record.levelno >= level and record.name.startswith("celery_redlock.tasks.schedules")
+    ]
