@@ -103,8 +103,8 @@ class Worker(Program):
                 return queue.message_count == 0 and self._has_nothing_to_do
             client = connection.default_channel.client
             waiting = client.llen(self.name)
-            unsettled = sum(self.name in entry.decode() for entry in client.hvals("unacked"))
-        return waiting == 0 and unsettled == 0
+            routing_keys = [json.loads(entry)[2] for entry in client.hvals("unacked")]
+        return waiting == 0 and self.name not in routing_keys
 
     @property
     def _has_nothing_to_do(self) -> bool:
