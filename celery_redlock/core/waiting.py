@@ -41,7 +41,7 @@ def checked_policy(retry: RetryPolicy | None) -> RetryPolicy:
     """Return the policy to wait by, or raise `ConfigurationError`."""
     if retry is None:
         return DEFAULT_WAIT
-    if isinstance(retry, BaseRetrying | wait_base):
+    if isinstance(retry, BaseRetrying | wait_base) and not isinstance(retry, AsyncRetrying):
         return retry
     raise ConfigurationError(
         f"retry is a tenacity wait such as wait_random_exponential(0.01, max=0.25), or a whole "
@@ -102,6 +102,8 @@ async def try_until_granted_async(
         return made.pop() if made else await attempt()
 
     policy = _policy(patience)
+    if not getattr(policy, "enabled", True):
+        return first
     retrying = AsyncRetrying(
         before=policy.before,
         after=policy.after,

@@ -173,6 +173,16 @@ class Watchdog:
         return self._watches.get(watch.lease) is watch
 
     def _run(self, thread: _Thread) -> None:
+        try:
+            self._work(thread)
+        finally:
+            with self._lock:
+                # Whatever has ended it: the next lease that is watched gets another thread.
+                if self._thread is thread:
+                    self._thread = None
+                    self._stopping = False
+
+    def _work(self, thread: _Thread) -> None:
         thread.ident = self._get_ident()
         poller = new_poller(native=True)
         poller.register(thread.bell.fd, READ)
@@ -235,14 +245,16 @@ class Watchdog:
     def _take_due(self) -> list[tuple[Transport, list[Watch]]]:
         due: dict[int, tuple[Transport, list[Watch]]] = {}
         with self._lock:
-            while self._heap:
-                watch = self._heap[0][2]
-                if self._heap[0][0] > watch.lease.now() + _TOGETHER:
+            heap = self._heap.copy()
+            while heap:
+                watch = heap[0][2]
+                if heap[0][0] > watch.lease.now() + _TOGETHER:
                     break
-                heapq.heappop(self._heap)
+                heapq.heappop(heap)
                 if self._is_live(watch):
                     transport = watch.lease.transport
                     due.setdefault(id(transport), (transport, []))[1].append(watch)
+            self._heap = heap  # an error before this has taken nothing
         return [
             (transport, watches[start : start + _BATCH])
             for transport, watches in due.values()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Literal, Self
@@ -25,14 +26,20 @@ from celery_redlock.core.waiting import RetryPolicy, try_until_granted_async
 from celery_redlock.core.wishing import Wish
 from celery_redlock.errors import ConfigurationError
 
+#: A call takes as long as the fastest quorum of nodes. More threads bear slower nodes better, but
+#: where nodes are fast they take the interpreter from the event loop.
+ASKERS = 8
+HOLDERS = 4
+
 
 class AsyncRedlock:
     """
     `Redlock` for asyncio: a client for locks on N independent Redis or Valkey masters.
 
     Guarantee and limit are those of `Redlock`, and the two exclude each other on the same nodes.
-    The event loop is never blocked: nodes are waited for in a few threads, other holders in the
-    loop. A coroutine that is cancelled while it takes a lock leaves none behind.
+    The event loop is not blocked: nodes are waited for in a few threads, where calls may queue, and
+    other holders in the loop. What the nodes grant to a coroutine that is cancelled meanwhile is
+    given back as soon as their answers are there.
 
     Usable from any event loop, and in a forked child. Connects when first used. Close it with
     `aclose`, or use it as `async with AsyncRedlock(...) as redlock`.
@@ -74,7 +81,9 @@ class AsyncRedlock:
             guard=guard,
             retry=retry,
         )
-        self._threads = Threads()
+        # Who holds a lock must not queue behind all those who want one.
+        self._askers = Threads(ASKERS)
+        self._holders = Threads(HOLDERS)
 
     def __repr__(self) -> str:
         return f"<Async{repr(self._redlock)[1:]}"
@@ -129,7 +138,7 @@ class AsyncRedlock:
             attempt = await try_until_granted_async(
                 attempt, partial(self._attempt, wish), wish.patience, asyncio.sleep
             )
-        return AsyncLease(self._redlock.granted(wish, attempt), self._threads)
+        return AsyncLease(self._redlock.granted(wish, attempt), self._holders)
 
     @contextlib.asynccontextmanager
     async def lock(
@@ -151,12 +160,12 @@ class AsyncRedlock:
 
         Args:
             on_lost: what becomes of the block if the lease is lost. `interrupt`: it is cancelled,
-                as `asyncio.timeout` does it, and `LeaseLost` comes out of it. `flag`: nothing;
-                `lease.lost` and `lease.check()` tell.
+                once, as `asyncio.timeout` does it, and `LeaseLost` comes out of it; out of its end
+                if it has swallowed that. `flag`: nothing; `lease.lost` and `lease.check()` tell.
             max_hold: seconds after which it is no longer renewed but counts as lost.
 
         Raises:
-            LeaseLost: the lease was lost, and the block was interrupted.
+            LeaseLost: the lease was lost before the block's end.
         """
         if on_lost not in ("interrupt", "flag"):
             raise ConfigurationError(
@@ -176,17 +185,28 @@ class AsyncRedlock:
             await taken.release()
 
     async def aclose(self) -> None:
-        """Release the leases that are still held, and close all connections. Idempotent."""
-        await self._threads.run(self._redlock.close)
-        self._threads.close()
+        """
+        Release the leases that are still held, and close all connections. Idempotent.
+
+        Calls that are under way are waited for. A block that still holds a lock goes on; its lease
+        is not valid any more.
+        """
+        try:
+            await self._holders.run(self._close)
+        finally:
+            self._holders.close(wait=False)
+
+    def _close(self) -> None:
+        self._askers.close(wait=True)
+        self._redlock.close()
 
     async def _attempt(self, wish: Wish) -> Attempt:
         def give_back(attempt: Attempt) -> None:
             if attempt.granted:  # any other has been undone already
-                self._redlock.granted(wish, attempt).release()
+                self._redlock.granted(replace(wish, at_least_for=0.0), attempt).release()
 
         attempt = partial(attempt_once, self._redlock.transport, wish.terms)
-        return await self._threads.run_or_undo(attempt, give_back)
+        return await self._askers.run_or_undo(attempt, give_back)
 
     @contextlib.asynccontextmanager
     async def _interrupted(self, lease: Lease, max_hold: float) -> AsyncIterator[None]:
@@ -202,6 +222,8 @@ class AsyncRedlock:
             if limit.expired():
                 raise lease.loss() from error
             raise
+        if lease.lost:
+            raise lease.loss()
 
 
 def _expire(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:

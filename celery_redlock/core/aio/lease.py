@@ -51,6 +51,11 @@ class AsyncLease:
         return self.lease.fencing_token
 
     @property
+    def ttl(self) -> float:
+        """Length in seconds that each extension asks for."""
+        return self.lease.ttl
+
+    @property
     def expires_in(self) -> float:
         """Seconds of trust left; 0.0 when it is lost, released or another process's."""
         return self.lease.expires_in
@@ -84,7 +89,9 @@ class AsyncLease:
 
     async def release(self) -> bool:
         """
-        Give the lock up. May be called again. It is given up even if the caller is cancelled.
+        Give the lock up. Never raises; may be called again.
+
+        Once it has begun, the lock is given up even if the caller is cancelled.
 
         Returns:
             Whether the lease was still valid and a quorum of nodes still had it.

@@ -5,58 +5,121 @@ Calls that wait for lock nodes, made in threads and awaited in an event loop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-#: A call takes as long as the fastest quorum of nodes, and no more than the nodes' timeout a round.
-THREADS = 16
+
+class _Call(Generic[T]):
+    """
+    A call that is made once, by whoever comes first, unless it has been left before.
+
+    Attributes:
+        future: what it brings.
+    """
+
+    def __init__(self, call: Callable[[], T], undo: Callable[[T], object] | None = None) -> None:
+        self.future: Future[T] = Future()
+        self._call = call
+        self._undo = undo
+        self._lock = threading.Lock()
+        self._begun = self._brought = self._left = False
+
+    def __call__(self) -> None:
+        """Make the call, and undo what it brings if nobody waits for it any more."""
+        with self._lock:
+            if self._begun or self._left:
+                return
+            self._begun = True
+        self.future.set_running_or_notify_cancel()
+        try:
+            result = self._call()
+        except BaseException as exc:
+            self.future.set_exception(exc)
+            return
+        with self._lock:
+            self._brought = True
+            left = self._left
+        if left and self._undo is not None:
+            # Here and now: when the interpreter ends, no thread can be had for it.
+            self._undo(result)
+        self.future.set_result(result)
+
+    def leave(self) -> bool:
+        """Say that nobody waits for it any more; tell whether it has brought something already."""
+        with self._lock:
+            self._left = True
+            return self._brought
 
 
 class Threads:
     """
     A pool of threads of its own: the event loop's is for others, who may fill it for minutes.
 
-    For any event loop, and for a forked child, which starts threads of its own.
+    For any event loops, in one thread or several, and for a forked child, which starts threads of
+    its own. A call that can have no thread, as when the interpreter ends, is made by the caller.
+
+    Args:
+        number: how many there are at most.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._begin()
+
+    def _begin(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
-        self._pid = 0
+        self._pid = os.getpid()
+        # Between taking the pool and giving it a call nobody may close it.
+        self._lock = threading.Lock()
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Make a call that is to be made to its end, also if nobody waits for it any more."""
-        return await asyncio.shield(asyncio.wrap_future(self._executor().submit(call)))
+        """Make a call that is made to its end, also if nobody waits for it any more."""
+        return await self._result(_Call(call))
 
     async def run_or_undo(self, call: Callable[[], T], undo: Callable[[T], object]) -> T:
         """Make a call; undo in a thread what it brings when nobody waits for it any more."""
-        made = self._executor().submit(call)
+        made = _Call(call, undo)
         try:
-            return await asyncio.shield(asyncio.wrap_future(made))
+            return await self._result(made)
         except BaseException:
-            if not made.cancel():
-                made.add_done_callback(lambda made: self._undo(made, undo))
+            if made.leave():
+                self._submit(_Call(lambda: undo(made.future.result())))
             raise
 
-    def close(self) -> None:
+    def close(self, *, wait: bool) -> None:
         """End the threads when they have done what they have to do. Idempotent."""
-        if self._pool is not None and self._pid == os.getpid():
-            self._pool.shutdown(wait=False)
-        self._pool = None
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=wait)
 
-    def _undo(self, made: Future[T], undo: Callable[[T], object]) -> None:
-        # The event loop may be what calls this, and must not wait. When the interpreter ends, or
-        # the client is closed, no thread is left; a lock ends with its TTL then.
-        if made.exception() is None:
-            with contextlib.suppress(RuntimeError):
-                self._executor().submit(undo, made.result())
+    async def _result(self, call: _Call[T]) -> T:
+        result = asyncio.wrap_future(call.future)
+        # An error that comes when nobody waits for it any more is no news.
+        result.add_done_callback(_look)
+        self._submit(call)
+        return await asyncio.shield(result)
 
-    def _executor(self) -> ThreadPoolExecutor:
-        if self._pool is None or self._pid != os.getpid():
-            self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="celery-redlock-aio")
-            self._pid = os.getpid()
-        return self._pool
+    def _submit(self, call: _Call[Any]) -> None:
+        if self._pid != os.getpid():
+            self._begin()
+        try:
+            with self._lock:
+                if self._pool is None:
+                    name = "celery-redlock-aio"
+                    self._pool = ThreadPoolExecutor(self._number, thread_name_prefix=name)
+                self._pool.submit(call)
+        except RuntimeError:
+            call()
+
+
+def _look(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -48,6 +49,23 @@ def test_a_coroutine_that_is_cancelled_while_it_waits_for_a_holder_takes_nothing
 
     asyncio.run(main())
     nodes.wait_free("key")
+
+
+def test_what_was_to_be_held_for_a_while_is_not_held_for_nobody(servers: ServerNodes) -> None:
+    async def main() -> None:
+        async with client(servers) as redlock:
+            await (await redlock.acquire("warm-up", wait=CALM)).release()
+            servers.pause(0, 1, 2)
+            taking = asyncio.create_task(redlock.acquire("key", ttl=60.0, at_least_for=50.0))
+            while not servers.owner(4, "key"):
+                await asyncio.sleep(0.01)
+            taking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await taking
+            servers.resume(0, 1, 2)
+            assert (await redlock.acquire("key", wait=PATIENCE)).is_valid
+
+    asyncio.run(main())
 
 
 async def never(lease: AsyncLease) -> None:
@@ -124,6 +142,36 @@ def test_a_block_whose_lease_is_lost_is_interrupted(nodes: Nodes) -> None:
             assert task.cancelling() == 0
 
     asyncio.run(main())
+
+
+def test_a_block_that_swallows_its_interruption_fails_at_its_end(nodes: Nodes) -> None:
+    ended: list[bool] = []
+
+    async def stubborn(lease: AsyncLease) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await never(lease)
+        await turns()
+        ended.append(lease.is_valid)
+
+    async def main() -> None:
+        async with client(nodes) as redlock:
+            with pytest.raises(LeaseLost, match="as long as max_hold allows"):
+                await held_for(redlock, stubborn, max_hold=0.3)
+
+    asyncio.run(main())
+    assert ended == [False]
+
+
+def test_a_block_that_gives_its_lock_up_itself_has_lost_nothing(nodes: Nodes) -> None:
+    async def give_up(lease: AsyncLease) -> None:
+        assert await lease.release()
+
+    async def main() -> None:
+        async with client(nodes) as redlock:
+            await held_for(redlock, give_up)
+
+    asyncio.run(main())
+    nodes.wait_free("key")
 
 
 def test_a_hold_has_an_end(nodes: Nodes) -> None:

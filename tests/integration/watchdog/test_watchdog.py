@@ -317,6 +317,45 @@ def test_the_watchdog_survives_an_exception_between_its_rounds(
     assert next(failures, "none left") == "none left"
 
 
+def test_an_error_while_it_takes_what_is_due_costs_no_lease_its_renewal(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = nodes.connected()
+    is_live = Watchdog._is_live
+    failures = iter([MemoryError] * 3)
+
+    def failing(watchdog: Watchdog, watch: object) -> bool:
+        # The first is popped then, and the second not looked at yet.
+        if process_watchdog().runs_here() and watch in taken and (failure := next(failures, None)):
+            raise failure
+        return is_live(watchdog, watch)  # type: ignore[arg-type]
+
+    with client.lock("key", ttl=5.0) as lease, client.lock("key 2", ttl=5.0) as other:
+        taken = [process_watchdog()._watches[other]]
+        monkeypatch.setattr(Watchdog, "_is_live", failing)
+        renewed(lease, 2)
+        renewed(other, 2)
+    assert next(failures, "none left") == "none left"
+
+
+def test_a_thread_that_has_ended_makes_way_for_another(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = nodes.connected()
+    with client.lock("warm-up"):
+        pass
+    process_watchdog().stop_if_idle()
+    with monkeypatch.context() as patched:
+        patched.setattr(Watchdog, "_work", lambda *_: None)
+        lease = client.acquire("key", ttl=5.0)
+        client.watch(lease)
+        wait_until(lambda: process_watchdog()._thread is None)
+    client.watch(lease)
+    renewed(lease)
+    lease.release()
+    client.close()
+
+
 def test_one_thread_serves_all_clients_and_ends_when_the_last_is_closed(nodes: Nodes) -> None:
     before = threading.active_count()
     clients = [nodes.connected() for _ in range(3)]

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from celery_redlock.core.aio.threads import THREADS, Threads
+from celery_redlock.core.aio.threads import Threads
 from tests.support.waiting import PATIENCE, wait_until
+
+NUMBER = 3
 
 
 @pytest.fixture
 def threads() -> Iterator[Threads]:
-    threads = Threads()
+    threads = Threads(NUMBER)
     yield threads
-    threads.close()
+    threads.close(wait=True)
 
 
 class Call:
@@ -85,7 +91,7 @@ def test_what_a_call_brings_to_nobody_is_undone_in_a_thread(
 
 
 def test_a_call_that_is_cancelled_before_a_thread_is_free_is_never_made(threads: Threads) -> None:
-    busy, call = [Call() for _ in range(THREADS)], Call()
+    busy, call = [Call() for _ in range(NUMBER)], Call()
 
     async def main() -> None:
         others = [asyncio.create_task(threads.run(other)) for other in busy]
@@ -116,7 +122,9 @@ def test_a_call_to_its_end_is_made_though_its_caller_is_cancelled(threads: Threa
     wait_until(call.ended.is_set)
 
 
-def test_nothing_is_undone_that_has_failed(threads: Threads) -> None:
+def test_nothing_is_undone_that_has_failed_and_nobody_is_told(
+    threads: Threads, caplog: pytest.LogCaptureFixture
+) -> None:
     call = Call()
     undone: list[object] = []
 
@@ -129,16 +137,81 @@ def test_nothing_is_undone_that_has_failed(threads: Threads) -> None:
         await began(call)
         await cancelled(task)
         call.may_end.set()
-        await threads.run(lambda: None)
+        await asyncio.to_thread(threads.close, wait=True)
+
+    asyncio.run(main(), debug=True)
+    gc.collect()
+    assert (undone, caplog.messages) == ([], [])
+
+
+def test_a_call_that_can_have_no_thread_is_made_by_the_caller(
+    threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
+    assert asyncio.run(threads.run(threading.current_thread)) is threading.current_thread()
+
+
+def test_a_call_whose_thread_could_not_be_had_is_made_once(
+    threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = ThreadPoolExecutor.submit
+    made: list[int] = []
+
+    def queue_and_fail(pool: ThreadPoolExecutor, call: Any) -> None:
+        submit(pool, call)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", queue_and_fail)
+    asyncio.run(threads.run(lambda: made.append(1)))
+    threads.close(wait=True)
+    assert made == [1]
+
+
+def test_closing_waits_for_calls_and_a_call_afterwards_is_made(threads: Threads) -> None:
+    call = Call()
+
+    async def main() -> None:
+        task = asyncio.create_task(threads.run(call))
+        await began(call)
+        closing = asyncio.create_task(asyncio.to_thread(threads.close, wait=True))
+        await asyncio.sleep(0)
+        assert not closing.done()
+        call.may_end.set()
+        await closing
+        assert call.ended.is_set()
+        assert await task == "brought"
 
     asyncio.run(main())
-    threads.close()
-    wait_until(lambda: not any("celery-redlock-aio" in one.name for one in threading.enumerate()))
-    assert undone == []
-
-
-def test_closing_twice_is_no_error_and_a_call_afterwards_is_made(threads: Threads) -> None:
-    assert asyncio.run(threads.run(lambda: 1)) == 1
-    threads.close()
-    threads.close()
+    threads.close(wait=True)
     assert asyncio.run(threads.run(lambda: 2)) == 2
+
+
+EXITING = """
+import asyncio, concurrent.futures.thread, threading, time
+from celery_redlock.core.aio.threads import Threads
+
+threads, begun = Threads(1), threading.Event()
+
+def call():
+    begun.set()
+    while not concurrent.futures.thread._shutdown:
+        time.sleep(0.001)
+    return "brought"
+
+async def main():
+    task = asyncio.create_task(threads.run_or_undo(call, lambda brought: print("undone", brought)))
+    while not begun.is_set():
+        await asyncio.sleep(0.001)
+
+asyncio.run(main())
+"""
+
+
+def test_what_a_call_brings_after_the_programs_end_is_undone() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EXITING], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "undone brought\n"

@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-from tenacity import Retrying, stop_after_attempt, wait_fixed
+from tenacity import AsyncRetrying, Retrying, stop_after_attempt, wait_fixed
 
 from celery_redlock import ConfigurationError, Redlock
 from celery_redlock.core.attempt import Attempt
@@ -172,6 +172,11 @@ def test_an_error_in_an_attempt_ends_the_waiting() -> None:
 def test_something_else_is_no_retry_policy() -> None:
     with pytest.raises(ConfigurationError, match=r"tenacity\.Retrying, not int"):
         checked_policy(3)  # type: ignore[arg-type]
+
+
+def test_a_policy_for_an_event_loop_is_no_retry_policy() -> None:
+    with pytest.raises(ConfigurationError, match=r"tenacity\.Retrying, not AsyncRetrying"):
+        checked_policy(AsyncRetrying())
 
 
 OPTIONS: list[tuple[str, object]] = [
