@@ -85,8 +85,7 @@ def arm_nodes(nodes: str | Sequence[str], *, force: bool = False) -> list[Armed]
             stack.enter_context(contextlib.closing(_open(node))) for node in parse_nodes(nodes)
         ]
         if force:
-            forced = [node.ask("force") for node in asked]
-            return [replace(one, detail=_FORCED) if one.state == "armed" else one for one in forced]
+            return [node.ask("force") for node in asked]
         seen = [node.ask("look") for node in asked]
         doubt = _doubt(seen)
         if doubt is None:
@@ -121,7 +120,8 @@ class _Asked(ABC):
             state = self._run(mode)
         except (RedisError, OSError) as exc:
             return Armed(name=self._node.name, state="failed", detail=describe_failure(exc))
-        return Armed(name=self._node.name, state=state, detail=_DETAIL[state])
+        detail = _FORCED if (mode, state) == ("force", "armed") else _DETAIL[state]
+        return Armed(name=self._node.name, state=state, detail=detail)
 
     @abstractmethod
     def close(self) -> None:

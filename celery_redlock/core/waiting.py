@@ -85,7 +85,8 @@ def try_until_granted(
         sleep: lets time pass.
     """
     made: list[Attempt] = [first]
-    retrying = _policy(patience).copy(sleep=sleep, **_rules(first, patience))
+    policy = _policy(patience)
+    retrying = policy.copy(sleep=sleep, **_rules(first, patience, policy))
     return retrying(lambda: made.pop() if made else attempt())
 
 
@@ -103,13 +104,13 @@ async def try_until_granted_async(
 
     policy = _policy(patience)
     if not getattr(policy, "enabled", True):
-        return first
+        return first  # as tenacity does where it knows the switch; older versions do not
     retrying = AsyncRetrying(
         before=policy.before,
         after=policy.after,
         before_sleep=policy.before_sleep,
         sleep=sleep,
-        **_rules(first, patience),
+        **_rules(first, patience, policy),
     )
     return await retrying(next_attempt)
 
@@ -119,10 +120,9 @@ def _policy(patience: Patience) -> BaseRetrying:
     return policy if isinstance(policy, BaseRetrying) else Retrying(wait=policy)
 
 
-def _rules(first: Attempt, patience: Patience) -> dict[str, Any]:
+def _rules(first: Attempt, patience: Patience, policy: BaseRetrying) -> dict[str, Any]:
     """Return what tenacity is to go by, beside the hooks of the policy."""
-    begun = patience.now()
-    base, final = _policy(patience), patience.final
+    begun, final = patience.now(), patience.final
 
     def last(state: RetryCallState) -> Attempt:
         return state.outcome.result() if state.outcome is not None else first
@@ -137,13 +137,13 @@ def _rules(first: Attempt, patience: Patience) -> dict[str, Any]:
 
     def pause(state: RetryCallState) -> float:
         # The last sleep ends with the patience, so that the last attempt is made then.
-        return min(base.wait(state), max(0.0, left(state)))
+        return min(policy.wait(state), max(0.0, left(state)))
 
     def try_again(made: Attempt) -> bool:
         return not (made.granted or (final is not None and final(made)))
 
     return {
-        "stop": stop_any(_Exhausted(), base.stop),  # type: ignore[arg-type]
+        "stop": stop_any(_Exhausted(), policy.stop),  # type: ignore[arg-type]
         "wait": pause,
         "retry": retry_if_result(try_again),
         "retry_error_callback": last,

@@ -244,17 +244,22 @@ class Watchdog:
 
     def _take_due(self) -> list[tuple[Transport, list[Watch]]]:
         due: dict[int, tuple[Transport, list[Watch]]] = {}
+        taken: list[tuple[float, int, Watch]] = []
         with self._lock:
-            heap = self._heap.copy()
-            while heap:
-                watch = heap[0][2]
-                if heap[0][0] > watch.lease.now() + _TOGETHER:
-                    break
-                heapq.heappop(heap)
-                if self._is_live(watch):
-                    transport = watch.lease.transport
-                    due.setdefault(id(transport), (transport, []))[1].append(watch)
-            self._heap = heap  # an error before this has taken nothing
+            try:
+                while self._heap:
+                    watch = self._heap[0][2]
+                    if self._heap[0][0] > watch.lease.now() + _TOGETHER:
+                        break
+                    taken.append(self._heap[0])
+                    heapq.heappop(self._heap)
+                    if self._is_live(watch):
+                        transport = watch.lease.transport
+                        due.setdefault(id(transport), (transport, []))[1].append(watch)
+            except BaseException:
+                for entry in taken:
+                    heapq.heappush(self._heap, entry)
+                raise
         return [
             (transport, watches[start : start + _BATCH])
             for transport, watches in due.values()

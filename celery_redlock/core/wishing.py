@@ -64,8 +64,9 @@ class Wishing(Reserving):
         final: Callable[[LockContended], bool] | None = None,
     ) -> Wish:
         """Check what `take` is asked for, and say it to nobody yet."""
+        names = tuple(names)
         terms = self._terms(
-            tuple(names),
+            names,
             self.ttl if ttl is None else self.checked_ttl(ttl),
             label,
             extras=extras,
@@ -73,23 +74,30 @@ class Wishing(Reserving):
         )
         seconds = checked_seconds("wait", wait) if wait else 0.0
 
-        def hopeless(made: Attempt) -> bool:
-            if final is None or made.phase is not Phase.CONTENDED:
-                return False
-            error = failure(made, terms, self.key_prefix, self.transport.names, seconds)
-            return isinstance(error, LockContended) and final(error)
-
         return Wish(
-            names=tuple(names) or tuple(extras),
+            names=names or tuple(extras),
             terms=terms,
             patience=Patience(
                 wait=seconds,
                 policy=self.policy if retry is None else checked_policy(retry),
                 now=self.transport.now,
-                final=hopeless,
+                final=None if final is None else self._hopeless(terms, seconds, final),
             ),
             at_least_for=checked_seconds("at_least_for", at_least_for) if at_least_for else 0.0,
         )
+
+    def _hopeless(
+        self, terms: Terms, wait: float, final: Callable[[LockContended], bool]
+    ) -> Callable[[Attempt], bool]:
+        """Let `final` judge attempts by the error that they would end with."""
+
+        def hopeless(made: Attempt) -> bool:
+            if made.phase is not Phase.CONTENDED:
+                return False
+            error = failure(made, terms, self.key_prefix, self.transport.names, wait)
+            return isinstance(error, LockContended) and final(error)
+
+        return hopeless
 
     def checked_ttl(self, ttl: float | timedelta) -> float:
         """Return a lease length in seconds, or raise `ConfigurationError`."""
