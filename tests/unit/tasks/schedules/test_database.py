@@ -14,7 +14,7 @@ from celery.schedules import crontab, solar
 
 from celery_redlock.tasks.schedules.dues import latest_due
 from tests.support.django_site import set_up, use_databases
-from tests.unit.tasks.schedules.simulated import Clock, SimulatedBeat, at
+from tests.unit.tasks.schedules.simulated import START, Clock, SimulatedBeat, at
 
 set_up()
 
@@ -30,8 +30,6 @@ from django_celery_beat.models import (  # noqa: E402
 )
 from django_celery_beat.schedulers import DatabaseScheduler  # noqa: E402
 from django_celery_beat.tzcrontab import TzAwareCrontab  # noqa: E402
-
-START = at("2026-03-10T12:00:00.5")
 
 
 @pytest.fixture

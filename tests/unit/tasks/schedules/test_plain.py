@@ -11,9 +11,7 @@ from celery.beat import BeatLazyFunc, Scheduler, Service
 from celery.schedules import crontab
 
 from celery_redlock.beat import RedlockScheduler
-from tests.unit.tasks.schedules.simulated import SimulatedBeat, at, messages_of
-
-START = at("2026-03-10T12:00:00.5")
+from tests.unit.tasks.schedules.simulated import START, SimulatedBeat, messages_of
 
 
 class Tame(Scheduler):  # type: ignore[misc]  # Celery is untyped

@@ -14,9 +14,8 @@ import pytest
 from celery.beat import PersistentScheduler
 from celery.schedules import crontab, schedule
 
-from tests.unit.tasks.schedules.simulated import SimulatedBeat, at
+from tests.unit.tasks.schedules.simulated import START, SimulatedBeat, at
 
-START = at("2026-03-10T12:00:00.5")
 SCHEDULE = {
     "interval": {"task": "job", "schedule": 7},
     "relative": {"task": "job", "schedule": schedule(3600, relative=True)},
