@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from celery_redlock.core.failures import listed, reasons
 from celery_redlock.errors import QuorumUnavailable
-from celery_redlock.protocol import LookRound, Phase, Record, look, owner_candidate
+from celery_redlock.protocol import LookRound, Phase, Record, Seen, look, owner_candidate
 from celery_redlock.transport import Transport
 
 
@@ -33,6 +33,21 @@ def look_at(
     transport: Transport, places: tuple[str, ...], patience: float
 ) -> tuple[Held | None, ...]:
     """Return for each key who holds it, or None."""
+    round_ = _asked(transport, places, patience)
+    return tuple(_held(records, round_.needed) if records else None for records in round_.records())
+
+
+def owners_at(
+    transport: Transport, places: tuple[str, ...], patience: float
+) -> tuple[tuple[str | None, ...], ...]:
+    """Return for each node that has answered the owner values that it shows, in the keys' order."""
+    votes = _asked(transport, places, patience).votes
+    return tuple(
+        tuple(record.owner for record in vote.records) for vote in votes if isinstance(vote, Seen)
+    )
+
+
+def _asked(transport: Transport, places: tuple[str, ...], patience: float) -> LookRound:
     round_ = LookRound(len(transport.names))
     channel = transport.checkout()
     try:
@@ -50,7 +65,7 @@ def look_at(
             places[0],
             nodes,
         )
-    return tuple(_held(records, round_.needed) if records else None for records in round_.records())
+    return round_
 
 
 def _held(records: tuple[Record, ...], needed: int) -> Held:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from celery_redlock.core.attempt import Attempt, Terms, attempt_once
 from celery_redlock.core.failures import as_asked, failure
-from celery_redlock.core.looking import Held, look_at
+from celery_redlock.core.looking import Held, look_at, owners_at
 from celery_redlock.core.releasing import (
     HAND_BACK_GRACE,
     follow_up,
@@ -18,7 +18,12 @@ from celery_redlock.core.releasing import (
     say_release,
 )
 from celery_redlock.core.reservation import Reservation
-from celery_redlock.core.waiting import CROWD_WAIT, Patience, try_until_granted
+from celery_redlock.core.waiting import (
+    CROWD_WAIT,
+    DEFAULT_WAIT,
+    Patience,
+    try_until_granted,
+)
 from celery_redlock.errors import LockKeyError
 from celery_redlock.protocol import (
     Fate,
@@ -103,6 +108,8 @@ class Reserving:
         patience: float,
         previous: str = "",
         previous_until: float = 0.0,
+        wait: float = 0.0,
+        wait_for: str = "",
     ) -> Reserved:
         """
         Take keys for a message that is about to be sent: nobody renews them.
@@ -119,6 +126,8 @@ class Reserving:
             previous: owner value whose keys are taken over.
             previous_until: when those would have ended, in seconds since the epoch; so long they
                 are given back for if this fails.
+            wait: seconds in which it is tried again while the owner value `wait_for` holds a key.
+            wait_for: see `wait`.
 
         Raises:
             LockContended: somebody else holds one of them, or it stayed undecided (`split`).
@@ -129,9 +138,9 @@ class Reserving:
         terms = self._terms_for(
             keys, min(grace, ttl), label, replaced if previous else None, for_another=True
         )
-        attempt = _try_to_reserve(self.transport, terms, patience)
+        attempt = _try_to_reserve(self.transport, terms, patience, wait, wait_for)
         if not attempt.granted:
-            raise failure(attempt, terms, self.key_prefix, self.transport.names, 0.0)
+            raise failure(attempt, terms, self.key_prefix, self.transport.names, wait)
         return _reserved_by(attempt, terms, self.transport.wall_us(), ttl)
 
     def lengthen(self, reserved: Reserved) -> None:
@@ -189,6 +198,22 @@ class Reserving:
         """
         return look_at(self.transport, tuple(map(validate_place, places)), self.node_timeout)
 
+    def owners(self, places: Sequence[str]) -> tuple[tuple[str | None, ...], ...]:
+        """
+        Return what each node shows, for whoever has to count otherwise than by owner values.
+
+        Args:
+            places: names of keys on the nodes.
+
+        Returns:
+            For each node that has answered the owner values of the keys, in their order; None
+            where a key is free.
+
+        Raises:
+            QuorumUnavailable: too few nodes answered.
+        """
+        return owners_at(self.transport, tuple(map(validate_place, places)), self.node_timeout)
+
     def evict(self, place: str, owner: str) -> bool:
         """
         Delete a key of somebody else, if it still has this owner value.
@@ -228,15 +253,28 @@ def _checked_places(places: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(validate_place, places)))
 
 
-def _try_to_reserve(transport: Transport, terms: Terms, patience: float) -> Attempt:
+def _try_to_reserve(
+    transport: Transport, terms: Terms, patience: float, wait: float, wait_for: str
+) -> Attempt:
     """Try to reserve until it is decided, for `patience` seconds at most; return the last try."""
     first = attempt_once(transport, terms)
     if first.granted:
         return first
+
+    def is_held_by_another(made: Attempt) -> bool:
+        holder = made.round.holder() if made.phase is Phase.CONTENDED else None
+        return holder is not None and holder.owner != wait_for
+
     return try_until_granted(
         first,
         lambda: attempt_once(transport, terms),
-        Patience(wait=0.0, undecided=patience, policy=CROWD_WAIT, now=transport.now),
+        Patience(
+            wait=wait,
+            undecided=patience,
+            policy=DEFAULT_WAIT if wait else CROWD_WAIT,
+            now=transport.now,
+            final=is_held_by_another if wait else None,
+        ),
         transport.sleep,
     )
 

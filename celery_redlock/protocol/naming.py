@@ -50,10 +50,14 @@ def owner_candidate(owner: str) -> int | None:
 
 
 def owner_label(owner: str) -> str:
-    """Return what people read of an owner value: our label; all of it where there is none."""
+    """
+    Return what people read of an owner value: our label, or all of it where there is none.
+
+    The words of a label that have an equals sign are for programs.
+    """
     if owner_candidate(owner) is None:
         return owner
-    return "".join(owner.split(" ", 2)[2:]) or owner
+    return " ".join(word for word in owner.split(" ")[2:] if "=" not in word) or owner
 
 
 def validate_key(key: str) -> str:

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_redlock.core import Lease, Redlock
+from celery_redlock.core import Lease, Redlock, Reservation
 from celery_redlock.errors import LockContended, LockKeyError
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.options import LockOptions
@@ -22,10 +23,10 @@ from celery_redlock.tasks.messages.periodic import goes_on, overlap_of, takes_no
 from celery_redlock.tasks.messages.places import (
     about_key,
     companion_place,
-    message_place,
+    digest_of,
+    mark_for,
     piece_of,
     publish_places,
-    tick_place,
 )
 from celery_redlock.tasks.messages.tick import Tick
 
@@ -103,6 +104,7 @@ class Claim:
             due_us=None if self.tick is None else self.tick.due_us,
             piece=self.piece,
             nonce=self.envelope.nonce if role in (Role.SKIPPED, Role.ABANDONED) else None,
+            mark=digest_of(self.message) if self.options.rules.at_publish else None,
         )
 
     @property
@@ -173,9 +175,12 @@ class Claim:
             accepted = bool(self.task.acks_late)
         return self.envelope.begun or bool(redelivered and accepted)
 
-    def take(self) -> Lease:
+    def take(self, final: Callable[[LockContended], bool] | None = None) -> Lease:
         """
         Take everything, as `lock_wait` says; the message's reservation is no obstacle.
+
+        Args:
+            final: whether waiting is no use, beyond what `_is_over` knows.
 
         Raises:
             LockContended: one of the keys is held; the error names it.
@@ -195,19 +200,28 @@ class Claim:
                 label=self.label,
                 at_least_for=0.0 if self.marks else options.at_least_for,
                 reservation=self.envelope.reservation,
-                final=self._is_over if self.marks else None,
+                final=self._hopeless(final) if self.marks else None,
             )
         except LockContended as error:
             raise about_key(error, self.redlock) from None
 
-    def sign(self) -> Lease:
+    def sign(self, over: LockContended | None = None) -> Lease:
         """
         Take the mark alone, for a message that ends without its body; errors as `take`.
 
         It does not say that anybody runs: who meets it would take the work for begun.
+
+        Args:
+            over: names the owner value that the mark has, to be taken over.
         """
+        previous = None
+        if over is not None and over.holder is not None:
+            until = time.time() + (over.expires_in or 0.0)
+            previous = Reservation(keys=(self.message,), owner=over.holder, expires_at=until)
         label = self.label_as(Role.QUEUED)
-        return self.redlock.take((), (self.message,), ttl=self.options.ttl, label=label)
+        return self.redlock.take(
+            (), (self.message,), ttl=self.options.ttl, label=label, reservation=previous
+        )
 
     @property
     def _patience(self) -> float:
@@ -216,6 +230,13 @@ class Claim:
         limits = (hard or self.task.time_limit, soft or self.task.soft_time_limit)
         longest: float = min((limit / 2 for limit in limits if limit), default=math.inf)
         return min(self.options.wait, longest)
+
+    def _hopeless(
+        self, final: Callable[[LockContended], bool] | None
+    ) -> Callable[[LockContended], bool]:
+        if final is None:
+            return self._is_over
+        return lambda error: self._is_over(error) or final(error)
 
     def _is_over(self, error: LockContended) -> bool:
         """Tell whether waiting is no use: what is held only keeps others away for a while."""
@@ -264,18 +285,15 @@ def _mark(redlock: Redlock, request: Any, plan: LockPlan, task: Any, envelope: E
     # Under `apply()` there is no message, and who names a task id twice means it.
     if request.is_eager:
         return ""
-    retries, nesting = request.retries or 0, request.replaced_task_nesting or 0
-    if envelope.tick is not None:
-        return tick_place(redlock, envelope.tick, name=task.name, retries=retries, nesting=nesting)
-    if not plan.marks_messages:
+    if envelope.tick is None and not plan.marks_messages:
         return ""
-    return message_place(
+    return mark_for(
         redlock,
+        envelope,
         task_id=request.id or "",
         name=task.name,
-        retries=retries,
-        nesting=nesting,
-        nonce=envelope.nonce,
+        retries=request.retries or 0,
+        nesting=request.replaced_task_nesting or 0,
     )
 
 

@@ -111,11 +111,10 @@ def fates_of(hold: Hold, ending: Ending) -> tuple[Mapping[str, Fate], Reservatio
 
 def _what_the_mark_says(hold: Hold, ending: Ending) -> Role | None:
     """Return what is left of a mark; None: nothing, and the next delivery begins anew."""
-    if hold.claim.tick is not None:
-        if hold.settled:
-            return Role.SKIPPED
-        if ending in (Ending.IGNORED, Ending.REJECTED):
-            return Role.ABANDONED  # the messages of other beats are no deliveries of this one
+    if hold.settled:
+        return hold.settled if hold.claim.tick is None else Role.SKIPPED
+    if hold.claim.tick is not None and ending in (Ending.IGNORED, Ending.REJECTED):
+        return Role.ABANDONED  # the messages of other beats are no deliveries of this one
     return Role.FINISHED if ending is Ending.DONE else None
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from celery_redlock.core import Reservation
 from celery_redlock.tasks.holding.hold import Hold, current_hold
-from celery_redlock.tasks.messages.envelope import Envelope, fresh_nonce
+from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.owners import Role, label_for
 from celery_redlock.tasks.messages.tick import Tick
 
@@ -39,7 +39,9 @@ class Handover:
         self.hold.continued = True
 
 
-def handed_on(task_id: str, places: tuple[str, ...], expires_at: float) -> Handover | None:
+def handed_on(
+    task_id: str, places: tuple[str, ...], expires_at: float, *, nonce: str, mark: str
+) -> Handover | None:
     """
     Return how the lock of the running body goes to a message that is about to be sent.
 
@@ -50,6 +52,8 @@ def handed_on(task_id: str, places: tuple[str, ...], expires_at: float) -> Hando
         task_id: the message's task id.
         places: where its lock stands on the nodes.
         expires_at: when that is to end if no worker takes it over, in seconds since the epoch.
+        nonce: tells the message from others with its id.
+        mark: digest of its mark.
     """
     hold = _continued_by(task_id)
     if hold is None or hold.shown is None:
@@ -58,10 +62,10 @@ def handed_on(task_id: str, places: tuple[str, ...], expires_at: float) -> Hando
     if not places or set(places) != set(claim.lasting):
         return None
     due_us = None if claim.tick is None else claim.tick.due_us
-    label = label_for(Role.QUEUED, task_id, due_us=due_us, piece=claim.piece)
+    label = label_for(Role.QUEUED, task_id, due_us=due_us, piece=claim.piece, mark=mark)
     owner = claim.redlock.fresh_owner(label)
     envelope = Envelope(
-        nonce=fresh_nonce(),
+        nonce=nonce,
         reservation=Reservation(keys=places, owner=owner, expires_at=expires_at),
         hop=claim.envelope.hop + 1,
         window_until=claim.window_until,

@@ -20,6 +20,7 @@ from celery_redlock.tasks.holding.body import Body
 from celery_redlock.tasks.holding.finishing import ending_of, fates_of, state_of
 from celery_redlock.tasks.holding.keeper import Keeper
 from celery_redlock.tasks.holding.reach import Reach, reach_here
+from celery_redlock.tasks.messages.owners import Role
 
 __all__ = ["TRACED", "Hold", "bodies_run", "comes_again", "current_hold", "hold_of"]
 
@@ -42,7 +43,7 @@ class Hold:
         handed: the lock of the message that continues this one: a retry, or a replacement.
         continued: such a message is out, with or without the lock.
         ran: the body has begun.
-        settled: only the mark was taken, for a message that ends without its body.
+        settled: only the mark was taken, for a message that ends without its body; what it says.
     """
 
     __slots__ = (
@@ -73,7 +74,8 @@ class Hold:
         self.keeper: Keeper | None = None
         self.shown: Lease | None = None
         self.handed: Reservation | None = None
-        self.continued = self.ran = self.settled = False
+        self.continued = self.ran = False
+        self.settled: Role | None = None
         self._reach: Reach | None = None
         self._taken_at = 0.0
         # A task may be called where an exception is being handled; that one is not its own.

@@ -5,6 +5,7 @@ What travels with a message in our one header: its identity, its lock and its wa
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -13,9 +14,11 @@ from celery_redlock.core import Reservation
 from celery_redlock.tasks.messages.due import END_OF_TIME
 from celery_redlock.tasks.messages.tick import Tick
 
-__all__ = ["HEADER", "Envelope", "Episode", "fresh_nonce"]
+__all__ = ["HEADER", "Envelope", "Episode", "Original", "fresh_nonce"]
 
 HEADER = "redlock"
+
+DIGEST = re.compile("[0-9a-f]{32}")
 
 
 def fresh_nonce() -> str:
@@ -44,6 +47,20 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Original:
+    """
+    The call that a message repeats, which held the lock when the message was sent.
+
+    Attributes:
+        task_id: its id.
+        mark: digest of its message's mark.
+    """
+
+    task_id: str
+    mark: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
     """
     The content of the header `redlock`.
@@ -57,6 +74,9 @@ class Envelope:
             epoch; a retry does not begin another window.
         begun: a body may have run for this very message, whose worker was lost then.
         tick: what a schedule sent it for, if one did.
+        duplicate_of: the call that it repeats, if it does and had to be sent all the same.
+        after: id of a task that had ended when it was sent, as its sender could know; that task's
+            lock may still stand, and is no obstacle.
     """
 
     nonce: str = ""
@@ -66,6 +86,8 @@ class Envelope:
     window_until: float | None = None
     begun: bool = False
     tick: Tick | None = None
+    duplicate_of: Original | None = None
+    after: str | None = None
 
     @classmethod
     def read(cls, headers: Mapping[str, Any] | None) -> Self:
@@ -73,7 +95,7 @@ class Envelope:
         header = (headers or {}).get(HEADER)
         if not isinstance(header, Mapping):
             return cls()
-        nonce, hop = header.get("nonce"), header.get("hop")
+        nonce, hop, after = header.get("nonce"), header.get("hop"), header.get("after")
         return cls(
             nonce=nonce if isinstance(nonce, str) else "",
             reservation=_reservation(header.get("lock")),
@@ -82,6 +104,8 @@ class Envelope:
             window_until=_moment(header.get("window_until")),
             begun=header.get("begun") is True,
             tick=Tick.read(header.get("tick")),
+            duplicate_of=_original(header.get("duplicate_of")),
+            after=after if isinstance(after, str) and after else None,
         )
 
     def write(self) -> dict[str, Any]:
@@ -102,6 +126,13 @@ class Envelope:
             header["begun"] = True
         if self.tick is not None:
             header["tick"] = self.tick.write()
+        if self.duplicate_of is not None:
+            header["duplicate_of"] = {
+                "id": self.duplicate_of.task_id,
+                "mark": self.duplicate_of.mark,
+            }
+        if self.after is not None:
+            header["after"] = self.after
         if self.episode is not None:
             header["first_seen"] = self.episode.first_seen
             header["hops"] = self.episode.hops
@@ -126,6 +157,15 @@ def _reservation(lock: Any) -> Reservation | None:
         return Reservation(keys=keys, owner=lock["owner"], expires_at=expires_at)
     except (KeyError, TypeError):
         return None
+
+
+def _original(value: Any) -> Original | None:
+    if not isinstance(value, Mapping):
+        return None
+    task_id, mark = value.get("id"), value.get("mark")
+    if not isinstance(task_id, str) or not isinstance(mark, str) or not DIGEST.fullmatch(mark):
+        return None
+    return Original(task_id=task_id, mark=mark)
 
 
 def _moment(value: Any) -> float | None:

@@ -10,27 +10,16 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
-from enum import StrEnum
 from urllib.parse import quote, unquote
+
+from celery_redlock.tasks.rules.facts import Role
 
 __all__ = ["Owner", "Role", "label_for", "read_owner"]
 
 HOST = socket.gethostname()
 
-
-class Role(StrEnum):
-    """What the task behind a key is doing."""
-
-    QUEUED = "queued"  #: its message is on its way, or waits for a retry
-    RUNNING = "running"
-    FINISHED = "finished"  #: the key only says so until it ends
-    SKIPPED = "skipped"  #: the same, of a tick that ended without its body
-    ABANDONED = "abandoned"  #: the same, of a tick whose body has ended without an outcome
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nobody is at work any more, or will be."""
-        return self not in (Role.QUEUED, Role.RUNNING)
+#: Before the name of a message's mark; no word of a label has this sign otherwise.
+MARK = "mark="
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +37,8 @@ class Owner:
             the epoch.
         piece: which tick of which entry that is; the same for all messages of one tick.
         nonce: of the message that ended, in a mark that is not over for all of them.
+        mark: digest of its message's mark, see `places.mark_of_digest`; by it a duplicate can ask
+            what has become of the message.
     """
 
     role: Role
@@ -58,6 +49,7 @@ class Owner:
     due_us: int | None = None
     piece: str | None = None
     nonce: str | None = None
+    mark: str | None = None
 
 
 def label_for(
@@ -68,6 +60,7 @@ def label_for(
     due_us: int | None = None,
     piece: str | None = None,
     nonce: str | None = None,
+    mark: str | None = None,
 ) -> str:
     """
     Return the label of an owner value that this process makes for a task.
@@ -79,13 +72,15 @@ def label_for(
         if told is None:
             break
         label = f"{label} {told}"
-    return label
+    return f"{label} {MARK}{mark}" if mark else label
 
 
 def read_owner(value: str | None) -> Owner | None:
     """Return the task behind an owner value, or None where something else holds the key."""
     try:
-        _, since, role, task_id, host, pid, *tick = (value or "").split(" ")
+        _, since, role, task_id, host, pid, *rest = (value or "").split(" ")
+        tick = [word for word in rest if not word.startswith(MARK)]
+        marks = [word.removeprefix(MARK) for word in rest if word.startswith(MARK)]
         told: list[str | None] = [*tick, *[None] * (3 - len(tick))]
         due_us, piece, nonce = told
         return Owner(
@@ -97,6 +92,7 @@ def read_owner(value: str | None) -> Owner | None:
             due_us=None if due_us is None else int(due_us),
             piece=piece,
             nonce=None if nonce is None else unquote(nonce),
+            mark=marks[0] if marks else None,
         )
     except ValueError:
         return None

@@ -13,10 +13,11 @@ from celery_redlock.core import Redlock
 from celery_redlock.errors import LockContended
 from celery_redlock.protocol.naming import META_PREFIX
 from celery_redlock.tasks.config.modes import Mode
+from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.tick import Tick
 
-__all__ = ["about_key", "companion_place", "has_all", "message_place", "publish_places"]
-__all__ += ["piece_of", "queue_place", "tick_place"]
+__all__ = ["about_key", "companion_place", "digest_of", "has_all", "mark_for", "mark_of_digest"]
+__all__ += ["message_place", "piece_of", "publish_places", "queue_place", "tick_place"]
 
 # Under the reserved prefix, where no lock key of a user can be.
 QUEUED = META_PREFIX + "queued:"
@@ -65,6 +66,38 @@ def publish_places(redlock: Redlock, rules: Mode, keys: Iterable[str]) -> tuple[
 def has_all(redlock: Redlock, places: Collection[str], error: LockContended) -> bool:
     """Tell whether the holder that an error names has all these places, not only some of them."""
     return len(places) == 1 or {redlock.as_asked(place) for place in places} <= set(error.keys)
+
+
+def mark_for(
+    redlock: Redlock,
+    envelope: Envelope,
+    *,
+    task_id: str,
+    name: str,
+    retries: int = 0,
+    nesting: int = 0,
+) -> str:
+    """Return the place of a message's mark: that of its tick, where a schedule has sent it."""
+    if envelope.tick is not None:
+        return tick_place(redlock, envelope.tick, name=name, retries=retries, nesting=nesting)
+    return message_place(
+        redlock,
+        task_id=task_id,
+        name=name,
+        retries=retries,
+        nesting=nesting,
+        nonce=envelope.nonce,
+    )
+
+
+def digest_of(mark: str) -> str:
+    """Return what tells a mark from others, as owner values and headers carry it."""
+    return mark.removeprefix(MESSAGE)
+
+
+def mark_of_digest(digest: str) -> str:
+    """Return the place of a mark."""
+    return MESSAGE + digest
 
 
 def message_place(

@@ -24,7 +24,7 @@ from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.holding.handover import handed_on, tick_handed_on
 from celery_redlock.tasks.messages.due import reservation_end, window_end
 from celery_redlock.tasks.messages.envelope import HEADER, Envelope, fresh_nonce
-from celery_redlock.tasks.messages.places import publish_places
+from celery_redlock.tasks.messages.places import digest_of, mark_for, publish_places
 from celery_redlock.tasks.publishing.sending import Sending, continues, send_as
 from celery_redlock.tasks.schedules.outgoing import outgoing_owns_id, outgoing_tick
 
@@ -91,9 +91,19 @@ def publish(
         )
     places = publish_places(redlock, lock.rules, keys)
     now = time.time()
-    if task_id:
+    tick, nonce, known_id = outgoing_tick(task.name), fresh_nonce(), bool(task_id)
+    task_id = task_id or uuid()
+    mark = mark_for(
+        redlock,
+        Envelope(nonce=nonce, tick=tick or continued),
+        task_id=task_id,
+        name=task.name,
+        retries=options.get("retries") or 0,
+        nesting=options.get("replaced_task_nesting") or 0,
+    )
+    if known_id:
         end = reservation_end(task, lock, options, now, handed_on=True)
-        handover = handed_on(task_id, places, end)
+        handover = handed_on(task_id, places, end, nonce=nonce, mark=digest_of(mark))
         if handover is not None:
             envelope = replace(handover.envelope, tick=continued)
             sent = send_as(send, args, kwargs, task_id, options, envelope)
@@ -106,12 +116,14 @@ def publish(
         send=send,
         args=args,
         kwargs=kwargs,
-        task_id=task_id or uuid(),
+        task_id=task_id,
+        nonce=nonce,
+        mark=digest_of(mark),
         options=options,
         end=reservation_end(task, lock, options, now, handed_on=False),
         window_until=window_end(task, lock, options, now),
         tied=tied,
-        tick=outgoing_tick(task.name),
+        tick=tick,
         continued=continued,
     )
     return sending.settle()

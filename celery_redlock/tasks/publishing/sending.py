@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -20,14 +20,19 @@ from celery_redlock.errors import (
 )
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.policies import PUBLISH, policy_name
+from celery_redlock.tasks.holding.senders import sending_task
 from celery_redlock.tasks.messages.duplicates import DuplicateResult, result_of
-from celery_redlock.tasks.messages.envelope import HEADER, Envelope, fresh_nonce
+from celery_redlock.tasks.messages.envelope import HEADER, Envelope, Original
 from celery_redlock.tasks.messages.owners import Owner, Role, label_for, read_owner
 from celery_redlock.tasks.messages.periodic import may_be_too_late
 from celery_redlock.tasks.messages.places import has_all, piece_of
 from celery_redlock.tasks.messages.tick import Tick
+from celery_redlock.tasks.messages.withdrawal import withdraw
 from celery_redlock.tasks.news import News, tell
 from celery_redlock.tasks.publishing.copies import drop_copy, worker_on
+from celery_redlock.tasks.publishing.ended import has_ended
+from celery_redlock.tasks.rules.facts import Holder
+from celery_redlock.tasks.rules.publish import Occupied, Publish, decide
 
 __all__ = ["Sending", "continues", "send_as"]
 
@@ -35,6 +40,8 @@ logger = get_logger(__name__)
 
 #: How long contenders that share the nodes try again; nobody may give up because of a split vote.
 PATIENCE = 4.0
+#: How long a call waits, in seconds, for the lock of a task whose result is stored already.
+RELEASE_WAIT = 1.0
 SHORTEST_LIFE = 1.0
 #: A call with one of these goes on with work that has begun: it is the older one.
 CONTINUES = ("retries", "replaced_task_nesting")
@@ -58,12 +65,18 @@ def send_as(
     return send(args, kwargs, task_id=task_id, **{**options, "headers": headers})
 
 
+def _call_of(holder: Owner) -> Original | None:
+    return None if holder.mark is None else Original(task_id=holder.task_id, mark=holder.mark)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
     """
     One call of `apply_async`.
 
     Attributes:
+        nonce: tells its message from others with its id.
+        mark: digest of its message's mark.
         end: when the lock ends that is to travel with the message, in seconds since the epoch.
         window_until: when `lock_window` is over, whatever the task does meanwhile.
         tied: somebody counts on this very message, so that it may not be dropped.
@@ -78,6 +91,8 @@ class Sending:
     args: Any
     kwargs: Any
     task_id: str
+    nonce: str
+    mark: str
     options: dict[str, Any]
     end: float
     window_until: float | None
@@ -92,10 +107,13 @@ class Sending:
 
     def settle(self) -> Any:
         """Send it with a lock, without one, or not at all."""
+        return self._settle()
+
+    def _settle(self, wait_for: str = "") -> Any:
         try:
-            reserved = self._reserve()
+            reserved = self._reserve(wait_for=wait_for)
         except LockContended as error:
-            return self._contended(error)
+            return self._contended(error, awaited=bool(wait_for))
         except QuorumUnavailable as error:
             return self._unlocked(error)
         if self.tick is None:
@@ -114,7 +132,9 @@ class Sending:
             return drop_copy(self.task, tick, other)
         return self._send_without()  # whoever works on it may yet die
 
-    def _reserve(self, previous: str = "", previous_until: float = 0.0) -> Reserved:
+    def _reserve(
+        self, previous: str = "", previous_until: float = 0.0, wait_for: str = ""
+    ) -> Reserved:
         life = max(SHORTEST_LIFE, self.end - time.time())
         return self.redlock.reserve(
             self.places,
@@ -124,53 +144,75 @@ class Sending:
             previous=previous,
             previous_until=previous_until,
             patience=PATIENCE,
+            wait=RELEASE_WAIT if wait_for else 0.0,
+            wait_for=wait_for,
         )
 
     @property
     def _label(self) -> str:
         tick = self.tick or self.continued
         due_us = None if tick is None else tick.due_us
-        return label_for(Role.QUEUED, self.task_id, due_us=due_us, piece=self._piece)
+        return label_for(
+            Role.QUEUED, self.task_id, due_us=due_us, piece=self._piece, mark=self.mark
+        )
 
     @property
     def _piece(self) -> str | None:
         tick = self.tick or self.continued
         return None if tick is None else piece_of(self.redlock, tick, name=self.task.name)
 
-    def _is_copy(self, holder: Owner | None) -> bool:
-        """Tell whether the holder is at the tick that this is sent for: another beat's message."""
-        if holder is None or self.tick is None or holder.role.is_over:
-            return False
-        return holder.piece == self._piece
-
-    def _contended(self, error: LockContended) -> Any:
+    def _contended(self, error: LockContended, *, awaited: bool) -> Any:
         holder = read_owner(error.holder)
-        if error.split:
+        occupied = self._occupied(error, holder, awaited=awaited)
+        choice = decide(occupied)
+        if choice is Publish.ASK:
+            policy = policy_name(self.task, self.lock.publish_policy, error, PUBLISH)
+            choice = decide(replace(occupied, policy=policy))
+        if choice is Publish.SEND_UNDECIDED:
             return self._unlocked(error)
-        if self._is_copy(holder):
-            # Not dropped: the other beat may die before its message is out.
+        if choice is Publish.SEND or holder is None:
             return self._send_without()
-        if holder is None or holder.task_id == self.task_id:
-            # Not known to be another task: then it stands for none, and waiting for it is the
-            # worker's. To replace an earlier message of the same id would revoke this one, too.
-            return self._send_without()
-        if not has_all(self.redlock, self.places, error):
-            # It has some of several keys: that is other work, which this has to wait for.
-            return self._send_without()
+        if choice is Publish.AWAIT_RELEASE:
+            return self._settle(wait_for=error.holder or "")
+        if choice is Publish.SEND_AFTER:
+            return self._send_without(after=holder.task_id)
+        if choice is Publish.SEND_AS_DUPLICATE:
+            return self._send_without(duplicate_of=_call_of(holder))
+        if choice is Publish.REPLACE:
+            return self._replace(error, holder)
+        return self._drop(error, holder, refused=choice is Publish.REFUSE)
+
+    def _occupied(self, error: LockContended, holder: Owner | None, *, awaited: bool) -> Occupied:
+        """Collect what the rules want to know."""
+        who = self._who(holder)
         policy = self.lock.publish_policy
-        if self.tied:
-            waits = holder.role is Role.QUEUED
-            if policy == "replace" and waits and not continues(self.options):
-                return self._replace(error, holder)
-            return self._send_without()
-        name = policy_name(self.task, policy, error, PUBLISH)
-        if name == "replace" and holder.role is not Role.FINISHED:
-            if holder.role is Role.QUEUED:
-                return self._replace(error, holder)
-            return self._send_without()
-        if may_be_too_late(holder, self.tick, self.lock):
-            return self._send_without()
-        return self._drop(error, holder, refused=name == "raise")
+        return Occupied(
+            split=error.split,
+            holder=who,
+            role=Role.QUEUED if holder is None else holder.role,
+            has_all=has_all(self.redlock, self.places, error),
+            ended=holder is not None and not error.split and self._has_ended(holder),
+            awaited=awaited,
+            tied=self.tied,
+            continues=continues(self.options),
+            policy=policy if isinstance(policy, str) else None,
+            may_be_skipped=holder is not None and may_be_too_late(holder, self.tick, self.lock),
+        )
+
+    def _has_ended(self, holder: Owner) -> bool:
+        ignored = self._ignores_result()
+        return holder.task_id != self.task_id and has_ended(
+            self.task, holder, ignores_result=ignored
+        )
+
+    def _who(self, holder: Owner | None) -> Holder:
+        if holder is None:
+            return Holder.FOREIGN
+        if self.tick is not None and not holder.role.is_over and holder.piece == self._piece:
+            return Holder.COPY
+        if holder.task_id == self.task_id:
+            return Holder.ITSELF
+        return Holder.SENDER if holder.task_id == sending_task() else Holder.OTHER
 
     def _unlocked(self, error: LockNotAcquired) -> Any:
         logger.warning(
@@ -217,7 +259,20 @@ class Sending:
         except LockNotAcquired:
             # It has begun to run, or somebody else was faster: wait for whoever has it now.
             return self._send_without()
-        sent = self._send_with(reserved, previous=previous, until=until)
+        # Before the newer one is out: it may be through before the older one is looked at.
+        withdrawn = withdraw(
+            self.redlock,
+            holder,
+            Role.REPLACED,
+            by=self.task_id,
+            remembered_for=(error.expires_in or 0.0) + self.lock.dedupe_window,
+        )
+        try:
+            sent = self._send_with(reserved, previous=previous, until=until)
+        except BaseException:
+            if withdrawn is not None:
+                self.redlock.cancel(withdrawn, wait=True)
+            raise
         # A minority of nodes may have been late with the older one's own publish.
         older = Reservation(keys=self.places, owner=previous, expires_at=until)
         self.redlock.cancel(older)
@@ -257,14 +312,17 @@ class Sending:
             )
         return sent
 
-    def _send_without(self) -> Any:
-        return self._send(None)
+    def _send_without(
+        self, *, duplicate_of: Original | None = None, after: str | None = None
+    ) -> Any:
+        return self._send(None, duplicate_of=duplicate_of, after=after)
 
-    def _send(self, reservation: Reservation | None) -> Any:
+    def _send(self, reservation: Reservation | None, **facts: Any) -> Any:
         envelope = Envelope(
-            nonce=fresh_nonce(),
+            nonce=self.nonce,
             reservation=reservation,
             window_until=self.window_until,
             tick=self.continued,
+            **facts,
         )
         return send_as(self.send, self.args, self.kwargs, self.task_id, self.options, envelope)

@@ -14,8 +14,9 @@ from celery_redlock.tasks.messages.owners import Owner, Role, read_owner
 from celery_redlock.tasks.messages.periodic import may_be_too_late
 from celery_redlock.tasks.messages.places import has_all
 from celery_redlock.tasks.running.overlap import overlap_choice
+from celery_redlock.tasks.running.twins import is_copy
 
-__all__ = ["choice_of"]
+__all__ = ["choice_of", "ends_here"]
 
 
 def choice_of(claim: Claim, error: LockNotAcquired) -> str:
@@ -32,6 +33,16 @@ def choice_of(claim: Claim, error: LockNotAcquired) -> str:
     return _choice_as_duplicate(claim, error, holder)
 
 
+def ends_here(claim: Claim, error: LockContended) -> bool:
+    """Return whether a message that takes its lock at publish ends for this, so need not wait."""
+    at_publish = claim.options.rules.at_publish and claim.overlap is None
+    if not at_publish or callable(claim.options.publish_policy) or is_copy(claim, error):
+        return False
+    if claim.options.rules.own_queue_key and error.key in claim.keys:
+        return False  # waiting for a body is not for the publish policy
+    return choice_of(claim, error) not in ("requeue", "replace")
+
+
 def _awaits_itself(claim: Claim, holder: Owner | None) -> bool:
     """
     Tell whether the holder is an earlier part of the same work.
@@ -44,7 +55,7 @@ def _awaits_itself(claim: Claim, holder: Owner | None) -> bool:
         return False
     if claim.tick is not None and holder.due_us not in (None, claim.tick.due_us):
         return False  # a schedule may send all its ticks under one id
-    if holder.task_id == claim.request.id:
+    if holder.task_id in (claim.request.id, claim.envelope.after):
         return True
     outlasts_body = claim.plan.marks_messages or holder.due_us is not None
     return outlasts_body and holder.task_id == claim.request.parent_id

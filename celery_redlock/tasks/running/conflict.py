@@ -7,6 +7,7 @@ from __future__ import annotations
 import enum
 import random
 import time
+from functools import partial
 from typing import Any, TypeGuard
 
 from celery.exceptions import Reject
@@ -16,9 +17,10 @@ from celery_redlock.core import Lease
 from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.holding.arrival import Claim
 from celery_redlock.tasks.holding.hold import Hold
+from celery_redlock.tasks.messages.owners import Role
 from celery_redlock.tasks.news import News, tell
-from celery_redlock.tasks.running.choosing import choice_of
-from celery_redlock.tasks.running.latecomers import raise_duplicate, stand_back
+from celery_redlock.tasks.running.choosing import choice_of, ends_here
+from celery_redlock.tasks.running.latecomers import raise_duplicate, stand_back, withdrawn_as
 from celery_redlock.tasks.running.overlap import replace_holder
 from celery_redlock.tasks.running.requeue import give_up, requeue
 from celery_redlock.tasks.running.skips import sign, skip
@@ -56,10 +58,13 @@ def settle(hold: Hold, error: LockNotAcquired) -> Lease | Verdict:
     if _is_about_the_mark(error, claim) and passes(claim, error):
         claim.redlock.evict(claim.message, error.holder or "")
         try:
-            return claim.take()
+            return claim.take(final=partial(ends_here, claim))
         except LockNotAcquired as another:
             error = another
     if _is_about_the_mark(error, claim):
+        if (role := withdrawn_as(error)) is not None:
+            sign(hold, role, over=error)
+            stand_back(claim, error)
         settle_twin(claim, error)
     if isinstance(error, LockContended) and is_copy(claim, error):
         wait_for_other(claim, error)
@@ -79,9 +84,9 @@ def settle(hold: Hold, error: LockNotAcquired) -> Lease | Verdict:
         if choice in ("requeue", "replace"):
             requeue(claim, error)
     except LockNotAcquired:
-        sign(hold)
+        sign(hold, Role.FAILED)
         raise
-    sign(hold)
+    sign(hold, Role.FAILED if choice in ("raise", "reject") else Role.FINISHED)
     if choice == "skip":
         skip(claim, error)
         return Verdict.SKIP
@@ -149,7 +154,7 @@ def _wait_in_place(hold: Hold, error: LockNotAcquired) -> Lease:
         pause = min(LONGEST_PAUSE_IN_PLACE, pause * 2)
         attempts += 1
         try:
-            return claim.take()
+            return claim.take(final=partial(ends_here, claim))
         except LockNotAcquired as exc:
             error = exc
 

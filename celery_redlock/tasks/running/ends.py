@@ -12,6 +12,7 @@ from celery import Task, signals
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.holding.hold import TRACED, comes_again, hold_of
+from celery_redlock.tasks.holding.senders import connect_senders
 from celery_redlock.tasks.messages.envelope import Envelope
 
 __all__ = ["connect_end"]
@@ -23,6 +24,8 @@ def connect_end(plan: LockPlan) -> None:
 
     Connected once a task needs it and not before: a receiver costs every task a little.
     """
+    if plan.options.rules.at_publish:
+        connect_senders()
     signals.task_postrun.connect(_ended, weak=False, dispatch_uid="celery_redlock.task_postrun")
     if plan.marks_messages:
         signals.task_prerun.connect(_begins, weak=False, dispatch_uid="celery_redlock.task_prerun")

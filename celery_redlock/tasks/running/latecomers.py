@@ -12,11 +12,11 @@ from celery.utils.log import get_logger
 from celery_redlock.errors import DuplicateTask, LockContended
 from celery_redlock.tasks.holding.arrival import Claim
 from celery_redlock.tasks.messages.duplicates import result_of
-from celery_redlock.tasks.messages.owners import read_owner
+from celery_redlock.tasks.messages.owners import Role, read_owner
 from celery_redlock.tasks.news import News, tell
 from celery_redlock.tasks.running.requeue import ignores_result
 
-__all__ = ["raise_duplicate", "stand_back"]
+__all__ = ["raise_duplicate", "stand_back", "withdrawn_as"]
 
 logger = get_logger(__name__)
 
@@ -36,20 +36,33 @@ def raise_duplicate(claim: Claim, error: LockContended) -> NoReturn:
     raise duplicate from error
 
 
+#: What becomes of a message whose mark says that it is not to run. Nobody does the work of one
+#: that was revoked.
+WITHDRAWN = {Role.REPLACED: Role.FINISHED, Role.REVOKED: Role.FAILED}
+
+
+def withdrawn_as(error: LockContended) -> Role | None:
+    """Return what the mark of a message that is not to run says from now on; None: it may run."""
+    holder = read_owner(error.holder)
+    return None if holder is None else WITHDRAWN.get(holder.role)
+
+
 def stand_back(claim: Claim, error: LockContended) -> NoReturn:
-    """End a task whose lock a newer one has taken over (`lock_on_conflict="replace"`)."""
+    """End a task whose place a newer one has taken, or that was revoked while it waited."""
     task, request = claim.task, claim.request
     newer = _holder_of(error)
-    logger.info("Task %s[%s] gives way to %s, which replaces it", task.name, request.id, newer)
-    tell(News.SUPERSEDED, task, request.id, by=newer)
+    why = "revoked" if newer == request.id else f"replaced by {newer}"
+    logger.info("Task %s[%s] ends without its body: it was %s", task.name, request.id, why)
+    if newer != request.id:
+        tell(News.SUPERSEDED, task, request.id, by=newer)
     # What a worker does with a revoked task: its chord and who waits for it are told.
     task.backend.mark_as_revoked(
         request.id,
-        f"replaced by {newer}",
+        why,
         request=request,
         store_result=not ignores_result(task, request),
     )
-    raise Ignore(f"replaced by {newer}")
+    raise Ignore(why)
 
 
 def _holder_of(error: LockContended) -> str:

@@ -5,6 +5,7 @@ One run of a task under its lock: take it, run the body, let it go.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from celery_redlock.core import Lease
@@ -13,8 +14,10 @@ from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.holding.arrival import claim_for
 from celery_redlock.tasks.holding.hold import Hold, current_hold
 from celery_redlock.tasks.holding.loss import LossReport
+from celery_redlock.tasks.running.choosing import ends_here
 from celery_redlock.tasks.running.conflict import Verdict, settle
 from celery_redlock.tasks.running.punctuality import drop_late, is_missed
+from celery_redlock.tasks.running.repeats import is_repeated
 from celery_redlock.tasks.running.requeue import strip_header
 
 __all__ = ["lease_of", "run_locked"]
@@ -39,11 +42,11 @@ def run_locked(
     # or inside the release itself, leaves it to the backstop in task_postrun or to its TTL.
     try:
         try:
-            if is_missed(hold):
+            if is_missed(hold) or is_repeated(hold):
                 return plan.options.skip_result
             drop_late(hold.claim)
             if not hold.claim.is_empty:
-                hold.lease = hold.claim.take()
+                hold.lease = hold.claim.take(final=partial(ends_here, hold.claim))
         except LockNotAcquired as error:
             settled = settle(hold, error)
             if settled is Verdict.SKIP:

@@ -9,6 +9,7 @@ from celery.utils.log import get_logger
 from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.holding.arrival import Claim
 from celery_redlock.tasks.holding.hold import Hold
+from celery_redlock.tasks.messages.owners import Role
 from celery_redlock.tasks.news import News, tell
 from celery_redlock.tasks.running.twins import settle_twin
 
@@ -19,14 +20,21 @@ logger = get_logger(__name__)
 SKIPPED_EVENT = "task-lock-skipped"
 
 
-def sign(hold: Hold) -> None:
-    """Leave the mark for a message that ends without its body, so that no copy of it runs."""
+def sign(hold: Hold, role: Role = Role.FINISHED, over: LockContended | None = None) -> None:
+    """
+    Leave the mark for a message that ends without its body, so that no copy of it runs.
+
+    Args:
+        hold: of the request.
+        role: what the mark says then; a tick's says that it was skipped.
+        over: names the owner value that the mark has, to be taken over.
+    """
     claim = hold.claim
     if not claim.message:
         return
     try:
-        hold.lease = claim.sign()
-        hold.settled = True
+        hold.lease = claim.sign(over)
+        hold.settled = role
     except LockContended as twin:
         settle_twin(claim, twin)
     except LockNotAcquired as error:

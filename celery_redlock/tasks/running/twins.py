@@ -29,6 +29,7 @@ SAID = {
     Role.FINISHED: "finished",
     Role.SKIPPED: "been skipped",
     Role.ABANDONED: "ended without an outcome",
+    Role.FAILED: "failed without its body",
 }
 
 

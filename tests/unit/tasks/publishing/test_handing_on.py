@@ -44,7 +44,9 @@ class Handed:
     told = False
     asked: tuple[str, tuple[str, ...]]
 
-    def __call__(self, task_id: str, places: tuple[str, ...], expires_at: float) -> Handed:
+    def __call__(
+        self, task_id: str, places: tuple[str, ...], expires_at: float, **message: str
+    ) -> Handed:
         self.asked = (task_id, places)
         return self
 

@@ -1,0 +1,67 @@
+"""
+What whoever sends a message can know of tasks that have ended.
+
+A task's lock outlives its body: Celery sends on what follows and stores the result first. Whatever
+runs because a task has ended sends new calls, and no duplicates of that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from celery import signals
+from celery._state import get_current_worker_task
+
+from celery_redlock.tasks.holding.hold import hold_of
+from celery_redlock.tasks.messages.envelope import HEADER, Envelope, fresh_nonce
+
+__all__ = ["connect_senders", "known_ends", "sending_task"]
+
+
+def sending_task() -> str | None:
+    """Return the id of the task that a worker, or `apply()`, is running here; None outside."""
+    task = get_current_worker_task()
+    return None if task is None else task.request.id
+
+
+def known_ends() -> frozenset[str]:
+    """
+    Return the ids of tasks that have ended, as can be known from the task that runs here.
+
+    That is the task itself, once its body has ended; and the one whose end has sent it: as its
+    link, as the next step of its chain, or as the body of its chord.
+    """
+    task = get_current_worker_task()
+    if task is None:
+        return frozenset()
+    request = task.request
+    hold = hold_of(request)
+    # A body that locks has its header taken away, so that what it sends does not carry it on.
+    envelope = Envelope.read(request.headers) if hold is None else hold.claim.envelope
+    ends = (envelope.after, _ended_here())
+    return frozenset(end for end in ends if end is not None)
+
+
+def connect_senders() -> None:
+    """Have messages name the task whose end sends them. Idempotent."""
+    signals.before_task_publish.connect(
+        _name_ended, weak=False, dispatch_uid="celery_redlock.senders.before_task_publish"
+    )
+
+
+def _ended_here() -> str | None:
+    """Return the id of the task that runs here, if its work has ended and its lock still stands."""
+    task = get_current_worker_task()
+    hold = None if task is None else hold_of(task.request)
+    return hold.request.id if hold and hold.body.left and not hold.continued else None
+
+
+def _name_ended(headers: Any = None, **_: Any) -> None:
+    ended = _ended_here()
+    if ended is None or not isinstance(headers, dict):
+        return
+    # What is there may be a signature's own, of which no copy was made.
+    there = headers.get(HEADER)
+    ours = dict(there) if isinstance(there, Mapping) else {"nonce": fresh_nonce()}
+    headers[HEADER] = {**ours, "after": ended}

@@ -1,0 +1,55 @@
+"""
+Leaving word on the nodes that a message is not to run any more.
+"""
+
+from __future__ import annotations
+
+from celery.utils.log import get_logger
+
+from celery_redlock.core import Redlock, Reservation
+from celery_redlock.errors import LockContended, QuorumUnavailable
+from celery_redlock.tasks.messages.owners import Owner, Role, label_for
+from celery_redlock.tasks.messages.places import mark_of_digest
+
+__all__ = ["withdraw"]
+
+logger = get_logger(__name__)
+
+#: How long it is tried, in seconds, while contenders share the nodes.
+PATIENCE = 1.0
+
+
+def withdraw(
+    redlock: Redlock, holder: Owner, role: Role, *, by: str, remembered_for: float
+) -> Reservation | None:
+    """
+    Set the mark of a message that waits, so that the worker that gets it ends it.
+
+    Args:
+        redlock: the client.
+        holder: the message's owner value.
+        role: `Role.REPLACED` or `Role.REVOKED`.
+        by: id of the task that replaces it, or its own.
+        remembered_for: seconds for which the mark stands; a message that arrives later runs.
+
+    Returns:
+        The mark; None where it was not set: the message's body has begun, the message has no
+        mark, or too few nodes answered.
+    """
+    if holder.mark is None:
+        return None
+    try:
+        return redlock.reserve(
+            (mark_of_digest(holder.mark),),
+            ttl=remembered_for,
+            grace=remembered_for,
+            label=label_for(role, by),
+            patience=PATIENCE,
+        ).reservation
+    except LockContended as error:
+        if error.split:
+            logger.warning("Task %s is not marked as %s: %s", holder.task_id, role, error)
+        return None
+    except QuorumUnavailable as error:
+        logger.warning("Task %s is not marked as %s: %s", holder.task_id, role, error)
+        return None

@@ -1,0 +1,1 @@
+"""Calls of unique tasks under load: which of them run, how often, and in which order."""

@@ -1,0 +1,73 @@
+"""The tasks that workers run; what they do is noted in a list of the store."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from celery import Celery
+from redis import Redis
+
+from celery_redlock import RedlockTask
+
+MODES = ("until_executing", "until_executed", "until_and_while_executing", "until_expired")
+
+#: Long enough that no window ends before a scene does.
+WINDOW = 600.0
+
+stage: dict[str, Any] = json.loads(os.environ["CALLS_STAGE"])
+
+app = Celery("calls", broker=stage["broker"], backend=stage["backend"])
+app.conf.update(stage["conf"])
+
+_store = Redis.from_url(stage["journal"])
+
+
+def note(scene: str, *entry: Any) -> None:
+    """Add an entry to a scene's journal."""
+    _store.rpush(scene, json.dumps(entry))
+
+
+def _body(self: Any, key: str, scene: str, seconds: float = 0.0, number: int = 0) -> str:
+    note(scene, "begun", key, self.request.id, number)
+    if seconds:
+        time.sleep(seconds)
+    note(scene, "ended", key, self.request.id, number)
+    return key
+
+
+def declare(mode: str, policy: str) -> Any:
+    """Declare the unique task of a mode and a policy."""
+    options = {"lock_window": WINDOW} if mode == "until_expired" else {}
+    return app.task(
+        base=RedlockTask,
+        bind=True,
+        name=f"{mode}.{policy}",
+        lock_key="{key}",
+        lock_mode=mode,
+        lock_on_conflict={"publish": policy},
+        acks_late=stage["setup"]["late"],
+        **options,
+    )(_body)
+
+
+UNIQUE = {
+    (mode, policy): declare(mode, policy) for mode in MODES for policy in ("existing", "replace")
+}
+
+
+@app.task
+def resend(
+    _result: Any, mode: str, key: str, scene: str, number: int, seconds: float = 0.0
+) -> None:
+    """Call the task whose end has sent this one again."""
+    sent = UNIQUE[mode, "existing"].delay(key, scene, seconds, number)
+    note(scene, "sent", key, sent.id, number, getattr(sent, "is_duplicate", False))
+
+
+@app.task
+def collect(values: list[Any], scene: str) -> int:
+    note(scene, "collected", *values)
+    return len(values)

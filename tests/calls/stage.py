@@ -1,0 +1,105 @@
+"""Servers for a run, and the workers of a scene."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+
+from celery_redlock.testing import LocalCluster
+from tests.support.rabbitmq import running_rabbitmq
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Seconds in which everything that was sent has to be dealt with.
+DRAIN = 300.0
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """
+    How the workers run.
+
+    Attributes:
+        broker: `redis` or `rabbitmq`.
+        processes: of the worker's pool.
+        prefetch: Celery's `worker_prefetch_multiplier`.
+        late: whether messages are acknowledged after their bodies.
+    """
+
+    broker: str = "redis"
+    processes: int = 4
+    prefetch: int = 4
+    late: bool = False
+
+    def __str__(self) -> str:
+        acks = "late" if self.late else "early"
+        return f"{self.broker}, {self.processes} processes, prefetch {self.prefetch}, acks {acks}"
+
+
+@contextlib.contextmanager
+def servers(setup: Setup) -> Iterator[dict[str, str]]:
+    """Start five lock nodes, a store and a broker; yield the environment of what uses them."""
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(LocalCluster(1, armed=False)).urls[0].removesuffix("/0")
+        nodes = stack.enter_context(LocalCluster(n=5)).urls
+        broker = f"{store}/0"
+        if setup.broker == "rabbitmq":
+            broker = stack.enter_context(running_rabbitmq())
+        stage = {
+            "broker": broker,
+            "backend": f"{store}/1",
+            "journal": f"{store}/2",
+            "conf": {"redlock_nodes": list(nodes), "broker_connection_retry_on_startup": True},
+            "setup": asdict(setup),
+        }
+        yield {**os.environ, "CALLS_STAGE": json.dumps(stage)}
+
+
+@contextlib.contextmanager
+def worker(setup: Setup) -> Iterator[None]:
+    """Run a worker with the environment of this process."""
+    command = [
+        *(sys.executable, "-m", "celery", "--quiet", "-A", "tests.calls.app", "worker"),
+        *("--pool=prefork", f"--concurrency={setup.processes}", "--loglevel=ERROR"),
+        *("--without-mingle", "--without-gossip", "--without-heartbeat"),
+        *(f"--prefetch-multiplier={setup.prefetch}", f"--hostname=calls-{next(_numbers)}@stage"),
+    ]
+    running = subprocess.Popen(command, cwd=ROOT)
+    try:
+        yield
+    finally:
+        running.terminate()
+        running.wait()
+
+
+def journal(url: str, scene: str) -> list[list[Any]]:
+    """Return what a scene's tasks have noted."""
+    with Redis.from_url(url) as store:
+        return [json.loads(entry) for entry in store.lrange(scene, 0, -1)]
+
+
+def wait_for_ends(results: list[Any]) -> None:
+    """Wait until each of some tasks has a result."""
+    left = {result.id: result for result in results}
+
+    def all_ended() -> bool:
+        for task_id in [task_id for task_id, result in left.items() if result.ready()]:
+            del left[task_id]
+        return not left
+
+    wait_until(
+        all_ended, DRAIN, message=lambda: f"{len(left)} of {len(results)} tasks to end: {left}"
+    )
