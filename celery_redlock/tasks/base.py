@@ -17,7 +17,7 @@ from celery_redlock.core import Lease
 from celery_redlock.tasks.config.options import LockOptions, default_options, resolve_options
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.config.settings import RedlockSettings, read_settings
-from celery_redlock.tasks.holders import LockHolder, holder_of, release_for
+from celery_redlock.tasks.holders import LockHolder, holder_of, release_for, revoke_for
 from celery_redlock.tasks.holding.hold import hold_of
 from celery_redlock.tasks.keys.maker import KeyMaker
 from celery_redlock.tasks.messages.duplicates import warn_of_unreadable
@@ -129,6 +129,25 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
             ConfigurationError: the task does not lock.
         """
         return release_for(self, args, kwargs)
+
+    def revoke_queued(self, *args: Any, **kwargs: Any) -> LockHolder | None:
+        """
+        Revoke the message that waits with the lock of a call with these arguments; free the lock.
+
+        The next call takes the lock and is sent, at once: as a debounce, revoke what waits and send
+        anew with a countdown. A body that runs is left alone. The worker that gets the revoked
+        message ends it, also one that was not up when it was revoked: the lock nodes remember it
+        until `lock_dedupe_window` after the message's lock would have ended.
+
+        Returns:
+            Who waited; None where nobody did, or its body has begun.
+
+        Raises:
+            LockNotAcquired: too few nodes answered or agreed.
+            LockKeyError: the arguments make no lock key.
+            ConfigurationError: the task takes no lock when it is sent.
+        """
+        return revoke_for(self, args, kwargs)
 
     @property
     def lease(self) -> Lease | None:

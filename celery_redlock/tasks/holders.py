@@ -16,8 +16,9 @@ from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.messages.owners import Role, read_owner
 from celery_redlock.tasks.messages.places import companion_place, publish_places
+from celery_redlock.tasks.messages.withdrawal import withdraw
 
-__all__ = ["LockHolder", "holder_of", "release_for"]
+__all__ = ["LockHolder", "holder_of", "release_for", "revoke_for"]
 
 logger = get_logger(__name__)
 
@@ -92,13 +93,65 @@ def release_for(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
     return released
 
 
-def _places(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+def revoke_for(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LockHolder | None:
+    """
+    Revoke the message that waits with the lock of a call, and free the lock.
+
+    Returns:
+        Who waited; None where nobody did, or its body has begun.
+
+    Raises:
+        LockNotAcquired: too few nodes answered or agreed; nothing was changed for sure.
+        LockKeyError: the arguments make no key.
+        ConfigurationError: the task takes no lock when it is sent.
+    """
+    plan, redlock = _plan(task), redlock_for(task.app)
+    places = publish_places(redlock, plan.options.rules, plan.keys.keys_for(args, kwargs))
+    if not places:
+        raise ConfigurationError(
+            f"Task {task.name} takes no lock when it is sent (lock_mode="
+            f"{plan.options.rules.name!r}), so no message waits with it; revoke the task by its id."
+        )
+    held = {
+        place: found for place, found in zip(places, redlock.look(places), strict=True) if found
+    }
+    waiting = {
+        found.owner: owner
+        for found in held.values()
+        if (owner := read_owner(found.owner)) is not None and owner.role is Role.QUEUED
+    }
+    revoked = None
+    for place, found in held.items():
+        owner = waiting.get(found.owner)
+        if owner is None:
+            continue
+        # The mark first: it ends the message also where no worker hears the revocation.
+        remembered_for = max(found.expires_in, 0.0) + plan.options.dedupe_window
+        marked = withdraw(
+            redlock, owner, Role.REVOKED, by=owner.task_id, remembered_for=remembered_for
+        )
+        if marked is None and owner.mark is not None:
+            continue
+        for taken in (at for at, other in held.items() if other.owner == found.owner):
+            redlock.evict(taken, found.owner)
+        task.app.control.revoke(owner.task_id)
+        logger.info("Task %s[%s] is revoked while it waits", task.name, owner.task_id)
+        del waiting[found.owner]
+        revoked = revoked or _holder(place, found)
+    return revoked
+
+
+def _plan(task: Any) -> Any:
     plan = task.redlock_plan
     if plan is None or plan.keys is None:
         raise ConfigurationError(
             f"Task {task.name} does not lock; give it a lock_key or another lock_ option."
         )
-    redlock = redlock_for(task.app)
+    return plan
+
+
+def _places(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    plan, redlock = _plan(task), redlock_for(task.app)
     keys = plan.keys.keys_for(args, kwargs)
     running = tuple(redlock.place(key) for key in keys)
     waiting = publish_places(redlock, plan.options.rules, keys)

@@ -17,6 +17,7 @@ from celery_redlock.tasks.config.options import OPTIONS, PREFIX
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.dedupe import protect_tasks
 from celery_redlock.tasks.patterns import BUILT_IN, idle_patterns, lock_matching_tasks
+from celery_redlock.tasks.publishing.cleanup import free_at_revocation
 
 __all__ = ["LockStep"]
 
@@ -40,6 +41,7 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
         app = parent.app
         lock_matching_tasks(app)
         protect_tasks(app)
+        free_at_revocation()
         for pattern in idle_patterns(app):
             logger.warning(
                 "redlock_tasks: no registered task matches %r, so it locks nothing. There are: %s",

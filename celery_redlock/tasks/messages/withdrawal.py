@@ -4,16 +4,12 @@ Leaving word on the nodes that a message is not to run any more.
 
 from __future__ import annotations
 
-from celery.utils.log import get_logger
-
 from celery_redlock.core import Redlock, Reservation
-from celery_redlock.errors import LockContended, QuorumUnavailable
+from celery_redlock.errors import LockContended
 from celery_redlock.tasks.messages.owners import Owner, Role, label_for
 from celery_redlock.tasks.messages.places import mark_of_digest
 
 __all__ = ["withdraw"]
-
-logger = get_logger(__name__)
 
 #: How long it is tried, in seconds, while contenders share the nodes.
 PATIENCE = 1.0
@@ -33,8 +29,11 @@ def withdraw(
         remembered_for: seconds for which the mark stands; a message that arrives later runs.
 
     Returns:
-        The mark; None where it was not set: the message's body has begun, the message has no
-        mark, or too few nodes answered.
+        The mark; None where the message's body has begun, or the message has no mark.
+
+    Raises:
+        LockContended: it stayed undecided (`split`).
+        QuorumUnavailable: too few nodes answered.
     """
     if holder.mark is None:
         return None
@@ -48,8 +47,5 @@ def withdraw(
         ).reservation
     except LockContended as error:
         if error.split:
-            logger.warning("Task %s is not marked as %s: %s", holder.task_id, role, error)
-        return None
-    except QuorumUnavailable as error:
-        logger.warning("Task %s is not marked as %s: %s", holder.task_id, role, error)
+            raise
         return None

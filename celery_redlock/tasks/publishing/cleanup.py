@@ -9,6 +9,7 @@ because the owner is another one then.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import wraps
 from typing import Any
 
 from billiard.exceptions import WorkerLostError
@@ -18,7 +19,7 @@ from celery.utils.log import get_logger
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.messages.envelope import HEADER, Envelope
 
-__all__ = ["connect_cleanup"]
+__all__ = ["connect_cleanup", "free_at_revocation"]
 
 logger = get_logger(__name__)
 
@@ -37,6 +38,34 @@ def connect_cleanup() -> None:
     }
     for signal, handler in handlers.items():
         signal.connect(handler, weak=False, dispatch_uid=f"celery_redlock.{signal.name}.cleanup")
+
+
+def free_at_revocation() -> None:
+    """
+    Have this worker free the lock of a message when it is told that the message is revoked.
+
+    Without it the lock stands until the message's time comes, which may be hours for one with a
+    countdown. Idempotent.
+    """
+    # Only a worker is to load these.
+    from celery.worker import state as worker_state
+    from celery.worker.control import Panel
+
+    revoke = Panel.data["revoke"]
+    if getattr(revoke, "celery_redlock", False):
+        return
+
+    @wraps(revoke)
+    def revoke_and_free(state: Any, task_id: Any, *args: Any, **kwargs: Any) -> Any:
+        answer = revoke(state, task_id, *args, **kwargs)
+        for revoked in {task_id} if isinstance(task_id, str) else set(task_id or ()):
+            request = worker_state.requests.get(revoked)
+            if request is not None:
+                _cancel(request.app, _header(request))
+        return answer
+
+    revoke_and_free.celery_redlock = True  # type: ignore[attr-defined]  # marks it as ours
+    Panel.data["revoke"] = revoke_and_free
 
 
 def _revoked(sender: Any = None, request: Any = None, **_: Any) -> None:

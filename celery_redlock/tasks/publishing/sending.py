@@ -260,13 +260,7 @@ class Sending:
             # It has begun to run, or somebody else was faster: wait for whoever has it now.
             return self._send_without()
         # Before the newer one is out: it may be through before the older one is looked at.
-        withdrawn = withdraw(
-            self.redlock,
-            holder,
-            Role.REPLACED,
-            by=self.task_id,
-            remembered_for=(error.expires_in or 0.0) + self.lock.dedupe_window,
-        )
+        withdrawn = self._withdraw(holder, error)
         try:
             sent = self._send_with(reserved, previous=previous, until=until)
         except BaseException:
@@ -289,6 +283,26 @@ class Sending:
             # The worker that gets it finds its lock taken by a newer one, and ends it.
             logger.warning("Task %s could not be revoked: %r", holder.task_id, exc)
         return sent
+
+    def _withdraw(self, older: Owner, error: LockContended) -> Reservation | None:
+        try:
+            return withdraw(
+                self.redlock,
+                older,
+                Role.REPLACED,
+                by=self.task_id,
+                remembered_for=(error.expires_in or 0.0) + self.lock.dedupe_window,
+            )
+        except LockNotAcquired as exc:
+            logger.warning(
+                "Task %s[%s] replaces %s, which may run after it all the same: its mark could not "
+                "be set. %s",
+                self.task.name,
+                self.task_id,
+                older.task_id,
+                exc,
+            )
+            return None
 
     def _send_with(self, reserved: Reserved, previous: str = "", until: float = 0.0) -> Any:
         reservation = reserved.reservation
