@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 
 from tests.models import shipped
+from tests.models.calls import CallSetting
 from tests.models.explorer import Model, Outcome, explore
 from tests.models.leaders import LeaderSetting
 from tests.models.setting import Setting
@@ -29,7 +30,11 @@ def examine(name: str, limit: int) -> Outcome:
     return outcome
 
 
-def _model_of(setting: Setting | LeaderSetting) -> Model:
+def _model_of(setting: Setting | LeaderSetting | CallSetting) -> Model:
+    if isinstance(setting, CallSetting):
+        from tests.models.calling import Calls
+
+        return Calls(setting)
     if isinstance(setting, LeaderSetting):
         # Loads Celery, which the others have no use for.
         from tests.models.schedule import Schedule

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.models.calls import CALLS, CallSetting
 from tests.models.leaders import LEADERS, LeaderSetting
 from tests.models.messages import HAND_OVER
 from tests.models.setting import Contender, Setting
@@ -297,6 +298,7 @@ SPLIT = (
     ),
 )
 
-ALL: dict[str, Setting | LeaderSetting] = {
-    setting.name: setting for setting in (*FENCING, *EXCLUSION, *SPLIT, *HAND_OVER, *LEADERS)
+ALL: dict[str, Setting | LeaderSetting | CallSetting] = {
+    setting.name: setting
+    for setting in (*FENCING, *EXCLUSION, *SPLIT, *HAND_OVER, *LEADERS, *CALLS)
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from tests.mutants.answering import TRANSPORT, VOTES
 from tests.mutants.arming import ARMING_FAULTS
+from tests.mutants.deciding import DECIDING
 from tests.mutants.excluding import EXCLUSION
 from tests.mutants.extending import EXTENSION
 from tests.mutants.fencing import FENCING
@@ -14,7 +15,7 @@ from tests.mutants.registering import LATE, REGISTER_FAULTS
 
 MUTANTS = (
     *(*FENCING, *EXCLUSION, *EXTENSION, *VOTES, *HAND_OVER, *TRANSPORT),
-    *(*ARMING_FAULTS, *REGISTER_FAULTS, *LATE),
+    *(*ARMING_FAULTS, *REGISTER_FAULTS, *LATE, *DECIDING),
 )
 
 #: Faults that cannot be seen, and why; they are not planted.

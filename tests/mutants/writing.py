@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from tests.mutants.planting import Edit, Mutant
 
+ARRIVAL = "tasks/rules/arrival.py"
 ARMING = "core/arming.py"
 ATTEMPT = "core/attempt.py"
 LEASE = "core/lease.py"
 NODE = "protocol/node.py"
+PUBLISH = "tasks/rules/publish.py"
 ROUNDS = "protocol/rounds.py"
 TIMING = "protocol/timing.py"
 TRUST = "core/trust.py"

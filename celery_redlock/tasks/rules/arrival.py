@@ -1,8 +1,8 @@
 """
-What becomes of a duplicate that had to be sent, when a worker gets it.
+What becomes of messages that lock at publish, when a worker gets one that may be a duplicate.
 
-It is judged by the call that it repeats, which held the key when it was sent; not by who holds the
-key when the worker looks.
+A duplicate that had to be sent is judged by the call that it repeats, which held the key when it
+was sent; not by who holds the key when the worker looks. Any other is judged by who holds the key.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from enum import Enum, auto
 
 from celery_redlock.tasks.rules.facts import Evidence, Role, Row, first_match
 
-__all__ = ["ROWS", "Arrival", "Repetition", "Sighting", "decide", "evidence_of"]
+__all__ = ["CONFLICTS", "REPETITIONS", "Arrival", "Conflict", "Repetition", "Sighting"]
+__all__ += ["decide", "evidence_of", "settle"]
 
 
 class Arrival(Enum):
@@ -24,6 +25,7 @@ class Arrival(Enum):
     ASK = auto()  #: call the task's `lock_on_conflict`, and decide anew
     FAIL = auto()  #: end it with `DuplicateTask`
     SKIP = auto()  #: end it with `lock_skip_result`
+    STAND_BACK = auto()  #: end it as revoked, because a newer call takes its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Repetition:
     policy: str | None
 
 
-ROWS: tuple[Row[Repetition, Arrival], ...] = (
+REPETITIONS: tuple[Row[Repetition, Arrival], ...] = (
     Row("nobody does its work", lambda r: r.evidence is Evidence.GONE, Arrival.TAKE),
     Row("nobody can tell", lambda r: r.evidence is Evidence.UNCLEAR, Arrival.REQUEUE),
     Row("a newer call does its work", lambda r: r.evidence is Evidence.REPLACED, Arrival.SKIP),
@@ -51,8 +53,62 @@ ROWS: tuple[Row[Repetition, Arrival], ...] = (
 
 
 def decide(repetition: Repetition) -> Arrival:
-    """Return what becomes of the message."""
-    return first_match(ROWS, repetition).then
+    """Return what becomes of a duplicate that had to be sent."""
+    return first_match(REPETITIONS, repetition).then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """
+    What is known when a message finds a key held that it takes at publish.
+
+    Attributes:
+        is_task: the holder is a task of this package, and no earlier part of the same work.
+        role: what the holder's task is doing.
+        has_all: the holder has all keys of the call, not only some of them.
+        brought_lock: the message was sent with the lock.
+        has_begun: it goes on with work that was begun, and is nobody's duplicate.
+        policy: `lock_on_conflict` at publish; None where it is a function that was not called yet.
+        may_be_skipped: the holder is an earlier tick that may come too late to be run.
+    """
+
+    is_task: bool
+    role: Role
+    has_all: bool
+    brought_lock: bool
+    has_begun: bool
+    policy: str | None
+    may_be_skipped: bool
+
+    @property
+    def was_replaced(self) -> bool:
+        """Whether the lock that the message brought has been taken over by another call."""
+        return self.brought_lock and self.role is not Role.FINISHED
+
+
+CONFLICTS: tuple[Row[Conflict, Arrival], ...] = (
+    Row("nobody is known to do its work", lambda c: not c.is_task, Arrival.REQUEUE),
+    Row("the holder does other work", lambda c: not c.has_all, Arrival.REQUEUE),
+    Row("the holder may be skipped", lambda c: c.may_be_skipped, Arrival.REQUEUE),
+    # To replace is for the publisher. One that brought a lock and finds another call's in its place
+    # was replaced itself.
+    Row(
+        "goes on with work that has begun",
+        lambda c: c.has_begun and not (c.was_replaced and c.policy == "replace"),
+        Arrival.REQUEUE,
+    ),
+    Row("the policy is a function", lambda c: c.policy is None, Arrival.ASK),
+    Row("duplicates are refused", lambda c: c.policy == "raise", Arrival.FAIL),
+    Row("a duplicate", lambda c: c.policy == "existing", Arrival.SKIP),
+    Row("the work of its window is done", lambda c: c.role is Role.FINISHED, Arrival.SKIP),
+    Row("a newer call counts", lambda c: c.brought_lock, Arrival.STAND_BACK),
+    Row("the newer one, after the one that runs", lambda _: True, Arrival.REQUEUE),
+)
+
+
+def settle(conflict: Conflict) -> Arrival:
+    """Return what becomes of a message whose key is held."""
+    return first_match(CONFLICTS, conflict).then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,12 +34,12 @@ class Role(StrEnum):
 
 
 class Holder(Enum):
-    """Who holds the key that a message wants, seen from the call that is being sent."""
+    """Who holds the key that a message wants."""
 
     FOREIGN = auto()  #: no task of this package
     ITSELF = auto()  #: a message with the same task id
     COPY = auto()  #: another message of the same tick
-    SENDER = auto()  #: the task that is sending this one
+    SENDER = auto()  #: the task that sends this message, or whose end has sent it
     OTHER = auto()  #: another task
 
 

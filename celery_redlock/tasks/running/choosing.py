@@ -7,12 +7,15 @@ too few nodes answered.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.config.policies import PUBLISH, RUN, policy_name
 from celery_redlock.tasks.holding.arrival import Claim
 from celery_redlock.tasks.messages.owners import Owner, Role, read_owner
 from celery_redlock.tasks.messages.periodic import may_be_too_late
 from celery_redlock.tasks.messages.places import has_all
+from celery_redlock.tasks.rules.arrival import Arrival, Conflict, settle
 from celery_redlock.tasks.running.overlap import overlap_choice
 from celery_redlock.tasks.running.twins import is_copy
 
@@ -70,29 +73,32 @@ def _choice_at_run(claim: Claim, error: LockContended) -> str:
     return policy
 
 
+#: What `settle` in `conflict` calls the ends of a duplicate.
+CHOICES = {
+    Arrival.REQUEUE: "requeue",
+    Arrival.FAIL: "duplicate",
+    Arrival.SKIP: "skip",
+    Arrival.STAND_BACK: "stand back",
+}
+
+
 def _choice_as_duplicate(claim: Claim, error: LockContended, holder: Owner | None) -> str:
     """
     Settle a duplicate that could not be dropped at its publish.
 
     Somebody may wait for its result, or something is to follow it; or it was sent without a lock.
     """
-    if holder is None or not has_all(claim.redlock, claim.published, error):
-        return "requeue"  # not a task's lock, or of other work, so nobody is known to do this
-    if may_be_too_late(holder, claim.tick, claim.options):
-        return "requeue"
-    # To replace is for the publisher. One that brought a lock and finds another task's in its
-    # place was replaced itself.
-    brought = claim.envelope.reservation is not None and holder.role is not Role.FINISHED
-    if _has_begun(claim) and not (brought and claim.options.publish_policy == "replace"):
-        return "requeue"
-    policy = policy_name(claim.task, claim.options.publish_policy, error, PUBLISH)
-    if policy == "raise":
-        return "duplicate"
-    if policy == "existing" or holder.role is Role.FINISHED:
-        return "skip"
-    return "stand back" if brought else "requeue"
-
-
-def _has_begun(claim: Claim) -> bool:
-    """Tell whether this goes on with work that was begun, and is nobody's duplicate any more."""
-    return claim.goes_on or claim.may_have_begun
+    policy = claim.options.publish_policy
+    conflict = Conflict(
+        is_task=holder is not None,
+        role=Role.QUEUED if holder is None else holder.role,
+        has_all=has_all(claim.redlock, claim.published, error),
+        brought_lock=claim.envelope.reservation is not None,
+        has_begun=claim.goes_on or claim.may_have_begun,
+        policy=policy if isinstance(policy, str) else None,
+        may_be_skipped=holder is not None and may_be_too_late(holder, claim.tick, claim.options),
+    )
+    choice = settle(conflict)
+    if choice is Arrival.ASK:
+        choice = settle(replace(conflict, policy=policy_name(claim.task, policy, error, PUBLISH)))
+    return CHOICES[choice]
