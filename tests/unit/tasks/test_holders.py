@@ -12,6 +12,8 @@ import pytest
 from celery_redlock.errors import ConfigurationError, LockKeyError, QuorumUnavailable
 from celery_redlock.tasks.messages.owners import HOST, Role, label_for
 from tests.support.tasks import Bench
+from tests.support.unique import declare as unique
+from tests.support.unique import mark, role
 
 
 def declare(bench: Bench, **options: Any) -> Any:
@@ -111,3 +113,76 @@ def test_a_task_that_does_not_lock_has_no_holder(bench: Bench) -> None:
         task.lock_holder()
     with pytest.raises(ConfigurationError, match="job does not lock; give it a lock_key"):
         task.release_lock()
+
+
+@pytest.fixture
+def revoked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    revoked: list[str] = []
+    monkeypatch.setattr(bench.app.control, "revoke", revoked.append)
+    return revoked
+
+
+def test_a_message_that_waits_is_revoked_and_the_next_call_is_sent(
+    bench: Bench, mode: str, revoked: list[str]
+) -> None:
+    task = unique(bench, lock_mode=mode)
+    first = task.delay()
+    waited = task.revoke_queued()
+    second = task.delay()
+    assert (waited.task_id, waited.state, revoked) == (first.id, "queued", [first.id])
+    assert (second.id != first.id, bench.queue_length) == (True, 2)
+
+
+def test_a_revoked_message_ends_without_its_body_where_no_worker_heard_of_it(
+    bench: Bench, mode: str, revoked: list[str]
+) -> None:
+    runs: list[str] = []
+    task = unique(bench, lambda self: runs.append(self.request.id), lock_mode=mode)
+    first = bench.send(task)
+    task.revoke_queued()
+    second = bench.send(task)
+    assert [bench.run(request).state for request in (first, second)] == ["IGNORED", "SUCCESS"]
+    assert runs == [second["id"]]
+    assert bench.app.AsyncResult(first["id"]).state == "REVOKED"
+
+
+def test_a_second_delivery_of_a_revoked_message_is_ignored(
+    bench: Bench, revoked: list[str]
+) -> None:
+    task = unique(bench)
+    request = bench.send(task)
+    task.revoke_queued()
+    assert [bench.run(request).state for _ in range(2)] == ["IGNORED", "IGNORED"]
+    assert role(bench, mark(bench, request)) is Role.FAILED
+
+
+def test_a_task_that_runs_is_not_revoked(bench: Bench, revoked: list[str]) -> None:
+    found: list[Any] = []
+    task = unique(bench, lambda self: found.append(self.revoke_queued()))
+    assert bench.call(task).state == "SUCCESS"
+    assert (found, revoked) == ([None], [])
+
+
+def test_there_is_nobody_to_revoke_where_nobody_waits(bench: Bench, revoked: list[str]) -> None:
+    assert (unique(bench).revoke_queued(), revoked) == (None, [])
+
+
+def test_all_keys_of_a_revoked_message_are_free(bench: Bench, revoked: list[str]) -> None:
+    task = unique(bench, lock_key=["k", "j"])
+    first = task.delay()
+    assert task.revoke_queued().task_id == first.id
+    assert (revoked, bench.is_held("k"), bench.is_held("j")) == ([first.id], False, False)
+
+
+def test_a_task_that_locks_while_it_runs_has_no_message_to_revoke(bench: Bench) -> None:
+    task = unique(bench, lock_mode="while_executing")
+    with pytest.raises(ConfigurationError, match="takes no lock when it is sent"):
+        task.revoke_queued()
+
+
+def test_it_says_so_when_too_few_nodes_answer(bench: Bench) -> None:
+    task = unique(bench)
+    task.delay()
+    bench.node.kill()
+    with pytest.raises(QuorumUnavailable):
+        task.revoke_queued()

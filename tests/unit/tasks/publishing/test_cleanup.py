@@ -9,8 +9,11 @@ import pytest
 from billiard.exceptions import WorkerLostError
 from celery import signals
 from celery.app.task import Context
+from celery.worker import state as worker_state
+from celery.worker.control import Panel
 
 from celery_redlock.tasks.messages.envelope import HEADER
+from celery_redlock.tasks.publishing.cleanup import free_at_revocation
 from tests.support.tasks import Bench
 from tests.support.waiting import wait_until
 
@@ -112,3 +115,44 @@ def test_an_app_that_cannot_lock_only_logs(bench: Bench, caplog: pytest.LogCaptu
         exc=None,
     )
     assert "is left to end by itself (redlock:k)" in caplog.text
+
+
+class Received:
+    """Stands for a message that waits in this worker."""
+
+    def __init__(self, app: Any, headers: dict[str, Any]) -> None:
+        self.app, self.redlock = app, headers[HEADER]
+
+
+@pytest.fixture
+def told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a worker does that is told that tasks are revoked; gives the ids that Celery got."""
+    heard: list[Any] = []
+    monkeypatch.setitem(Panel.data, "revoke", lambda state, task_id, **_: heard.append(task_id))
+    monkeypatch.setattr(worker_state, "requests", {})
+    free_at_revocation()
+    return heard
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_a_worker_that_is_told_of_a_revocation_frees_the_lock_at_once(
+    bench: Bench, told: list[Any], as_list: bool
+) -> None:
+    _, message = sent(bench)
+    task_id = message["id"]
+    worker_state.requests[task_id] = Received(bench.app, message)
+    Panel.data["revoke"](None, [task_id] if as_list else task_id, terminate=False)
+    wait_free(bench)
+    assert told == [[task_id] if as_list else task_id]
+
+
+def test_it_frees_nothing_of_a_message_that_it_has_not_got(bench: Bench, told: list[Any]) -> None:
+    _, message = sent(bench)
+    Panel.data["revoke"](None, message["id"])
+    assert bench.is_held("k")
+
+
+def test_it_listens_once_however_often_it_is_asked_to(bench: Bench, told: list[Any]) -> None:
+    listener = Panel.data["revoke"]
+    free_at_revocation()
+    assert Panel.data["revoke"] is listener

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 from kombu.exceptions import OperationalError
 
+from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.owners import Role
 from tests.support.tasks import Bench
-from tests.support.unique import declare, holder, left, owned_by, value
+from tests.support.unique import declare, holder, left, mark, owned_by, role, value
 from tests.support.waiting import wait_until
 
 
@@ -116,3 +117,76 @@ def test_a_task_that_waits_is_not_replaced_for_some_of_its_keys(bench: Bench) ->
     waiting = owned_by(bench, "other", Role.QUEUED).owner
     bench.send(declare(bench, lock_key=["k", "j"], lock_on_conflict="replace"))
     assert value(bench) == waiting
+
+
+def test_the_older_one_is_ended_without_its_body_though_the_newer_one_has_finished(
+    bench: Bench, mode: str, revoked: list[str]
+) -> None:
+    runs: list[int] = []
+    task = declare(
+        bench,
+        lambda self, number: runs.append(number),
+        lock_mode=mode,
+        lock_on_conflict={"publish": "replace"},
+    )
+    older, newer = bench.send(task, 1), bench.send(task, 2)
+    bench.run(newer)
+    assert bench.run(older).state == "IGNORED"
+    assert runs == [2]
+    assert bench.app.AsyncResult(older["id"]).state == "REVOKED"
+
+
+def test_the_older_one_does_not_wait_to_learn_that_it_was_replaced(
+    bench: Bench, mode: str, revoked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = declare(bench, lock_mode=mode, lock_wait=30, lock_on_conflict={"publish": "replace"})
+    older = bench.send(task)
+    bench.send(task)
+
+    def refuse(seconds: float) -> None:
+        raise AssertionError(f"it waits for {seconds} s")
+
+    monkeypatch.setattr(redlock_for(bench.app).transport, "sleep", refuse)
+    assert bench.run(older).state == "IGNORED"
+
+
+def test_a_second_delivery_of_a_replaced_one_is_ignored(
+    bench: Bench, revoked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    task = declare(bench, lock_on_conflict="replace")
+    older = bench.send(task)
+    bench.send(task)
+    monkeypatch.setattr(
+        task.backend, "mark_as_revoked", lambda task_id, *args, **kwargs: told.append(task_id)
+    )
+    assert [bench.run(older).state for _ in range(2)] == ["IGNORED", "IGNORED"]
+    assert told == [older["id"]]
+
+
+def test_the_older_one_runs_if_the_newer_one_cannot_be_sent(
+    bench: Bench, revoked: list[str], break_broker: Callable[[], None]
+) -> None:
+    task = declare(bench, lock_on_conflict="replace")
+    older = bench.send(task)
+    break_broker()
+    with pytest.raises(OperationalError):
+        task.delay()
+    assert bench.run(older).value == "ran"
+
+
+def test_what_was_replaced_is_remembered_for_longer_than_it_may_wait(
+    bench: Bench, revoked: list[str]
+) -> None:
+    task = declare(bench, lock_on_conflict="replace", lock_queue_ttl=50, lock_dedupe_window=40)
+    older = bench.send(task)
+    task.delay()
+    assert role(bench, mark(bench, older)) is Role.REPLACED
+    assert 85 < left(bench, mark(bench, older)) <= 95
+
+
+def test_what_has_been_replaced_is_not_replaced_again(bench: Bench, revoked: list[str]) -> None:
+    task = declare(bench, lambda self, number: number, lock_on_conflict="replace")
+    requests = [bench.send(task, number) for number in range(3)]
+    states = [bench.run(request).state for request in reversed(requests)]
+    assert states == ["SUCCESS", "IGNORED", "IGNORED"]
