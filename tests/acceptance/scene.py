@@ -56,6 +56,12 @@ class Lock:
         """Seconds until the last node's key ends; 0 when all have ended."""
         return max(0, *(node.pttl(self.key) for node in self._nodes)) / 1000
 
+    @property
+    def free_in(self) -> float:
+        """Seconds until a quorum of nodes would grant it to somebody else; 0 if one does now."""
+        lives = sorted(max(0, node.pttl(self.key)) for node in self._nodes)
+        return lives[self.quorum - 1] / 1000
+
     def wait_until_gone(self) -> None:
         wait_until(
             lambda: self.is_gone,

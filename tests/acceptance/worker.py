@@ -18,7 +18,9 @@ from celery.result import AsyncResult
 from tests.acceptance.program import ROOT, Program
 from tests.support.waiting import PATIENCE
 
-CELERY = (sys.executable, "-m", "celery", "--quiet", "-A", "tests.acceptance.apps.stage")
+APPS = "tests.acceptance.apps"
+CELERY = (sys.executable, "-m", "celery", "--quiet", "-A", f"{APPS}.stage")
+SKEWED = (sys.executable, "-m", f"{APPS}.skewed", *CELERY[3:])
 
 _numbers = itertools.count(1)
 
@@ -31,6 +33,7 @@ class Worker(Program):
 
     Args:
         options: more words for the command line.
+        skew: seconds by which its wall clock is ahead.
         more: what else its modules find in the stage.
     """
 
@@ -43,6 +46,7 @@ class Worker(Program):
         logs: Path,
         declare: dict[str, Any] | None = None,
         options: Sequence[str] = (),
+        skew: float = 0.0,
         **more: Any,
     ) -> None:
         self.pool = pool
@@ -56,11 +60,12 @@ class Worker(Program):
             "urls": urls,
             "conf": {"task_default_queue": name, **conf},
             "declare": declare or {},
+            "skew": skew,
             **more,
         }
         self._environment = {**os.environ, "ACCEPTANCE_STAGE": json.dumps(stage)}
         command = [
-            *(*CELERY, "worker", f"--pool={pool}"),
+            *(*(SKEWED if skew else CELERY), "worker", f"--pool={pool}"),
             f"--concurrency={1 if pool == 'solo' else 4}",
             *("--loglevel=INFO", f"--hostname={self.nodename}"),
             *("--without-mingle", "--without-gossip", "--without-heartbeat"),

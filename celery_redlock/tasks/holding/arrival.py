@@ -17,6 +17,7 @@ from celery_redlock.errors import LockContended, LockKeyError
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
+from celery_redlock.tasks.holding.window import count_window
 from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.owners import Role, label_for, read_owner
 from celery_redlock.tasks.messages.periodic import goes_on, overlap_of, takes_no_lock, tick_of
@@ -51,6 +52,7 @@ class Claim:
         started: when the request got here, in seconds since the epoch.
         tick: what a schedule sent the message for, if one did.
         overlap: what `lock_overlap` says, where this is a schedule's run.
+        window_ends: until when its keys stay taken (`until_expired`), on the client's own clock.
     """
 
     task: Any
@@ -63,6 +65,7 @@ class Claim:
     started: float
     tick: Tick | None = None
     overlap: str | None = None
+    window_ends: float | None = None
 
     @property
     def options(self) -> LockOptions:
@@ -141,11 +144,17 @@ class Claim:
         return () if self.not_in_body else self.published
 
     @property
-    def window_until(self) -> float | None:
-        """Until when the keys stay taken after the body, in seconds since the epoch."""
-        if self.options.window is None:
+    def window_left(self) -> float | None:
+        """For how many seconds the keys stay taken after the body; None without a window."""
+        if self.window_ends is None:
             return None
-        return self.envelope.window_until or self.started + self.options.window
+        return max(0.0, self.window_ends - self.redlock.transport.now())
+
+    @property
+    def window_until(self) -> float | None:
+        """The same moment in seconds since the epoch, for the message that continues this one."""
+        left = self.window_left
+        return None if left is None else time.time() + left
 
     @property
     def remembered_for(self) -> float:
@@ -278,7 +287,7 @@ def claim_for(
         tick=tick,
         overlap=overlap,
     )
-    return claim if envelope.reservation is None else _with_fitting_reservation(claim)
+    return count_window(_with_fitting_reservation(claim))
 
 
 def _mark(redlock: Redlock, request: Any, plan: LockPlan, task: Any, envelope: Envelope) -> str:

@@ -129,12 +129,11 @@ def _successor(hold: Hold, ending: Ending) -> Reservation | None:
 
 def _kept(hold: Hold, ending: Ending) -> Fate | None:
     claim = hold.claim
-    until = claim.window_until
-    if until is not None:
+    rest = claim.window_left
+    if rest is not None:
         # A retry or replacement that did not get this lock may need it.
-        goes_on = hold.continued or ending in WITHOUT_OUTCOME
-        over = goes_on or until <= time.time()
-        return None if over else _over(claim, Role.FINISHED, until - time.time())
+        over = hold.continued or ending in WITHOUT_OUTCOME or not rest
+        return None if over else _over(claim, Role.FINISHED, rest)
     # Under the same owner value: somebody waits for its end, as for that of a body.
     left = claim.options.at_least_for - hold.age
     return Fate(keep_ms=_milliseconds(left)) if left > 0 else None

@@ -112,7 +112,7 @@ class Beat(Program):
             "skew": skew,
             **more,
         }
-        program = f"{APPS}.beat_skewed" if skew else "celery"
+        program = f"{APPS}.skewed" if skew else "celery"
         command = [
             *(sys.executable, "-m", program, "--quiet", "-A", f"{APPS}.stage"),
             *("beat", f"--scheduler={scheduler}", f"--schedule={self.schedule_file}"),

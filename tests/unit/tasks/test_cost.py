@@ -35,7 +35,8 @@ ONCE_EACH = [Kind.ACQUIRE, Kind.RELEASE]
     ("mode", "expected"),
     [
         ("until_executed", ONCE_EACH),
-        ("until_expired", ONCE_EACH),
+        # How long the window has left is known to the nodes, and not after the lock was taken over.
+        ("until_expired", [Kind.LOOK, *ONCE_EACH]),
         ("until_executing", [Kind.ACQUIRE, Kind.RELEASE, Kind.RELEASE]),
         ("until_and_while_executing", [Kind.ACQUIRE, Kind.RELEASE, Kind.RELEASE]),
     ],

@@ -1,8 +1,8 @@
 """
 The `celery` command in a process whose wall clock is wrong by as much as the stage says.
 
-Only what Python code reads is shifted, which is all that a beat reads. The clocks that leases and
-pauses are measured with stay as they are.
+Only what Python code reads is shifted, which is all that beats and workers read. The clocks that
+leases and pauses are measured with stay as they are.
 """
 
 from __future__ import annotations
