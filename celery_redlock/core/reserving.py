@@ -183,7 +183,9 @@ class Reserving:
                 return _give_back(self.transport, reservation, before, self.node_timeout)
             return _cancel(self.transport, reservation, self.node_timeout, wait=wait)
         except Exception:
-            _logger.exception("Reservation %s was not cancelled; it ends by itself", reservation)
+            _logger.exception(
+                "Reservation %.500s was not cancelled; it ends by itself", reservation
+            )
             return False
 
     def look(self, places: Sequence[str]) -> tuple[Held | None, ...]:

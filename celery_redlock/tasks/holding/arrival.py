@@ -18,6 +18,7 @@ from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.holding.window import count_window
+from celery_redlock.tasks.messages.bounds import longest_life, within_bounds
 from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.owners import Role, label_for, read_owner
 from celery_redlock.tasks.messages.periodic import goes_on, overlap_of, takes_no_lock, tick_of
@@ -162,7 +163,9 @@ class Claim:
         window = self.options.dedupe_window
         if self.tick is None or self.tick.until is None:
             return window
-        return window + max(0.0, self.tick.until - time.time())
+        # No clock makes it longer than from this tick to the next.
+        left = min(self.tick.until - time.time(), self.tick.until - self.tick.due)
+        return window + max(0.0, left)
 
     @property
     def starts_by(self) -> float:
@@ -265,7 +268,7 @@ def claim_for(
         LockKeyError: its arguments make no key.
     """
     redlock = redlock_for(task.app)
-    envelope = Envelope.read(request.headers)
+    envelope = within_bounds(Envelope.read(request.headers), task, request, plan.options)
     tick = tick_of(request, envelope)
     overlap = overlap_of(request, tick, plan.options)
     maker = None if takes_no_lock(request, tick, plan.options) else plan.keys
@@ -287,7 +290,7 @@ def claim_for(
         tick=tick,
         overlap=overlap,
     )
-    return count_window(_with_fitting_reservation(claim))
+    return _with_bounded_reservation(count_window(_with_fitting_reservation(claim)))
 
 
 def _mark(redlock: Redlock, request: Any, plan: LockPlan, task: Any, envelope: Envelope) -> str:
@@ -313,7 +316,8 @@ def _with_fitting_reservation(claim: Claim) -> Claim:
     if claim.companions and set(reservation.keys) <= set(claim.companions):
         return claim  # it has asked an older run to stop, and is the next
     logger.warning(
-        "Task %s[%s] was sent with a lock on %s, but its lock_key and lock_mode come to %s here; "
+        "Task %s[%s] was sent with a lock on %.200s, but its lock_key and lock_mode come to %s "
+        "here; "
         "the former is given up. Let publishers and workers run the same code.",
         claim.task.name,
         claim.request.id,
@@ -322,3 +326,13 @@ def _with_fitting_reservation(claim: Claim) -> Claim:
     )
     claim.redlock.cancel(reservation, wait=True)
     return replace(claim, envelope=replace(claim.envelope, reservation=None))
+
+
+def _with_bounded_reservation(claim: Claim) -> Claim:
+    """Give what the message brought back for no longer than its task's options say."""
+    reservation = claim.envelope.reservation
+    latest = time.time() + longest_life(claim.request, claim.options)
+    if reservation is None or reservation.expires_at <= latest:
+        return claim
+    reservation = replace(reservation, expires_at=latest)
+    return replace(claim, envelope=replace(claim.envelope, reservation=reservation))

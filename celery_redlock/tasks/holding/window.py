@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from celery_redlock.core import Reservation
 from celery_redlock.errors import QuorumUnavailable
+from celery_redlock.tasks.messages.due import lifetime
 from celery_redlock.tasks.messages.owners import Role, read_owner
 
 if TYPE_CHECKING:
@@ -98,9 +99,9 @@ def _look(claim: Claim, reservation: Reservation) -> float | None:
         return max(0.0, *lives)
     holders = [read_owner(it.owner) for it in held if it is not None]
     if claim.goes_on and any(
-        holder is not None and holder.role is Role.RUNNING and holder.task_id == claim.request.id
+        holder is not None and holder.role is Role.RUNNING and holder.is_of(claim.request.id)
         for holder in holders
     ):
         # It is handed over in a moment, and lives from then on.
-        return max(claim.options.window or 0.0, claim.options.queue_ttl)
+        return lifetime(claim.options, handed_on=True)
     return None

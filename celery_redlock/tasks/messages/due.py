@@ -12,13 +12,12 @@ from typing import Any
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.messages.fields import END_OF_TIME
 
-__all__ = ["END_OF_TIME", "reservation_end", "window_end"]
+__all__ = ["lifetime", "reservation_end", "window_end"]
 
 #: The worker that drops an expired message reads another clock than the publisher.
 SLACK = 1.0
-#: The end of the year 9999; no datetime is later.
-END_OF_TIME = 253_402_300_799.0
 
 
 def reservation_end(
@@ -37,12 +36,16 @@ def reservation_end(
         handed_on: the message continues a task that has the lock, which then must not end in the
             queue, however short its window.
     """
-    patience = lock.queue_ttl
-    if lock.window is not None:
-        patience = max(lock.window, lock.queue_ttl) if handed_on else lock.window
-    end = _due(task, options, now) + patience
+    end = _due(task, options, now) + lifetime(lock, handed_on=handed_on)
     expiry = _moment(task, {**task._get_exec_options(), **options}.get("expires"), now)
     return end if expiry is None else max(now, min(end, expiry)) + SLACK
+
+
+def lifetime(lock: LockOptions, *, handed_on: bool) -> float:
+    """Return for how many seconds a message's lock waits for a worker, once it is due."""
+    if lock.window is None:
+        return lock.queue_ttl
+    return max(lock.window, lock.queue_ttl) if handed_on else lock.window
 
 
 def window_end(

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from celery_redlock.core import Reservation
-from celery_redlock.tasks.messages.due import END_OF_TIME
+from celery_redlock.tasks.messages.fields import count_in, moment_in, text_in
+from celery_redlock.tasks.messages.owners import LONGEST_ID, Role, read_owner
 from celery_redlock.tasks.messages.tick import Tick
 
 __all__ = ["HEADER", "Envelope", "Episode", "Original", "fresh_nonce"]
@@ -19,6 +20,14 @@ __all__ = ["HEADER", "Envelope", "Episode", "Original", "fresh_nonce"]
 HEADER = "redlock"
 
 DIGEST = re.compile("[0-9a-f]{32}")
+
+#: In characters; ours has 16.
+LONGEST_NONCE = 64
+#: Of a message's lock. They are all sent to each node, so there is a limit to their length, too.
+MOST_KEYS = 1000
+LONGEST_KEYS = 1_000_000
+#: Of an owner value, in characters. It may be written to the nodes as it came.
+LONGEST_OWNER = 4000
 
 
 def fresh_nonce() -> str:
@@ -52,7 +61,7 @@ class Original:
     The call that a message repeats, which held the lock when the message was sent.
 
     Attributes:
-        task_id: its id.
+        task_id: its id, as an owner value names it.
         mark: digest of its message's mark.
     """
 
@@ -75,8 +84,8 @@ class Envelope:
         begun: a body may have run for this very message, whose worker was lost then.
         tick: what a schedule sent it for, if one did.
         duplicate_of: the call that it repeats, if it does and had to be sent all the same.
-        after: id of a task that had ended when it was sent, as its sender could know; that task's
-            lock may still stand, and is no obstacle.
+        after: a task that had ended when it was sent, as its sender could know, by its id as an
+            owner value names it; that task's lock may still stand, and is no obstacle.
     """
 
     nonce: str = ""
@@ -95,17 +104,16 @@ class Envelope:
         header = (headers or {}).get(HEADER)
         if not isinstance(header, Mapping):
             return cls()
-        nonce, hop, after = header.get("nonce"), header.get("hop"), header.get("after")
         return cls(
-            nonce=nonce if isinstance(nonce, str) else "",
+            nonce=text_in(header.get("nonce"), LONGEST_NONCE) or "",
             reservation=_reservation(header.get("lock")),
-            hop=hop if isinstance(hop, int) and hop > 0 else 0,
+            hop=count_in(header.get("hop")) or 0,
             episode=_episode(header),
-            window_until=_moment(header.get("window_until")),
+            window_until=moment_in(header.get("window_until")),
             begun=header.get("begun") is True,
             tick=Tick.read(header.get("tick")),
             duplicate_of=_original(header.get("duplicate_of")),
-            after=after if isinstance(after, str) and after else None,
+            after=text_in(header.get("after"), LONGEST_ID),
         )
 
     def write(self) -> dict[str, Any]:
@@ -145,40 +153,36 @@ class Envelope:
 
 
 def _reservation(lock: Any) -> Reservation | None:
-    try:
-        keys = tuple(lock["keys"])
-        if not keys or not all(isinstance(key, str) and key for key in keys):
-            return None
-        if not isinstance(lock["owner"], str) or not lock["owner"]:
-            return None
-        expires_at = _moment(lock["expires_at"])
-        if expires_at is None:
-            return None
-        return Reservation(keys=keys, owner=lock["owner"], expires_at=expires_at)
-    except (KeyError, TypeError):
+    if not isinstance(lock, Mapping) or not isinstance(lock.get("keys"), list | tuple):
         return None
+    keys = tuple(lock["keys"])
+    if not 0 < len(keys) <= MOST_KEYS:
+        return None
+    if (
+        any(text_in(key, LONGEST_KEYS) is None for key in keys)
+        or sum(map(len, keys)) > LONGEST_KEYS
+    ):
+        return None
+    value, expires_at = text_in(lock.get("owner"), LONGEST_OWNER), moment_in(lock.get("expires_at"))
+    owner = read_owner(value)
+    # Whoever has read another task's owner value must not take its lock over with it.
+    if value is None or owner is None or owner.role is not Role.QUEUED or expires_at is None:
+        return None
+    return Reservation(keys=keys, owner=value, expires_at=expires_at)
 
 
 def _original(value: Any) -> Original | None:
     if not isinstance(value, Mapping):
         return None
-    task_id, mark = value.get("id"), value.get("mark")
-    if not isinstance(task_id, str) or not isinstance(mark, str) or not DIGEST.fullmatch(mark):
+    task_id, mark = text_in(value.get("id"), LONGEST_ID), text_in(value.get("mark"), LONGEST_ID)
+    if task_id is None or mark is None or not DIGEST.fullmatch(mark):
         return None
     return Original(task_id=task_id, mark=mark)
 
 
-def _moment(value: Any) -> float | None:
-    # JSON has numbers that are no time: 1e999 is read as infinity.
-    return float(value) if isinstance(value, int | float) and 0 <= value <= END_OF_TIME else None
-
-
 def _episode(header: Mapping[str, Any]) -> Episode | None:
-    try:
-        return Episode(
-            first_seen=float(header["first_seen"]),
-            hops=int(header["hops"]),
-            retries=int(header["retries"]),
-        )
-    except (KeyError, TypeError, ValueError, OverflowError):
+    first_seen = moment_in(header.get("first_seen"))
+    hops, retries = count_in(header.get("hops")), count_in(header.get("retries"))
+    if first_seen is None or hops is None or retries is None:
         return None
+    return Episode(first_seen=first_seen, hops=hops, retries=retries)

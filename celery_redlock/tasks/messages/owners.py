@@ -7,19 +7,27 @@ is made and read here.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
+from celery_redlock.tasks.messages.fields import END_OF_TIME
 from celery_redlock.tasks.rules.facts import Role
 
-__all__ = ["Owner", "Role", "label_for", "read_owner"]
+__all__ = ["LONGEST_ID", "Owner", "Role", "known_as", "label_for", "read_owner"]
 
 HOST = socket.gethostname()
 
 #: Before the name of a message's mark; no word of a label has this sign otherwise.
 MARK = "mark="
+
+#: Each node stores an owner value for each key, so its parts are no longer than this, in characters
+#: as they are stored.
+LONGEST_ID = 512
+LONGEST_HOST = 256
+DIGEST_DIGITS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +37,7 @@ class Owner:
 
     Attributes:
         role: what it is doing.
-        task_id: its id.
+        task_id: its id; of a very long one a digest (`known_as`). Compare it by `is_of`.
         host: where the key was set: a worker's node name, or a publisher's host name.
         pid: the process that set it.
         since: when, in microseconds since the epoch.
@@ -51,6 +59,27 @@ class Owner:
     nonce: str | None = None
     mark: str | None = None
 
+    def is_of(self, task_id: str | None) -> bool:
+        """Return whether this is the task with that id."""
+        return task_id is not None and self.task_id == known_as(task_id)
+
+
+def known_as(task_id: str) -> str:
+    """
+    Return by what an owner value names a task: its id, or a digest of one that is too long.
+
+    The result of a task that is only known by its digest cannot be looked up. An id that is no
+    Unicode text has a digest, too.
+    """
+    encoded = task_id.encode(errors="surrogatepass")
+    if len(_quoted(encoded)) <= LONGEST_ID and encoded.decode(errors="replace") == task_id:
+        return task_id
+    return f"sha256:{hashlib.sha256(encoded).hexdigest()[:DIGEST_DIGITS]}"
+
+
+def _quoted(text: str | bytes) -> str:
+    return quote(text, safe=":@")
+
 
 def label_for(
     role: Role,
@@ -67,7 +96,8 @@ def label_for(
 
     Of what is told of a tick, each is told only together with those before it.
     """
-    label = f"{role} {quote(task_id, safe=':@')} {quote(host or HOST, safe=':@')} {os.getpid()}"
+    host = _quoted((host or HOST).encode(errors="replace"))[:LONGEST_HOST]
+    label = f"{role} {_quoted(known_as(task_id))} {host} {os.getpid()}"
     for told in (due_us, piece, nonce and quote(nonce, safe="")):
         if told is None:
             break
@@ -83,6 +113,8 @@ def read_owner(value: str | None) -> Owner | None:
         marks = [word.removeprefix(MARK) for word in rest if word.startswith(MARK)]
         told: list[str | None] = [*tick, *[None] * (3 - len(tick))]
         due_us, piece, nonce = told
+        if not 0 <= int(since) <= END_OF_TIME * 1_000_000:
+            return None
         return Owner(
             role=Role(role),
             task_id=unquote(task_id),

@@ -11,7 +11,11 @@ from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.owners import Owner, Role
 from celery_redlock.tasks.messages.tick import Tick
 
-__all__ = ["goes_on", "may_be_too_late", "overlap_of", "takes_no_lock", "tick_of"]
+__all__ = ["TURN", "goes_on", "may_be_too_late", "overlap_of", "takes_no_lock", "tick_of"]
+
+#: How long a run that has asked another to stop is the next, in TTLs of the lock. It comes back
+#: several times meanwhile; if it does not, its message is lost, or no worker has time for it.
+TURN = 2.0
 
 #: What Celery's beat, from 5.5 on, puts into each message that it sends.
 FROM_BEAT = "celery_beat_task"

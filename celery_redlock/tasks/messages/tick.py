@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from celery_redlock.tasks.messages.due import END_OF_TIME
+from celery_redlock.tasks.messages.fields import moment_in, text_in
 
-__all__ = ["Tick"]
+__all__ = ["LONGEST_INTERVAL", "Tick"]
 
 LARGEST_TOKEN = 2**53 - 1
+#: Of an entry or a schedule, in characters. Nodes are asked for their records under these names.
+LONGEST_NAME = 1000
+#: From one tick of an entry to the next, in seconds, as far as messages tell it.
+LONGEST_INTERVAL = 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +34,8 @@ class Tick:
         schedule: whose entry it is: `redlock_beat_key`, or a name made from the app's. A leader
             keeps its record on the lock nodes under this name.
         token: that leader's fencing token; None from an ordinary beat.
-        until: when the entry's next tick is due, in seconds since the epoch, where that is known.
-            So long a beat that was down may catch this one up.
+        until: when the entry's next tick is due, in seconds since the epoch, where that is known,
+            or a year after this one. So long a beat that was down may catch this one up.
     """
 
     entry: str
@@ -57,16 +61,16 @@ class Tick:
         """Read what `write` wrote; what does not make sense is as good as absent."""
         if not isinstance(value, Mapping):
             return None
-        entry, due = _name(value.get("entry")), _moment(value.get("due"))
-        if not entry or due is None:
+        entry, due = text_in(value.get("entry"), LONGEST_NAME), moment_in(value.get("due"))
+        if entry is None or due is None:
             return None
         token = value.get("token")
         return cls(
             entry=entry,
             due=due,
-            schedule=_name(value.get("schedule")),
+            schedule=text_in(value.get("schedule"), LONGEST_NAME) or "",
             token=token if type(token) is int and 1 <= token <= LARGEST_TOKEN else None,
-            until=_moment(value.get("until")),
+            until=moment_in(value.get("until")),
         )
 
     def write(self) -> dict[str, Any]:
@@ -79,17 +83,3 @@ class Tick:
         if self.until is not None:
             written["until"] = self.until
         return written
-
-
-def _name(value: Any) -> str:
-    try:
-        value.encode()
-    except (AttributeError, UnicodeEncodeError):
-        return ""  # JSON can spell half of a surrogate pair, which no node can be sent
-    return value if isinstance(value, str) else ""
-
-
-def _moment(value: Any) -> float | None:
-    # JSON has numbers that are no time: 1e999 is read as infinity.
-    fits = type(value) in (int, float) and 0 <= value <= END_OF_TIME
-    return float(value) if fits else None

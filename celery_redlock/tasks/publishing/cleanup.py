@@ -100,7 +100,7 @@ def _cancel(app: Any, header: Any) -> None:
         redlock_for(app).cancel(reservation)
     except Exception as exc:
         logger.warning(
-            "The lock of a message that never ran is left to end by itself (%s): %r",
+            "The lock of a message that never ran is left to end by itself (%.200s): %r",
             ", ".join(reservation.keys),
             exc,
         )

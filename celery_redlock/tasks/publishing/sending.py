@@ -201,7 +201,7 @@ class Sending:
 
     def _has_ended(self, holder: Owner) -> bool:
         ignored = self._ignores_result()
-        return holder.task_id != self.task_id and has_ended(
+        return not holder.is_of(self.task_id) and has_ended(
             self.task, holder, ignores_result=ignored
         )
 
@@ -210,9 +210,9 @@ class Sending:
             return Holder.FOREIGN
         if self.tick is not None and not holder.role.is_over and holder.piece == self._piece:
             return Holder.COPY
-        if holder.task_id == self.task_id:
+        if holder.is_of(self.task_id):
             return Holder.ITSELF
-        return Holder.SENDER if holder.task_id == sending_task() else Holder.OTHER
+        return Holder.SENDER if holder.is_of(sending_task()) else Holder.OTHER
 
     def _unlocked(self, error: LockNotAcquired) -> Any:
         logger.warning(

@@ -58,10 +58,10 @@ def _awaits_itself(claim: Claim, holder: Owner | None) -> bool:
         return False
     if claim.tick is not None and holder.due_us not in (None, claim.tick.due_us):
         return False  # a schedule may send all its ticks under one id
-    if holder.task_id in (claim.request.id, claim.envelope.after):
+    if holder.is_of(claim.request.id) or holder.task_id == claim.envelope.after:
         return True
     outlasts_body = claim.plan.marks_messages or holder.due_us is not None
-    return outlasts_body and holder.task_id == claim.request.parent_id
+    return outlasts_body and holder.is_of(claim.request.parent_id)
 
 
 def _choice_at_run(claim: Claim, error: LockContended) -> str:

@@ -14,6 +14,7 @@ from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.holding.arrival import Claim
 from celery_redlock.tasks.holding.hold import Hold
 from celery_redlock.tasks.messages.owners import Owner, Role, read_owner
+from celery_redlock.tasks.messages.periodic import TURN
 from celery_redlock.tasks.messages.places import companion_place
 from celery_redlock.tasks.news import News, tell
 
@@ -21,9 +22,6 @@ __all__ = ["overlap_choice", "replace_holder"]
 
 logger = get_logger(__name__)
 
-#: How long a run that has asked another to stop is the next, in TTLs of the lock. It comes back
-#: several times meanwhile; if it does not, its message is lost, or no worker has time for it.
-TURN = 2.0
 #: So long it tries again, in seconds, where several ask at once.
 PATIENCE = 0.5
 

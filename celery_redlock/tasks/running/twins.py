@@ -75,7 +75,7 @@ def passes(claim: Claim, error: LockContended) -> bool:
     if other is None:
         return False
     # The messages of several leaders for one tick have one task id, and each a nonce of its own.
-    is_own = (other.task_id, other.nonce) == (claim.request.id, claim.envelope.nonce)
+    is_own = other.is_of(claim.request.id) and other.nonce == claim.envelope.nonce
     if other.role is Role.SKIPPED:
         return claim.may_have_begun and not is_own
     return other.role is Role.ABANDONED and is_own

@@ -19,7 +19,7 @@ from celery.utils.log import get_logger
 
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.messages.duplicates import DuplicateResult
-from celery_redlock.tasks.messages.tick import Tick
+from celery_redlock.tasks.messages.tick import LONGEST_INTERVAL, Tick
 from celery_redlock.tasks.schedules.dues import due_times, latest_due, next_due, ran_already
 from celery_redlock.tasks.schedules.grid import on_grid
 from celery_redlock.tasks.schedules.messages import message_of
@@ -254,6 +254,8 @@ class Stamper:
             reason = f"its schedule {entry.schedule!r} counts from its last run"
             self._complain(entry, reason)
             return None
+        if until is not None:
+            until = min(until, due + LONGEST_INTERVAL)
         return Tick(entry=str(entry.name), due=due, schedule=self._schedule, until=until)
 
     def _pause_for(self, entry: Any) -> float | None:

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from celery_redlock.tasks.messages.due import END_OF_TIME
+from celery_redlock.tasks.messages.fields import END_OF_TIME
 from celery_redlock.tasks.messages.tick import Tick
 
 if TYPE_CHECKING:

@@ -1,0 +1,124 @@
+"""
+How far the moments in a header may lie ahead.
+
+Anybody who can write into the queue writes headers, and clocks are wrong. A moment that decides for
+how long something stands on the nodes is therefore believed no further than the task's own options
+go; what nobody can have meant is dropped with a warning.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.messages.due import lifetime
+from celery_redlock.tasks.messages.envelope import HEADER, Envelope
+from celery_redlock.tasks.messages.owners import known_as
+from celery_redlock.tasks.messages.periodic import TURN, goes_on
+from celery_redlock.tasks.messages.tick import LONGEST_INTERVAL, Tick
+
+__all__ = ["APART", "longest_life", "within_bounds"]
+
+logger = get_logger(__name__)
+
+#: The clocks of two hosts differ by less, in seconds; where they do not, one of them is no clock.
+APART = 86_400.0
+#: What a header may say, and where what was read of it is. One of several where they go together.
+FIELDS = {
+    "nonce": "nonce",
+    "lock": "reservation",
+    "hop": "hop",
+    "first_seen": "episode",
+    "window_until": "window_until",
+    "tick": "tick",
+}
+TICK_FIELDS = ("schedule", "token", "until")
+
+
+def longest_life(request: Any, options: LockOptions) -> float:
+    """Return for how many seconds a message's lock may stand from when the message is due."""
+    life = lifetime(options, handed_on=goes_on(request))
+    return max(life, TURN * options.ttl) if options.overlap == "replace" else life
+
+
+def within_bounds(envelope: Envelope, task: Any, request: Any, options: LockOptions) -> Envelope:
+    """
+    Return what a message's header says as far as it can be meant, and warn of the rest.
+
+    Args:
+        envelope: what was read of it.
+        task: the task.
+        request: its request, which is due.
+        options: the task's lock options.
+    """
+    header = (request.headers or {}).get(HEADER)
+    if header is None:
+        return envelope
+    dropped = list(_not_read(header, envelope))
+    now = time.time()
+    for field, moment, latest, changes in _limits(envelope, request, options, now):
+        if moment is not None and moment > latest:
+            dropped.append(f"{field}, {moment - now:.0f} s from now (at most {latest - now:.0f} s)")
+            envelope = replace(envelope, **changes)
+    if dropped:
+        logger.warning(
+            "Task %s[%s] came with a header that is out of bounds, and goes on as if this was "
+            "absent: %s. Its publisher has other code or a wrong clock, or somebody else writes "
+            "into its queue.",
+            task.name,
+            known_as(str(request.id)),
+            "; ".join(dropped),
+        )
+    episode = envelope.episode
+    if episode is None or episode.first_seen <= now:
+        return envelope
+    return replace(envelope, episode=replace(episode, first_seen=now))
+
+
+def _limits(
+    envelope: Envelope, request: Any, options: LockOptions, now: float
+) -> Iterator[tuple[str, float | None, float, dict[str, Any]]]:
+    """Return each moment with the latest that it may be, and what there is instead."""
+    latest, lock, tick = now + APART, envelope.reservation, envelope.tick
+    if lock is not None:
+        life = longest_life(request, options)
+        shorter = replace(lock, expires_at=now + life)
+        yield "lock.expires_at", lock.expires_at, latest + life, {"reservation": shorter}
+    if envelope.window_until is not None:
+        window = math.inf if options.window is None else options.window
+        yield "window_until", envelope.window_until, latest + window, {"window_until": None}
+    if envelope.episode is not None:
+        yield "first_seen", envelope.episode.first_seen, latest, {"episode": None}
+    if tick is not None:
+        endless = replace(tick, until=None)
+        yield "tick.until", tick.until, tick.due + LONGEST_INTERVAL, {"tick": endless}
+        yield "tick.due", tick.due, latest, {"tick": None}
+
+
+def _not_read(header: Any, envelope: Envelope) -> Iterator[str]:
+    """Return the names of what is there and could not be read."""
+    if not isinstance(header, Mapping):
+        yield HEADER
+        return
+    yield from (
+        field
+        for field, attribute in FIELDS.items()
+        if _says(header, field) and not getattr(envelope, attribute)
+    )
+    tick: Tick | None = envelope.tick
+    if tick is not None:
+        yield from (
+            f"tick.{field}"
+            for field in TICK_FIELDS
+            if _says(header["tick"], field) and getattr(tick, field) in (None, "")
+        )
+
+
+def _says(header: Mapping[str, Any], field: str) -> bool:
+    return header.get(field) not in (None, "", 0)
