@@ -10,6 +10,7 @@ from celery.exceptions import Reject
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from celery_redlock.errors import LockNotAcquired
 from celery_redlock.protocol.node import StoredKey
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.messages.envelope import HEADER, LONGEST_OWNER
@@ -26,6 +27,7 @@ DEFAULTS = LockOptions()
 LONGEST = max(DEFAULTS.ttl, DEFAULTS.queue_ttl, WINDOW)
 LONGEST_MARK = DEFAULTS.dedupe_window + LONGEST_INTERVAL
 OWNER = f"{'0' * 32} 1700000000000000 {label_for(Role.QUEUED, 'id', 'p@host')}"
+OTHER = f"{'1' * 32} 1700000000000000 {label_for(Role.RUNNING, 'other', 'w@host')}"
 
 #: What JSON can spell, and more of what is nearly right than would come by chance.
 # No value of a message may come to as much.
@@ -80,38 +82,52 @@ ENDS = {
     "retry": lambda self: self.retry(countdown=0, max_retries=1),
     "put back": lambda self: put_back(),
 }
+WAYS = ("forbid", "queue", "replace", "allow")
 
 
 def put_back() -> None:
     raise Reject("later", requeue=True)
 
 
-@pytest.mark.parametrize("mode", ALL_MODES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"lock_mode": mode} for mode in ALL_MODES),
+        *({"lock_mode": "while_executing", "lock_overlap": way} for way in WAYS),
+    ],
+    ids=lambda options: "-".join(options.values()),
+)
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     header=st.one_of(headers, anything),
     how=st.sampled_from(sorted(ENDS)),
     task_id=ids,
-    reserved=st.booleans(),
+    holder=st.sampled_from([None, OWNER, OTHER]),
 )
 def test_no_header_makes_anything_stand_for_longer_or_be_larger_than_the_options_say(
-    bench: Bench, mode: str, header: Any, how: str, task_id: str, reserved: bool
+    bench: Bench,
+    options: dict[str, str],
+    header: Any,
+    how: str,
+    task_id: str,
+    holder: str | None,
 ) -> None:
     task = bench.app.tasks.get("job") or declare(
-        bench, lambda self, how: ENDS[how](self), lock_mode=mode
+        bench, lambda self, how: ENDS[how](self), **options
     )
     state = bench.node.state
     state.keys.clear()
     request = bench.send(task, how)
     state.keys.clear()
-    if reserved:
+    if holder is not None:
         now = bench.node.now_us() // 1000
         for place in (KEY, QUEUE):
-            state.keys[place] = StoredKey(OWNER, now + round(WINDOW * 1000))
+            state.keys[place] = StoredKey(holder, now + round(WINDOW * 1000))
 
     outcome = bench.run({**request, "id": task_id, HEADER: header})
 
-    assert outcome.state in ("SUCCESS", "RETRY", "REJECTED", "IGNORED"), outcome
+    gave_up = isinstance(outcome.value, LockNotAcquired)
+    assert gave_up or outcome.state in ("SUCCESS", "RETRY", "REJECTED", "IGNORED"), outcome
     while bench.queue_length:
         bench.receive()
     now = bench.node.now_us() // 1000

@@ -14,11 +14,13 @@ from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule
 
 from celery_redlock.tasks.messages.envelope import Envelope
+from celery_redlock.tasks.messages.tick import LONGEST_INTERVAL
 from celery_redlock.tasks.schedules.stamping import is_protected
 from tests.support.tasks import Bench
 from tests.unit.tasks.schedules.simulated import (
     MINUTE,
     START,
+    at,
     beat,
     messages_of,
     one_message,
@@ -43,6 +45,14 @@ def test_a_message_carries_the_name_of_the_schedule(conf: dict[str, Any], name: 
 def test_a_message_tells_when_its_entry_is_due_next(found: Any) -> None:
     tick = one_message(beat({"schedule": found})).tick
     assert tick.until == tick.due + 60
+
+
+def test_a_message_of_a_leap_day_tells_the_next_tick_a_year_later() -> None:
+    leap_day = crontab(minute=1, hour=0, day_of_month=29, month_of_year=2)
+    made = beat({"schedule": leap_day})
+    made.clock.moment = at("2028-02-29T00:00:30")
+    tick = one_message(made).tick
+    assert tick.until == tick.due + LONGEST_INTERVAL
 
 
 def test_a_message_has_a_nonce_beside_its_tick() -> None:
