@@ -18,7 +18,7 @@ from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.holding.window import count_window
-from celery_redlock.tasks.messages.bounds import longest_life, within_bounds
+from celery_redlock.tasks.messages.bounds import with_bounded_life, within_bounds
 from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.owners import Role, label_for, read_owner
 from celery_redlock.tasks.messages.periodic import goes_on, overlap_of, takes_no_lock, tick_of
@@ -290,7 +290,8 @@ def claim_for(
         tick=tick,
         overlap=overlap,
     )
-    return _with_bounded_reservation(count_window(_with_fitting_reservation(claim)))
+    claim = count_window(_with_fitting_reservation(claim))
+    return replace(claim, envelope=with_bounded_life(claim.envelope, request, plan.options))
 
 
 def _mark(redlock: Redlock, request: Any, plan: LockPlan, task: Any, envelope: Envelope) -> str:
@@ -326,13 +327,3 @@ def _with_fitting_reservation(claim: Claim) -> Claim:
     )
     claim.redlock.cancel(reservation, wait=True)
     return replace(claim, envelope=replace(claim.envelope, reservation=None))
-
-
-def _with_bounded_reservation(claim: Claim) -> Claim:
-    """Give what the message brought back for no longer than its task's options say."""
-    reservation = claim.envelope.reservation
-    latest = time.time() + longest_life(claim.request, claim.options)
-    if reservation is None or reservation.expires_at <= latest:
-        return claim
-    reservation = replace(reservation, expires_at=latest)
-    return replace(claim, envelope=replace(claim.envelope, reservation=reservation))

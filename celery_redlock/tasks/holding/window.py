@@ -51,6 +51,7 @@ def count_window(claim: Claim) -> Claim:
         life, surely = _life_of(claim, reservation, window - beyond)
         now = time.time()
         if life is not None:
+            # Not lengthened yet, or nearly over: in between the publisher's clock decides.
             least = life + beyond
             most = least if surely else window - (claim.options.publish_grace - life)
             # From here on its moments are those of this host's clock.

@@ -23,7 +23,7 @@ from celery_redlock.tasks.messages.owners import known_as
 from celery_redlock.tasks.messages.periodic import TURN, goes_on
 from celery_redlock.tasks.messages.tick import LONGEST_INTERVAL, Tick
 
-__all__ = ["APART", "longest_life", "within_bounds"]
+__all__ = ["APART", "with_bounded_life", "within_bounds"]
 
 logger = get_logger(__name__)
 
@@ -39,12 +39,6 @@ FIELDS = {
     "tick": "tick",
 }
 TICK_FIELDS = ("schedule", "token", "until")
-
-
-def longest_life(request: Any, options: LockOptions) -> float:
-    """Return for how many seconds a message's lock may stand from when the message is due."""
-    life = lifetime(options, handed_on=goes_on(request))
-    return max(life, TURN * options.ttl) if options.overlap == "replace" else life
 
 
 def within_bounds(envelope: Envelope, task: Any, request: Any, options: LockOptions) -> Envelope:
@@ -81,13 +75,28 @@ def within_bounds(envelope: Envelope, task: Any, request: Any, options: LockOpti
     return replace(envelope, episode=replace(episode, first_seen=now))
 
 
+def with_bounded_life(envelope: Envelope, request: Any, options: LockOptions) -> Envelope:
+    """Return an envelope whose lock is given back for no longer than the task's options say."""
+    lock = envelope.reservation
+    latest = time.time() + _longest_life(request, options)
+    if lock is None or lock.expires_at <= latest:
+        return envelope
+    return replace(envelope, reservation=replace(lock, expires_at=latest))
+
+
+def _longest_life(request: Any, options: LockOptions) -> float:
+    """Return for how many seconds a message's lock may stand from when the message is due."""
+    life = lifetime(options, handed_on=goes_on(request))
+    return max(life, TURN * options.ttl) if options.overlap == "replace" else life
+
+
 def _limits(
     envelope: Envelope, request: Any, options: LockOptions, now: float
 ) -> Iterator[tuple[str, float | None, float, dict[str, Any]]]:
     """Return each moment with the latest that it may be, and what there is instead."""
     latest, lock, tick = now + APART, envelope.reservation, envelope.tick
     if lock is not None:
-        life = longest_life(request, options)
+        life = _longest_life(request, options)
         shorter = replace(lock, expires_at=now + life)
         yield "lock.expires_at", lock.expires_at, latest + life, {"reservation": shorter}
     if envelope.window_until is not None:
