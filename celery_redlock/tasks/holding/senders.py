@@ -15,6 +15,7 @@ from celery._state import get_current_worker_task
 
 from celery_redlock.tasks.holding.hold import hold_of
 from celery_redlock.tasks.messages.envelope import HEADER, Envelope, fresh_nonce
+from celery_redlock.tasks.messages.owners import known_as
 
 __all__ = ["connect_senders", "known_ends", "sending_task"]
 
@@ -27,10 +28,11 @@ def sending_task() -> str | None:
 
 def known_ends() -> frozenset[str]:
     """
-    Return the ids of tasks that have ended, as can be known from the task that runs here.
+    Return the tasks that have ended, as can be known from the task that runs here.
 
     That is the task itself, once its body has ended; and the one whose end has sent it: as its
-    link, as the next step of its chain, or as the body of its chord.
+    link, as the next step of its chain, or as the body of its chord. Each by its id as an owner
+    value names it.
     """
     task = get_current_worker_task()
     if task is None:
@@ -51,10 +53,11 @@ def connect_senders() -> None:
 
 
 def _ended_here() -> str | None:
-    """Return the id of the task that runs here, if its work has ended and its lock still stands."""
+    """Return the task that runs here, if its work has ended and its lock still stands."""
     task = get_current_worker_task()
     hold = None if task is None else hold_of(task.request)
-    return hold.request.id if hold and hold.body.left and not hold.continued else None
+    ended = hold is not None and hold.body.left and not hold.continued
+    return known_as(hold.request.id) if hold is not None and ended else None
 
 
 def _name_ended(headers: Any = None, **_: Any) -> None:

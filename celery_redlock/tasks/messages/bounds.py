@@ -37,6 +37,8 @@ FIELDS = {
     "first_seen": "episode",
     "window_until": "window_until",
     "tick": "tick",
+    "duplicate_of": "duplicate_of",
+    "after": "after",
 }
 TICK_FIELDS = ("schedule", "token", "until")
 

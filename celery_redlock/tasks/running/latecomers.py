@@ -12,7 +12,7 @@ from celery.utils.log import get_logger
 from celery_redlock.errors import DuplicateTask, LockContended
 from celery_redlock.tasks.holding.arrival import Claim
 from celery_redlock.tasks.messages.duplicates import result_of
-from celery_redlock.tasks.messages.owners import Role, read_owner
+from celery_redlock.tasks.messages.owners import Role, known_as, read_owner
 from celery_redlock.tasks.news import News, tell
 from celery_redlock.tasks.running.requeue import ignores_result
 
@@ -51,9 +51,10 @@ def stand_back(claim: Claim, error: LockContended) -> NoReturn:
     """End a task whose place a newer one has taken, or that was revoked while it waited."""
     task, request = claim.task, claim.request
     newer = _holder_of(error)
-    why = "revoked" if newer == request.id else f"replaced by {newer}"
+    replaced = newer != known_as(request.id)
+    why = f"replaced by {newer}" if replaced else "revoked"
     logger.info("Task %s[%s] ends without its body: it was %s", task.name, request.id, why)
-    if newer != request.id:
+    if replaced:
         tell(News.SUPERSEDED, task, request.id, by=newer)
     # What a worker does with a revoked task: its chord and who waits for it are told.
     task.backend.mark_as_revoked(
