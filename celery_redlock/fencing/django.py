@@ -76,8 +76,9 @@ class FencedQuerySet(models.QuerySet):
 
         A row that is named by its primary key costs one `UPDATE` and nothing more. If the query set
         may hold several rows, they are all written or none is: the rows are locked and looked at
-        first (on SQLite the same statement looks). As with `update()`, instances that were loaded
-        before do not change, and no `save()` runs.
+        first, and no others are written (on SQLite the same statement looks). As with `update()`,
+        the query set's own results are fetched anew when they are next asked for; instances that
+        were fetched before do not change, and no `save()` runs.
 
         Args:
             values: what to write, for fields that cannot be given by name (such as `token`).
@@ -100,7 +101,9 @@ class FencedQuerySet(models.QuerySet):
         # the outer one, although nothing has been written when a guard refuses.
         own = not one and not connections[guarded.db].in_atomic_block
         with transaction.atomic(using=guarded.db) if own else contextlib.nullcontext():
-            return guarded._write(token, written, one=one)
+            hit = guarded._write(token, written, one=one)
+        self._result_cache = None
+        return hit
 
     @_alters_data
     def fenced_claim(self, *, token: int | None = None) -> int:
@@ -109,7 +112,10 @@ class FencedQuerySet(models.QuerySet):
 
         What is written depends on what was read? Then claim the rows *before* reading them, in the
         same `atomic()`. Without, the holder that was superseded can still write between this
-        holder's read and its write, and that write is lost.
+        holder's read and its write, and that write is lost. Fetch instances after the claim: one
+        that was fetched before it keeps its old values, also as another instance's related object,
+        until `refresh_from_db()`. Outside of `atomic()` the rows do not stay locked after the
+        claim: write them with `fenced_update` then.
         """
         hit: int = self.fenced_update({}, token=token)
         return hit
@@ -129,17 +135,17 @@ class FencedQuerySet(models.QuerySet):
         return await self.afenced_update(token=token)
 
     def _write(self, token: int, written: dict[str, Any], *, one: bool) -> int:
-        passing, expected = self.filter(self._passes(token)), 1
+        rows = self
         if not one and connections[self.db].features.has_select_for_update:
             seen = self._look()
             self._refuse(seen, token)
-            expected = max(1, seen.rows)
+            # What comes to match from now on has not been looked at, and is not locked.
+            rows = self.model._base_manager.using(self.db).filter(pk__in=seen.keys)
         elif not one:
-            passing = passing.exclude(Exists(self.filter(fencing_token__gt=token)))
-        hit: int = passing.update(**written, fencing_token=token)
-        if hit < expected:
-            self._refuse(self._look(), token)
+            rows = self.exclude(Exists(self.filter(self._bars(token))))
+        hit: int = rows.filter(self._passes(token)).update(**written, fencing_token=token)
         if not hit:
+            self._refuse(self._look(), token)
             raise FencedResourceMissing(
                 f"There is no row: {self._resource}. Nothing was written, and the token has not "
                 "been judged. Create the row first (get_or_create).",
@@ -152,6 +158,10 @@ class FencedQuerySet(models.QuerySet):
         # A column that was added without a default: nobody has written such a row yet.
         return passes | Q(fencing_token=None) if self._field.null else passes
 
+    def _bars(self, token: int) -> Q:
+        bars = Q(fencing_token__gt=token)
+        return bars if self._field.null else bars | Q(fencing_token=None)
+
     def _look(self) -> _Seen:
         """Return what the rows have seen, locking them where that is possible."""
         rows = self
@@ -159,11 +169,11 @@ class FencedQuerySet(models.QuerySet):
             # A locking read: under MySQL's REPEATABLE READ a plain one shows the past. The order
             # keeps two calls that lock the same rows from a deadlock.
             rows = self.order_by("pk").select_for_update()
-        tokens = list(rows.values_list(NAME, flat=True))
+        tokens = dict(rows.values_list("pk", NAME))
         return _Seen(
-            rows=len(tokens),
-            newest=max((seen or 0 for seen in tokens), default=0),
-            unset=tokens.count(None),
+            keys=list(tokens),
+            newest=max((seen or 0 for seen in tokens.values()), default=0),
+            unset=list(tokens.values()).count(None),
         )
 
     def _refuse(self, seen: _Seen, token: int) -> None:
@@ -241,12 +251,12 @@ class _Seen:
     What the rows have seen.
 
     Attributes:
-        rows: how many there are.
+        keys: the primary key of each.
         newest: the highest token among them; 0 if none has one.
         unset: how many have NULL.
     """
 
-    rows: int
+    keys: list[Any]
     newest: int
     unset: int
 

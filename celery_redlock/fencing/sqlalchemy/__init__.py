@@ -17,7 +17,8 @@ the timing, and a call that was refused has changed nothing. It is one `UPDATE â
 fencing_token <= :token` in the caller's transaction; it neither commits nor rolls back.
 Limit: only writes that go through here are guarded. What a transaction does to a row *after* a
 `fenced_update` of that row is guarded as well, since the row stays locked until the transaction
-ends; so `fenced_claim` makes a row safe to be read, worked on and written in any way.
+ends; so `fenced_claim` makes a row safe to be read, worked on and written in any way. Objects that
+the session had loaded of such rows are read again, so that nothing older is served afterwards.
 """
 
 from __future__ import annotations

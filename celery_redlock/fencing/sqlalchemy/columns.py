@@ -67,6 +67,11 @@ class FencedTable:
             condition = or_(condition, self.token.is_(None))
         return condition
 
+    def bars(self, token: int) -> ColumnElement[bool]:
+        """Return the condition that a row has seen a newer token, or NULL where none may be."""
+        condition: ColumnElement[bool] = self.token > token
+        return condition if self.column.nullable else or_(condition, self.token.is_(None))
+
     @property
     def core(self) -> FencedTable:
         """The same without the ORM."""

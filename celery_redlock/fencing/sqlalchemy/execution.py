@@ -64,10 +64,10 @@ def fence_first(session: SyncSession) -> Iterator[None]:
 
 
 def run(session: SyncSession, statement: Executable) -> Result[Any]:
-    """Execute a statement; objects in the session take over what was really written."""
-    # "evaluate" would compare tokens that were loaded long ago, and mark objects as written
-    # although their rows refused.
-    options = {"synchronize_session": "fetch"}
+    """Execute a statement. What it has changed in rows, it does not change in loaded objects."""
+    # Otherwise SQLAlchemy would compare tokens that were loaded long ago, and mark objects as
+    # written although their rows refused.
+    options = {"synchronize_session": False}
     result: Result[Any] = session.execute(statement, execution_options=options)
     return result
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, cast, overload
 
-from sqlalchemy import ColumnElement, CursorResult, func, select, update
+from sqlalchemy import ColumnElement, CursorResult, Dialect, Update, or_, update
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.fencing.sqlalchemy.columns import (
@@ -27,10 +27,16 @@ from celery_redlock.fencing.sqlalchemy.execution import (
     refuse,
     run,
 )
+from celery_redlock.fencing.sqlalchemy.loaded import (
+    Row,
+    loaded_objects,
+    pending_changes,
+    read_again,
+    refuse_pending,
+    rows_in,
+)
+from celery_redlock.fencing.sqlalchemy.several import Choice, all_or_none
 from celery_redlock.fencing.tokens import token_or_current
-
-# Where SELECT … FOR UPDATE keeps matching rows as they are until the UPDATE.
-_ROW_LOCKING = frozenset({"postgresql", "mysql", "mariadb", "oracle"})
 
 
 @overload
@@ -65,11 +71,15 @@ def fenced_update(
 
     Runs in the caller's transaction and ends it in no way: roll back when it raises. A row that is
     named by its primary key costs one `UPDATE` and nothing more. If the condition may match
-    several rows, they are all written or none is: the rows are locked and looked at first
-    (on SQLite the same statement looks).
+    several rows, they are all written or none is: on PostgreSQL and SQLite the same statement
+    looks at them and writes them, on MySQL and MariaDB one locks and looks first. A row that comes
+    to match after they were looked at is not written.
 
-    Objects of the session that were loaded before show the new values. Changes that are pending
-    in the session are not flushed before the guard has let the transaction through.
+    Objects of the session that were loaded before, and stand for rows that were written, are read
+    again, with the relationships that cascade to what belongs to them; so they show the rows as
+    they are now and not as they were before the guard. Other objects stay as they were. Changes
+    that are pending in the session are not flushed before the guard has let the transaction
+    through, and pending changes to objects that would be read again are refused.
 
     Args:
         session: a `Session`, `scoped_session` or `Connection`.
@@ -82,7 +92,8 @@ def fenced_update(
         StaleFencingToken: a matching row has seen a newer token.
         FencedResourceMissing: no row matches.
         InvalidFencingToken: the token cannot be one, or is left out where no lease is held.
-        ConfigurationError: the target cannot be guarded.
+        ConfigurationError: the target cannot be guarded, or not with this condition on this
+            database; or an object of a matching row has changes that are not flushed.
     """
     token = token_or_current(token)
     dialect = dialect_of(session, target)
@@ -90,31 +101,41 @@ def fenced_update(
     values = checked_values(fenced, values)
     _check_condition(where)
     identity = identity_in(where, fenced)
-    resource = _resource(fenced, where, identity)
-    condition, expected = fenced.passes(token), 1
     with fence_first(session):
-        if identity is None and dialect.name in _ROW_LOCKING:
-            seen = look(session, fenced, where)
-            refuse(seen, fenced, resource, token)
-            expected = max(1, seen.rows)
-        elif identity is None:
-            newest = select(func.coalesce(func.max(fenced.token), 0)).where(where)
-            # Its table is the one that is updated, but all matching rows of it.
-            condition &= newest.correlate(None).scalar_subquery() <= token
-        statement = (
-            update(fenced.entity).where(where, condition).values({**values, fenced.token: token})
-        )
-        hit = cast("CursorResult[Any]", run(session, statement)).rowcount
-        if hit < 0:
-            raise ConfigurationError(
-                f"{dialect.name}+{dialect.driver} does not tell how many rows an UPDATE has hit, "
-                "so nobody knows whether it was let through. Roll back, and use another driver."
-            )
-        if hit < expected:
+        objects = loaded_objects(session, fenced.table)
+        changes = pending_changes(session, objects)
+        held = rows_in(list(fenced.table.primary_key), changes)
+        if identity is None:
+            choice = Choice(fenced=fenced, where=where, barred=or_(fenced.bars(token), held))
+            statement = all_or_none(session, choice, dialect.name)
+        else:
+            statement = update(fenced.entity).where(where, fenced.passes(token), ~held)
+        statement = statement.values({**values, fenced.token: token})
+        hit, written = _execute(session, statement, fenced, dialect, named=bool(objects))
+        if not hit:
+            resource = _resource(fenced, where, identity)
             refuse(look(session, fenced, where), fenced, resource, token)
-    if not hit:
-        raise missing(resource)
+            refuse_pending(session, fenced, where, changes)
+            raise missing(resource)
+        read_again(session, objects, written, changes)
     return hit
+
+
+def _execute(
+    session: SyncSession, statement: Update, fenced: FencedTable, dialect: Dialect, *, named: bool
+) -> tuple[int, set[Row] | None]:
+    """Return how many rows were hit; and which, if that is asked for and the database can tell."""
+    if named and dialect.update_returning:
+        keys = fenced.table.primary_key
+        written: set[Row] = {tuple(row) for row in run(session, statement.returning(*keys))}
+        return len(written), written
+    hit = cast("CursorResult[Any]", run(session, statement)).rowcount
+    if hit < 0:
+        raise ConfigurationError(
+            f"{dialect.name}+{dialect.driver} does not tell how many rows an UPDATE has hit, "
+            "so nobody knows whether it was let through. Roll back, and use another driver."
+        )
+    return hit, None
 
 
 def fenced_claim(
@@ -130,7 +151,9 @@ def fenced_claim(
     the holder that was superseded can still write between this holder's read and its write, and
     that write is lost. From the claim on it is refused, and until the transaction ends the rows are
     locked as well, so ordinary ORM changes to them in this transaction are as good as guarded.
-    It is an UPDATE like any other: columns with `onupdate` change.
+    It is an UPDATE like any other: columns with `onupdate` change. Under AUTOCOMMIT nothing stays
+    locked: write the rows with `fenced_update` then. What the session flushed before the claim was
+    written without a guard, so claim first in a transaction.
 
     Arguments and errors as with `fenced_update`.
     """

@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast, overload
 
-from sqlalchemy import Connection, and_
+from sqlalchemy import and_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.fencing.sqlalchemy.columns import (
-    FencedTable,
     Target,
     Values,
     checked_values,
@@ -27,6 +26,13 @@ from celery_redlock.fencing.sqlalchemy.execution import (
     missing,
     refuse,
     run,
+)
+from celery_redlock.fencing.sqlalchemy.loaded import (
+    loaded_objects,
+    pending_changes,
+    read_again,
+    refuse_pending,
+    rows_in,
 )
 from celery_redlock.fencing.tokens import token_or_current
 
@@ -67,7 +73,8 @@ def fenced_upsert(
 
     One `INSERT … ON CONFLICT … DO UPDATE … WHERE fencing_token <= :token`, on PostgreSQL and
     SQLite. Limit: a deleted row has forgotten its token, so a stale writer can bring it back; mark
-    rows as deleted where that matters.
+    rows as deleted where that matters. An object of the session that stands for the row is read
+    again, as with `fenced_update`.
 
     Args:
         session: a `Session`, `scoped_session` or `Connection`; the transaction is the caller's.
@@ -80,7 +87,8 @@ def fenced_upsert(
     Raises:
         StaleFencingToken: the row is there and has seen a newer token.
         InvalidFencingToken: the token cannot be one, or is left out where no lease is held.
-        ConfigurationError: the target cannot be guarded, or the database has no such statement.
+        ConfigurationError: the target cannot be guarded, the database has no such statement, or
+            an object of the row has changes that are not flushed.
     """
     token = token_or_current(token)
     dialect = dialect_of(session, target)
@@ -104,32 +112,25 @@ def fenced_upsert(
 
     insert = _INSERT[dialect.name](fenced.table).values(row)
     written = {column: insert.excluded[column.key] for column in row if column not in columns}
-    identity = fenced.mapper.primary_key if fenced.mapper else tuple(fenced.table.primary_key)
-    statement = insert.on_conflict_do_update(
-        index_elements=columns, set_=written, where=fenced.core.passes(token)
-    ).returning(*identity)
+    where = and_(*(column == row[column] for column in columns))
     with fence_first(session):
+        objects = loaded_objects(session, fenced.table)
+        changes = pending_changes(session, objects)
+        primary = list(fenced.table.primary_key)
+        statement = insert.on_conflict_do_update(
+            index_elements=columns,
+            set_=written,
+            where=and_(fenced.core.passes(token), ~rows_in(primary, changes)),
+        ).returning(*(primary or columns))
         stored = run(session, statement).one_or_none()
         if stored is None:
-            where = and_(*(column == row[column] for column in columns))
             resource = f"{fenced.name} where " + " and ".join(
                 f"{column.key} = {row[column]!r}" for column in columns
             )
             refuse(look(session, fenced.core, where), fenced, resource, token)
+            refuse_pending(session, fenced, where, changes)
             raise missing(resource)
-        _refresh(session, fenced, tuple(stored), list(row))
-
-
-def _refresh(
-    session: SyncSession, fenced: FencedTable, identity: tuple[Any, ...], row: Sequence[Any]
-) -> None:
-    """Let an object of the session that stands for the row show what was written."""
-    if fenced.mapper is None or isinstance(session, Connection):
-        return
-    loaded = session.identity_map.get(fenced.mapper.identity_key_from_primary_key(identity))
-    if loaded is not None:
-        written = [fenced.mapper.get_property_by_column(column).key for column in row]
-        session.refresh(loaded, written)
+        read_again(session, objects, {tuple(stored)}, changes)
 
 
 @overload

@@ -21,6 +21,7 @@ from celery_redlock.errors import (
     InvalidFencingToken,
     StaleFencingToken,
 )
+from celery_redlock.fencing.django import FencingTokenField
 from tests.fencing.django.bank.models import (
     Account,
     Favourite,
@@ -108,6 +109,62 @@ def test_one_newer_row_among_several_refuses_them_all(account: Account) -> None:
         Account.objects.all().fenced_update(balance=0, token=9)
 
     assert stored(other) == (1, 0)
+
+
+def test_a_query_set_that_was_evaluated_before_its_claim_is_evaluated_again(
+    account: Account,
+) -> None:
+    rows = of(account)
+    assert [row.balance for row in rows] == [100]
+    of(account).fenced_update(balance=150, token=11)
+
+    rows.fenced_claim(token=12)
+
+    assert [row.balance for row in rows] == [150]
+
+
+def test_rows_that_were_prefetched_are_fetched_again_after_their_claim(account: Account) -> None:
+    of(account).update(owner=Owner.objects.create(name="me"))
+    (owner,) = Owner.objects.prefetch_related("account_set")
+    of(account).fenced_update(balance=150, token=11)
+
+    owner.account_set.fenced_claim(token=12)
+
+    assert [row.balance for row in owner.account_set.all()] == [150]
+
+
+def test_a_row_that_appears_between_look_and_write_is_not_written(account: Account) -> None:
+    appeared = []
+
+    def before_the_write(execute: Any, sql: str, *rest: Any) -> Any:
+        if sql.startswith("UPDATE") and not appeared:
+            appeared.append(Account(balance=1, fencing_token=3))
+            appeared[0].save()
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(before_the_write):
+        hit = Account.objects.filter(balance__gt=0).fenced_update(balance=0, token=11)
+
+    # SQLite looks and writes in one statement, which begins after the row is there.
+    assert (hit, stored(appeared[0])) == (
+        (1, (1, 3)) if connection.vendor == "postgresql" else (2, (0, 11))
+    )
+
+
+def test_null_where_none_may_be_refuses_all_rows(account: Account) -> None:
+    Account.objects.create(balance=1)
+    with connection.schema_editor() as editor:
+        field = Account._meta.get_field("fencing_token")
+        nullable = FencingTokenField(null=True)
+        nullable.set_attributes_from_name("fencing_token")
+        editor.alter_field(Account, field, nullable)
+    of(account).update(fencing_token=None)
+
+    with pytest.raises(ConfigurationError, match="NULL"):
+        Account.objects.all().fenced_update(balance=0, token=11)
+
+    assert stored(account) == (100, None)
+    assert not Account.objects.filter(balance=0).exists()
 
 
 def test_a_refusal_leaves_the_open_transaction_usable(account: Account) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Integer, String, Table
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from celery_redlock.fencing.sqlalchemy import FencedMixin, fencing_column
 
@@ -72,6 +72,23 @@ class Versioned(FencedMixin, Base):
     size: Mapped[int] = mapped_column(default=0)
     version: Mapped[int] = mapped_column()
     __mapper_args__ = {"version_id_col": version}
+
+
+class Folder(FencedMixin, Base):
+    """With rows of another table that belong to it."""
+
+    __tablename__ = "folders"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    entries: Mapped[list[Entry]] = relationship(cascade="all, delete-orphan")
+
+
+class Entry(Base):
+    __tablename__ = "entries"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    size: Mapped[int] = mapped_column(default=0)
+    folder_id: Mapped[int] = mapped_column(ForeignKey("folders.id"))
 
 
 class Unfenced(Base):

@@ -19,7 +19,12 @@ from celery_redlock.errors import (
     InvalidFencingToken,
     StaleFencingToken,
 )
-from celery_redlock.fencing.sqlalchemy import fenced_claim, fenced_update, fenced_upsert
+from celery_redlock.fencing.sqlalchemy import (
+    fenced_claim,
+    fenced_update,
+    fenced_upsert,
+    several,
+)
 from tests.fencing.sql.models import (
     Account,
     Base,
@@ -187,6 +192,15 @@ def test_a_driver_that_does_not_count_rows_is_refused(
 
     with pytest.raises(ConfigurationError, match="pysqlite"):
         fenced_update(session, Account, Account.id == 1, 5, {"balance": 1})
+
+
+def test_several_rows_are_refused_where_it_is_not_known_how_to_write_all_or_none(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(several._WAYS, "sqlite")
+
+    with pytest.raises(ConfigurationError, match="primary key"):
+        fenced_update(session, Account, Account.balance >= 0, 5, {"balance": 1})
 
 
 def test_an_upsert_is_refused_where_the_database_has_none() -> None:

@@ -7,7 +7,11 @@ from sqlalchemy import Engine, and_, event, insert, select
 from sqlalchemy.orm import Session, aliased, scoped_session, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 
-from celery_redlock.errors import FencedResourceMissing, StaleFencingToken
+from celery_redlock.errors import (
+    ConfigurationError,
+    FencedResourceMissing,
+    StaleFencingToken,
+)
 from celery_redlock.fencing.sqlalchemy import fenced_claim, fenced_update
 from tests.fencing.sql.models import (
     Account,
@@ -317,6 +321,20 @@ def test_null_counts_as_unwritten_where_the_model_allows_it(engine: Engine) -> N
         fenced_update(session, Old, Old.id <= 2, 6, {"size": 4})
         with pytest.raises(StaleFencingToken):
             fenced_update(session, Old, Old.id == 1, 5, {"size": 3})
+
+
+def test_a_row_whose_token_is_null_though_none_may_be_refuses_them_all(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE plain_rows")
+        connection.exec_driver_sql(
+            "CREATE TABLE plain_rows (id INTEGER PRIMARY KEY, size INTEGER, fencing_token BIGINT)"
+        )
+        connection.exec_driver_sql("INSERT INTO plain_rows VALUES (1, 0, 0), (2, 0, NULL)")
+    with engine.begin() as connection:
+        with pytest.raises(ConfigurationError, match="NULL"):
+            fenced_update(connection, plain_table, plain_table.c.id > 0, 5, {"size": 1})
+
+        assert connection.scalars(select(plain_table.c.size)).all() == [0, 0]
 
 
 def test_the_largest_token_fits(engine: Engine, accounts: list[int]) -> None:

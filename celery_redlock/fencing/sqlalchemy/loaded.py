@@ -1,0 +1,154 @@
+"""
+What a session has loaded of a guarded table before the guard let its transaction in.
+
+Such objects show rows as they were then, and the session goes on serving them: `get()` asks the
+database for nothing, and `select()`, also with `with_for_update()`, does not overwrite what is
+loaded. Whoever reads them after the claim has read before it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeAlias
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, false, or_, select, true
+from sqlalchemy.orm import InstanceState, Mapper
+from sqlalchemy.orm.exc import UnmappedColumnError
+
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.fencing.sqlalchemy.columns import FencedTable
+from celery_redlock.fencing.sqlalchemy.execution import SyncSession, run
+
+#: The values of a table's primary key; None where the session cannot know them.
+Row: TypeAlias = tuple[Any, ...] | None
+
+#: Databases have an upper bound on the parameters of one statement.
+_ROWS_OF_ONE_SELECT = 500
+
+#: Where a plain SELECT may show an older state than the one that UPDATE has met.
+_PLAIN_READS_THE_PAST = frozenset({"mysql", "mariadb"})
+
+
+def loaded_objects(session: SyncSession, table: Table) -> dict[InstanceState[Any], Row]:
+    """Return the session's objects that stand for rows of a table, with the rows' keys."""
+    if isinstance(session, Connection):
+        return {}
+    return {
+        state: _row_of(state, table)
+        for state in session.identity_map.all_states()
+        if table in state.mapper.tables
+    }
+
+
+def pending_changes(
+    session: SyncSession, objects: Mapping[InstanceState[Any], Row]
+) -> dict[Row, str]:
+    """Return the rows whose objects have been changed and not flushed, each with what changed."""
+    if isinstance(session, Connection):
+        return {}
+    deleted = session.deleted
+    changes = {}
+    for state, row in objects.items():
+        if text := ", ".join(sorted(set(_unflushed(state, deleted)))):
+            changes[row] = text
+    return changes
+
+
+def rows_in(columns: Sequence[ColumnElement[Any]], rows: Collection[Row]) -> ColumnElement[bool]:
+    """Return the condition that a row is one of those; a key that is not known may be any."""
+    known = [row for row in rows if row is not None]
+    if len(known) < len(rows):
+        return true()
+    if len(columns) == 1:
+        return columns[0].in_([value for (value,) in known]) if known else false()
+    return or_(
+        false(), *(and_(*(c == v for c, v in zip(columns, row, strict=True))) for row in known)
+    )
+
+
+def refuse_pending(
+    session: SyncSession,
+    fenced: FencedTable,
+    where: ColumnElement[bool],
+    changes: Mapping[Row, str],
+) -> None:
+    """Raise if objects that stand for matching rows have pending changes."""
+    if not changes:
+        return
+    columns = list(fenced.table.primary_key)
+    matching = select(*columns).where(where, rows_in(columns, changes))
+    found = [tuple(row) for row in run(session, matching)]
+    if not found:
+        return
+    names = [f"{text} of row {row}" for row, text in changes.items() if row is None or row in found]
+    raise ConfigurationError(
+        f"The session holds changes to rows of {fenced.name} that are not flushed: "
+        f"{'; '.join(names):.300}. They were made before the guard let this transaction in, so "
+        "they may rest on what another holder has replaced since. Nothing was written. Claim "
+        "first, then load and change; session.expire(object) drops an object's changes."
+    )
+
+
+def read_again(
+    session: SyncSession,
+    objects: Mapping[InstanceState[Any], Row],
+    written: Collection[Row] | None,
+    changes: Mapping[Row, str],
+) -> None:
+    """
+    Let loaded objects show their rows as they are now, with what belongs to them.
+
+    Args:
+        session: their session.
+        objects: what `loaded_objects` found.
+        written: the rows that the guard has let in; None if that is not known, so any.
+        changes: what `pending_changes` found, to other rows than those.
+    """
+    if isinstance(session, Connection):
+        return
+    identities: dict[Mapper[Any], list[tuple[Any, ...]]] = defaultdict(list)
+    for state, row in objects.items():
+        loaded, identity = state.obj(), state.identity
+        if loaded is None or identity is None or row in changes:
+            continue
+        if written is None or row is None or row in written:
+            # With its relationships, and with what they cascade "refresh-expire" to.
+            session.expire(loaded)
+            identities[state.mapper].append(identity)
+    for mapper, keys in identities.items():
+        # Read at once, since an async session cannot when an attribute is asked for. It fills in
+        # what is expired, and leaves alone what other objects that it meets have pending.
+        remaining = iter(keys)
+        while some := list(islice(remaining, _ROWS_OF_ONE_SELECT)):
+            rows = select(mapper.class_).where(rows_in(mapper.primary_key, some))
+            if session.get_bind(mapper).dialect.name in _PLAIN_READS_THE_PAST:
+                rows = rows.with_for_update(of=mapper.class_)
+            run(session, rows).unique().all()
+
+
+def _row_of(state: InstanceState[Any], table: Table) -> Row:
+    mapper, identity = state.mapper, state.identity or ()
+    try:
+        # By attributes, since a subclass in a table of its own has a column for the same value.
+        values = {
+            mapper.get_property_by_column(column): value
+            for column, value in zip(mapper.primary_key, identity, strict=False)
+        }
+        return tuple(values[mapper.get_property_by_column(c)] for c in table.primary_key)
+    except (KeyError, UnmappedColumnError):
+        return None
+
+
+def _unflushed(state: InstanceState[Any], deleted: Collection[object]) -> Iterator[str]:
+    """Give the changes of an object, and of those that are expired together with it."""
+    below = (found[2] for found in state.mapper.cascade_iterator("refresh-expire", state))
+    for part in (state, *below):
+        name = part.mapper.class_.__name__
+        if part.obj() in deleted:
+            yield f"{name} (to be deleted)"
+        if part.modified:
+            yield from (f"{name}.{key}" for key in part.committed_state)
+            if not part.committed_state:
+                yield f"a relationship of {name}"
