@@ -5,13 +5,13 @@ A guard for a file.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.fencing.drafts import RESERVED
 from celery_redlock.fencing.records import TokenFile, sync_directory
 from celery_redlock.fencing.tokens import token_or_current
 
@@ -28,15 +28,22 @@ class FileFence:
     are refused; and it needs a file system with `flock` and an atomic `rename`, so all writers on
     one host, or a network file system that says it has both.
 
-    Beside `path` there are `path.fence` (the token) and `path.lock`; delete them only together
-    with what they guard. Usable from any thread or process.
+    Beside `path` there are `path.redlock-token` and `path.redlock-lock`; delete them only together
+    with what they guard. New content is written to a file of its own, whose name nobody can guess
+    and which only the writer can have made; what killed writers leave of that kind the next one
+    removes. No symbolic link is followed in any of these places. Who can write in the directory
+    can still remove or replace its files. Usable from any thread or process.
 
     Args:
-        path: the file; its directory must exist. A symbolic link is followed.
+        path: the file; its directory must exist. A symbolic link is followed. Names whose last
+            part begins with `.redlock-` are refused, since such files belong to guards.
         lock_timeout: seconds after which a writer gives up on a lock, with `TimeoutError`. It is
             held for the moment of the change, so only a process that is stopped there keeps it.
         fsync: let nothing be lost when the host loses power. Without it a write is only safe
             against the end of processes.
+
+    Raises:
+        ConfigurationError: the name is one that guards use for themselves.
 
     Example:
         >>> fence = FileFence("/srv/report.json")
@@ -47,6 +54,11 @@ class FileFence:
         self, path: str | os.PathLike[str], *, lock_timeout: float = 10.0, fsync: bool = True
     ) -> None:
         self.path = Path(path).resolve()
+        if self.path.suffix.startswith(RESERVED):
+            raise ConfigurationError(
+                f"{str(self.path)!r} is named as files are in which guards keep their memory "
+                f"(*{RESERVED}token, *{RESERVED}lock). Give the file another name."
+            )
         self._fsync = fsync
         self._token = TokenFile(self.path, str(self.path), lock_timeout, fsync)
 
@@ -68,8 +80,8 @@ class FileFence:
         Raises: as `write`.
         """
         number = token_or_current(token)
-        with self._token.locked():
-            self._token.claim(number)
+        with self._token.locked() as drafts:
+            self._token.claim(number, drafts)
 
     def write(self, data: bytes, token: int | None = None) -> None:
         """
@@ -82,7 +94,8 @@ class FileFence:
         Raises:
             StaleFencingToken: the file has seen a newer token; it is unchanged.
             InvalidFencingToken: the token cannot be one, or none was given outside of a lease.
-            FenceRecordDamaged: `path.fence` is not a number.
+            FenceRecordDamaged: `path.redlock-token` holds no number, or one of the guard's files
+                is not a file of its own.
             TimeoutError: another process kept the lock.
         """
         if not isinstance(data, bytes | bytearray | memoryview):
@@ -103,53 +116,17 @@ class FileFence:
         Raises: as `write`.
         """
         number = token_or_current(token)
-        with self._token.locked():
+        with self._token.locked() as drafts:
             self._token.compare(number)
-            temporary, descriptor = self._create()
-        try:
+            draft = drafts.create(self.path)
+        with contextlib.closing(draft):
             # A second descriptor: a caller may close the file, also without knowing.
-            with os.fdopen(os.dup(descriptor), "wb") as file:
+            with os.fdopen(os.dup(draft.descriptor), "wb") as file:
                 yield file
             if self._fsync:
-                os.fsync(descriptor)
-            with self._token.locked():
-                self._token.claim(number)
-                temporary.replace(self.path)
-        except BaseException:
-            if _names(temporary, descriptor):
-                temporary.unlink()
-            raise
-        finally:
-            os.close(descriptor)
+                os.fsync(draft.descriptor)
+            with self._token.locked() as drafts:
+                self._token.claim(number, drafts)
+                draft.replace(self.path)
         if self._fsync:
             sync_directory(self.path.parent)
-
-    def _create(self) -> tuple[Path, int]:
-        """Return a file that nobody else writes: a new one, or what a killed writer has left."""
-        for number in itertools.count():
-            path = self.path.with_name(f".{self.path.name}.new-{number}")
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            # Its writer keeps it locked, and may have renamed it since we opened it.
-            if _lock(descriptor) and _names(path, descriptor):
-                os.ftruncate(descriptor, 0)
-                with contextlib.suppress(FileNotFoundError):
-                    os.fchmod(descriptor, self.path.stat().st_mode & 0o7777)
-                return path, descriptor
-            os.close(descriptor)
-        raise AssertionError("counted to the end")
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _names(path: Path, descriptor: int) -> bool:
-    """Tell whether a path is that of an open file."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False

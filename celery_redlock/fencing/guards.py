@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Protocol
 
+from celery_redlock.fencing.drafts import RESERVED
 from celery_redlock.fencing.records import TokenFile
 from celery_redlock.fencing.tokens import stale, token_or_current
 
@@ -83,7 +84,8 @@ class FileGuard:
     def claim(self, resource: str, token: int | None = None) -> None:
         """Let a resource see a token; `StaleFencingToken` if it has seen a newer one."""
         number = token_or_current(token)
-        path = self._directory / hashlib.sha256(resource.encode(errors="surrogatepass")).hexdigest()
+        digest = hashlib.sha256(resource.encode(errors="surrogatepass")).hexdigest()
+        path = self._directory / f"{digest}{RESERVED}guard"
         record = TokenFile(path, resource, self._timeout, self._fsync)
-        with record.locked():
-            record.claim(number)
+        with record.locked() as drafts:
+            record.claim(number, drafts)

@@ -14,20 +14,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from celery_redlock.errors import FenceRecordDamaged
+from celery_redlock.fencing.drafts import RESERVED, Drafts, IrregularFile, open_regular
 from celery_redlock.fencing.tokens import MAX_TOKEN, stale
 
-__all__ = ["TokenFile", "sync_directory", "write_whole"]
+__all__ = ["TokenFile", "sync_directory"]
 
 _TRY_EVERY = (0.001, 0.02)
+
+#: More than a token has.
+_LONG = 32
 
 
 class TokenFile:
     """
-    The highest token that a resource has seen, in `<path>.fence`, under a lock on `<path>.lock`.
+    The highest token that a resource has seen, in a file under the lock on another.
 
-    The lock is the kernel's and ends with the process that holds it, however it ends. Its file
-    stays: who removed it would lock another file than those who have it open. The record is
-    replaced, never changed in place, so a killed writer leaves the old one or the new one.
+    They are `<path>.redlock-token` and `<path>.redlock-lock`. The lock is the kernel's and ends
+    with the process that holds it, however it ends. Its file stays: who removed it would lock
+    another file than those who have it open. It lists the drafts that are being written. The record
+    is replaced, never changed in place, so a killed writer leaves the old one or the new one.
 
     Args:
         path: what the two files are named after.
@@ -38,31 +43,30 @@ class TokenFile:
 
     def __init__(self, path: Path, resource: str, timeout: float, fsync: bool) -> None:
         self.resource = resource
-        self.record = path.with_name(path.name + ".fence")
-        self._lock = path.with_name(path.name + ".lock")
+        self.record = path.with_name(f"{path.name}{RESERVED}token")
+        self._path = path
+        self._lock = path.with_name(f"{path.name}{RESERVED}lock")
         self._timeout = timeout
         self._fsync = fsync
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes and threads out for a block."""
+    def locked(self) -> Iterator[Drafts]:
+        """Keep other processes and threads out for a block, in which drafts can be made."""
         # Opened anew each time: the kernel's lock belongs to the open file, so threads that shared
         # one would not exclude each other, and a forked child would hold its parent's.
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
+        with self._open(self._lock, os.O_RDWR | os.O_CREAT) as descriptor:
             self._wait_for(descriptor)
             try:
-                yield
+                yield Drafts(self._path, descriptor)
             finally:
                 # Closing alone would leave it locked while a child that was forked meanwhile lives.
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
-        finally:
-            os.close(descriptor)
 
     def seen(self) -> int:
         """Return the token in the record, 0 if there is none."""
         try:
-            content = self.record.read_bytes()
+            with self._open(self.record, os.O_RDONLY) as descriptor:
+                content = os.read(descriptor, _LONG)
         except FileNotFoundError:
             return 0
         if (found := re.fullmatch(rb"([1-9][0-9]{0,15})\n?", content)) and (
@@ -83,14 +87,30 @@ class TokenFile:
             raise stale(self.resource, seen, token)
         return seen < token
 
-    def claim(self, token: int) -> None:
+    def claim(self, token: int, drafts: Drafts) -> None:
         """Raise the record to `token`, or raise that it is older. To be called under the lock."""
         if self.compare(token):
-            partial = self.record.with_name(self.record.name + ".new")
-            write_whole(partial, b"%d\n" % token, fsync=self._fsync)
-            partial.replace(self.record)
+            with contextlib.closing(drafts.create(self.record)) as draft:
+                os.write(draft.descriptor, b"%d\n" % token)
+                if self._fsync:
+                    os.fsync(draft.descriptor)
+                draft.replace(self.record)
             if self._fsync:
                 sync_directory(self.record.parent)
+
+    @contextlib.contextmanager
+    def _open(self, path: Path, flags: int) -> Iterator[int]:
+        with contextlib.ExitStack() as stack:
+            try:
+                descriptor = stack.enter_context(open_regular(path, flags))
+            except IrregularFile:
+                raise FenceRecordDamaged(
+                    f"{str(path)!r} is a symbolic link, a directory or anything else than a file "
+                    f"that belongs to the guard of {self.resource!r} alone, so nothing was "
+                    "written. Remove it, once you know who has put it there.",
+                    self.resource,
+                ) from None
+            yield descriptor
 
     def _wait_for(self, descriptor: int) -> None:
         give_up_at = time.monotonic() + self._timeout
@@ -107,15 +127,6 @@ class TokenFile:
                 time.sleep(random.uniform(*_TRY_EVERY))  # noqa: S311  # no secret
             else:
                 return
-
-
-def write_whole(path: Path, data: bytes, *, fsync: bool) -> None:
-    """Write a new or emptied file."""
-    with path.open("wb") as file:
-        file.write(data)
-        if fsync:
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def sync_directory(path: Path) -> None:

@@ -140,7 +140,7 @@ def redis_asyncio_pipeline(url: str, directory: Path) -> Iterator[Guarded]:
 def file(_url: str, directory: Path) -> Iterator[Guarded]:
     path = directory / "account"
     fence = FileFence(path)
-    record = directory / "account.fence"
+    record = directory / "account.redlock-token"
     yield Guarded(
         name=str(path),
         write=fence.write,

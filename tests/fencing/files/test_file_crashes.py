@@ -21,7 +21,7 @@ def crashes(path: Path, content: bytes | None) -> list[tuple[bytes | None, int |
     """Kill a writer of b"new" with token 7 at each of its steps; return what each has left."""
     left = []
     for step in itertools.count():
-        for name in (path, path.with_name("data.fence")):
+        for name in (path, path.with_name("data.redlock-token")):
             name.unlink(missing_ok=True)
         fence = FileFence(path)
         if content is not None:
@@ -65,8 +65,8 @@ def test_killed_writers_leave_no_lock_and_no_litter(path: Path) -> None:
     FileFence(path, lock_timeout=5.0).write(b"newer", 8)
     assert sorted(name.name for name in path.parent.iterdir()) == [
         "data",
-        "data.fence",
-        "data.lock",
+        "data.redlock-lock",
+        "data.redlock-token",
     ]
 
 

@@ -94,18 +94,18 @@ def test_a_writer_interrupted_after_its_change_leaves_another_s_file_alone(
 ) -> None:
     fence.claim(6)
     replace = Path.replace
-    others = path.with_name(".data.new-0")
+    others = []
 
     def interrupted(source: Path, target: Path) -> None:
         replace(source, target)
-        assert not others.exists()
-        others.touch()
+        source.touch(exist_ok=False)
+        others.append(source)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Path, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fence.write(b"new", 6)
-    assert (fence.read(), others.exists()) == (b"new", True)
+    assert (fence.read(), others[0].exists()) == (b"new", True)
 
 
 def test_several_writers_prepare_their_content_at_the_same_time(fence: FileFence) -> None:
@@ -136,7 +136,7 @@ def test_a_writer_that_wakes_too_late_is_refused(fence: FileFence, path: Path) -
 def test_a_lock_that_is_kept_is_waited_for_so_long(path: Path) -> None:
     with (
         other_process(path, HOLD_THE_LOCK),
-        pytest.raises(TimeoutError, match=r"data\.lock"),
+        pytest.raises(TimeoutError, match=r"data\.redlock-lock"),
     ):
         FileFence(path, lock_timeout=0.05).write(b"new", 7)
 
@@ -212,7 +212,7 @@ def test_a_link_and_its_file_have_one_token(fence: FileFence, path: Path) -> Non
     "garbage", [b"", b"seven", b"07\n", b"-7\n", b"7\n7\n", b"7 \n", b"0\n", b"9007199254740992\n"]
 )
 def test_garbage_in_the_token_s_file_is_named(fence: FileFence, path: Path, garbage: bytes) -> None:
-    record = path.with_name("data.fence")
+    record = path.with_name("data.redlock-token")
     record.write_bytes(garbage)
     with pytest.raises(FenceRecordDamaged, match=str(record)):
         fence.write(b"new", 7)
