@@ -16,6 +16,7 @@ __all__ = [
     "FenceRecordDamaged",
     "FencedResourceMissing",
     "InvalidFencingToken",
+    "InvalidResourceName",
     "LeaseLost",
     "LockContended",
     "LockKeyError",
@@ -194,3 +195,7 @@ class FenceRecordDamaged(RedlockError):
 
 class InvalidFencingToken(RedlockError, ValueError):
     """A fencing token is an int from 1 to 2**53 - 1; bool is not accepted."""
+
+
+class InvalidResourceName(ConfigurationError, ValueError):
+    """A guard keeps no token for a resource of this name: it is no text, or a guard's own."""

@@ -6,7 +6,9 @@ No client is used here, so that the blocking and the asyncio guard share it.
 
 from __future__ import annotations
 
+import binascii
 import hashlib
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any, Protocol
 
-from celery_redlock.errors import ConfigurationError, FenceRecordDamaged
+from celery_redlock.errors import ConfigurationError, FenceRecordDamaged, InvalidResourceName
 from celery_redlock.fencing.tokens import MAX_TOKEN, stale
 from celery_redlock.protocol import milliseconds
 from celery_redlock.protocol.naming import META_PREFIX
@@ -41,6 +43,9 @@ SET = "return redis.call('SET', KEYS[1], unpack(ARGV))"
 
 #: In the lock's reserved part of the key space, so that no lock key is ever a fence record.
 PREFIX = META_PREFIX + "seen:"
+
+#: How many hash slots a Redis Cluster has.
+_SLOTS = 16384
 
 _GUARD = (resources.files("celery_redlock.fencing") / "lua" / "guard.lua").read_bytes()
 _STALE = re.compile(r"REDLOCKSTALE (\d+) (\d+)")
@@ -111,19 +116,35 @@ class Records:
         """
         Return the record's key, which Redis Cluster keeps where `key` is.
 
-        Records of different keys never share a name: after the prefix there is a brace where the
-        key has no hash tag of its own, and a colon where it has.
+        Records never share a name, whatever the keys and the guards' prefixes are. The first brace
+        ends the prefix, which has none. It closes where the key has a hash tag of its own, which
+        follows; and opens where the key is the tag, or, if it cannot be, a number of the same slot.
+
+        Raises:
+            InvalidResourceName: the key is the name of a record, or cannot be sent as UTF-8.
         """
-        if isinstance(key, str):
-            if key.startswith(self.prefix):
-                raise ConfigurationError(f"{key!r} is the name of a fence record. Use another key.")
-            return f"{self.prefix}:{key}" if _has_tag(key) else f"{self.prefix}{{{key}}}"
+        # Prefix, braces and numbers are ASCII, which is the same in Latin-1 and in UTF-8.
         if isinstance(key, bytes):
-            # The prefix and the braces are ASCII, which is the same in Latin-1 and in UTF-8.
-            name = self.name(key.decode("latin-1"))
-            assert isinstance(name, str)
-            return name.encode("latin-1")
-        raise ConfigurationError(f"A key is a str or bytes, not {type(key).__name__}: {key!r:.80}.")
+            return self._name(key.decode("latin-1"), key).encode("latin-1")
+        if not isinstance(key, str):
+            raise ConfigurationError(
+                f"A key is a str or bytes, not {type(key).__name__}: {key!r:.80}."
+            )
+        try:
+            return self._name(key, key.encode())
+        except UnicodeEncodeError:
+            raise InvalidResourceName(f"{key!r:.80} is no text that UTF-8 can encode.") from None
+
+    def _name(self, key: str, sent: bytes) -> str:
+        if key.startswith((META_PREFIX, self.prefix + "{", self.prefix + "}")):
+            raise InvalidResourceName(
+                f"{key!r:.80} is the name of a fence record, or of a lock's. Use another key."
+            )
+        if _has_tag(key):
+            return f"{self.prefix}}}{key}"
+        if key and "}" not in key:
+            return f"{self.prefix}{{{key}}}"
+        return f"{self.prefix}{{{_number_in(binascii.crc_hqx(sent, 0) % _SLOTS)}}}:{key}"
 
     def names(self, keys: Sequence[Key]) -> list[Key]:
         """Return the records' keys."""
@@ -178,6 +199,13 @@ def positive_ms(name: str, value: float | timedelta) -> int:
 def shown(key: Key) -> str:
     """Return a key for people to read."""
     return key if isinstance(key, str) else key.decode(errors="backslashreplace")
+
+
+@lru_cache(maxsize=1024)
+def _number_in(slot: int) -> int:
+    """Return the smallest number that Redis Cluster keeps in a slot."""
+    numbers = itertools.count()
+    return next(n for n in numbers if binascii.crc_hqx(b"%d" % n, 0) % _SLOTS == slot)
 
 
 def _has_tag(key: str) -> bool:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from celery_redlock.errors import InvalidFencingToken, StaleFencingToken
+from celery_redlock.errors import InvalidFencingToken, InvalidResourceName, StaleFencingToken
 from celery_redlock.fencing.guards import AsyncGuard, Guard
 from celery_redlock.fencing.tokens import checked_token, token_or_current
 
@@ -100,19 +100,22 @@ def _missing() -> _Refusal:
     )
 
 
-def _invalid(error: InvalidFencingToken) -> _Refusal:
-    return _Refusal.saying(HTTPStatus.BAD_REQUEST, "invalid_fencing_token", str(error))
+#: What a guard or a request is refused with, and the answer to each.
+_REFUSED = (InvalidFencingToken, InvalidResourceName, StaleFencingToken)
 
 
-def _stale(error: StaleFencingToken) -> _Refusal:
-    return _Refusal.saying(
-        HTTPStatus.PRECONDITION_FAILED,
-        _STALE,
-        str(error),
-        resource=error.resource,
-        seen=error.seen,
-        offered=error.offered,
-    )
+def _refusal_for(error: Exception) -> _Refusal:
+    if isinstance(error, StaleFencingToken):
+        return _Refusal.saying(
+            HTTPStatus.PRECONDITION_FAILED,
+            _STALE,
+            str(error),
+            resource=error.resource,
+            seen=error.seen,
+            offered=error.offered,
+        )
+    what = "resource" if isinstance(error, InvalidResourceName) else "fencing_token"
+    return _Refusal.saying(HTTPStatus.BAD_REQUEST, f"invalid_{what}", str(error))
 
 
 def _parsed(values: Sequence[str]) -> int | None:
@@ -131,14 +134,16 @@ class WsgiFencingMiddleware:
     """
     Refuses requests whose fencing token is older than one that has been there for the resource.
 
-    Answers, as JSON: 412 to a stale token, 400 to what is no token, 428 to none. A request that
-    passes has its token in `environ[FENCING_KEY]`. Limit: see the module's first paragraph.
+    Answers, as JSON: 412 to a stale token, 400 to what is no token or names no resource, 428 to no
+    token. A request that passes has its token in `environ[FENCING_KEY]`. Limit: see the module's
+    first paragraph.
 
     Args:
         app: the application behind it.
         guard: what remembers the tokens: `RedisFence`, `FileGuard`, `MemoryGuard` or your own.
         resource: names what a request writes, or None where it needs no token. The path if not
-            given; give your own where one thing can be written by several paths.
+            given, which has to be UTF-8; give your own where one thing can be written by several
+            paths. Raises `InvalidResourceName` for a request that is to be answered with 400.
         safe_methods: the methods that only read and so need no token; all others do.
         required: refuse a request without a token; otherwise it passes unchecked.
     """
@@ -173,20 +178,17 @@ class WsgiFencingMiddleware:
         # In capitals, because applications take a "get" for a GET and a "put" for a PUT.
         if environ["REQUEST_METHOD"].upper() in self._safe:
             return None
-        resource = self._resource(environ)
-        if resource is None:
-            return None
-        value = environ.get("HTTP_" + FENCING_HEADER.upper().replace("-", "_"))
         try:
+            resource = self._resource(environ)
+            if resource is None:
+                return None
+            value = environ.get("HTTP_" + FENCING_HEADER.upper().replace("-", "_"))
             token = _parsed([] if value is None else [value])
-        except InvalidFencingToken as error:
-            return _invalid(error)
-        if token is None:
-            return _missing() if self._required else None
-        try:
+            if token is None:
+                return _missing() if self._required else None
             self.guard.claim(resource, token)
-        except StaleFencingToken as error:
-            return _stale(error)
+        except _REFUSED as error:
+            return _refusal_for(error)
         environ[FENCING_KEY] = token
         return None
 
@@ -228,22 +230,18 @@ class AsgiFencingMiddleware:
     async def _refusal(self, scope: Scope) -> _Refusal | None:
         if scope["method"].upper() in self._safe:
             return None
-        resource = self._resource(scope)
-        if resource is None:
-            return None
-        name = FENCING_HEADER.lower().encode()
-        headers = [value for key, value in scope["headers"] if key.lower() == name]
-        values = [value.decode("latin-1") for value in headers]
         try:
-            token = _parsed(values)
-        except InvalidFencingToken as error:
-            return _invalid(error)
-        if token is None:
-            return _missing() if self._required else None
-        try:
+            resource = self._resource(scope)
+            if resource is None:
+                return None
+            name = FENCING_HEADER.lower().encode()
+            headers = [value for key, value in scope["headers"] if key.lower() == name]
+            token = _parsed([value.decode("latin-1") for value in headers])
+            if token is None:
+                return _missing() if self._required else None
             await self._claim(resource, token)
-        except StaleFencingToken as error:
-            return _stale(error)
+        except _REFUSED as error:
+            return _refusal_for(error)
         scope[FENCING_KEY] = token
         return None
 
@@ -261,8 +259,15 @@ class AsgiFencingMiddleware:
 def _path_of_environ(environ: dict[str, Any]) -> str:
     path: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
     # WSGI hands the bytes of a path over as Latin-1.
-    return path.encode("latin-1").decode(errors="backslashreplace")
+    return _checked_path(path.encode("latin-1").decode(errors="replace"))
 
 
 def _path_of_scope(scope: Scope) -> str:
-    return str(scope["path"])
+    return _checked_path(str(scope["path"]))
+
+
+def _checked_path(path: str) -> str:
+    # What servers put in the place of other bytes: paths that differ would have one name.
+    if "\N{REPLACEMENT CHARACTER}" in path:
+        raise InvalidResourceName("The path is not UTF-8, so it names no resource.")
+    return path

@@ -44,7 +44,8 @@ class RedisFence:
 
     Args:
         client: a `redis.Redis` or `redis.RedisCluster`, with or without `decode_responses`.
-        prefix: put before a key to get its fence record's; all guards of the data must agree.
+        prefix: put before a key to get its fence record's; all guards of the data must agree. Two
+            guards with different prefixes never share a record.
         record_ttl: seconds without a write after which a record ends; never if not given. A holder
             that was paused for longer can write again.
 
@@ -133,6 +134,7 @@ class RedisFence:
         Raises:
             StaleFencingToken: a key has seen a newer token.
             InvalidFencingToken: the token cannot be one, or none was given outside of a lease.
+            InvalidResourceName: a key is the name of a fence record, or no text.
             FenceRecordDamaged: a fence record is not a number.
         """
         number = token_or_current(token)

@@ -23,6 +23,7 @@ EXAMPLES = [
     errors.FencedResourceMissing("no such row", "account 7"),
     errors.FenceRecordDamaged("garbage", "account 7"),
     errors.InvalidFencingToken("not a token"),
+    errors.InvalidResourceName("a fence record"),
 ]
 
 

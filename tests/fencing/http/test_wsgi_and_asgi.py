@@ -245,6 +245,36 @@ def test_a_resource_can_be_named_for_several_paths(make: Make) -> None:
     assert service("/b", 5).status == 412
 
 
+def test_a_name_that_the_guard_refuses_is_a_bad_request(
+    make: Make, redlock_cluster_factory: ClusterFactory
+) -> None:
+    url = redlock_cluster_factory(1).urls[0]
+    with redis.Redis.from_url(url) as client:
+        service = make(RedisFence(client), resource=lambda _: "redlock-meta:seen:{a}")
+        answer = service("/a", 5)
+
+    assert (answer.status, answer.error) == (400, "invalid_resource")
+
+
+def test_a_path_that_is_no_text_is_a_bad_request_and_not_another_s_name() -> None:
+    guard = MemoryGuard()
+    for answer in (
+        wsgi_service(guard)("/\xff", 7),
+        # What servers make of it that give ASGI applications a text.
+        asgi_service(guard)("/\N{REPLACEMENT CHARACTER}", 7),
+    ):
+        assert (answer.status, answer.error) == (400, "invalid_resource")
+    assert wsgi_service(guard)("/\\xff", 5).status == 200
+
+
+def test_a_path_with_braces_is_guarded(make: Make, redlock_cluster_factory: ClusterFactory) -> None:
+    with redis.Redis.from_url(redlock_cluster_factory(1).urls[0]) as client:
+        service = make(RedisFence(client))
+        assert service("/a}", 7).status == 200
+        assert service("/a}", 5).status == 412
+        assert service("/a", 5).status == 200
+
+
 def test_what_is_no_resource_needs_no_token(make: Make) -> None:
     assert make(MemoryGuard(), resource=lambda _: None)("/a") == Answer(200, b"None")
 
