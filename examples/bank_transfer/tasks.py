@@ -82,11 +82,11 @@ class Refusal(Base):
 def transfer(self: Any, source: str, target: str, amount: int, freeze: bool = False) -> str:
     """Move money; return `booked` or why it was not."""
     with Session(engine) as session, session.begin():
-        if session.get(Transfer, self.request.id) is not None:
-            return "booked before"
         # Before anything is read: from here on whoever had the lock before cannot write any more,
         # so what is read stays true. The token is that of the lock which this body runs under.
         fenced_claim(session, Account, Account.name.in_([source, target]))
+        if session.get(Transfer, self.request.id) is not None:
+            return "booked before"
         read = select(Account.name, Account.balance).where(Account.name.in_([source, target]))
         balances = dict(session.execute(read).tuples().all())
     if balances[source] < amount:

@@ -73,6 +73,17 @@ class FencedTable:
         return condition if self.column.nullable else or_(condition, self.token.is_(None))
 
     @property
+    def keys(self) -> list[Any]:
+        """The columns of the primary key, as attributes of the entity where that is mapped."""
+        columns = self.table.primary_key
+        if self.mapper is None:
+            return list(columns)
+        return [
+            getattr(self.entity, self.mapper.get_property_by_column(column).key)
+            for column in columns
+        ]
+
+    @property
     def core(self) -> FencedTable:
         """The same without the ORM."""
         return FencedTable(

@@ -77,8 +77,7 @@ def refuse_pending(
     """Raise if objects that stand for matching rows have pending changes."""
     if not changes:
         return
-    columns = list(fenced.table.primary_key)
-    matching = select(*columns).where(where, rows_in(columns, changes))
+    matching = select(*fenced.keys).where(where, rows_in(fenced.keys, changes))
     found = [tuple(row) for row in run(session, matching)]
     if not found:
         return

@@ -101,7 +101,7 @@ def _locking_first(session: SyncSession, choice: Choice) -> Update:
 
 
 def _keys(choice: Choice) -> list[Any]:
-    keys = list(choice.fenced.table.primary_key)
+    keys = choice.fenced.keys
     if not keys:
         raise ConfigurationError(
             f"{choice.fenced.name} has no primary key, so its rows cannot be locked and then "

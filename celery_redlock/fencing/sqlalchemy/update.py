@@ -104,7 +104,7 @@ def fenced_update(
     with fence_first(session):
         objects = loaded_objects(session, fenced.table)
         changes = pending_changes(session, objects)
-        held = rows_in(list(fenced.table.primary_key), changes)
+        held = rows_in(fenced.keys, changes)
         if identity is None:
             choice = Choice(fenced=fenced, where=where, barred=or_(fenced.bars(token), held))
             statement = all_or_none(session, choice, dialect.name)
@@ -126,8 +126,8 @@ def _execute(
 ) -> tuple[int, set[Row] | None]:
     """Return how many rows were hit; and which, if that is asked for and the database can tell."""
     if named and dialect.update_returning:
-        keys = fenced.table.primary_key
-        written: set[Row] = {tuple(row) for row in run(session, statement.returning(*keys))}
+        hits = run(session, statement.returning(*fenced.keys))
+        written: set[Row] = {tuple(row) for row in hits}
         return len(written), written
     hit = cast("CursorResult[Any]", run(session, statement)).rowcount
     if hit < 0:
