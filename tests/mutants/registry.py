@@ -10,12 +10,13 @@ from tests.mutants.deciding import DECIDING
 from tests.mutants.excluding import EXCLUSION
 from tests.mutants.extending import EXTENSION
 from tests.mutants.fencing import FENCING
+from tests.mutants.guarding import GUARDS
 from tests.mutants.handing_over import HAND_OVER
 from tests.mutants.registering import LATE, REGISTER_FAULTS
 
 MUTANTS = (
     *(*FENCING, *EXCLUSION, *EXTENSION, *VOTES, *HAND_OVER, *TRANSPORT),
-    *(*ARMING_FAULTS, *REGISTER_FAULTS, *LATE, *DECIDING),
+    *(*ARMING_FAULTS, *REGISTER_FAULTS, *LATE, *DECIDING, *GUARDS),
 )
 
 #: Faults that cannot be seen, and why; they are not planted.

@@ -32,14 +32,15 @@ def simulated(profile: str, seeds: str) -> tuple[str, ...]:
 
 
 def tested(path: str, test: str) -> tuple[str, ...]:
-    return (
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        f"tests/integration/protocol/{path}::{test}",
-    )
+    return _pytest(f"tests/integration/protocol/{path}::{test}")
+
+
+def guarded(path: str, test: str) -> tuple[str, ...]:
+    return _pytest(f"tests/fencing/{path}::{test}")
+
+
+def _pytest(test: str) -> tuple[str, ...]:
+    return ("pytest", "-q", "-x", "-p", "no:cacheprovider", test)
 
 
 def mutant(name: str, killer: tuple[str, ...], *edits: tuple[str, str, str]) -> Mutant:
