@@ -35,18 +35,24 @@ def loaded_objects(session: SyncSession, table: Table) -> dict[InstanceState[Any
     """Return the session's objects that stand for rows of a table, with the rows' keys."""
     if isinstance(session, Connection):
         return {}
-    return {
-        state: _row_of(state, table)
-        for state in session.identity_map.all_states()
-        if table in state.mapper.tables
-    }
+    places: dict[Mapper[Any], list[int] | None] = {}
+    objects: dict[InstanceState[Any], Row] = {}
+    for state in session.identity_map.all_states():
+        mapper, identity = state.mapper, state.identity
+        if table not in mapper.tables or identity is None:
+            continue
+        if mapper not in places:
+            places[mapper] = _places(mapper, table)
+        found = places[mapper]
+        objects[state] = None if found is None else tuple(identity[place] for place in found)
+    return objects
 
 
 def pending_changes(
     session: SyncSession, objects: Mapping[InstanceState[Any], Row]
 ) -> dict[Row, str]:
     """Return the rows whose objects have been changed and not flushed, each with what changed."""
-    if isinstance(session, Connection):
+    if isinstance(session, Connection) or not (session.dirty or session.deleted):
         return {}
     deleted = session.deleted
     changes = {}
@@ -127,16 +133,13 @@ def read_again(
             run(session, rows).unique().all()
 
 
-def _row_of(state: InstanceState[Any], table: Table) -> Row:
-    mapper, identity = state.mapper, state.identity or ()
+def _places(mapper: Mapper[Any], table: Table) -> list[int] | None:
+    """Return where an object's identity has the table's key, None if it has not."""
     try:
         # By attributes, since a subclass in a table of its own has a column for the same value.
-        values = {
-            mapper.get_property_by_column(column): value
-            for column, value in zip(mapper.primary_key, identity, strict=False)
-        }
-        return tuple(values[mapper.get_property_by_column(c)] for c in table.primary_key)
-    except (KeyError, UnmappedColumnError):
+        names = [mapper.get_property_by_column(c).key for c in mapper.primary_key]
+        return [names.index(mapper.get_property_by_column(c).key) for c in table.primary_key]
+    except (ValueError, UnmappedColumnError):
         return None
 
 
