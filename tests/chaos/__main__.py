@@ -28,6 +28,9 @@ def main() -> int:
         action="store_true",
         help="stay within the assumptions, but without the restart guard: overlaps must be seen",
     )
+    parser.add_argument(
+        "--tasks", action="store_true", help="run the task layer alone, for the whole duration"
+    )
     parser.add_argument("--html", type=Path, help="write a page with a picture of the run")
     parser.add_argument("--report", type=Path, help="write the figures as JSON")
     options = parser.parse_args()

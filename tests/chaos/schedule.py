@@ -47,6 +47,9 @@ NODE_FAULTS = (
 CLOCK_NODE_FAULT = "clock back"
 CLOCK_FAULTS = ("clock rate", "clock nudge")
 WORKER_FAULTS = ("freeze", "short freeze", "freeze before write", "kill")
+#: Faults of the processes in the task layer, beside those.
+TASK_WORKER_FAULTS = ("freeze", "short freeze", "kill", "kill child", "terminate")
+PUBLISHER_FAULTS = ("freeze publisher", "kill publisher", "terminate publisher")
 OUTSIDE_FAULTS = ("wipe majority", "stop")
 OUTSIDE_CLOCK_FAULTS = ("majority leaps", "majority races")
 
@@ -72,8 +75,8 @@ class Fault:
 
     @property
     def on_worker(self) -> bool:
-        """Whether the target is a worker."""
-        return self.kind in WORKER_FAULTS
+        """Whether the target is a worker or a publisher."""
+        return self.kind in (*WORKER_FAULTS, *TASK_WORKER_FAULTS, *PUBLISHER_FAULTS)
 
 
 def plan(seed: int, duration: float, *, outside: bool, clocks: bool) -> list[Fault]:
@@ -90,22 +93,23 @@ def plan(seed: int, duration: float, *, outside: bool, clocks: bool) -> list[Fau
     if outside:
         parts.append(_outside(random.Random(f"{seed} outside"), duration, clocks))
     else:
-        parts.append(_nodes(random.Random(f"{seed} nodes"), duration, clocks))
+        parts.append(node_faults(random.Random(f"{seed} nodes"), duration, clocks))
         if clocks:
             parts.append(_drift(random.Random(f"{seed} drift"), duration))
     return sorted(chain(*parts), key=lambda fault: fault.at)
 
 
-def _deck(rng: random.Random, kinds: Sequence[str]) -> Iterator[str]:
+def deck(rng: random.Random, kinds: Sequence[str]) -> Iterator[str]:
     """Yield kinds in random order, each as often as the others."""
     while True:
         yield from rng.sample(kinds, len(kinds))
 
 
-def _nodes(rng: random.Random, duration: float, clocks: bool) -> Iterator[Fault]:
+def node_faults(rng: random.Random, duration: float, clocks: bool) -> Iterator[Fault]:
+    """Yield faults of nodes and networks, at most of a minority at any time."""
     free_at = [0.0] * NODES
     # The relay is what tells best whether the guard works.
-    kinds = _deck(rng, (*NODE_FAULTS, RELAY, *((CLOCK_NODE_FAULT,) if clocks else ())))
+    kinds = deck(rng, (*NODE_FAULTS, RELAY, *((CLOCK_NODE_FAULT,) if clocks else ())))
     at = 0.5
     while True:
         at += rng.expovariate(1 / 0.3)
@@ -156,7 +160,7 @@ def _drift(rng: random.Random, duration: float) -> Iterator[Fault]:
 
 def _workers(rng: random.Random, duration: float) -> Iterator[Fault]:
     free_at = [0.0] * WORKERS
-    kinds = _deck(rng, WORKER_FAULTS)
+    kinds = deck(rng, WORKER_FAULTS)
     at = 0.5
     while (at := at + rng.expovariate(1 / 0.8)) < duration:
         free = [slot for slot in range(WORKERS) if free_at[slot] <= at]
@@ -170,7 +174,7 @@ def _workers(rng: random.Random, duration: float) -> Iterator[Fault]:
 
 
 def _outside(rng: random.Random, duration: float, clocks: bool) -> Iterator[Fault]:
-    kinds = _deck(rng, OUTSIDE_FAULTS + (OUTSIDE_CLOCK_FAULTS if clocks else ()))
+    kinds = deck(rng, OUTSIDE_FAULTS + (OUTSIDE_CLOCK_FAULTS if clocks else ()))
     at = 0.3
     while (at := at + rng.uniform(0.5, 1.0)) < duration:
         kind = next(kinds)

@@ -1,0 +1,136 @@
+"""The verdict on a run of the task layer: all rules, and the figures beside them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tests.chaos.checks import (
+    Violation,
+    check_exclusion,
+    check_losses,
+    check_order,
+    check_tokens,
+    find_overlaps,
+)
+from tests.chaos.history import History
+from tests.chaos.tasks.duplicates import Pairs, check_answers, check_pairs, check_skips
+from tests.chaos.tasks.history import Body, TaskHistory
+from tests.chaos.tasks.kinds import KINDS, TAKEN_AWAY
+from tests.chaos.tasks.leftovers import check_leftovers
+from tests.chaos.tasks.order import check_newest, check_once
+from tests.chaos.tasks.outcomes import check_followers, check_outcomes, outcome_of
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdict:
+    """
+    All figures of a run of the task layer.
+
+    Attributes:
+        outcomes: for each kind of task, how often calls came to which outcome.
+        endings: how bodies ended.
+        beside: bodies that ran beside another of their key, after their lease had been lost.
+    """
+
+    violations: list[Violation] = field(default_factory=list)
+    outcomes: Mapping[str, Counter[str]] = field(default_factory=dict)
+    endings: Counter[str] = field(default_factory=Counter)
+    pairs: Pairs = field(default_factory=Pairs)
+    beside: int = 0
+
+    @property
+    def broken(self) -> Counter[str]:
+        """How often each rule was broken."""
+        return Counter(violation.rule for violation in self.violations)
+
+
+def judge(history: TaskHistory) -> Verdict:
+    """Check everything."""
+    verdict = Verdict(
+        outcomes=count_outcomes(history),
+        endings=Counter(body.how or "killed" for body in history.bodies),
+        beside=sum(1 for _ in _beside(history)),
+    )
+    found = verdict.violations
+    found += check_processes(history)
+    found += check_locks(history.locks)
+    found += check_tokens_of_bodies(history)
+    found += check_outcomes(history)
+    found += check_followers(history)
+    found += check_answers(history, verdict.pairs)
+    found += check_skips(history)
+    found += check_pairs(history, verdict.pairs)
+    found += check_newest(history)
+    found += check_once(history)
+    found += check_leftovers(history)
+    found += check_drained(history)
+    return verdict
+
+
+def count_outcomes(history: TaskHistory) -> dict[str, Counter[str]]:
+    """Return how often calls of each kind came to which outcome."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for call in history.calls.values():
+        outcome = outcome_of(history, call) if call.accepted else call.answer or "unanswered"
+        counts[call.kind.name][outcome] += 1
+    return {name: counts[name] for name in KINDS if name in counts}
+
+
+def check_locks(locks: History) -> Iterator[Violation]:
+    """Bodies that hold a lock obey all rules of the lock layer."""
+    yield from check_tokens(locks.holds)
+    # Whose lock is taken away may run on for a moment, and is replaced at once.
+    kept = [hold for hold in locks.holds if TAKEN_AWAY not in hold.key]
+    yield from check_order(kept)
+    yield from check_exclusion(kept, list(find_overlaps(kept)))
+    yield from check_losses(
+        History(holds=kept, pauses=locks.pauses, killed=locks.killed, events=locks.events)
+    )
+
+
+def check_tokens_of_bodies(history: TaskHistory) -> Iterator[Violation]:
+    """No body runs without its lock in a mode that holds it there."""
+    for body in history.bodies:
+        if body.kind.in_body and body.token is None:
+            yield Violation(
+                rule="a body that is to hold its lock has a lease and a token",
+                what=f"{body.name} of {body.key} has none",
+                lines=body.events,
+            )
+
+
+def check_processes(history: TaskHistory) -> Iterator[Violation]:
+    """Yield what was found while the run was going on."""
+    for event in history.events:
+        if event["event"] == "violation":
+            what = event.get("what", "seen while running")
+            yield Violation(rule=event["rule"], what=what, lines=[event])
+
+
+def check_drained(history: TaskHistory) -> Iterator[Violation]:
+    """All messages have been worked on when nothing is wrong any more."""
+    if history.waiting:
+        yield Violation(
+            rule="the broker is empty some time after everything is mended",
+            what=f"{len(history.waiting)} messages are left",
+            lines=[
+                history.by_task[task_id][-1]
+                for task_id in history.waiting
+                if task_id in history.by_task
+            ],
+        )
+
+
+def _beside(history: TaskHistory) -> Iterator[Body]:
+    """Yield bodies that ran on while the next holder of their key ran."""
+    running: dict[str, Body] = {}
+    for body in history.bodies:
+        if not body.kind.in_body or TAKEN_AWAY in body.key:
+            continue
+        before = running.get(body.key)
+        if before is not None and before.end > body.began:
+            yield before
+        if before is None or body.end > before.end:
+            running[body.key] = body

@@ -1,0 +1,57 @@
+"""What stands on the lock nodes when all tasks have ended."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from celery_redlock.protocol.naming import META_PREFIX
+from tests.chaos.checks import Violation
+from tests.chaos.tasks.history import Left, TaskHistory
+from tests.chaos.tasks.outcomes import GONE, outcome_of
+
+_RULE = "no key is left when its task has ended"
+
+#: Under the reserved prefix, but the places of locks.
+_LOCKS = tuple(META_PREFIX + kind for kind in ("queued:", "running:"))
+
+
+def check_leftovers(history: TaskHistory) -> Iterator[Violation]:
+    """Only marks, counters and guards are left, and what a killed worker took with it."""
+    excused = {
+        call.id
+        for call in history.calls.values()
+        if call.accepted and outcome_of(history, call) in GONE
+    }
+    found: dict[tuple[str, str], list[Left]] = defaultdict(list)
+    for left in history.left:
+        if left.key.startswith(META_PREFIX) and not left.key.startswith(_LOCKS):
+            continue
+        if _task_id(left) not in excused and not _is_old(history, left):
+            found[left.key, left.value].append(left)
+    for (key, value), copies in found.items():
+        task_id = _task_id(copies[0])
+        calls = [call for call in history.calls.values() if call.id == task_id]
+        yield Violation(
+            rule=_RULE,
+            what=f"{key} stands on {len(copies)} nodes for {copies[0].left:.0f} s more: {value}",
+            lines=[line for call in calls for line in call.lines],
+        )
+
+
+def _task_id(left: Left) -> str:
+    """Return whose key it is: an owner value is `<entropy> <µs> <role> <task id> ...`."""
+    return (left.value.split(" ") + [""] * 4)[3]
+
+
+def _is_old(history: TaskHistory, left: Left) -> bool:
+    """Return whether its node came back with a snapshot that is older than the key's end."""
+    parts = left.value.split(" ")
+    set_at = int(parts[1]) / 1e6 - left.clock if len(parts) > 1 and parts[1].isdecimal() else 0.0
+    return any(
+        event["event"] == "mended"
+        and event["kind"] == "restart stale"
+        and left.node in event["nodes"]
+        and set_at < event["t"]
+        for event in history.events
+    )

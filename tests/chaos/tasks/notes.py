@@ -1,0 +1,52 @@
+"""What a process of the task layer writes down; a forked child has a journal of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.history import Journal, now
+
+_TICK = 0.025
+STALLED = 0.08
+
+
+class Notes:
+    """The journal of whichever process writes into it."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory = directory
+        self._name = name
+        self._opened: tuple[int, Journal] | None = None
+
+    @property
+    def process(self) -> str:
+        """The name of this process: `<worker or publisher>/<pid>`."""
+        return f"{self._name}/{os.getpid()}"
+
+    def note(self, event: str, **details: Any) -> None:
+        """Write one event, stamped now unless it brings its time `t`."""
+        self._journal().note(event, **details)
+
+    def watch_for_stalls(self) -> None:
+        """Note from now on when this process did not get to run."""
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _journal(self) -> Journal:
+        opened = self._opened
+        if opened is None or opened[0] != os.getpid():
+            path = self._directory / f"{self._name}-{os.getpid()}.jsonl"
+            opened = self._opened = (os.getpid(), Journal(path, worker=self.process))
+        return opened[1]
+
+    def _watch(self) -> None:
+        last = now()
+        while True:
+            time.sleep(_TICK)
+            present = now()
+            if present - last > STALLED:
+                self.note("stalled", t=present, since=last)
+            last = present

@@ -1,0 +1,129 @@
+"""What became of each call, and whether that is an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.chaos.checks import Violation
+from tests.chaos.tasks.history import Call, TaskHistory, is_skip
+
+#: Outcomes of which nothing is left to be done.
+DONE, SKIPPED, REPLACED, REVOKED, REFUSED = "done", "skipped", "replaced", "revoked", "refused"
+#: Its process was killed after the message had been acknowledged.
+KILLED = "killed"
+#: It was on its way to a worker that was killed: Redis hands a message out before it is noted.
+IN_FLIGHT = "in flight"
+WAITING = "waiting"
+LOST = "lost"
+FAILED = "failed"
+
+#: What happened to work that nobody can finish any more, through no fault of the lock.
+GONE = (KILLED, IN_FLIGHT, WAITING)
+
+#: Between the moment at which a message is in the queue and its arrival at a worker, in seconds.
+_ON_ITS_WAY = 5.0
+
+_RULE = "every accepted call comes to an outcome"
+_RETRY_RULE = "a chain of retries is never lost"
+_FOLLOWER_RULE = "what follows a task runs: links, bodies of chords, next steps"
+_FAILURE_RULE = "no call fails because of its lock"
+
+
+def outcome_of(history: TaskHistory, call: Call) -> str:
+    """Return what became of a call that was accepted."""
+    if any(body.how == "done" for body in call.bodies):
+        return DONE
+    state = history.states.get(call.id)
+    if is_skip(state):
+        return SKIPPED
+    if state is not None and state["status"] == "REVOKED":
+        if history.times("revoking", call.id):
+            return REVOKED
+        return REPLACED if call.kind.policy == "replace" else LOST
+    if state is not None and state["status"] == "FAILURE":
+        raised = (state["result"] or {}).get("exc_type")
+        return {"DuplicateTask": REFUSED, "WorkerLostError": KILLED}.get(raised, FAILED)
+    if call.id in history.waiting:
+        return WAITING
+    return gone(history, call.id, acks_late=call.kind.acks_late) or LOST
+
+
+def gone(history: TaskHistory, task_id: str, *, acks_late: bool) -> str | None:
+    """Return by which kill a message may have been lost, or None if by none."""
+    mine = [
+        event
+        for event in history.by_task.get(task_id, ())
+        if event["event"] in ("received", "arrived", "began", "left")
+    ]
+    for event in mine:
+        if event["event"] == "left" or acks_late:
+            continue
+        killed = history.killed_at(event["worker"])
+        worker = event["worker"].partition("/")[0]
+        if killed is not None and not any(
+            later["event"] == "left"
+            and event["t"] < later["t"] < killed
+            and later["worker"].partition("/")[0] == worker
+            for later in mine
+        ):
+            return KILLED
+    noted = [event["t"] for event in history.by_task.get(task_id, ())]
+    last = max(noted, default=0.0)
+    if any(last <= at <= last + _ON_ITS_WAY for worker, at in history.kills if "/" not in worker):
+        return IN_FLIGHT
+    return None
+
+
+def check_outcomes(history: TaskHistory) -> Iterator[Violation]:
+    """Nothing that was accepted is lost."""
+    for call in history.calls.values():
+        if not call.accepted:
+            continue
+        outcome = outcome_of(history, call)
+        if outcome == LOST:
+            yield _lost(history, call)
+        elif outcome == FAILED:
+            state = history.states[call.id]
+            yield Violation(
+                rule=_FAILURE_RULE,
+                what=f"{call.name} of {call.key} failed: {state['result']}",
+                lines=_lines(history, call),
+            )
+
+
+def check_followers(history: TaskHistory) -> Iterator[Violation]:
+    """What is to follow calls that succeeded has run, or waits, or was killed."""
+    ran = {event["id"] for event in history.events if event["event"] == "followed"}
+    for follower in history.followers:
+        calls = [history.calls[name] for name in follower.calls]
+        if follower.id in ran or follower.id in history.waiting:
+            continue
+        if not all(
+            call.accepted and outcome_of(history, call) in (DONE, SKIPPED) for call in calls
+        ):
+            continue
+        ids = [follower.id, *(call.id for call in calls)]
+        if any(gone(history, task_id, acks_late=False) for task_id in ids):
+            continue
+        yield Violation(
+            rule=_FOLLOWER_RULE,
+            what=f"{follower.name} did not, after {', '.join(follower.calls)}",
+            lines=[line for call in calls for line in _lines(history, call)],
+        )
+
+
+def _lost(history: TaskHistory, call: Call) -> Violation:
+    asked = bool(call.bodies) and call.bodies[-1].how in ("retry", "lost", "lost in retry")
+    last = f"the last of {len(call.bodies)} bodies ended as {call.bodies[-1].how!r}" * asked
+    state = (history.states.get(call.id) or {}).get("status")
+    return Violation(
+        rule=_FOLLOWER_RULE if call.form == "step" else _RETRY_RULE if asked else _RULE,
+        what=f"{call.name} ({call.form}) of {call.key}: {last or 'no body has finished'}; "
+        f"its state is {state}",
+        lines=_lines(history, call),
+    )
+
+
+def _lines(history: TaskHistory, call: Call) -> list:
+    lines = {id(line): line for line in (*call.lines, *history.by_task.get(call.id, ()))}
+    return sorted(lines.values(), key=lambda line: line["t"])
