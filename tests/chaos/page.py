@@ -6,6 +6,8 @@ from html import escape
 
 from tests.chaos.picture import Picture
 from tests.chaos.run import Outcome
+from tests.chaos.tasks.page import render_section
+from tests.chaos.tasks.run import TaskOutcome
 
 _SECONDS_CLOSE = 5.0
 
@@ -66,8 +68,23 @@ _HATCH = """
 """
 
 
-def render_page(outcome: Outcome) -> str:
-    """Return the page."""
+def render_page(outcome: Outcome | None, tasks: TaskOutcome | None = None) -> str:
+    """Return the page about a run of the lock layer, of the task layer, or both."""
+    sections = [] if outcome is None else [_section(outcome)]
+    sections += [] if tasks is None else [render_section(tasks)]
+    colours = "".join(
+        f".w{slot} {{ fill: {colour} }} .s{slot} {{ stroke: {colour} }}"
+        for slot, colour in enumerate(_COLOURS)
+    )
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>celery-redlock: chaos</title>
+<style>{_STYLE}{colours}</style></head><body>{_HATCH}
+{"".join(sections)}</body></html>
+"""
+
+
+def _section(outcome: Outcome) -> str:
     verdict = outcome.verdict
     kind = "outside" if outcome.outside else "within"
     badge = (
@@ -75,16 +92,8 @@ def render_page(outcome: Outcome) -> str:
         if verdict.violations
         else '<span class="badge">every rule held</span>'
     )
-    colours = "".join(
-        f".w{slot} {{ fill: {colour} }} .s{slot} {{ stroke: {colour} }}"
-        for slot, colour in enumerate(_COLOURS)
-    )
     start, end = _most_telling(outcome)
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width"><title>celery-redlock: chaos {kind}</title>
-<style>{_STYLE}{colours}</style></head><body>{_HATCH}
-<h1>Chaos {kind} the assumptions {badge}</h1>
+    return f"""<h1>Chaos {kind} the assumptions {badge}</h1>
 <p class="soft">Five real servers, eight real worker processes, {outcome.seconds:.0f} seconds,
 seed {outcome.seed}. {_about(outcome)}</p>
 <div class="cards">{_cards(outcome)}</div>
@@ -98,7 +107,7 @@ seed {outcome.seed}. {_about(outcome)}</p>
 <div class="picture">{Picture(outcome, start, end, close=True).render()}</div>
 <div class="two"><div><h2>Rules</h2>{_rules(outcome)}</div>
 <div><h2>Faults</h2>{_faults(outcome)}</div></div>
-{_violations(outcome)}</body></html>
+{_violations(outcome)}
 """
 
 

@@ -15,12 +15,34 @@ from tests.chaos.checks import (
     find_overlaps,
 )
 from tests.chaos.history import History
+from tests.chaos.tasks import duplicates, leftovers, order, outcomes
 from tests.chaos.tasks.duplicates import Pairs, check_answers, check_pairs, check_skips
 from tests.chaos.tasks.history import Body, TaskHistory
 from tests.chaos.tasks.kinds import KINDS, TAKEN_AWAY
 from tests.chaos.tasks.leftovers import check_leftovers
 from tests.chaos.tasks.order import check_newest, check_once
 from tests.chaos.tasks.outcomes import check_followers, check_outcomes, outcome_of
+
+_TOKEN_RULE = "a body that is to hold its lock has a lease and a token"
+_DRAINED_RULE = "the broker is empty some time after everything is mended"
+
+#: All rules of the task layer, in the order in which people read them.
+RULES = (
+    "at most one holder trusts its lease",
+    "nobody is granted a lock that another was granted for longer",
+    "tokens are unique",
+    "tokens increase in the order of grants",
+    "tokens increase in the order of holds",
+    "a loss is reported before trust ends, unless the process was paused",
+    _TOKEN_RULE,
+    *outcomes.RULES,
+    *duplicates.RULES,
+    *order.RULES,
+    *leftovers.RULES,
+    _DRAINED_RULE,
+    "workers and publishers do not die by themselves",
+    "workers and publishers end when told to",
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,7 +117,7 @@ def check_tokens_of_bodies(history: TaskHistory) -> Iterator[Violation]:
     for body in history.bodies:
         if body.kind.in_body and body.token is None:
             yield Violation(
-                rule="a body that is to hold its lock has a lease and a token",
+                rule=_TOKEN_RULE,
                 what=f"{body.name} of {body.key} has none",
                 lines=body.events,
             )
@@ -113,7 +135,7 @@ def check_drained(history: TaskHistory) -> Iterator[Violation]:
     """All messages have been worked on when nothing is wrong any more."""
     if history.waiting:
         yield Violation(
-            rule="the broker is empty some time after everything is mended",
+            rule=_DRAINED_RULE,
             what=f"{len(history.waiting)} messages are left",
             lines=[
                 history.by_task[task_id][-1]

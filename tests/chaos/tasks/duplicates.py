@@ -15,6 +15,7 @@ _READ_RULE = "who has read a result, or follows it, sends a new call"
 _LIVE_RULE = "a duplicate is answered for a task that waits or runs"
 _SKIP_RULE = "a task is skipped for another that ran meanwhile, or will"
 _TWICE_RULE = "sent twice, run once"
+RULES = (_TWICE_RULE, _READ_RULE, _LIVE_RULE, _SKIP_RULE)
 
 #: Between the end of a body and the end of its lock: results are stored, nodes are asked.
 _RELEASED_WITHIN = TTL
@@ -131,6 +132,13 @@ def _is_live(history: TaskHistory, call: Call, other: Call | None) -> bool:
     if call.kind.windowed:
         due = (other.sent or other.sending) + _LONGEST_COUNTDOWN
         return call.sending <= due + WINDOW + _RELEASED_WITHIN + PUBLISH_GRACE
+    if is_skip(history.states.get(other.id)):
+        # Its lock was lost to faults, and another has done the work of both.
+        return any(
+            _does_the_work(history, call, each)
+            for each in history.on_key(call.key)
+            if each is not call and each.id not in call.knows
+        )
     revoked = history.times("revoking", other.id)
     return bool(revoked) or outcome_of(history, other) in GONE
 
@@ -164,7 +172,7 @@ def _waits_beside(first: Call, second: Call) -> bool:
         and first.sent < second.sending
         and second.sent is not None
         and bool(first.bodies)
-        and first.bodies[0].began > second.sent
+        and first.bodies[0].arrived > second.sent
     )
 
 

@@ -29,6 +29,7 @@ class Body:
     Attributes:
         retries: how often the task had been retried before.
         process: where it ran: `<worker>/<pid>`.
+        arrived: when the process began with its message; its lock comes after that.
         until: end of the trust in its lease as last seen; None without a lease.
         ended: when it ended by itself; None if it never did.
         how: how it ended: `done`, `retry`, `lost`, `lost in retry`, `broken off`.
@@ -43,6 +44,7 @@ class Body:
     retries: int
     process: str
     began: float
+    arrived: float = 0.0
     token: int | None = None
     until: float | None = None
     ended: float | None = None
@@ -275,6 +277,16 @@ def _bodies(
         if event["event"] == "ended":
             body.ended, body.how = event["t"], event["how"]
     for body in bodies.values():
+        body.arrived = max(
+            (
+                event["t"]
+                for event in by_task[body.id]
+                if event["event"] == "arrived"
+                and event["worker"] == body.process
+                and event["t"] <= body.began
+            ),
+            default=body.began,
+        )
         if body.ended is None:
             # An exception that struck in the note itself has kept it from being written.
             body.ended = next(
@@ -377,13 +389,12 @@ def _lock_history(
 
 def _hold(body: Body, by_task: Mapping[str, list[Event]]) -> Hold:
     mine = [event for event in by_task[body.id] if event["worker"] == body.process]
-    arrived = [event["t"] for event in mine if event["event"] == "arrived"]
     lost = [event["t"] for event in mine if event["event"] == "lost"]
     return Hold(
         id=body.name,
         worker=body.process,
         key=body.key,
-        invoked=max((t for t in arrived if t <= body.began), default=body.began),
+        invoked=body.arrived,
         granted=body.began,
         token=body.token or 0,
         until=body.until or 0.0,

@@ -1,4 +1,4 @@
-"""The unique tasks that run: one kind for each mode, conflict policy and time of acknowledgement."""
+"""The tasks that run: one kind for each mode, conflict policy and time of acknowledgement."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from tests.chaos.tasks.history import Left, TaskHistory
 from tests.chaos.tasks.outcomes import GONE, outcome_of
 
 _RULE = "no key is left when its task has ended"
+RULES = (_RULE,)
 
 #: Under the reserved prefix, but the places of locks.
 _LOCKS = tuple(META_PREFIX + kind for kind in ("queued:", "running:"))

@@ -27,6 +27,7 @@ _RULE = "every accepted call comes to an outcome"
 _RETRY_RULE = "a chain of retries is never lost"
 _FOLLOWER_RULE = "what follows a task runs: links, bodies of chords, next steps"
 _FAILURE_RULE = "no call fails because of its lock"
+RULES = (_RULE, _RETRY_RULE, _FOLLOWER_RULE, _FAILURE_RULE)
 
 
 def outcome_of(history: TaskHistory, call: Call) -> str:
@@ -113,13 +114,13 @@ def check_followers(history: TaskHistory) -> Iterator[Violation]:
 
 
 def _lost(history: TaskHistory, call: Call) -> Violation:
-    asked = bool(call.bodies) and call.bodies[-1].how in ("retry", "lost", "lost in retry")
-    last = f"the last of {len(call.bodies)} bodies ended as {call.bodies[-1].how!r}" * asked
-    state = (history.states.get(call.id) or {}).get("status")
+    ended = call.bodies[-1].how if call.bodies else ""
+    rule = _RETRY_RULE if ended in ("retry", "lost", "lost in retry") else _RULE
+    status = (history.states.get(call.id) or {}).get("status")
     return Violation(
-        rule=_FOLLOWER_RULE if call.form == "step" else _RETRY_RULE if asked else _RULE,
-        what=f"{call.name} ({call.form}) of {call.key}: {last or 'no body has finished'}; "
-        f"its state is {state}",
+        rule=_FOLLOWER_RULE if call.form == "step" else rule,
+        what=f"{call.name} ({call.form}) of {call.key}: {len(call.bodies)} bodies, the last one "
+        f"ended as {ended or 'nothing'!r}; its state is {status}",
         lines=_lines(history, call),
     )
 
