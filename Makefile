@@ -101,7 +101,7 @@ proof-nightly: $(READY) ## the same with a budget of hours
 DURATION ?= 60
 
 .PHONY: chaos
-chaos: $(READY) ## real servers and processes under a nemesis for DURATION seconds; writes chaos.html
+chaos: $(READY) ## real servers, workers and publishers under a nemesis for DURATION seconds; writes chaos.html
 	$(BIN)/python -m tests.chaos --duration $(DURATION) --html chaos.html
 	$(BIN)/python -m tests.chaos --duration 20 --outside
 

@@ -71,7 +71,7 @@ def check_skips(history: TaskHistory) -> Iterator[Violation]:
             continue
         others = [
             other
-            for other in history.on_key(call.key)
+            for other in history.by_key[call.key]
             if other is not call and other.id != call.id and other.id not in call.knows
         ]
         if any(_does_the_work(history, call, other) for other in others):
@@ -88,7 +88,7 @@ def check_pairs(history: TaskHistory, pairs: Pairs) -> Iterator[Violation]:
     for key in {call.key for call in history.calls.values() if call.kind.unique}:
         if TAKEN_AWAY in key:
             continue
-        calls = [call for call in history.on_key(key) if call.form != "step"]
+        calls = [call for call in history.by_key[key] if call.form != "step"]
         for at, second in enumerate(calls):
             first = next(
                 (each for each in reversed(calls[:at]) if _waits_beside(each, second)), None
@@ -120,14 +120,14 @@ def _knew(history: TaskHistory, call: Call, other: Call) -> bool:
 
 def _is_live(history: TaskHistory, call: Call, other: Call | None) -> bool:
     """Return whether the task that a duplicate was answered for had still to run, or ran."""
-    bodies = [body for each in history.calls.values() if each.id == call.id for body in each.bodies]
+    bodies = history.bodies_of(call.id)
     if any(_runs_after(history, body, call.sending) for body in bodies):
         return True
     if other is None:
         # Its publisher never had an answer: it died, and its lock outlives it for the grace.
         return any(
             not each.answer and each.sending < (call.sent or 0.0)
-            for each in history.on_key(call.key)
+            for each in history.by_key[call.key]
         )
     if call.kind.windowed:
         due = (other.sent or other.sending) + _LONGEST_COUNTDOWN
@@ -136,7 +136,7 @@ def _is_live(history: TaskHistory, call: Call, other: Call | None) -> bool:
         # Its lock was lost to faults, and another has done the work of both.
         return any(
             _does_the_work(history, call, each)
-            for each in history.on_key(call.key)
+            for each in history.by_key[call.key]
             if each is not call and each.id not in call.knows
         )
     revoked = history.times("revoking", other.id)
@@ -185,7 +185,7 @@ def _is_judged(history: TaskHistory, first: Call, second: Call) -> bool:
     # The duplicates of a task that is revoked run, all of them.
     return not any(
         at <= end
-        for each in history.on_key(first.key)
+        for each in history.by_key[first.key]
         if each.id
         for at in history.times("revoking", each.id)
         if at >= first.sending - WINDOW
@@ -193,7 +193,7 @@ def _is_judged(history: TaskHistory, first: Call, second: Call) -> bool:
 
 
 def _age(history: TaskHistory, call: Call) -> str:
-    bodies = [body for each in history.calls.values() if each.id == call.id for body in each.bodies]
+    bodies = history.bodies_of(call.id)
     ended = max((body.end for body in bodies), default=None)
     if ended is None:
         return "which ran no body"

@@ -133,6 +133,7 @@ class TaskHistory:
         left: the keys that stood on the nodes when everything had ended.
         waiting: ids of messages that the broker still had.
         troubles: when something was wrong: from, until.
+        by_key: the calls of each key, in the order in which they were sent.
         by_task: the events of each task id.
         kills: which worker or process was killed when.
         events: all lines.
@@ -144,6 +145,7 @@ class TaskHistory:
     left: list[Left]
     waiting: set[str]
     troubles: list[tuple[float, float]]
+    by_key: Mapping[str, list[Call]]
     by_task: Mapping[str, list[Event]]
     kills: list[tuple[str, float]]
     locks: History
@@ -167,10 +169,12 @@ class TaskHistory:
         """Return when this was noted of a task."""
         return [each["t"] for each in self.by_task.get(task_id, ()) if each["event"] == event]
 
-    def on_key(self, key: str) -> list[Call]:
-        """Return the calls of a key in the order in which they were sent."""
-        found = [call for call in self.calls.values() if call.key == key]
-        return sorted(found, key=lambda call: call.sending)
+    def bodies_of(self, task_id: str) -> list[Body]:
+        """Return the bodies that ran for a task id."""
+        names = {
+            event["call"] for event in self.by_task.get(task_id, ()) if event["event"] == "began"
+        }
+        return [body for name in names for body in self.calls[name].bodies if body.id == task_id]
 
 
 def build_history(
@@ -191,6 +195,9 @@ def build_history(
         # A body of a call whose sending was never noted shows that a line is missing.
         calls[body.call].bodies.append(body)
     _add_steps(calls, by_task)
+    by_key: dict[str, list[Call]] = defaultdict(list)
+    for call in sorted(calls.values(), key=lambda call: call.sending):
+        by_key[call.key].append(call)
     followers = [
         Follower(name=event["follower"], id=event["id"], calls=tuple(event["calls"]))
         for event in events
@@ -203,6 +210,7 @@ def build_history(
         left=left,
         waiting=waiting,
         troubles=list(_troubles(events)),
+        by_key=by_key,
         by_task=by_task,
         kills=kills,
         locks=_lock_history(events, calls, kills, by_task),

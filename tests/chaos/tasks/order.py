@@ -21,7 +21,7 @@ RULES = (_NEWEST_RULE, _ONCE_RULE)
 def check_newest(history: TaskHistory) -> Iterator[Violation]:
     """Under `replace` nobody runs after a call that was sent later."""
     for key in {call.key for call in history.calls.values() if call.kind.policy == "replace"}:
-        calls = [call for call in history.on_key(key) if call.form != "step" and call.bodies]
+        calls = [call for call in history.by_key[key] if call.form != "step" and call.bodies]
         for at, older in enumerate(calls):
             newer = next((each for each in calls[at + 1 :] if _ran_late(older, each)), None)
             if newer is None:
