@@ -36,16 +36,19 @@ def test_a_few_seconds_beyond_them_show_overlaps_and_lose_nothing_behind_the_gua
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_behind_when_a_run_is_ended(how, tmp_path):
+@pytest.mark.parametrize(
+    ("layer", "last"), [("--locks", "worker-7.1.jsonl"), ("--tasks", "p1.1-*.jsonl")]
+)
+def test_nothing_is_left_behind_when_a_run_is_ended(how, layer, last, tmp_path):
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.chaos", "--duration", "60"],
+        [sys.executable, "-m", "tests.chaos", layer, "--duration", "60"],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_until(lambda: list(tmp_path.glob("celery-redlock-chaos-*/worker-7.1.jsonl")))
+        wait_until(lambda: list(tmp_path.glob(f"celery-redlock-chaos-*/{last}")))
         assert _processes_about(tmp_path)
         process.send_signal(how)
         process.wait(30)

@@ -37,6 +37,7 @@ declare(app, notes)
 @signals.worker_init.connect
 @signals.worker_process_init.connect
 def _begin(**_: Any) -> None:
+    notes.note("started", pid=os.getpid())
     notes.watch_for_stalls()
 
 
@@ -70,14 +71,18 @@ def _lost(sender: Any, task_id: str, reason: str, **_: Any) -> None:
     notes.note("lost", id=task_id, why=reason)
 
 
-def _named(event: str) -> Any:
-    def receive(sender: Any, task_id: str, by: str = "", delay: float = 0.0, **_: Any) -> None:
-        notes.note(event, id=task_id, by=by, delay=delay)
+def _note_as(event: str) -> Any:
+    def receive(
+        sender: Any, task_id: str, by: str = "", delay: float = 0.0, error: Any = None, **_: Any
+    ) -> None:
+        holder = getattr(error, "holder", None) or ""
+        notes.note(event, id=task_id, by=by, delay=delay, holder=holder)
 
     return receive
 
 
-for each in ("task_skipped", "task_requeued", "task_superseded", "task_replaced", "task_gave_up"):
-    getattr(lock_signals, each).connect(_named(each.removeprefix("task_")), weak=False)
-for each in ("task_unlocked", "twin_ignored", "twin_put_back"):
-    getattr(lock_signals, each).connect(_named(each.removeprefix("task_")), weak=False)
+for event in (
+    *("task_skipped", "task_requeued", "task_superseded", "task_replaced", "task_gave_up"),
+    *("task_unlocked", "twin_ignored", "twin_put_back"),
+):
+    getattr(lock_signals, event).connect(_note_as(event.removeprefix("task_")), weak=False)

@@ -18,12 +18,16 @@ from tests.chaos.tasks.kinds import (
     PUBLISH_GRACE,
     QUEUE_TTL,
     SKIPPED,
+    TAKEN_AWAY,
     WINDOW,
     Kind,
 )
 from tests.chaos.tasks.notes import Notes
 
+#: Seconds between two looks at the lease. Where it is taken away, a look and the interruption are
+#: to meet as often as can be.
 _LOOK = 0.02
+_CLOSE_LOOK = 0.002
 #: Seconds until a retry is due.
 _RETRY_DELAY = 0.1
 
@@ -142,7 +146,7 @@ def _body_of(kind: Kind, notes: Notes) -> Callable[..., Any]:
         )
         outcome = "broken off"
         try:
-            _work(notes, name, lease, seconds)
+            _work(notes, name, lease, seconds, _CLOSE_LOOK if TAKEN_AWAY in key else _LOOK)
             if request.retries < retries:
                 outcome = "retry"
                 if how == "autoretry":
@@ -161,11 +165,11 @@ def _body_of(kind: Kind, notes: Notes) -> Callable[..., Any]:
     return body
 
 
-def _work(notes: Notes, body: str, lease: Any, seconds: float) -> None:
+def _work(notes: Notes, body: str, lease: Any, seconds: float, look: float) -> None:
     end = now() + seconds
     known = None if lease is None else lease.trusted_until
     while (left := end - now()) > 0:
-        time.sleep(min(left, _LOOK))
+        time.sleep(min(left, look))
         if lease is None:
             continue
         lease.check()

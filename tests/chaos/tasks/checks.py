@@ -42,6 +42,8 @@ RULES = (
     _DRAINED_RULE,
     "workers and publishers do not die by themselves",
     "workers and publishers end when told to",
+    "a publisher's calls raise nothing",
+    "a node that forgot serves again",
 )
 
 
@@ -82,7 +84,7 @@ def judge(history: TaskHistory) -> Verdict:
     found += check_outcomes(history)
     found += check_followers(history)
     found += check_answers(history, verdict.pairs)
-    found += check_skips(history)
+    found += check_skips(history, verdict.pairs)
     found += check_pairs(history, verdict.pairs)
     found += check_newest(history)
     found += check_once(history)

@@ -72,7 +72,7 @@ class Crew:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=_ROOT,
-                env={**os.environ, ORDERS: json.dumps(orders)},
+                env={**os.environ, ORDERS: json.dumps(orders), "TMPDIR": str(self._directory)},
                 process_group=self._lifeline.group,
             )
         self._journal.note("starting", worker=name)

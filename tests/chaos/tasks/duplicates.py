@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tests.chaos.checks import Violation
 from tests.chaos.schedule import TTL
-from tests.chaos.tasks.history import Body, Call, TaskHistory, is_skip
+from tests.chaos.tasks.history import Body, Call, TaskHistory, is_skip, task_of
 from tests.chaos.tasks.kinds import PUBLISH_GRACE, TAKEN_AWAY, WINDOW
 from tests.chaos.tasks.outcomes import GONE, outcome_of
 
@@ -31,7 +31,7 @@ class Pairs:
     Attributes:
         judged: pairs of calls of which the second was sent while the first waited, in calm.
         twice: of these, those whose second ran a body of its own, by form.
-        revoked: duplicates of a task that had been revoked before; not judged.
+        revoked: duplicates that were answered or skipped for a task that was revoked; not judged.
     """
 
     judged: int = 0
@@ -64,7 +64,7 @@ def check_answers(history: TaskHistory, pairs: Pairs) -> Iterator[Violation]:
             )
 
 
-def check_skips(history: TaskHistory) -> Iterator[Violation]:
+def check_skips(history: TaskHistory, pairs: Pairs) -> Iterator[Violation]:
     """Nothing is skipped unless another body does the work, after the skipped call was sent."""
     for call in history.calls.values():
         if not call.accepted or not is_skip(history.states.get(call.id)) or call.bodies:
@@ -75,6 +75,9 @@ def check_skips(history: TaskHistory) -> Iterator[Violation]:
             if other is not call and other.id != call.id and other.id not in call.knows
         ]
         if any(_does_the_work(history, call, other) for other in others):
+            continue
+        if any(history.times("revoking", holder) for holder in _skipped_for(history, call)):
+            pairs.revoked += 1
             continue
         yield Violation(
             rule=_SKIP_RULE,
@@ -105,6 +108,13 @@ def check_pairs(history: TaskHistory, pairs: Pairs) -> Iterator[Violation]:
                 f"({first.form}) waited, and both ran",
                 lines=[*first.lines, *second.lines],
             )
+
+
+def _skipped_for(history: TaskHistory, call: Call) -> Iterator[str]:
+    """Yield the ids of the tasks that a worker has skipped a call for."""
+    for event in history.by_task.get(call.id, ()):
+        if event["event"] == "skipped":
+            yield task_of(event["holder"])
 
 
 def _knew(history: TaskHistory, call: Call, other: Call) -> bool:

@@ -226,6 +226,11 @@ def is_skip(state: Mapping[str, Any] | None) -> bool:
     return state["result"] in (SKIPPED, None)
 
 
+def task_of(owner: str) -> str:
+    """Return whose an owner value is: it reads `<entropy> <µs> <role> <task id> ...`."""
+    return (owner.split(" ") + [""] * 4)[3]
+
+
 def _calls(events: list[Event]) -> dict[str, Call]:
     calls: dict[str, Call] = {}
     for event in events:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from celery_redlock.protocol.naming import META_PREFIX
 from tests.chaos.checks import Violation
-from tests.chaos.tasks.history import Left, TaskHistory
+from tests.chaos.tasks.history import Left, TaskHistory, task_of
 from tests.chaos.tasks.outcomes import GONE, outcome_of
 
 _RULE = "no key is left when its task has ended"
@@ -28,21 +28,16 @@ def check_leftovers(history: TaskHistory) -> Iterator[Violation]:
     for left in history.left:
         if left.key.startswith(META_PREFIX) and not left.key.startswith(_LOCKS):
             continue
-        if _task_id(left) not in excused and not _is_old(history, left):
+        if task_of(left.value) not in excused and not _is_old(history, left):
             found[left.key, left.value].append(left)
     for (key, value), copies in found.items():
-        task_id = _task_id(copies[0])
+        task_id = task_of(copies[0].value)
         calls = [call for call in history.calls.values() if call.id == task_id]
         yield Violation(
             rule=_RULE,
             what=f"{key} stands on {len(copies)} nodes for {copies[0].left:.0f} s more: {value}",
             lines=[line for call in calls for line in call.lines],
         )
-
-
-def _task_id(left: Left) -> str:
-    """Return whose key it is: an owner value is `<entropy> <µs> <role> <task id> ...`."""
-    return (left.value.split(" ") + [""] * 4)[3]
 
 
 def _is_old(history: TaskHistory, left: Left) -> bool:

@@ -37,7 +37,8 @@ def outcome_of(history: TaskHistory, call: Call) -> str:
     state = history.states.get(call.id)
     if is_skip(state):
         return SKIPPED
-    if state is not None and state["status"] == "REVOKED":
+    # A worker may note the retry of a message last that another one has dropped as revoked.
+    if history.times("revoked", call.id) or (state is not None and state["status"] == "REVOKED"):
         if history.times("revoking", call.id):
             return REVOKED
         return REPLACED if call.kind.policy == "replace" else LOST

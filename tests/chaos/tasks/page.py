@@ -52,7 +52,7 @@ def _cards(outcome: TaskOutcome) -> str:
             f"second bodies of {pairs.judged} pairs of which one call waited, in calm",
         ),
         ("", verdict.beside, "bodies that outlived a lost lease beside the next holder"),
-        ("", pairs.revoked, "duplicates of a task that had been revoked (not judged)"),
+        ("", pairs.revoked, "duplicates of a task that was revoked (not judged)"),
     ]
     return "".join(
         f'<div class="card {kind}"><b>{value}</b><span>{escape(text)}</span></div>'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from kombu import Connection
 
 from celery_redlock.testing import LocalCluster, TcpProxy
 from celery_redlock.testing.ports import LOOPBACK
@@ -21,7 +23,7 @@ from tests.chaos.schedule import NODES, TTL
 from tests.chaos.tasks.checks import Verdict, judge
 from tests.chaos.tasks.crew import Crew
 from tests.chaos.tasks.history import Left, TaskHistory, build_history
-from tests.chaos.tasks.kinds import PUBLISH_GRACE, WINDOW
+from tests.chaos.tasks.kinds import PUBLISH_GRACE, VISIBILITY_TIMEOUT, WINDOW
 from tests.chaos.tasks.nemesis import TaskNemesis
 from tests.chaos.tasks.notes import Notes
 from tests.chaos.tasks.schedule import POOLS, PUBLISHERS, plan_tasks
@@ -32,6 +34,7 @@ _DRAINS_WITHIN = 45.0
 #: For so long the broker has to have nothing until it counts as empty: an early acknowledged task
 #: may yet publish its retry, or be put back.
 _QUIET = 1.0
+_REDELIVERS_EVERY = 1.0
 #: Until keys have ended whose publisher died, and windows and leases.
 _KEYS_END_WITHIN = max(PUBLISH_GRACE, WINDOW) + TTL
 
@@ -76,6 +79,7 @@ class _Run:
         self._backend_url = self._broker_url.removesuffix("0") + "1"
         self._broker = redis.Redis.from_url(self._broker_url)
         self._backend = redis.Redis.from_url(self._backend_url)
+        self._drained = threading.Event()
         self._proxies = []
         for _ in range(2):
             urls = self._cluster.server_urls
@@ -90,12 +94,16 @@ class _Run:
         nemesis = TaskNemesis(
             cluster=self._cluster, proxies=self._proxies, crew=self._crew, journal=self._journal
         )
+        redelivery = threading.Thread(target=self._redeliver, daemon=True)
+        redelivery.start()
         began = now()
         nemesis.run(plan_tasks(self._seed, self._duration), self._duration)
         self._crew.end(self._crew.publishers)
         healed = now()
         self._journal.note("healed")
         self._drain()
+        self._drained.set()
+        redelivery.join()
         drained = now()
         self._journal.note("drained")
         time.sleep(_KEYS_END_WITHIN)
@@ -149,6 +157,18 @@ class _Run:
             elif now() - empty_since > _QUIET:
                 return
             time.sleep(0.05)
+
+    def _redeliver(self) -> None:
+        """
+        Give back what killed workers had not acknowledged, once its time is over.
+
+        Kombu does the same in every worker, but only each hundred seconds.
+        """
+        options = {"visibility_timeout": VISIBILITY_TIMEOUT}
+        with Connection(self._broker_url, transport_options=options) as connection:
+            qos = connection.default_channel.qos
+            while not self._drained.wait(_REDELIVERS_EVERY):
+                qos.restore_visible(num=1000, interval=1)
 
     def _look_for_keys(self) -> list[Left]:
         found = []

@@ -67,7 +67,7 @@ class Scenes:
             self.again_by_chain,
             self.revoked,
             self.delayed,
-            self.taken_away,
+            *[self.taken_away] * 2,
         ]
         while True:
             yield from self._random.sample(scenes, len(scenes))
@@ -200,7 +200,11 @@ class Scenes:
         key = f"{kind.name}:{TAKEN_AWAY}"
         task = self._app.tasks[kind.task]
         result = self._send(
-            kind, key, seconds=0.6, retries=self._random.choice((0, 2)), how="autoretry"
+            kind,
+            key,
+            seconds=self._random.choice((0.1, 0.3, 0.6)),
+            retries=self._random.choice((0, 2)),
+            how=self._random.choice(("retry", "autoretry")),
         )
         deadline = now() + 2.0
         while result is not None and now() < deadline and not self._stopping():

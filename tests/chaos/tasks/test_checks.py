@@ -271,22 +271,31 @@ def test_an_answer_for_a_task_that_was_revoked_before_is_counted_and_not_judged(
 def test_a_skip_for_nobody_is_found():
     script = Script().send(1.0, "a").run(1.1, 1.2, "a")
     script.send(9.0, "b", form="group").skip(9.5, "b")
-    assert rules(check_skips(script.history())) == [
+    assert rules(check_skips(script.history(), Pairs())) == [
         "a task is skipped for another that ran meanwhile, or will"
     ]
+
+
+def test_a_skip_for_a_task_that_was_revoked_is_counted_and_not_judged():
+    script = Script().send(1.0, "a").note(1.5, "revoking", id="id-a")
+    script.send(1.6, "b", form="group").skip(2.5, "b")
+    script.note(2.4, "skipped", id="id-b", holder="00 1 queued id-a host 1")
+    counted = Pairs()
+    assert rules(check_skips(script.history(), counted)) == []
+    assert counted.revoked == 1
 
 
 def test_a_skip_for_a_body_that_ran_meanwhile_is_right():
     script = Script().send(1.0, "a").run(1.1, 2.2, "a")
     script.send(2.0, "b", form="group").skip(2.5, "b")
-    assert rules(check_skips(script.history())) == []
+    assert rules(check_skips(script.history(), Pairs())) == []
 
 
 def test_a_next_step_that_is_skipped_for_the_task_before_it_is_found():
     script = Script().send(1.0, "a", form="chain").run(1.1, 1.2, "a")
     script.note(1.0, "expecting step", call="b", id="id-b", after="a", kind="executed", key="k")
     script.skip(1.5, "b")
-    assert len(rules(check_skips(script.history()))) == 1
+    assert len(rules(check_skips(script.history(), Pairs()))) == 1
 
 
 def test_two_bodies_of_a_pair_are_found():
