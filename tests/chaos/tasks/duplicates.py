@@ -13,9 +13,10 @@ from tests.chaos.tasks.outcomes import GONE, outcome_of
 
 _READ_RULE = "who has read a result, or follows it, sends a new call"
 _LIVE_RULE = "a duplicate is answered for a task that waits or runs"
+_FREED_RULE = "who revokes what waits and frees its key sends a new call"
 _SKIP_RULE = "a task is skipped for another that ran meanwhile, or will"
 _TWICE_RULE = "sent twice, run once"
-RULES = (_TWICE_RULE, _READ_RULE, _LIVE_RULE, _SKIP_RULE)
+RULES = (_TWICE_RULE, _READ_RULE, _FREED_RULE, _LIVE_RULE, _SKIP_RULE)
 
 #: Between the end of a body and the end of its lock: results are stored, nodes are asked.
 _RELEASED_WITHIN = TTL
@@ -52,6 +53,12 @@ def check_answers(history: TaskHistory, pairs: Pairs) -> Iterator[Violation]:
                 what=f"{call.name} ({call.form}) of {call.key} was answered for {other.name}, "
                 "which its publisher knew to have ended",
                 lines=[*other.lines, *call.lines],
+            )
+        elif _freed_before(history, call):
+            yield Violation(
+                rule=_FREED_RULE,
+                what=f"{call.name} of {call.key} was answered for {call.id}, whose key was free",
+                lines=[*history.by_task.get(call.id, ()), *call.lines],
             )
         elif any(at < call.sending for at in history.times("revoking", call.id)):
             pairs.revoked += 1
@@ -126,6 +133,13 @@ def _knew(history: TaskHistory, call: Call, other: Call) -> bool:
         if event["event"] == "read" and event["state"] == "SUCCESS"
     ]
     return any(at < call.sending for at in read)
+
+
+def _freed_before(history: TaskHistory, call: Call) -> bool:
+    return any(
+        event["event"] == "revoking" and event["freed"] and event["t"] < call.sending
+        for event in history.by_task.get(call.id, ())
+    )
 
 
 def _is_live(history: TaskHistory, call: Call, other: Call | None) -> bool:

@@ -354,7 +354,7 @@ def _troubles(events: list[Event]) -> Iterator[tuple[float, float]]:
         elif kind == "stalled":
             longest = _HARNESS_STALLED if event["worker"].startswith("harness") else _STALLED
             if event["t"] - event["since"] > longest:
-                yield event["since"], event["t"] + _AFTERMATH
+                yield event["since"], event["t"]
     for start in open_.values():
         yield start, _FOREVER
 

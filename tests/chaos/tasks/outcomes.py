@@ -39,7 +39,7 @@ def outcome_of(history: TaskHistory, call: Call) -> str:
         return SKIPPED
     # A worker may note the retry of a message last that another one has dropped as revoked.
     if history.times("revoked", call.id) or (state is not None and state["status"] == "REVOKED"):
-        if history.times("revoking", call.id):
+        if history.times("revoking", call.id) or _key_was_revoked(history, call):
             return REVOKED
         return REPLACED if call.kind.policy == "replace" else LOST
     if state is not None and state["status"] == "FAILURE":
@@ -48,6 +48,14 @@ def outcome_of(history: TaskHistory, call: Call) -> str:
     if call.id in history.waiting:
         return WAITING
     return gone(history, call.id, acks_late=call.kind.acks_late) or LOST
+
+
+def _key_was_revoked(history: TaskHistory, call: Call) -> bool:
+    """Return whether somebody revoked whatever waited for the key, and perhaps died then."""
+    return any(
+        event["event"] == "revoking key" and event["key"] == call.key and event["t"] > call.sending
+        for event in history.events
+    )
 
 
 def gone(history: TaskHistory, task_id: str, *, acks_late: bool) -> str | None:

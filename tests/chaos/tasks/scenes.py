@@ -10,7 +10,7 @@ from typing import Any
 
 from celery import chain, chord, group
 
-from celery_redlock.errors import QuorumUnavailable
+from celery_redlock.errors import LockNotAcquired, QuorumUnavailable
 from tests.chaos.history import now
 from tests.chaos.tasks.bodies import send
 from tests.chaos.tasks.kinds import KINDS, TAKEN_AWAY, Kind
@@ -190,8 +190,20 @@ class Scenes:
         result = self._send(kind, key, countdown=self._random.choice((0.0, 1.5)))
         if result is None:
             return
-        self._app.control.revoke(result.id)
-        self._notes.note("revoking", id=result.id)
+        task = self._app.tasks[kind.task]
+        self._notes.note("revoking key", key=key)
+        # Celery's own revocation, or the one that frees the key as well where there is one.
+        free = getattr(task, "revoke_queued", None)
+        if free is None or self._random.random() < 0.5:
+            self._app.control.revoke(result.id)
+            self._notes.note("revoking", id=result.id, freed=False)
+        else:
+            try:
+                holder = free(key, "")
+            except LockNotAcquired:
+                return
+            if holder is not None:
+                self._notes.note("revoking", id=holder.task_id, freed=True)
         self._send(kind, key)
 
     def taken_away(self) -> None:

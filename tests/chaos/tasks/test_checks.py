@@ -179,7 +179,7 @@ def test_a_call_that_is_revoked_by_nobody_is_lost():
     script = Script().send(1.0, "a")
     script.states["id-a"] = {"status": "REVOKED", "result": None}
     assert len(rules(check_outcomes(script.history()))) == 1
-    script.note(1.5, "revoking", id="id-a")
+    script.note(1.5, "revoking", id="id-a", freed=False)
     assert rules(check_outcomes(script.history())) == []
 
 
@@ -261,11 +261,23 @@ def test_an_answer_within_the_window_is_right_and_one_after_it_is_found():
 
 
 def test_an_answer_for_a_task_that_was_revoked_before_is_counted_and_not_judged():
-    script = Script().send(1.0, "a").note(1.5, "revoking", id="id-a")
+    script = Script().send(1.0, "a").note(1.5, "revoking", id="id-a", freed=False)
     script.send(1.6, "b", answer="duplicate", task_id="id-a")
     counted = Pairs()
     assert rules(check_answers(script.history(), counted)) == []
     assert counted.revoked == 1
+
+
+def test_an_answer_for_a_task_whose_key_was_freed_with_its_revocation_is_found():
+    script = Script().send(1.0, "a").note(1.5, "revoking", id="id-a", freed=True)
+    script.send(1.6, "b", answer="duplicate", task_id="id-a")
+    assert answers(script) == ["who revokes what waits and frees its key sends a new call"]
+
+
+def test_a_call_that_is_revoked_by_its_key_needs_nobody_who_noted_its_id():
+    script = Script().send(1.0, "a").note(1.5, "revoking key", key="k")
+    script.states["id-a"] = {"status": "REVOKED", "result": None}
+    assert rules(check_outcomes(script.history())) == []
 
 
 def test_a_skip_for_nobody_is_found():
@@ -277,7 +289,7 @@ def test_a_skip_for_nobody_is_found():
 
 
 def test_a_skip_for_a_task_that_was_revoked_is_counted_and_not_judged():
-    script = Script().send(1.0, "a").note(1.5, "revoking", id="id-a")
+    script = Script().send(1.0, "a").note(1.5, "revoking", id="id-a", freed=False)
     script.send(1.6, "b", form="group").skip(2.5, "b")
     script.note(2.4, "skipped", id="id-b", holder="00 1 queued id-a host 1")
     counted = Pairs()
