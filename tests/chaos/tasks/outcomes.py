@@ -90,15 +90,8 @@ def check_outcomes(history: TaskHistory) -> Iterator[Violation]:
         if not call.accepted:
             continue
         outcome = outcome_of(history, call)
-        if outcome == LOST:
-            yield _lost(history, call)
-        elif outcome == FAILED:
-            state = history.states[call.id]
-            yield Violation(
-                rule=_FAILURE_RULE,
-                what=f"{call.name} of {call.key} failed: {state['result']}",
-                lines=_lines(history, call),
-            )
+        if outcome in (LOST, FAILED):
+            yield _lost(history, call, outcome)
 
 
 def check_followers(history: TaskHistory) -> Iterator[Violation]:
@@ -122,14 +115,19 @@ def check_followers(history: TaskHistory) -> Iterator[Violation]:
         )
 
 
-def _lost(history: TaskHistory, call: Call) -> Violation:
+def _lost(history: TaskHistory, call: Call, outcome: str) -> Violation:
     ended = call.bodies[-1].how if call.bodies else ""
-    rule = _RETRY_RULE if ended in ("retry", "lost", "lost in retry") else _RULE
-    status = (history.states.get(call.id) or {}).get("status")
+    state = history.states.get(call.id) or {"status": None, "result": None}
+    rule = _FAILURE_RULE if outcome == FAILED else _RULE
+    if call.form == "step":
+        rule = _FOLLOWER_RULE
+    elif ended in ("retry", "lost", "lost in retry"):
+        # Celery makes a failure, too, of what strikes while it sends a retry.
+        rule = _RETRY_RULE
     return Violation(
-        rule=_FOLLOWER_RULE if call.form == "step" else rule,
+        rule=rule,
         what=f"{call.name} ({call.form}) of {call.key}: {len(call.bodies)} bodies, the last one "
-        f"ended as {ended or 'nothing'!r}; its state is {status}",
+        f"ended as {ended or 'nothing'!r}; its state is {state['status']}: {state['result']}",
         lines=_lines(history, call),
     )
 

@@ -169,6 +169,12 @@ def test_a_lost_retry_is_found_as_such():
         assert rules(check_outcomes(script.history())) == ["a chain of retries is never lost"]
 
 
+def test_a_retry_that_failed_while_it_was_sent_is_found_as_lost():
+    script = Script().send(1.0, "a").run(1.1, 1.2, "a", how="lost", state="REJECTED")
+    script.states["id-a"] = {"status": "FAILURE", "result": {"exc_type": "Reject"}}
+    assert rules(check_outcomes(script.history())) == ["a chain of retries is never lost"]
+
+
 def test_a_chain_of_retries_that_ends_is_an_outcome():
     script = Script().send(1.0, "a").run(1.1, 1.2, "a", how="retry")
     script.run(1.4, 1.5, "a", retries=1, token=8)
