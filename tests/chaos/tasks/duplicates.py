@@ -60,6 +60,13 @@ def check_answers(history: TaskHistory, pairs: Pairs) -> Iterator[Violation]:
                 what=f"{call.name} of {call.key} was answered for {call.id}, whose key was free",
                 lines=[*history.by_task.get(call.id, ()), *call.lines],
             )
+        elif _dropped_before(history, call):
+            yield Violation(
+                rule=_LIVE_RULE,
+                what=f"{call.name} ({call.form}) of {call.key} was answered for {call.id}, which a "
+                "worker had dropped as revoked",
+                lines=[*history.by_task.get(call.id, ()), *call.lines],
+            )
         elif any(at < call.sending for at in history.times("revoking", call.id)):
             pairs.revoked += 1
         elif not _is_live(history, call, other):
@@ -139,6 +146,20 @@ def _freed_before(history: TaskHistory, call: Call) -> bool:
     return any(
         event["event"] == "revoking" and event["freed"] and event["t"] < call.sending
         for event in history.by_task.get(call.id, ())
+    )
+
+
+def _dropped_before(history: TaskHistory, call: Call) -> bool:
+    """Return whether a worker had dropped a revoked task, and had time to free its key."""
+    news = [
+        event
+        for event in history.by_task.get(call.id, ())
+        if event["event"] in ("revoked", "received", "began", "ended", "left")
+        and event["t"] < call.sending
+    ]
+    return (
+        any(event["event"] == "revoked" for event in news)
+        and news[-1]["t"] + _RELEASED_WITHIN < call.sending
     )
 
 

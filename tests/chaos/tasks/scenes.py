@@ -107,8 +107,9 @@ class Scenes:
         kind = self._kind(lambda kind: kind.at_publish and not kind.windowed)
         key = self._key(kind)
         result = self._send(kind, key, seconds=0.01)
-        if result is not None and self._read(result):
-            self._send(kind, key, knows=[result.id], seconds=0.01)
+        if result is not None and (state := self._read(result)) is not None:
+            knows = [result.id] if state == "SUCCESS" else []
+            self._send(kind, key, knows=knows, seconds=0.01)
 
     def delayed(self) -> None:
         """Send a call for later."""
@@ -266,16 +267,16 @@ class Scenes:
     def _resend(self, kind: Kind, key: str) -> Any:
         return self._app.tasks["chaos.resend"].s(kind.name, key, self._call(), 0.01)
 
-    def _read(self, result: Any) -> bool:
-        """Wait for a result as who polls for it does; note when it was there."""
+    def _read(self, result: Any) -> str | None:
+        """Wait for a result as who polls for it does; return the state that was read, if any."""
         deadline = now() + _READS_WITHIN
         while now() < deadline and not self._stopping():
             state = result.state
             if state in ("SUCCESS", "FAILURE", "REVOKED"):
                 self._notes.note("read", id=result.id, state=state)
-                return True
+                return str(state)
             time.sleep(_LOOK)
-        return False
+        return None
 
     def _call(self) -> str:
         return f"{self._name}.{next(self._numbers)}"

@@ -274,6 +274,15 @@ def test_an_answer_for_a_task_that_was_revoked_before_is_counted_and_not_judged(
     assert counted.revoked == 1
 
 
+def test_an_answer_for_a_task_that_a_worker_dropped_as_revoked_is_found():
+    script = Script().send(1.0, "a").note(1.5, "revoking", id="id-a", freed=False)
+    script.note(1.6, "revoked", "w0.1/2", id="id-a")
+    script.send(1.7, "b", answer="duplicate", task_id="id-a")
+    assert answers(script) == []
+    script.send(5.0, "c", answer="duplicate", task_id="id-a")
+    assert answers(script) == ["a duplicate is answered for a task that waits or runs"]
+
+
 def test_an_answer_for_a_task_whose_key_was_freed_with_its_revocation_is_found():
     script = Script().send(1.0, "a").note(1.5, "revoking", id="id-a", freed=True)
     script.send(1.6, "b", answer="duplicate", task_id="id-a")
