@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.chaos.checks import Violation
+from tests.chaos.history import Event
 from tests.chaos.tasks.history import Call, TaskHistory, is_skip
 
 #: Outcomes of which nothing is left to be done.
@@ -22,6 +23,9 @@ GONE = (KILLED, IN_FLIGHT, WAITING)
 
 #: Between the moment at which a message is in the queue and its arrival at a worker, in seconds.
 _ON_ITS_WAY = 5.0
+
+#: Characters of a traceback, from its end.
+_SHOWN = 1500
 
 _RULE = "every accepted call comes to an outcome"
 _RETRY_RULE = "a chain of retries is never lost"
@@ -132,6 +136,10 @@ def _lost(history: TaskHistory, call: Call, outcome: str) -> Violation:
     )
 
 
-def _lines(history: TaskHistory, call: Call) -> list:
+def _lines(history: TaskHistory, call: Call) -> list[Event]:
     lines = {id(line): line for line in (*call.lines, *history.by_task.get(call.id, ()))}
-    return sorted(lines.values(), key=lambda line: line["t"])
+    found = sorted(lines.values(), key=lambda line: line["t"])
+    traceback = (history.states.get(call.id) or {}).get("traceback")
+    if traceback:
+        found.append({"t": found[-1]["t"], "event": "failed", "traceback": traceback[-_SHOWN:]})
+    return found
