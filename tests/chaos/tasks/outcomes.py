@@ -23,6 +23,7 @@ GONE = (KILLED, IN_FLIGHT, WAITING)
 
 #: Between the moment at which a message is in the queue and its arrival at a worker, in seconds.
 _ON_ITS_WAY = 5.0
+_NOTED_WITHIN = 0.2
 
 #: Characters of a traceback, from its end.
 _SHOWN = 1500
@@ -81,11 +82,21 @@ def gone(history: TaskHistory, task_id: str, *, acks_late: bool) -> str | None:
             for later in mine
         ):
             return KILLED
-    noted = [event["t"] for event in history.by_task.get(task_id, ())]
-    last = max(noted, default=0.0)
-    if any(last <= at <= last + _ON_ITS_WAY for worker, at in history.kills if "/" not in worker):
+    # What is sent may be handed out before its sender has noted that it is sent.
+    last = max(
+        (event["t"] for event in history.by_task.get(task_id, ()) if _moves(event)), default=0
+    )
+    early, late = last - _NOTED_WITHIN, last + _ON_ITS_WAY
+    if any(early <= at <= late for worker, at in history.kills if "/" not in worker):
         return IN_FLIGHT
     return None
+
+
+def _moves(event: Event) -> bool:
+    """Return whether a message was at a publisher or worker then, not only spoken of."""
+    if event["event"] == "sent":
+        return bool(event["answer"] == "accepted")
+    return event["event"] in ("received", "arrived", "began", "left", "requeued", "twin_put_back")
 
 
 def check_outcomes(history: TaskHistory) -> Iterator[Violation]:

@@ -151,6 +151,14 @@ def test_a_call_whose_worker_was_killed_after_it_was_acknowledged_is_excused():
     assert rules(check_outcomes(script.history())) == []
 
 
+def test_a_message_that_was_on_its_way_to_a_worker_that_was_killed_is_excused():
+    script = Script("executed-late").send(1.0, "a").note(1.1, "killed", worker="w0.1")
+    script.send(7.0, "b", answer="duplicate", task_id="id-a")
+    assert rules(check_outcomes(script.history())) == []
+    script = Script("executed-late").send(1.0, "a").note(1.1, "killed", worker="w0.1/2")
+    assert len(rules(check_outcomes(script.history()))) == 1
+
+
 def test_a_late_acknowledged_call_whose_worker_was_killed_is_not_excused():
     script = Script("executed-late").send(1.0, "a").run(1.1, None, "a")
     script.note(9.0, "killed", worker="w0.1")
