@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from celery_redlock.protocol.naming import META_PREFIX
@@ -449,3 +450,14 @@ def test_a_key_from_an_old_snapshot_is_excused_at_that_node_only():
     assert len(rules(check_leftovers(script.history()))) == 1
     script.note(2.0, "mended", kind="restart stale", nodes=[3])
     assert rules(check_leftovers(script.history())) == []
+
+
+def test_a_key_that_is_left_where_a_node_broke_off_is_found_as_such():
+    script = Script().send(1.0, "a").run(1.1, 1.2, "a")
+    script.left.append(left("redlock:k", "id-a"))
+    script.note(2.0, "mended", kind="refuse", nodes=[3])
+    assert rules(check_leftovers(script.history())) == [
+        "no key is left where a node broke its connections off meanwhile"
+    ]
+    script.left.append(dataclasses.replace(script.left[0], node=4))
+    assert rules(check_leftovers(script.history())) == ["no key is left when its task has ended"]
