@@ -10,6 +10,7 @@ from typing import Any
 from tests.chaos import history as lock_layer
 from tests.chaos.history import Event, History, Hold
 from tests.chaos.tasks.kinds import KINDS, SKIPPED, Kind
+from tests.chaos.tasks.notes import STALLED
 
 #: After a fault is mended, clients may still leave the node out for a while.
 _AFTERMATH = 1.0
@@ -402,7 +403,8 @@ def _lock_history(
 
 def _hold(body: Body, by_task: Mapping[str, list[Event]]) -> Hold:
     mine = [event for event in by_task[body.id] if event["worker"] == body.process]
-    lost = [event["t"] for event in mine if event["event"] == "lost"]
+    # The signal comes in a thread of its own, and a pause that is shorter than this is not noted.
+    lost = [event["t"] - STALLED for event in mine if event["event"] == "lost"]
     return Hold(
         id=body.name,
         worker=body.process,
@@ -412,6 +414,6 @@ def _hold(body: Body, by_task: Mapping[str, list[Event]]) -> Hold:
         token=body.token or 0,
         until=body.until or 0.0,
         releasing=body.ended,
-        lost=min((t for t in lost if body.began <= t <= body.end), default=None),
+        lost=min((t for t in lost if body.began - STALLED <= t <= body.end), default=None),
         events=body.events,
     )

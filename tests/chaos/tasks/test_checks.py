@@ -408,6 +408,13 @@ def test_a_body_that_outlives_its_lease_is_excused_by_a_pause_of_its_worker_only
     assert rules(check_locks(script.history().locks)) == []
 
 
+def test_a_loss_that_is_noted_a_moment_late_is_no_late_report_and_one_noted_later_is():
+    for noted, broken in ((2.15, 0), (2.25, 1)):
+        script = Script().send(1.0, "a").run(1.1, 2.3, "a", how="lost")
+        script.note(noted, "lost", "w0.1/2", id="id-a")
+        assert len(rules(check_locks(script.history().locks))) == broken
+
+
 def test_a_body_without_a_token_is_found_where_it_is_to_hold_its_lock():
     script = Script().send(1.0, "a").run(1.1, 1.2, "a", token=None)
     assert len(rules(check_tokens_of_bodies(script.history()))) == 1
