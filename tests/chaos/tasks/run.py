@@ -20,9 +20,10 @@ from celery_redlock.testing import LocalCluster, TcpProxy
 from celery_redlock.testing.ports import LOOPBACK
 from tests.chaos.history import Journal, now, read_events
 from tests.chaos.schedule import NODES, TTL
+from tests.chaos.tasks.builder import build_history
 from tests.chaos.tasks.checks import Verdict, judge
 from tests.chaos.tasks.crew import Crew
-from tests.chaos.tasks.history import Left, TaskHistory, build_history
+from tests.chaos.tasks.history import Left, TaskHistory
 from tests.chaos.tasks.kinds import PUBLISH_GRACE, VISIBILITY_TIMEOUT, WINDOW
 from tests.chaos.tasks.nemesis import TaskNemesis
 from tests.chaos.tasks.notes import Notes

@@ -6,9 +6,10 @@ import dataclasses
 from typing import Any
 
 from celery_redlock.protocol.naming import META_PREFIX
+from tests.chaos.tasks.builder import build_history
 from tests.chaos.tasks.checks import check_drained, check_locks, check_tokens_of_bodies, judge
 from tests.chaos.tasks.duplicates import Pairs, check_answers, check_pairs, check_skips
-from tests.chaos.tasks.history import Left, TaskHistory, build_history
+from tests.chaos.tasks.history import Left, TaskHistory
 from tests.chaos.tasks.kinds import SKIPPED
 from tests.chaos.tasks.leftovers import check_leftovers
 from tests.chaos.tasks.order import check_newest, check_once
