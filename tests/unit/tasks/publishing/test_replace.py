@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from kombu.exceptions import OperationalError
+from tenacity.wait import wait_base
 
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.messages.envelope import Envelope
@@ -173,6 +175,26 @@ def test_the_older_one_runs_if_the_newer_one_cannot_be_sent(
     with pytest.raises(OperationalError):
         task.delay()
     assert bench.run(older).value == "ran"
+
+
+def test_one_that_is_replaced_while_it_waits_for_another_stands_back(
+    bench: Bench, revoked: list[str]
+) -> None:
+    options = {"lock_mode": "until_and_while_executing", "lock_wait": 0.001}
+    policies = {"publish": "replace", "run": "raise"}
+
+    class Replacing(wait_base):  # type: ignore[misc]
+        def __call__(self, state: Any) -> float:
+            if not newer:
+                newer.append(task.delay().id)
+            return 0.0
+
+    newer: list[str] = []
+    task = declare(bench, lock_on_conflict=policies, lock_retry=Replacing(), **options)
+    owned_by(bench, "other")
+    older = bench.send(task)
+    assert bench.run(older).state == "IGNORED"
+    assert bench.app.AsyncResult(older["id"]).state == "REVOKED"
 
 
 def test_what_was_replaced_is_remembered_for_longer_than_it_may_wait(
