@@ -16,6 +16,7 @@ from celery_redlock.protocol import (
     ReserveRound,
     acquire,
     milliseconds,
+    number_after,
     owner_value,
     raise_fence,
     release,
@@ -107,6 +108,8 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
     try:
         channel.prepare()
         candidate = transport.wall_us()
+        if previous is not None:
+            candidate = max(candidate, number_after(previous.owner, candidate))
         owner = owner_value(os.urandom(16), candidate, terms.label)
         round_ = (ReserveRound if terms.for_another else AcquireRound)(
             len(transport.names),

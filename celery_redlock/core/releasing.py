@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.watchdog import process_watchdog
-from celery_redlock.protocol import Command, Phase, ReleaseRound, extend
+from celery_redlock.protocol import Command, Phase, ReleaseRound, Round, extend
 from celery_redlock.transport import Done
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 #: Releases that go to a node in one piece; more would hold up the node's other clients.
 _BATCH = 100
 
-#: What is handed back lives so long until it is lengthened where the nodes have said that they have
-#: it. A node that was stopped and sets it late keeps it no longer than this.
+#: Seconds for which what is handed back lasts until it is lengthened on the nodes that are known to
+#: have it. A node that sets it late keeps it no longer than this.
 HAND_BACK_GRACE = 10.0
 
 #: So long are nodes waited for that are not needed for the quorum, before a hand back is lengthened
@@ -53,14 +53,25 @@ def say_release(
     batch: Sequence[tuple[Command, ReleaseRound]],
     patience: float,
     *,
-    linger: float = 0.0,
-    done: Done | None = None,
+    given: Reservation | None = None,
 ) -> Channel:
-    """Say releases to all nodes, wait for a quorum, and return the channel that was used."""
+    """
+    Send releases to all nodes, wait for a quorum, and return the channel that was used.
+
+    Args:
+        transport: to the nodes.
+        batch: releases, with the rounds that count their votes.
+        patience: seconds in which a node has to answer.
+        given: a reservation to which the only release leaves keys; it is lengthened.
+    """
     channel = transport.checkout(native=process_watchdog().runs_here())
     try:
         channel.prepare()
-        channel.exchange(batch, patience, linger=linger, done=done)
+        if given is None:
+            channel.exchange(batch, patience)
+        else:
+            [(command, round_)] = batch
+            _hand_over(transport, channel, (command, round_), patience, given)
     except BaseException:
         # A time limit or Ctrl-C in the middle: not every node may have been told.
         try:
@@ -77,26 +88,34 @@ def say_and_lengthen(
     transport: Transport, command: Command, given: Reservation, patience: float
 ) -> tuple[bool, Channel]:
     """
-    Say a release that leaves keys to a reservation for a short time, and lengthen that.
+    Send a release that leaves keys to a reservation for a short time, and lengthen that.
 
     Returns:
         Whether a quorum had the keys, and the channel that was used.
     """
     round_ = ReleaseRound(len(transport.names))
-    done = Done()
-    channel = say_release(
-        transport,
-        [(command, round_)],
-        patience,
-        linger=min(patience, _LINGER),
-        done=done,
-    )
-    follow_up(transport, channel, given, done)
+    channel = say_release(transport, [(command, round_)], patience, given=given)
     return round_.phase is Phase.GRANTED, channel
 
 
-def follow_up(transport: Transport, channel: Channel, given: Reservation, done: Done) -> None:
-    """Lengthen a reservation to its end, on the nodes that are known to be done with setting it."""
+def _hand_over(
+    transport: Transport,
+    channel: Channel,
+    releasing: tuple[Command, Round],
+    patience: float,
+    given: Reservation,
+) -> None:
+    """Release, and let the reservation last where it cannot have been used up before it was set."""
+    done = Done()
+    channel.exchange([releasing], patience, linger=min(patience, _LINGER), done=done)
     left = given.left_ms(transport.wall_us())
-    if left > 0:
-        transport.follow(channel, extend(given.keys, given.owner, left, 0), done)
+    if releasing[1].phase is not Phase.GRANTED or left <= 0:
+        return
+    # Its message may be out: somebody may have taken it over on a quorum and be done with it while
+    # one of these nodes still had our keys. Not if a quorum shows it now, when all of them have it:
+    # whoever takes it over later finds it there, or clears that node.
+    there = sorted(done)
+    standing = ReleaseRound(len(transport.names))
+    channel.exchange([(extend(given.keys, given.owner, 1, 0), standing)], patience)
+    if standing.phase is Phase.GRANTED:
+        channel.post(extend(given.keys, given.owner, left, 0), there)

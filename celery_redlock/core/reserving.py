@@ -13,7 +13,6 @@ from celery_redlock.core.failures import as_asked, failure
 from celery_redlock.core.looking import Held, look_at, owners_at
 from celery_redlock.core.releasing import (
     HAND_BACK_GRACE,
-    follow_up,
     say_and_lengthen,
     say_release,
 )
@@ -29,7 +28,10 @@ from celery_redlock.protocol import (
     Fate,
     Phase,
     ReleaseRound,
+    extend,
     milliseconds,
+    number_after,
+    owner_candidate,
     owner_value,
     release,
     validate_key,
@@ -51,6 +53,10 @@ class Reserved:
     __slots__ = ("_channel", "_done", "_pid", "reservation")
 
     def __init__(self, reservation: Reservation, channel: Channel, done: Done) -> None:
+        # Made before the message is sent: from here on an answer may come from a node that the
+        # message's receiver has been at first. It counts only if nothing newer was at that node.
+        done.most = owner_candidate(reservation.owner)
+        done.otherwise = release(reservation.keys, reservation.owner, 0)
         self.reservation = reservation
         self._channel = channel
         self._done = done
@@ -58,8 +64,10 @@ class Reserved:
 
     def lengthen(self, transport: Transport) -> None:
         """Let the nodes that are known to have it keep it to its end."""
-        if self._pid == os.getpid():
-            follow_up(transport, self._channel, self.reservation, self._done)
+        left = self.reservation.left_ms(transport.wall_us())
+        if self._pid == os.getpid() and left > 0:
+            command = extend(self.reservation.keys, self.reservation.owner, left, 0)
+            transport.follow(self._channel, command, self._done)
 
 
 class Reserving:
@@ -147,8 +155,9 @@ class Reserving:
         """
         Let a reservation last to its end, because its message has been sent. Never waits or raises.
 
-        A node that has not answered by now may be stopped; it would set the keys when it goes on,
-        perhaps long after the message was dealt with, so there they end with the grace.
+        A node that had not answered when the message was sent may set the keys after the message
+        was dealt with. There they last only if its answer is read within a second and shows that
+        nothing newer was at that node; otherwise they are given up, at the latest with the grace.
         """
         try:
             reserved.lengthen(self.transport)
@@ -290,8 +299,9 @@ def _reserved_by(attempt: Attempt, terms: Terms, wall_us: int, ttl: float) -> Re
 
 
 def _cancel(transport: Transport, reservation: Reservation, patience: float, *, wait: bool) -> bool:
-    """Delete a reservation's keys where they still have its value."""
-    command = release(_checked_places(reservation.keys), reservation.owner, 0)
+    """Delete a reservation's keys where they still have its value, or are yet to get it."""
+    number = number_after(reservation.owner, transport.wall_us())
+    command = release(_checked_places(reservation.keys), reservation.owner, number)
     if wait:
         round_ = ReleaseRound(len(transport.names))
         say_release(transport, [(command, round_)], patience)

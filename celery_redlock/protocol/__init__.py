@@ -22,6 +22,7 @@ from celery_redlock.protocol.commands import (
 from celery_redlock.protocol.looking import LookRound
 from celery_redlock.protocol.naming import (
     fence_key,
+    number_after,
     owner_candidate,
     owner_value,
     register_record,
@@ -90,6 +91,7 @@ __all__ = [
     "heal",
     "look",
     "milliseconds",
+    "number_after",
     "owner_candidate",
     "owner_value",
     "quorum",

@@ -7,6 +7,7 @@ from __future__ import annotations
 import zlib
 
 from celery_redlock.errors import LockKeyError
+from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US, MAX_TOKEN
 
 META_PREFIX = "redlock-meta:"
 GUARD_KEY = META_PREFIX + "guard"
@@ -21,6 +22,8 @@ _FENCE_KEYS = tuple(f"{FENCE_PREFIX}{n}" for n in range(FENCE_BUCKETS))
 
 #: Enough that owner values of any two attempts differ.
 OWNER_ENTROPY_BYTES = 16
+
+_TOKEN_DIGITS = len(str(MAX_TOKEN))
 
 
 def fence_key(key: str) -> str:
@@ -46,7 +49,23 @@ def owner_candidate(owner: str) -> int | None:
     parts = owner.split(" ", 2)
     if len(parts) < 2 or len(parts[0]) != 2 * OWNER_ENTROPY_BYTES or not parts[1].isdecimal():
         return None
-    return int(parts[1])
+    # An owner value may come in a message from anybody; no candidate of ours has more digits.
+    return int(parts[1]) if len(parts[1]) <= _TOKEN_DIGITS else None
+
+
+def number_after(owner: str, wall_us: int) -> int:
+    """
+    Return a number above the candidate in an owner value, as far as nodes take it.
+
+    Whatever uses or ends a reservation brings it to the nodes' counters: one that executes the
+    reservation's own acquire after that answers with more than the reservation's candidate.
+
+    Args:
+        owner: the reservation's owner value; 0 is returned where it has no candidate.
+        wall_us: the wall clock, in microseconds.
+    """
+    candidate = owner_candidate(owner)
+    return 0 if candidate is None else min(candidate + 1, wall_us + CANDIDATE_AHEAD_US)
 
 
 def owner_label(owner: str) -> str:

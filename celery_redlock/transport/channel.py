@@ -27,12 +27,9 @@ _nonces = itertools.count(1)
 #: A connection that was idle for longer is looked at before it is trusted with an attempt.
 _IDLE = 1.0
 
-#: A node whose answer is read so late may still only be slow. One that was stopped for longer is
-#: not told what follows: what that was to lengthen may be over.
+#: A node whose answer is read later than this gets no follow-up: that names a duration, which began
+#: when the follow-up was made.
 _SLOW = 1.0
-
-#: Answers of a node that has not done what was said.
-_REFUSALS = ([b"H"], [b"Q"])
 
 
 class RedisChannel:
@@ -257,9 +254,10 @@ class RedisChannel:
                 return
             vote: Any = Failed(text) if current else None
         else:
-            if pending.done is not None and reply[:1] not in _REFUSALS:
-                self._note_done(index, link, pending.done)
-            vote = read_reply(reply) if current else None
+            vote = read_reply(reply) if current or pending.done is not None else None
+            if pending.done is not None:
+                self._note_done(index, link, pending.done, vote)
+            vote = vote if current else None
         if vote is None or pending.round is None:
             return
         owed = self._owing.get(index, 0) - 1
@@ -269,13 +267,12 @@ class RedisChannel:
             self._owing.pop(index, None)
         self._vote(pending.round, index, vote, clock())
 
-    def _note_done(self, index: int, link: Link, done: Done) -> None:
-        done.add(index)
+    def _note_done(self, index: int, link: Link, done: Done, vote: Any) -> None:
         now = clock()
-        if done.then is not None and now < done.then_until:
+        command = done.note(index, vote, now)
+        if command is not None:
             nonce = b"%x" % next(_nonces)
-            entry = Pending(nonce, done.then, None, 0, now)
-            self._send(index, link, _pack(done.then, nonce), [entry])
+            self._send(index, link, _pack(command, nonce), [Pending(nonce, command, None, 0, now)])
 
     def _vote(self, round_: Round, index: int, vote: Any, now: float) -> None:
         awaited = self._open.get(round_)

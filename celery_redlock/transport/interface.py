@@ -11,24 +11,44 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from celery_redlock.protocol import Command, Round
+from celery_redlock.protocol import Command, Failed, Granted, Held, Quarantined, Round, Vote
 
 
 class Done(set[int]):
     """
-    The nodes that have done what was said, as far as they have told; it grows with late answers.
+    The nodes that have executed a command, as far as they have answered; late answers add to it.
 
     Attributes:
-        then: what they are told when they turn out to be done, if anything.
+        most: the largest counter with which a grant still counts; None: any.
+        otherwise: what a node gets that has granted with a larger one.
+        then: what a node gets that turns out to be done, if anything.
         then_until: until when, on the transport's clock.
     """
 
-    __slots__ = ("then", "then_until")
+    __slots__ = ("most", "otherwise", "then", "then_until")
 
     def __init__(self, nodes: Iterable[int] = ()) -> None:
         super().__init__(nodes)
+        self.most: int | None = None
+        self.otherwise: Command | None = None
         self.then: Command | None = None
         self.then_until = 0.0
+
+    def note(self, node: int, vote: Vote | None, now: float) -> Command | None:
+        """
+        Take a node's answer, and return what the node gets because of it, if anything.
+
+        Args:
+            node: position of the node.
+            vote: its answer; None if there was none.
+            now: reading of the transport's clock.
+        """
+        if vote is None or isinstance(vote, Held | Quarantined | Failed):
+            return None
+        if self.most is not None and isinstance(vote, Granted) and vote.high > self.most:
+            return self.otherwise
+        self.add(node)
+        return self.then if now < self.then_until else None
 
 
 class Channel(Protocol):
@@ -109,7 +129,7 @@ class Transport(Protocol):
         Say a command to the nodes in `done`, behind what was said on `channel`.
 
         Late answers on the channel are read before and may add to `done`; a node that is added
-        within a second is told as well.
+        within a second gets the command as well.
         """
 
     def close(self) -> None:

@@ -12,15 +12,12 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from celery_redlock.protocol import Command, Failed, Held, Phase, Quarantined, Round, Vote
+from celery_redlock.protocol import Command, Failed, Phase, Round, Vote
 from celery_redlock.protocol.node import NodeState
 from celery_redlock.transport import clock
 from celery_redlock.transport.interface import Channel, Done
 from celery_redlock.transport.nodes import NodeAddress
 from celery_redlock.transport.primitives import native_lock
-
-#: Votes of a node that has not done what was said.
-_REFUSALS = (Held, Quarantined, Failed, type(None))
 
 _starts = itertools.count(1)
 
@@ -234,8 +231,8 @@ class MemoryTransport:
             silent = []
             for index, node in enumerate(self.nodes):
                 vote = node.say(command)
-                if done is not None and not isinstance(vote, _REFUSALS):
-                    done.add(index)
+                if done is not None:
+                    done.note(index, vote, self.now())
                 if vote is None:
                     silent.append(index)
                 elif round_.phase is not Phase.RAISING or before is Phase.RAISING:

@@ -14,9 +14,10 @@ from celery_redlock.core.reservation import Reservation
 from celery_redlock.protocol import Fate, Kind
 from celery_redlock.protocol.naming import owner_value
 from celery_redlock.protocol.votes import Granted
+from celery_redlock.transport import Done
 from tests.models import shipped
 from tests.models.setting import Contender, Setting
-from tests.models.shipped import LONG, MOMENT, TICK, Stage
+from tests.models.shipped import GRACE, LONG, MOMENT, TICK, Stage
 from tests.models.state import NAMES, Part, Tables, owner_name
 from tests.models.talk import Move, Talk
 
@@ -72,11 +73,13 @@ def barring(
     )
 
 
-def granted_by(tables: Tables, lanes: tuple[int, ...]) -> frozenset[int]:
-    """Return the nodes whose answer is there and says that the acquire is done."""
-    answers = ((node, tables.lanes.things[lane].answer) for node, lane in enumerate(lanes))
-    return frozenset(
-        node for node, answer in answers if answer is not None and isinstance(answer[0], Granted)
+def granted_by(tables: Tables, lanes: tuple[int, ...]) -> shipped.Feed:
+    """Return the answers that are there and say that the acquire is done, not noted before."""
+    there = [(node, tables.lanes.things[lane]) for node, lane in enumerate(lanes)]
+    return tuple(
+        (node, lane.answer[0])
+        for node, lane in there
+        if lane.answer is not None and isinstance(lane.answer[0], Granted) and not lane.done
     )
 
 
@@ -102,14 +105,16 @@ class HandOver:
                 yield self._finish(index, part, stage, lanes)
             if "hand back" in ends:
                 yield self._hand_back(index, part, self._like(stage), lanes)
-        elif part.stands == "hands":
+        elif part.stands in ("hands", "proves"):
             yield from self._lengthen_where_handed(index, part, stage, lanes)
         elif part.stands == "reserved":
             if "lengthen" in ends:
                 yield from self._lengthen(index, part, stage, lanes)
             if "cancel" in ends:
                 yield self._cancel(index, part, self._like(stage), lanes)
-        elif part.stands == "cancels":
+        elif part.stands == "sent":
+            yield from self._take_late(index, part, stage, lanes)
+        elif part.stands in ("cancels", "proves it back"):
             yield from self._lengthen_where_cancelled(index, part, stage, lanes)
 
     def _finish(self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]) -> Move:
@@ -141,21 +146,68 @@ class HandOver:
         assert part.held is not None
         back = _handed_back(NAMES[index])
         for feed in self._answers(lanes):
-            now = self._like(stage)
-            now.feed = feed
+            now = self._resumed(part, stage, lanes, feed)
             shipped.run_finish(part.held, self._terms[index], now, self._fates(index), back)
+            if now.stopped:
+                yield self._proving(index, replace(part, stands="proves"), now, lanes, feed)
+                continue
             self._note_lengthening(now)
             yield self._ended(index, replace(Part("ended"), held=part.held), now, lanes, "hands")
+
+    def _resumed(
+        self, part: Part, stage: Stage, lanes: tuple[int, ...], feed: shipped.Feed
+    ) -> Stage:
+        """Return a stage for the code that goes on with these answers to its latest question."""
+        now = self._like(stage)
+        now.feed = feed
+        if part.scalars is not None:
+            things = [self._tables.lanes.things[lane] for lane in lanes]
+            now.restored = [(part.scalars, tuple(lane.counted for lane in things))]
+            now.remembered = frozenset(node for node, lane in enumerate(things) if lane.counted)
+        return now
+
+    def _proving(
+        self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...], feed: shipped.Feed
+    ) -> Move:
+        """It asks whether what it has given stands, and remembers which nodes have it."""
+        scalars, _ = shipped.snapshot(stage.rounds[0])
+        answers = dict(feed)
+        votes = tuple(answers.get(node) for node in range(len(lanes)))
+        self._reached.add("asks whether it stands")
+        lanes_then = self._talk.said(stage, lanes, votes, done=stage.known)
+        then = self._tables.parts.number(replace(part, scalars=scalars))
+        return (f"{NAMES[index]} asks whether it stands", ()), then, lanes_then, ""
 
     def _lengthen(
         self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]
     ) -> Iterator[Move]:
-        for caught in (frozenset[int](), granted_by(self._tables, lanes)):
+        for caught in ((), granted_by(self._tables, lanes)):
             now = self._like(stage)
             now.caught = caught
             shipped.run_lengthen(self._reserved(index), now)
             self._note_lengthening(now)
-            yield self._ended(index, Part("sent"), now, lanes, "lengthens")
+            yield self._followed(index, now, lanes, "lengthens")
+
+    def _take_late(
+        self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]
+    ) -> Iterator[Move]:
+        for answer in granted_by(self._tables, lanes):
+            now = self._like(stage)
+            now.caught = (answer,)
+            shipped.run_late(self._reserved(index), now)
+            for command, _, _ in now.said:
+                self._reached.add(f"late: {command.kind}")
+            yield self._followed(index, now, lanes, "takes a late answer")
+
+    def _followed(self, index: int, stage: Stage, lanes: tuple[int, ...], text: str) -> Move:
+        taken = {node for node, _ in stage.caught} | stage.known
+        lanes_then = self._talk.said(stage, lanes, done=stage.done | stage.known, taken=taken)
+        return (
+            (f"{NAMES[index]} {text}", ()),
+            self._tables.parts.number(Part("sent")),
+            lanes_then,
+            "",
+        )
 
     def _cancel(self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]) -> Move:
         previous = self._terms[index].previous
@@ -168,10 +220,13 @@ class HandOver:
         self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]
     ) -> Iterator[Move]:
         for feed in self._answers(lanes):
-            now = self._like(stage)
+            now = self._resumed(part, stage, lanes, feed)
             now.known = frozenset()
-            now.feed = feed
             shipped.run_cancel(self._reserved(index), self._terms[index].previous, now)
+            if now.stopped:
+                then = replace(part, stands="proves it back")
+                yield self._proving(index, then, now, lanes, feed)
+                continue
             self._note_lengthening(now)
             yield self._ended(index, Part("ended"), now, lanes, "lengthens what it has given back")
 
@@ -181,8 +236,9 @@ class HandOver:
         return reserved
 
     def _note_lengthening(self, stage: Stage) -> None:
-        if any(command.kind is Kind.EXTEND and nodes for command, nodes, _ in stage.said):
-            self._reached.add("lengthened")
+        for command, nodes, _ in stage.said:
+            if command.kind is Kind.EXTEND and nodes and int(command.args[1]) > GRACE:
+                self._reached.add("lengthened")
 
     def _ended(
         self, index: int, then: Part, stage: Stage, lanes: tuple[int, ...], text: str
@@ -202,4 +258,4 @@ class HandOver:
 
     @staticmethod
     def _like(stage: Stage) -> Stage:
-        return replace(stage, said=[], restored=[], feed=None)
+        return replace(stage, said=[], restored=[], feed=None, rounds=[], done=Done())

@@ -12,7 +12,7 @@ from tests.models import shipped
 from tests.models.explorer import Label, ViolationError
 from tests.models.handover import BROUGHT, barring
 from tests.models.setting import Setting
-from tests.models.shipped import MOMENT, TICK
+from tests.models.shipped import GRACE, MOMENT, TICK
 from tests.models.state import NAMES, Part, Tables
 
 _ALL_DONE: Label = ("everything that was said is done", ())
@@ -104,6 +104,24 @@ class Invariants:
                 _ALL_DONE,
                 f"the reservation is left on {left} nodes, and {unsure} were not sure to be asked",
             )
+
+    def check_cleared(self, columns: tuple[int, ...], parts: tuple[int, ...]) -> None:
+        """Raise if a node keeps a reservation for long that was taken over and given up."""
+        used = {
+            terms.previous.owner
+            for number, terms in zip(parts, self._terms, strict=True)
+            if terms.previous is not None
+            and (part := self._tables.parts.things[number]).stands == "ended"
+            and part.held is not None
+        }
+        left = 0
+        for column in columns if used else ():
+            node, lanes = self._tables.columns.things[column]
+            if any(self._tables.lanes.things[lane].under_way for lane in lanes):
+                return
+            left += any(owner in used and until > GRACE for _, owner, until in node.keys)
+        if left:
+            raise ViolationError(_ALL_DONE, f"a used reservation is left for long on {left} nodes")
 
     def _trusted(self, number: int, index: int, time: int) -> bool:
         found = self._trust.get((number, time))

@@ -14,6 +14,7 @@ from tests.models.setting import Contender, Setting
 #: A worker that got the message of `Q`, takes its lock over and marks the message.
 _COPY = Contender(candidate=1, keys=("k", "m"), takes_over="Q", ends=("finish",), gives_up=False)
 _LONG_COPY = replace(_COPY, candidate=0, ends=(), releases=False)
+# One that replaces another has a larger candidate: so its owner value is known in advance.
 _PUBLISHER = Contender(reserves=True, ends=("lengthen", "cancel"), gives_up=False, starts_by=0)
 
 HAND_OVER = (
@@ -91,10 +92,33 @@ HAND_OVER = (
         expects=frozenset({"lengthened", "cancelled", "finished"}),
     ),
     Setting(
+        name="hand-late",
+        contenders=(
+            replace(_PUBLISHER, candidate=3, ends=("lengthen",)),
+            Contender(takes_over="A", ends=("finish",), gives_up=False),
+        ),
+        expiries=1,
+        clears=True,
+        whole=True,
+        expects=frozenset({"finished", "late: extend", "late: release"}),
+    ),
+    Setting(
+        name="hand-back-late",
+        contenders=(
+            replace(_COPY, keys=("k",), ends=("hand back",)),
+            Contender(candidate=1, takes_over="A", ends=("finish",), gives_up=False),
+        ),
+        brought=True,
+        expiries=0,
+        clears=True,
+        whole=True,
+        expects=frozenset({"finished", "lengthened", "asks whether it stands"}),
+    ),
+    Setting(
         name="hand-replace",
         contenders=(
             _PUBLISHER,
-            replace(_PUBLISHER, takes_over="A"),
+            replace(_PUBLISHER, candidate=1, takes_over="A"),
             Contender(takes_over="A", ends=("finish",), gives_up=False),
         ),
         expiries=0,

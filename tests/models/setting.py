@@ -70,6 +70,8 @@ class Setting:
         brought: `k` is reserved for the message of `Q` on every node from the beginning.
         keeps: nothing is lost: the reservation survives if nobody gets the lock, and is gone
             otherwise.
+        clears: a reservation that was taken over and given up is on no node for longer than its
+            grace, once everything that was said is done.
     """
 
     name: str
@@ -92,3 +94,4 @@ class Setting:
     whole: bool = False
     brought: bool = False
     keeps: bool = False
+    clears: bool = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,6 @@ from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.reserving import Reserved, _cancel, _give_back
 from celery_redlock.errors import LeaseLost, QuorumUnavailable
 from celery_redlock.protocol import Command, Failed, Fate, Phase, Round, Vote
-from celery_redlock.protocol.votes import Acknowledged, Granted, NotHeld
 from celery_redlock.transport import Done
 
 #: One millisecond, in which models count time.
@@ -72,7 +72,10 @@ class Stage:
         waits: the round where the code was stopped.
         hasty: exchanges go on at once, without any answer.
         known: nodes that were known to be done with the acquire before this step.
-        caught: nodes whose late answers are there to be caught up with.
+        remembered: nodes that were known to be done with the first exchange, where that is not
+            the acquire.
+        caught: late answers that are there to be caught up with.
+        rounds: the rounds of this step's exchanges.
         done: nodes that the code knows to be done.
     """
 
@@ -88,7 +91,9 @@ class Stage:
     gives_up: bool = False
     hasty: bool = False
     known: frozenset[int] = frozenset()
-    caught: frozenset[int] = frozenset()
+    remembered: frozenset[int] | None = None
+    caught: Feed = ()
+    rounds: list[Round] = field(default_factory=list)
     done: Done = field(default_factory=Done)
     decided: int = 0
     stopped: bool = False
@@ -115,11 +120,15 @@ class Stage:
     def prepare(self, patience: float = 0.0) -> None: ...
 
     def catch_up(self) -> None:
-        self.done |= self.caught
+        for node, vote in self.caught:
+            command = self.done.note(node, vote, self.time)
+            if command is not None:
+                self.post(command, [node])
 
     def follow(self, channel: Stage, command: Command, done: Done) -> None:
-        # Of late answers those that come up to now count; `done` is ours if it grows with them.
+        # `done` is ours if it grows with late answers.
         self.catch_up()
+        done.then, done.then_until = command, math.inf
         self.post(command, sorted(done))
 
     def unsettled(self) -> frozenset[int]:
@@ -138,13 +147,14 @@ class Stage:
         done: Done | None = None,
     ) -> None:
         [(command, round_)] = batch
+        self.rounds.append(round_)
         if done is not None:
             self.done = done
         if self.hasty:
             self.said.append((command, self._all(None), False))
             self._answer(round_, ())
         elif self.restored:
-            self.done |= self.known
+            self.done |= self.known if self.remembered is None else self.remembered
             scalars, votes = self.restored.pop(0)
             for name, value in scalars:
                 setattr(round_, name, value)
@@ -163,8 +173,7 @@ class Stage:
         self.time = self.answered_at
         self.decided = 0
         for count, (node, vote) in enumerate(feed, 1):
-            if isinstance(vote, Granted | Acknowledged | NotHeld):
-                self.done.add(node)
+            self.done.note(node, vote, self.time)
             round_.vote(node, vote, self.time)
             if not self.decided and round_.phase is not before:
                 self.decided = count
@@ -295,6 +304,15 @@ def run_lengthen(reservation: Reservation, stage: Stage) -> None:
     """Lengthen a reservation, as its message is out."""
     stage.done = Done(stage.known)
     Reserved(reservation, stage, stage.done).lengthen(stage)  # type: ignore[arg-type]
+
+
+def run_late(reservation: Reservation, stage: Stage) -> None:
+    """Take answers that come when a reservation has been lengthened."""
+    caught, stage.caught = stage.caught, ()
+    run_lengthen(reservation, stage)
+    stage.said.clear()
+    stage.caught = caught
+    stage.catch_up()
 
 
 def run_cancel(reservation: Reservation, previous: Reservation | None, stage: Stage) -> None:

@@ -54,13 +54,21 @@ class Talk:
         *,
         waits: bool = True,
         done: Collection[int] = (),
+        taken: Collection[int] | None = None,
     ) -> tuple[int, ...]:
-        """Put what was said on the connections; answers to what was said before do not count."""
+        """
+        Put what was said on the connections.
+
+        Answers to what was said before do not count, unless `taken` names those that have been
+        taken so far.
+        """
         then = []
         for node, number in enumerate(lanes):
             lane: Lane = self.tables.lanes.things[number]
             under_way: list[tuple[Command, bool | None]] = [
                 (command, None if self.hands_over and awaited is not False else False)
+                if taken is None
+                else (command, awaited)
                 for command, awaited in lane.under_way
             ]
             under_way += [
@@ -69,7 +77,8 @@ class Talk:
                 if node in nodes
             ]
             counted = None if votes is None else votes[node]
-            now = Lane(tuple(under_way), None, counted, node in done, lane.late)
+            answer = None if taken is None or node in taken else lane.answer
+            now = Lane(tuple(under_way), answer, counted, node in done, lane.late)
             then.append(self.tables.lanes.number(now))
         return tuple(then)
 

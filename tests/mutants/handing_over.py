@@ -11,6 +11,7 @@ from tests.mutants.writing import (
     NODE,
     RELEASE_LUA,
     RELEASING,
+    RESERVING,
     modelled,
     mutant,
     tested,
@@ -116,12 +117,27 @@ HAND_OVER = (
     ),
     mutant(
         "a reservation is lengthened on nodes that have not answered",
-        modelled("hand-publish"),
+        modelled("hand-late"),
         (
-            RELEASING,
-            "extend(given.keys, given.owner, left, 0), done)",
-            "extend(given.keys, given.owner, left, 0), type(done)(range(len(transport.names))))",
+            RESERVING,
+            "transport.follow(self._channel, command, self._done)",
+            "transport.follow(self._channel, command, Done(range(len(transport.names))))",
         ),
+    ),
+    mutant(
+        "a late grant is lengthened whatever has been at its node",
+        modelled("hand-late"),
+        (RESERVING, "done.most = owner_candidate(reservation.owner)", "done.most = None"),
+    ),
+    mutant(
+        "a late grant counts if one newer thing has been at its node",
+        modelled("hand-late"),
+        (ATTEMPT, "candidate = max(candidate, number_after(previous.owner, candidate))", "pass"),
+    ),
+    mutant(
+        "a hand back is lengthened without asking whether it stands",
+        modelled("hand-back-late"),
+        (RELEASING, "    if standing.phase is Phase.GRANTED:\n", "    if True:\n"),
     ),
     mutant(
         "what a minority kept of a used reservation stays",

@@ -19,6 +19,7 @@ CHANNEL = "transport/channel.py"
 CLOCK = "transport/clock.py"
 LINK = "transport/link.py"
 RELEASING = "core/releasing.py"
+RESERVING = "core/reserving.py"
 ACQUIRE_LUA = "protocol/lua/acquire.lua"
 RELEASE_LUA = "protocol/lua/release.lua"
 

@@ -1,16 +1,19 @@
 """
 Whether attempts and releases clean up behind them, faults or not: no key of theirs stays on a node
-for its TTL, which is chosen far longer than this part of the history.
+for its TTL, which is chosen far longer than this part of the history. Nor does the lock of a
+message whose task has ended stay for longer than its grace.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
+from celery_redlock.core import Reservation
 from celery_redlock.errors import LockNotAcquired
 
 if TYPE_CHECKING:
-    from celery_redlock.core import Redlock
+    from celery_redlock.core import Lease, Redlock
     from tests.simulation.scheduler import Machine
     from tests.simulation.world import World
 
@@ -23,14 +26,28 @@ _THREADS = 3
 
 _TICK = 0.4
 
+#: How long the lock of a message lasts until it is lengthened, and after how much of the peace no
+#: more messages are sent.
+_GRACE, _SENDING = 1.0, 2.0
+
 
 class Tidiness:
-    """A client that contends on one key while connections break and nodes stall, and then stops."""
+    """
+    A client that contends on one key while connections break and nodes stall, and then stops.
 
-    def __init__(self, world: World, machine: Machine, client: Redlock) -> None:
+    It also sends messages with a lock to another one, which takes that over.
+    """
+
+    def __init__(
+        self, world: World, machine: Machine, client: Redlock, worker: Machine, at_work: Redlock
+    ) -> None:
         self._world = world
         self._machine = machine
         self._client = client
+        self._worker = worker
+        self._at_work = at_work
+        self._messages: list[Reservation] = []
+        self._handed: set[str] = set()
         self._begun = world.scheduler.now
 
     def judge(self) -> None:
@@ -38,15 +55,19 @@ class Tidiness:
         world, begun = self._world, self._begun
         for number in range(_THREADS):
             self._machine.spawn(lambda number=number: self._contend(f"other {number}"))
+        self._machine.spawn(self._publish)
+        self._worker.spawn(self._work)
         rng = self._machine.random
         for _ in range(rng.randrange(8)):
             world.scheduler.at(begun + rng.uniform(0.0, _TROUBLE), self._trouble)
         world.scheduler.run(begun + _TROUBLE + _PEACE + _SILENCE, lambda: bool(self._broken))
         for node in world.nodes:
             now_us = node.clock.wall_us()
-            for key in ("tidy", *(f"other {number}" for number in range(_THREADS))):
+            ours = self._machine.owners | self._worker.owners | self._handed
+            others = [f"other {number}" for number in range(_THREADS)]
+            for key in ("tidy", "message", "worker", *others):
                 owner = node.state.owner(key, now_us)
-                if owner is not None and owner in self._machine.owners:
+                if owner is not None and owner in ours:
                     world.history.violate(
                         "left behind", f"{key} of {owner[:8]} is still on node {node.index}"
                     )
@@ -61,16 +82,63 @@ class Tidiness:
         world.trace(f"trouble at node {node.index}: {kind}")
         now, until = world.scheduler.now, self._begun + _TROUBLE
         until = min(until, now + rng.expovariate(4.0))
+        machine = rng.choice((self._machine, self._worker))
         if kind == "break":
-            for wire in world.network.wires(self._machine, node.index):
+            for wire in world.network.wires(machine, node.index):
                 wire.break_off(rng.random() * world.plan.delay * 2)
         elif kind == "stop":
             node.stop(until)
         elif kind == "cut":
-            world.network.cut(self._machine, node.index, until)
+            world.network.cut(machine, node.index, until)
         else:
             extra = world.plan.node_timeout * rng.uniform(0.2, 2.0)
-            world.network.slow(self._machine, node.index, until, extra)
+            world.network.slow(machine, node.index, until, extra)
+
+    def _passed(self) -> float:
+        return self._world.scheduler.now - self._begun
+
+    def _publish(self) -> None:
+        rng, client = self._machine.random, self._client
+        while self._passed() < _TROUBLE + _SENDING:
+            try:
+                reserved = client.reserve(
+                    ("message",), ttl=_TTL, grace=_GRACE, label="queued", patience=0.0
+                )
+            except LockNotAcquired:
+                self._machine.wait(rng.expovariate(30.0))
+                continue
+            self._messages.append(reserved.reservation)
+            self._machine.wait(rng.choice((0.0, 0.002, 0.1)))
+            client.lengthen(reserved)
+            self._world.history.counters["tidy message"] += 1
+
+    def _work(self) -> None:
+        rng = self._worker.random
+        while self._passed() < _TROUBLE + _PEACE:
+            lease = self._taken() if self._messages else None
+            if lease is None:
+                self._worker.wait(rng.expovariate(100.0))
+                if self._passed() > _TROUBLE + _SENDING:
+                    # In touch with the nodes: what they have not taken yet is sent then.
+                    with contextlib.suppress(LockNotAcquired):
+                        self._at_work.acquire("worker", ttl=_TTL).release()
+                continue
+            del self._messages[0]
+            self._worker.wait(rng.choice((0.0, 0.005)))
+            onward = None
+            if rng.random() < 0.3:
+                until = self._at_work.transport.wall_us() / 1_000_000 + _TTL
+                owner = self._at_work.fresh_owner("queued")
+                self._handed.add(owner)
+                onward = Reservation(keys=("message",), owner=owner, expires_at=until)
+                self._messages.append(onward)
+            lease.finish({}, onward, grace=_GRACE)
+
+    def _taken(self) -> Lease | None:
+        try:
+            return self._at_work.take(("message",), ttl=_TTL, reservation=self._messages[0])
+        except LockNotAcquired:
+            return None
 
     def _contend(self, other: str) -> None:
         rng, scheduler = self._machine.random, self._world.scheduler

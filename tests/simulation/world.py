@@ -230,8 +230,10 @@ class World:
 
     def _tidy(self) -> None:
         machine = Machine(self.scheduler, "tidy", f"{self.plan.seed} tidy", 1.0, 0.0)
-        self.machines.append(machine)
-        Tidiness(self, machine, self._client(max_ttl=60.0)).judge()
+        worker = Machine(self.scheduler, "tidy worker", f"{self.plan.seed} worker", 1.0, 0.0)
+        self.machines += [machine, worker]
+        client, at_work = self._client(max_ttl=60.0), self._client(max_ttl=60.0)
+        Tidiness(self, machine, client, worker, at_work).judge()
 
 
 class _Errors(logging.Handler):

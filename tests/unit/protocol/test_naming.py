@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from celery_redlock import LockKeyError, Redlock
 from celery_redlock.protocol import (
     fence_key,
+    number_after,
     owner_candidate,
     owner_value,
     validate_extra,
@@ -19,6 +20,7 @@ from celery_redlock.protocol import (
     validate_place,
 )
 from celery_redlock.protocol.naming import owner_label
+from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US
 
 
 @given(st.text(min_size=1).filter(lambda key: not key.encode("utf-8", "replace").startswith(b"?")))
@@ -51,9 +53,24 @@ def test_the_candidate_of_an_attempt_is_read_from_its_owner_value() -> None:
     assert owner_candidate(owner_value(bytes(16), 17)) == 17
 
 
-@pytest.mark.parametrize("value", ["", "somebody", "00ff 17", "0" * 32, f"{'0' * 32} x", "a b c"])
+@pytest.mark.parametrize(
+    "value",
+    ["", "somebody", "00ff 17", "0" * 32, f"{'0' * 32} x", f"{'0' * 32} {'9' * 5000}", "a b c"],
+)
 def test_an_owner_value_of_somebody_else_has_no_candidate(value: str) -> None:
     assert owner_candidate(value) is None
+
+
+def test_what_follows_a_reservation_has_a_larger_number_than_its_acquire_had() -> None:
+    assert number_after(owner_value(bytes(16), 17), 5) == 18
+
+
+def test_an_owner_value_from_the_future_gives_no_number_that_nodes_would_not_take() -> None:
+    assert number_after(owner_value(bytes(16), 2**53), 17) == 17 + CANDIDATE_AHEAD_US
+
+
+def test_nothing_has_to_follow_what_has_no_candidate() -> None:
+    assert number_after("somebody", 17) == 0
 
 
 @pytest.mark.parametrize(

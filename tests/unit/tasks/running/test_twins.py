@@ -10,11 +10,12 @@ import pytest
 from celery import signals
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
+from celery_redlock.protocol.node import StoredKey
 from celery_redlock.signals import counters
 from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.owners import Role, label_for
 from tests.support.tasks import Bench
-from tests.support.unique import declare, free, mark, role, value
+from tests.support.unique import KEY, declare, free, mark, role, value
 
 
 def counting(bench: Bench, **options: Any) -> tuple[Any, list[int]]:
@@ -43,6 +44,17 @@ def test_the_twin_of_a_finished_message_calls_nothing_back(bench: Bench) -> None
     bench.receive()
     bench.run(request)
     assert bench.queue_length == 0
+
+
+def test_the_twin_of_a_finished_message_frees_what_was_given_back_late(bench: Bench) -> None:
+    task, _ = counting(bench)
+    request = bench.send(task)
+    reservation = Envelope.read(request).reservation
+    assert reservation is not None
+    bench.run(request)
+    bench.node.state.keys[KEY] = StoredKey(reservation.owner, float("inf"))
+    bench.run(request)
+    assert value(bench) is None
 
 
 def test_the_twin_of_a_failed_message_is_ignored(bench: Bench) -> None:

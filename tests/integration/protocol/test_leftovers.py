@@ -1,0 +1,183 @@
+"""A reservation that was used up, or never will be, stays on no node, however late commands ran."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from celery_redlock import Redlock
+from celery_redlock.core import Reservation, Reserved
+from celery_redlock.testing import LocalCluster
+from celery_redlock.transport import channel
+from tests.support.nodes import ServerNodes
+from tests.support.waiting import wait_until
+
+HOUR = 3600.0
+GRACE = 60.0
+LONG = 3000.0
+
+#: So much later the far nodes get what is sent through the proxy.
+FAR = 0.3
+FAR_NODES = (3, 4)
+
+
+@pytest.fixture(autouse=True)
+def _slow_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, late answers count for whatever they may count for."""
+    monkeypatch.setattr(channel, "_SLOW", HOUR)
+
+
+@pytest.fixture
+def nodes(redlock_cluster_factory: Callable[..., LocalCluster]) -> Iterator[ServerNodes]:
+    """Five nodes, with a proxy through which two are far away."""
+    found = ServerNodes(redlock_cluster_factory(5, proxy=True))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def far(nodes: ServerNodes) -> Redlock:
+    """A client that is far from two of the nodes."""
+    client = nodes.connected()
+    for node in FAR_NODES:
+        nodes.cluster.delay(node, FAR, only="requests")
+    return client
+
+
+@pytest.fixture
+def near(nodes: ServerNodes) -> Redlock:
+    """A client that is near to all of them."""
+    client = nodes.client(nodes=nodes.cluster.server_urls)
+    nodes.connect(client)
+    return client
+
+
+def reserve(client: Redlock, **options: object) -> Reserved:
+    options = {"ttl": HOUR, "grace": GRACE, "label": "queued", "patience": 5.0, **options}
+    return client.reserve([client.place("key")], **options)  # type: ignore[arg-type]
+
+
+def run_task(client: Redlock, reservation: Reservation) -> None:
+    """Take a message's lock over on every node that lets it, and end."""
+    assert client.take(["key"], reservation=reservation).finish({})
+
+
+def has(nodes: ServerNodes, which: tuple[int, ...], reservation: Reservation) -> Callable[[], bool]:
+    return lambda: all(nodes.owner(node, "key") == reservation.owner for node in which)
+
+
+def read_answers(client: Redlock, nodes: ServerNodes) -> None:
+    """Let a client be in touch with every node again: it has read all answers before then."""
+    for node in FAR_NODES:
+        nodes.cluster.heal(node)
+    nodes.connect(client)
+
+
+def test_a_far_node_that_grants_when_the_task_has_ended_is_freed_as_its_answer_is_read(
+    nodes: ServerNodes, far: Redlock, near: Redlock
+) -> None:
+    reserved = reserve(far)
+    run_task(near, reserved.reservation)
+    wait_until(has(nodes, FAR_NODES, reserved.reservation))
+    far.lengthen(reserved)
+    read_answers(far, nodes)
+    nodes.wait_free("key")
+
+
+def test_a_far_node_that_grants_when_the_task_has_ended_keeps_the_key_for_the_grace_only(
+    nodes: ServerNodes, far: Redlock, near: Redlock
+) -> None:
+    reserved = reserve(far, grace=2 * FAR)
+    run_task(near, reserved.reservation)
+    far.lengthen(reserved)
+    wait_until(has(nodes, FAR_NODES, reserved.reservation))
+    nodes.wait_free("key")
+
+
+def test_with_a_dead_node_the_key_is_reserved_at_once_when_a_task_has_ended(
+    nodes: ServerNodes, far: Redlock, near: Redlock
+) -> None:
+    reserved = reserve(far)
+    run_task(near, reserved.reservation)
+    wait_until(has(nodes, FAR_NODES, reserved.reservation))
+    far.lengthen(reserved)
+    read_answers(far, nodes)
+    nodes.wait_free("key")
+
+    nodes.kill(0)
+
+    # No patience: a first try that does not decide would raise.
+    assert reserve(far, patience=0.0)
+
+
+def test_a_far_node_that_grants_before_anybody_else_has_been_there_keeps_the_key_to_its_end(
+    nodes: ServerNodes, far: Redlock
+) -> None:
+    reserved = reserve(far)
+    far.lengthen(reserved)
+    wait_until(has(nodes, FAR_NODES, reserved.reservation))
+    read_answers(far, nodes)
+    wait_until(lambda: all(nodes.left(node, "key") > LONG for node in range(5)))
+
+
+def test_a_far_node_that_grants_when_the_message_was_dropped_is_freed_as_its_answer_is_read(
+    nodes: ServerNodes, far: Redlock, near: Redlock
+) -> None:
+    reserved = reserve(far)
+    assert near.cancel(reserved.reservation, wait=True)
+    for node in range(5):
+        wait_until(lambda node=node: nodes.fence(node, "key") > number_of(reserved))
+    wait_until(has(nodes, FAR_NODES, reserved.reservation))
+    far.lengthen(reserved)
+    read_answers(far, nodes)
+    nodes.wait_free("key")
+
+
+def number_of(reserved: Reserved) -> int:
+    return int(reserved.reservation.owner.split(" ")[1])
+
+
+def test_what_a_far_node_hands_on_when_the_next_task_has_ended_lasts_for_the_grace_only(
+    nodes: ServerNodes, far: Redlock, near: Redlock
+) -> None:
+    lease = far.acquire("key")
+    nodes.wait_held(lease)
+    onward = Reservation(
+        keys=(far.place("key"),), owner=far.fresh_owner("queued"), expires_at=time.time() + HOUR
+    )
+    assert lease.finish({}, onward, grace=GRACE)
+    run_task(near, onward)
+    wait_until(has(nodes, FAR_NODES, onward))
+    read_answers(far, nodes)
+    assert all(nodes.left(node, "key") <= GRACE for node in FAR_NODES)
+
+
+@pytest.mark.parametrize("who", ["publisher", "worker"])
+def test_a_node_that_is_cut_off_from_one_side_is_free_once_it_answers_again(
+    nodes: ServerNodes, near: Redlock, who: str
+) -> None:
+    cut = nodes.connected(node_timeout=0.2)
+    publisher, worker = (cut, near) if who == "publisher" else (near, cut)
+    nodes.cluster.partition(4)
+    reserved = reserve(publisher)
+    publisher.lengthen(reserved)
+    run_task(worker, reserved.reservation)
+    nodes.cluster.heal(4)
+    nodes.connect(cut)
+    nodes.wait_free("key")
+
+
+def test_a_node_that_was_stopped_is_free_once_it_answers_again(
+    nodes: ServerNodes, near: Redlock
+) -> None:
+    publisher = nodes.connected(node_timeout=0.2)
+    nodes.pause(4)
+    reserved = reserve(publisher)
+    publisher.lengthen(reserved)
+    run_task(near, reserved.reservation)
+    nodes.resume(4)
+    nodes.connect(publisher)
+    nodes.connect(near)
+    nodes.wait_free("key")
