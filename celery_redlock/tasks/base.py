@@ -4,20 +4,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from celery import Task
 from celery.app.task import Context
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redlock.core import Lease
 from celery_redlock.tasks.config.options import LockOptions, default_options, resolve_options
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.config.settings import RedlockSettings, read_settings
 from celery_redlock.tasks.holders import LockHolder, holder_of, release_for, revoke_for
+from celery_redlock.tasks.holding.autoretry import end_before_autoretry
 from celery_redlock.tasks.holding.hold import hold_of
 from celery_redlock.tasks.keys.maker import KeyMaker
 from celery_redlock.tasks.messages.duplicates import warn_of_unreadable
@@ -154,6 +156,21 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         """The lease under which this task's body runs, or None."""
         return lease_of(self)
 
+    def retry(self, *args: Any, **kwargs: Any) -> Any:
+        """
+        As Celery's; the loss of the lease does not interrupt it.
+
+        Once the retry is out, no `LeaseLost` is raised in the rest of the body any more: the task
+        would fail while its retry runs. Not so with `throw=False`, where the body goes on.
+        """
+        with ending(self):
+            return super().retry(*args, **kwargs)
+
+    def replace(self, sig: Any) -> Any:
+        """As Celery's; the loss of the lease does not interrupt it, or the end of the body."""
+        with ending(self):
+            return super().replace(sig)
+
     def on_replace(self, sig: Any) -> Any:
         """Send the replacement, as Celery does, and note that it goes on in this task's place."""
         hold = hold_of(self.request)
@@ -210,6 +227,18 @@ def _unlocked(settings: RedlockSettings) -> LockOptions:
     )
 
 
+@contextmanager
+def ending(task: Any) -> Iterator[None]:
+    """Raise no `LeaseLost` in what is left of a task's body, if Celery ends it here."""
+    hold = hold_of(task.request)
+    try:
+        yield
+    except (Retry, Ignore, Reject):
+        if hold is not None:
+            hold.body.over = True
+        raise
+
+
 def _is_first_call(request: Any) -> bool:
     """Tell whether this is the call that runs a request, and not one from inside its body."""
     if request is None or request.called_directly:
@@ -228,6 +257,7 @@ def _locking_call(cls: Any) -> Callable[..., Any]:
             return (inner or Task.__call__)(self, *args, **kwargs)
         request.redlock_entered = ENTERED
         request.fencing_token = request.tick = None
+        end_before_autoretry(self)
         if inner is not None:
             return run_locked(self, request, plan, partial(inner, self), args, kwargs)
         # As Celery does where it skips `__call__`: a plain call from inside the body then gets a

@@ -82,6 +82,10 @@ ROWS = {
             },
         ),
         Row(event="lease lost, interrupt while working", lock="LeaseLost in the body"),
+        Row(
+            event="lease lost while a retry or replacement is sent",
+            lock="the message goes out, and the task ends as Celery ends it",
+        ),
         Row(event="lease lost, flag", lock="the lease is marked, the body goes on"),
         Row(event="lease lost, callable", lock="the callable is told, the body goes on"),
         Row(

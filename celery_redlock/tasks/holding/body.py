@@ -13,9 +13,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 from celery_redlock.errors import LeaseLost
+from celery_redlock.tasks.holding.whose import is_application
 from celery_redlock.transport.primitives import native_lock
 
 __all__ = ["Body", "InjectedLoss"]
@@ -61,8 +63,9 @@ class Body:
     Attributes:
         pid: the process that runs it; a forked child neither owns nor leaves it.
         thread: the thread or greenlet that runs it.
-        outer: the body that runs this task eagerly, if any.
+        frame: that of the call, while the interpreter is inside the body.
         running: the interpreter is inside the body.
+        over: Celery has ended it, by its retry or its replacement; nothing is raised any more.
         left: the body has unwound; nothing is raised any more.
         due: what to raise in it, as soon as that is possible.
         raised: it was thrown.
@@ -71,44 +74,36 @@ class Body:
     """
 
     __slots__ = (
-        "_inner",
         "due",
+        "frame",
         "guard",
         "landed",
         "left",
-        "outer",
+        "over",
         "pid",
         "raised",
         "running",
         "thread",
     )
 
-    def __init__(self, enclosing: Body | None = None) -> None:
+    def __init__(self) -> None:
         self.pid = os.getpid()
         self.thread = threading.get_ident()
-        # Greenlets inherit context variables, and so the body that spawned them.
-        outer = enclosing if enclosing and enclosing.thread == self.thread else None
-        self.outer: Body | None = outer
-        self.running = self.left = self.raised = self.landed = False
+        self.frame: FrameType | None = None
+        self.running = self.over = self.left = self.raised = self.landed = False
         self.due: type[InjectedLoss] | None = None
-        self._inner: Body | None = None
-        self.guard: Any = native_lock() if outer is None else outer.guard
-        if outer is not None:
-            outer._inner = self
+        self.guard: Any = native_lock()
 
-    @property
-    def is_open(self) -> bool:
+    def may_be_struck(self, frame: FrameType | None) -> bool:
         """
-        Whether `LeaseLost` may strike now.
+        Tell whether `LeaseLost` may strike now, while the body is at this frame.
 
-        Not while a task that this body runs eagerly takes or releases its own lock.
+        Not in what Celery and this package do in the body: it waits until that is done. So for the
+        whole of a task that the body runs eagerly.
         """
-        body: Body | None = self
-        while body is not None:
-            if not body.running:
-                return False
-            body = body._inner
-        return self.due is not None and not self.raised
+        if not self.running or self.over or self.raised or self.due is None:
+            return False
+        return is_application(frame, self.frame)
 
     def run(
         self,
@@ -121,6 +116,7 @@ class Body:
         result: Any = None
         error: BaseException | None = None
         try:
+            self.frame = sys._getframe()
             self.running = True
             result = call(*args, **kwargs)
         except BaseException as exc:
@@ -142,6 +138,13 @@ class Body:
         finally:
             error = None  # the traceback refers to this frame
 
+    def take_back(self, recall: Callable[[], None]) -> None:
+        """Take back what was thrown and has not landed; it is thrown again where it may strike."""
+        with self.guard:
+            recall()
+            if not self.landed:
+                self.raised = False
+
     def leave(self, forget: Callable[[], None]) -> None:
         """End the body: from here on nothing is raised into it. Idempotent."""
         if self.left or os.getpid() != self.pid:
@@ -149,14 +152,7 @@ class Body:
         with self.guard:
             self.running = False
             forget()
-            body = self.outer
-            while body is not None:
-                # What was forgotten may have been meant for the body around this one.
-                if not body.landed:
-                    body.raised = False
-                body = body.outer
-            if self.outer is not None:
-                self.outer._inner = None
+            self.frame = None
             self.left = True
 
 

@@ -69,7 +69,7 @@ class Hold:
         self.task = claim.task
         self.request = claim.request
         self.enclosing: Hold | None = _current.get()
-        self.body: Body = Body(self.enclosing.body if self.enclosing else None)
+        self.body: Body = Body()
         self.lease: Lease | None = None
         self.keeper: Keeper | None = None
         self.shown: Lease | None = None
@@ -119,9 +119,14 @@ class Hold:
         return self._reach
 
     def forget_thrown(self) -> None:
-        """Take back what was thrown at this thread and has not landed."""
+        """Throw nothing at this thread any more, and take back what has not landed."""
         if self._reach is not None:
             self._reach.forget()
+
+    def take_back(self) -> None:
+        """What was thrown at this thread and has not landed waits: the application's part ends."""
+        if self._reach is not None:
+            self.body.take_back(self._reach.recall)
 
     def leave(self) -> None:
         """

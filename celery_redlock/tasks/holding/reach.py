@@ -2,7 +2,7 @@
 The ways into a running body: by signal, by asynchronous exception, by greenlet switch.
 
 A reach is chosen where the body runs. `attempt` is then called from elsewhere, again and again,
-until the body has been left; each call throws at most once, and only while the body is open.
+until the body has been left; each call throws at most once, and only where the body may be struck.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ class Reach(Protocol):
     """One way into one body."""
 
     def attempt(self, body: Body) -> None:
-        """Throw what is due, if the body is open. Called from another thread or greenlet."""
+        """Throw what is due, where it may strike. Called from another thread or greenlet."""
+
+    def recall(self) -> None:
+        """Take back what was thrown and has not landed; the body runs on. As `forget`."""
 
     def forget(self) -> None:
-        """Take back what was thrown and has not landed. Called from the body's own thread."""
+        """As `recall`, and throw nothing any more. Called from the body's own thread."""
 
 
 def reach_here(body: Body, signum: int) -> Reach:
@@ -64,8 +67,12 @@ class SignalReach:
         _main_bodies.append(body)
 
     def attempt(self, body: Body) -> None:
-        if body.is_open:
+        # The handler decides; this look spares Celery's system calls most of the signals.
+        if body.may_be_struck(sys._current_frames().get(self._thread)):
             signal.pthread_kill(self._thread, self._signum)
+
+    def recall(self) -> None:
+        """What the handler raises has landed."""
 
     def forget(self) -> None:
         with contextlib.suppress(ValueError):
@@ -85,7 +92,7 @@ def _install_handler(signum: int) -> None:
 
         def strike(number: int, frame: FrameType | None) -> None:
             for body in tuple(_main_bodies):
-                if body.is_open and body.due is not None:
+                if body.due is not None and body.may_be_struck(frame):
                     body.raised = True
                     raise body.due
             # A signal of ours that comes too late is nobody's; any other was meant for the
@@ -98,22 +105,38 @@ def _install_handler(signum: int) -> None:
     _installed[signum] = os.getpid()
 
 
+_throw_at = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+
 class ThreadReach:
     """Any other thread, as in the threads pool: raised at its next bytecode."""
 
-    __slots__ = ("_thread",)
+    __slots__ = ("_id", "_thread")
 
     def __init__(self) -> None:
-        self._thread = ctypes.c_ulong(threading.get_ident())
+        self._id = threading.get_ident()
+        self._thread = ctypes.c_ulong(self._id)
 
     def attempt(self, body: Body) -> None:
         with body.guard:
-            if body.is_open:
-                body.raised = True
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, ctypes.py_object(body.due))
+            frame = sys._current_frames().get(self._id)
+            if frame is None or not body.may_be_struck(frame):
+                return
+            place, thread, loss = frame.f_lasti, self._thread, ctypes.py_object(body.due)
+            body.raised = True
+            # The interpreter changes threads after a call and where a loop begins anew. There is
+            # neither from this look to the throw, so the thread is still where it may be struck.
+            for frames in iter(sys._current_frames, {}):
+                if frames[self._id] is frame and frame.f_lasti == place:
+                    _throw_at(thread, loss)
+                else:
+                    body.raised = False
+                break
 
-    def forget(self) -> None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, None)
+    def recall(self) -> None:
+        _throw_at(self._thread, None)
+
+    forget = recall
 
 
 class GreenletReach:
@@ -129,9 +152,11 @@ class GreenletReach:
         self._hub.run(lambda: self._throw(body))
 
     def _throw(self, body: Body) -> None:
-        if body.is_open:
+        if body.may_be_struck(self._greenlet.gr_frame):
             body.raised = True
             self._greenlet.throw(body.due)
 
-    def forget(self) -> None:
+    def recall(self) -> None:
         """Nothing is ever thrown without landing at once."""
+
+    forget = recall

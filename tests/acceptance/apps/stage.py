@@ -18,7 +18,7 @@ app = Celery(
         "include",
         [
             f"tests.acceptance.apps.{name}"
-            for name in ("plain", "endings", "conflicts", "losses", "calls")
+            for name in ("plain", "endings", "conflicts", "losses", "retries", "calls")
         ],
     ),
 )

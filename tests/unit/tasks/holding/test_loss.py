@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from celery_redlock.errors import LeaseLost
-from celery_redlock.tasks.holding.body import Body, InjectedLoss
+from celery_redlock.tasks.holding.body import Body
 from celery_redlock.tasks.holding.reach import SignalReach
 from tests.support.tasks import Bench
 from tests.support.waiting import PATIENCE, wait_until
@@ -177,20 +177,6 @@ def test_a_loss_while_the_body_ends_strikes_in_the_body_or_not_at_all(
     outcomes = run(run_all)
     assert all(value == "done" or type(value) is LeaseLost for value in outcomes)
     assert run(lambda: "nothing is left over") == "nothing is left over"
-
-
-def test_a_loss_waits_while_a_task_inside_the_body_takes_its_own_lock() -> None:
-    outer = Body()
-    outer.running = True
-    outer.due = InjectedLoss.into(outer, LeaseLost("lost", "outer", "test"))
-    inner = Body(outer)
-    assert not outer.is_open
-    inner.running = True
-    assert outer.is_open
-    inner.leave(lambda: None)
-    assert outer.is_open
-    outer.leave(lambda: None)
-    assert not outer.is_open
 
 
 def test_a_handler_that_was_there_before_still_gets_its_signals() -> None:

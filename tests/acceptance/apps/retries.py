@@ -1,0 +1,66 @@
+"""Locked tasks that send themselves again because their lease is lost."""
+
+from __future__ import annotations
+
+import _thread
+import time
+from typing import Any
+
+from celery_redlock import RedlockTask
+from celery_redlock.errors import LeaseLost
+from tests.acceptance.apps.stage import app
+
+BASE = {"base": RedlockTask, "bind": True, "lock_key": "{key}", "acks_late": True}
+
+
+def lose(task: Any) -> None:
+    """Lose the lease as the watchdog does: from another thread, which does not wait."""
+    _thread.start_new_thread(task.lease.lose, ("taken away",))
+
+
+AUTOMATIC = {
+    "autoretry_for": (LeaseLost,),
+    "retry_kwargs": {"countdown": 0, "max_retries": None},
+}
+
+
+def _check(self: Any, key: str, attempts: int) -> int:
+    """What the README says: check the lease, and let Celery try again."""
+    if self.request.retries < attempts:
+        lose(self)
+        while True:
+            self.lease.check()
+            time.sleep(0)
+    return int(self.request.retries)
+
+
+app.task(_check, name="retry_on_check", **AUTOMATIC, **BASE)
+app.task(_check, name="retry_unique", lock_mode="until_executed", **AUTOMATIC, **BASE)
+
+
+@app.task(name="retry_by_hand", **BASE)
+def retry_by_hand(self: Any, key: str, attempts: int) -> int:
+    """Call `self.retry` as soon as the lease is not valid; the loss may strike before that."""
+    if self.request.retries < attempts:
+        try:
+            lose(self)
+            while self.lease.is_valid:
+                time.sleep(0)
+            raise self.retry(countdown=0, max_retries=attempts)
+        except LeaseLost as loss:
+            raise self.retry(countdown=0, max_retries=attempts) from loss
+    return int(self.request.retries)
+
+
+@app.task(name="replace_when_lost", **BASE)
+def replace_when_lost(self: Any, key: str, attempts: int, done: int = 0) -> int:
+    """Let a replacement go on as soon as the lease is not valid."""
+    if done < attempts:
+        try:
+            lose(self)
+            while self.lease.is_valid:
+                time.sleep(0)
+            raise self.replace(self.s(key, attempts, done + 1))
+        except LeaseLost as loss:
+            raise self.replace(self.s(key, attempts, done + 1)) from loss
+    return done

@@ -1,0 +1,358 @@
+"""A lost lease interrupts the application's code, and never what Celery does in the body."""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.exceptions import Retry
+
+from celery_redlock.errors import LeaseLost
+from tests.support.tasks import Bench
+from tests.support.waiting import PATIENCE
+from tests.unit.tasks.jobs import job
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def lose(lease: Any) -> None:
+    _thread.start_new_thread(lease.lose, ("taken away",))
+
+
+def work(seconds: float = PATIENCE) -> None:
+    """Run many bytecodes, each of which may be struck."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+def in_this_thread(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+def in_a_thread(call: Callable[[], Any]) -> Any:
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(call()))
+    thread.start()
+    thread.join()
+    return answers[0]
+
+
+both = pytest.mark.parametrize("run", [in_this_thread, in_a_thread])
+
+
+class Broker:
+    """
+    What the app's messages go through; it takes its time once the lease is lost.
+
+    Attributes:
+        sent: messages that have gone out whole.
+    """
+
+    #: Several attempts to raise the loss are made in so many seconds.
+    TIME = 0.2
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent = 0
+        self._send = bench.app.amqp.send_task_message
+        self._task: Any = None
+        monkeypatch.setattr(bench.app.amqp, "send_task_message", self.send)
+
+    def lose_while_sending(self, task: Any) -> None:
+        self._task = task
+
+    def send(self, *args: Any, **kwargs: Any) -> Any:
+        if self._task is not None:
+            lose(self._task.lease)
+            work(self.TIME)
+        answer = self._send(*args, **kwargs)
+        self.sent += 1
+        return answer
+
+
+@pytest.fixture
+def broker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Broker:
+    return Broker(bench, monkeypatch)
+
+
+def send_by_name(self: Any) -> None:
+    self.app.send_task("elsewhere")
+
+
+def send_as_signature(self: Any) -> None:
+    self.app.signature("elsewhere").apply_async()
+
+
+def send_itself(self: Any) -> None:
+    self.apply_async(("another",))
+
+
+def retry_and_go_on(self: Any) -> None:
+    self.retry(throw=False)
+
+
+@both
+@pytest.mark.parametrize("send", [send_by_name, send_as_signature, send_itself, retry_and_go_on])
+def test_a_loss_while_the_body_sends_a_message_is_raised_after_that(
+    bench: Bench, broker: Broker, run: Callable[..., Any], send: Callable[[Any], None]
+) -> None:
+    heard: list[str] = []
+
+    def body(self: Any, key: str) -> None:
+        broker.lose_while_sending(self)
+        try:
+            send(self)
+            heard.append(f"{broker.sent - 1} sent")
+            work()
+        except LeaseLost:
+            heard.append("lost")
+            raise
+
+    request = bench.send(job(bench, body, lock_key="{key}"), "k")
+    assert isinstance(run(lambda: bench.run(request)).value, LeaseLost)
+    assert heard == ["1 sent", "lost"]
+
+
+@both
+def test_a_loss_during_the_publish_of_a_retry_does_not_stop_it(
+    bench: Bench, broker: Broker, run: Callable[..., Any]
+) -> None:
+    def body(self: Any) -> None:
+        broker.lose_while_sending(self)
+        raise self.retry(countdown=0)
+
+    request = bench.send(job(bench, body))
+    assert run(lambda: bench.run(request)).state == "RETRY"
+    assert bench.queue_length == 1
+
+
+@both
+def test_a_loss_during_the_publish_of_an_automatic_retry_does_not_stop_it(
+    bench: Bench, broker: Broker, run: Callable[..., Any]
+) -> None:
+    def body(self: Any) -> None:
+        broker.lose_while_sending(self)
+        raise ValueError("try again")
+
+    retries = {"autoretry_for": (ValueError,), "retry_kwargs": {"countdown": 0}}
+    request = bench.send(job(bench, body, **retries))
+    assert run(lambda: bench.run(request)).state == "RETRY"
+    assert bench.queue_length == 1
+
+
+@both
+@pytest.mark.parametrize("how", ["retry", "replace"])
+def test_no_loss_is_raised_in_a_body_that_celery_has_ended(
+    bench: Bench, broker: Broker, run: Callable[..., Any], how: str
+) -> None:
+    def body(self: Any) -> None:
+        broker.lose_while_sending(self)
+        try:
+            if how == "retry":
+                raise self.retry(countdown=0)
+            self.replace(self.app.signature("elsewhere"))
+        finally:
+            work(Broker.TIME)
+
+    request = bench.send(job(bench, body))
+    assert run(lambda: bench.run(request)).state == {"retry": "RETRY", "replace": "IGNORED"}[how]
+
+
+@both
+def test_a_body_goes_on_to_be_interrupted_where_it_has_no_retry_left(
+    bench: Bench, run: Callable[..., Any]
+) -> None:
+    def body(self: Any) -> None:
+        try:
+            self.retry(max_retries=0)
+        except self.MaxRetriesExceededError:
+            lose(self.lease)
+            work()
+
+    request = bench.send(job(bench, body))
+    assert isinstance(run(lambda: bench.run(request)).value, LeaseLost)
+
+
+@both
+def test_a_loss_that_meets_the_end_of_the_application_leaves_an_automatic_retry_alone(
+    bench: Bench, run: Callable[..., Any]
+) -> None:
+    # Either the body is interrupted, and LeaseLost is its outcome, or Celery retries: nothing
+    # strikes in between, where Celery looks at what the application has raised.
+    def body(self: Any, pause: float) -> None:
+        lose(self.lease)
+        time.sleep(pause)
+        raise ValueError("try again")
+
+    retries = {"autoretry_for": (ValueError, LeaseLost), "retry_kwargs": {"countdown": 0}}
+    task = job(bench, body, lock_key="{pause}", **retries)
+    requests = [bench.send(task, number * 1e-5) for number in range(150)]
+    states = run(lambda: [bench.run(request).state for request in requests])
+    assert set(states) == {"RETRY"}
+
+
+@both
+def test_a_loss_waits_for_the_end_of_a_task_that_the_body_runs_eagerly(
+    bench: Bench, run: Callable[..., Any]
+) -> None:
+    def inside(self: Any) -> str:
+        lose(outer[0])
+        work(Broker.TIME)
+        return "whole"
+
+    def body(self: Any) -> None:
+        outer.append(self.lease)
+        ended.append(inner.apply().result)
+        work()
+
+    outer: list[Any] = []
+    ended: list[Any] = []
+    inner = job(bench, inside, name="inner", lock_key="inner")
+    request = bench.send(job(bench, body))
+    assert isinstance(run(lambda: bench.run(request)).value, LeaseLost)
+    assert ended == ["whole"]
+
+
+@both
+def test_a_task_that_the_body_runs_eagerly_hears_of_its_own_loss(
+    bench: Bench, run: Callable[..., Any]
+) -> None:
+    def inside(self: Any) -> None:
+        lose(self.lease)
+        work()
+
+    inner = job(bench, inside, name="inner", lock_key="inner")
+    request = bench.send(job(bench, lambda self: repr(inner.apply().result)))
+    assert run(lambda: bench.run(request)).value.startswith("LeaseLost")
+
+
+@both
+def test_a_task_that_the_body_calls_plainly_is_part_of_it(
+    bench: Bench, run: Callable[..., Any]
+) -> None:
+    def inside(self: Any) -> None:
+        lose(outer[0])
+        work()
+
+    def body(self: Any) -> None:
+        outer.append(self.lease)
+        inner()
+
+    outer: list[Any] = []
+    inner = bench.task(inside, name="inner", bind=True, autoretry_for=(OSError,))
+    request = bench.send(job(bench, body))
+    assert isinstance(run(lambda: bench.run(request)).value, LeaseLost)
+
+
+@both
+def test_a_loss_while_the_body_logs_is_not_swallowed_by_logging(
+    bench: Bench, run: Callable[..., Any]
+) -> None:
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            try:
+                work(Broker.TIME)
+            except Exception:
+                self.handleError(record)
+
+    logger = logging.Logger("application")
+    logger.addHandler(Slow())
+
+    def body(self: Any) -> None:
+        lose(self.lease)
+        logger.info("goes on")
+        work()
+
+    request = bench.send(job(bench, body))
+    assert isinstance(run(lambda: bench.run(request)).value, LeaseLost)
+
+
+@both
+def test_a_lock_that_the_body_takes_besides_is_released_whenever_its_own_is_lost(
+    bench: Bench, run: Callable[..., Any]
+) -> None:
+    def body(self: Any, pause: float) -> None:
+        lose(self.lease)
+        until = time.perf_counter() + pause
+        while time.perf_counter() < until:
+            pass
+        lease = bench.elsewhere.acquire("beside")
+        lease.release()
+
+    task = job(bench, body, lock_key="{pause}")
+    requests = [bench.send(task, number * 1e-5) for number in range(100)]
+    run(lambda: [bench.run(request) for request in requests])
+    bench.elsewhere.acquire("beside", wait=1.0).release()
+
+
+def test_a_retry_called_outside_a_request_raises_as_celery_does(bench: Bench) -> None:
+    with pytest.raises(Retry):
+        job(bench, lambda self: self.retry())()
+
+
+GREEN = """
+import sys
+{patch}
+from celery_redlock.errors import LeaseLost
+from tests.support.tasks import Bench
+import time
+
+bench = Bench()
+send, sent = bench.app.amqp.send_task_message, []
+
+def slowly(*args, **kwargs):
+    if task.request.id:
+        task.lease.lose("taken away")
+        time.sleep(0.2)
+    sent.append(send(*args, **kwargs))
+
+bench.app.amqp.send_task_message = slowly
+
+def body(self, how):
+    if how == "retry":
+        raise self.retry(countdown=0)
+    if how == "autoretry":
+        raise ValueError("try again")
+    self.app.send_task("elsewhere")
+    time.sleep(30)
+
+task = bench.task(body, bind=True, lock_key="{{how}}", autoretry_for=(ValueError,))
+outcomes = []
+def run(how):
+    request = bench.send(task, how)
+    before = len(sent)
+    outcome = bench.run(request)
+    while bench.queue_length:
+        bench.receive()
+    outcomes.append((outcome.state, len(sent) - before))
+for how in ("retry", "autoretry", "send"):
+    {spawn}
+print(outcomes)
+"""
+
+GREENLETS = {
+    "gevent": ("import gevent.monkey; gevent.monkey.patch_all()", "gevent.spawn(run, how).join()"),
+    "eventlet": ("import eventlet; eventlet.monkey_patch()", "eventlet.spawn(run, how).wait()"),
+}
+
+
+@pytest.mark.parametrize("library", GREENLETS)
+def test_a_greenlet_is_not_interrupted_in_what_celery_sends(library: str) -> None:
+    patch, spawn = GREENLETS[library]
+    done = subprocess.run(
+        [sys.executable, "-c", GREEN.format(patch=patch, spawn=spawn)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "[('RETRY', 1), ('RETRY', 1), ('FAILURE', 1)]" in done.stdout, done.stdout + done.stderr
