@@ -21,6 +21,7 @@ from celery_redlock.tasks.config.settings import RedlockSettings, read_settings
 from celery_redlock.tasks.holders import LockHolder, holder_of, release_for, revoke_for
 from celery_redlock.tasks.holding.autoretry import end_before_autoretry
 from celery_redlock.tasks.holding.hold import hold_of
+from celery_redlock.tasks.items import refuse_items, refuse_mapped
 from celery_redlock.tasks.keys.maker import KeyMaker
 from celery_redlock.tasks.messages.duplicates import warn_of_unreadable
 from celery_redlock.tasks.publishing.publish import publish
@@ -48,7 +49,7 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
     to holder, so that a resource that checks it can refuse the late one.
 
     The lock is taken once for each request in a worker or under `apply()`. A plain call
-    `task(...)` does not lock.
+    `task(...)` does not lock. `map`, `starmap` and `chunks` are refused: see `map`.
 
     Example:
         ```python
@@ -101,6 +102,32 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         if self.redlock_plan is None:
             return send(args, kwargs, task_id=task_id, **options)
         return publish(self, send, args, kwargs, task_id, options)
+
+    def map(self, it: Any) -> Any:
+        """
+        As Celery's, for a task that takes no lock; `starmap` and `chunks` likewise.
+
+        Raises:
+            ConfigurationError: the task takes a lock, which its items would run without. Send a
+                group. A worker refuses such a message, too, however it was sent.
+        """
+        self._refuse_items("map")
+        return super().map(it)
+
+    def starmap(self, it: Any) -> Any:
+        """As Celery's, for a task that takes no lock; errors as `map`."""
+        self._refuse_items("starmap")
+        return super().starmap(it)
+
+    def chunks(self, it: Any, n: int) -> Any:
+        """As Celery's, for a task that takes no lock; errors as `map`."""
+        self._refuse_items("chunks")
+        return super().chunks(it, n)
+
+    def _refuse_items(self, call: str) -> None:
+        if not self.redlock_planned:
+            plan_lock(type(self), self.app)
+        refuse_items(self, call)
 
     def lock_holder(self, *args: Any, **kwargs: Any) -> LockHolder | None:
         """
@@ -254,6 +281,7 @@ def _locking_call(cls: Any) -> Callable[..., Any]:
         request = self.request_stack.top
         plan = self.redlock_plan
         if plan is None or not _is_first_call(request):
+            refuse_mapped(self)
             return (inner or Task.__call__)(self, *args, **kwargs)
         request.redlock_entered = ENTERED
         request.fencing_token = request.tick = None

@@ -152,6 +152,7 @@ ROWS = {
         Row(event="fork in the body", lock="the child holds nothing, the parent goes on"),
         Row(event="eager apply()", lock="locks as in a worker"),
         Row(event="plain call", lock="not taken"),
+        Row(event="map, starmap, chunks", lock="refused; ConfigurationError is the result"),
         Row(event="plain call inside its own body", lock="not taken again, not given back"),
         Row(
             event="self.lease, current_lease(), request.fencing_token",

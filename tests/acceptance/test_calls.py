@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from celery_redlock.errors import ConfigurationError
 from tests.acceptance.matrix import row
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.worker import Worker
@@ -121,3 +124,16 @@ def test_a_plain_task_beside_locked_ones_takes_no_lock(
     journal.open()
 
     assert result.get(timeout=PATIENCE) == "held nothing"
+
+
+@row("map, starmap, chunks")
+@pytest.mark.parametrize("mapping", ["celery.map", "celery.starmap"])
+def test_a_message_that_would_run_items_without_their_lock_is_refused(
+    worker: Worker, key: str, journal: Journal, mapping: str
+) -> None:
+    items = [key] if mapping == "celery.map" else [[key]]
+    result = worker.send(mapping, kwargs={"task": worker.step("hold"), "it": items})
+
+    with pytest.raises(ConfigurationError, match="Send a message for each item"):
+        result.get(timeout=PATIENCE)
+    assert not journal.of("entered")

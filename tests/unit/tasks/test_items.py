@@ -1,0 +1,87 @@
+"""`map`, `starmap` and `chunks` of a task that takes a lock are refused, and of no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import chunks, group, xmap, xstarmap
+
+from celery_redlock import RedlockTask
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.patterns import lock_matching_tasks
+from tests.support.tasks import Bench
+from tests.unit.tasks.jobs import job
+
+REFUSED = r"Task job takes a lock, and {} would call .* group\(job\.s\(item\) for item in items\)"
+
+CALLS = {
+    "map": lambda task: task.map(["a", "b"]),
+    "starmap": lambda task: task.starmap([("a",), ("b",)]),
+    "chunks": lambda task: task.chunks([("a",), ("b",)], 1),
+}
+
+
+def note_key(self: Any, key: str) -> str:
+    return f"ran {key}"
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_for_items_of_a_task_that_locks_is_refused(bench: Bench, call: str) -> None:
+    with pytest.raises(ConfigurationError, match=REFUSED.format(call)):
+        CALLS[call](job(bench, note_key, lock_key="{key}"))
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("conf", [{}, {"redlock_dedupe": True}])
+def test_a_call_for_items_of_a_task_that_takes_no_lock_is_celerys(
+    conf: dict[str, Any], call: str
+) -> None:
+    bench = Bench(**conf)
+    CALLS[call](bench.task(note_key, bind=True, base=RedlockTask)).apply_async()
+    assert bench.run(bench.receive()).value[0] == "ran a"
+    bench.close()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_for_items_of_a_task_that_a_pattern_locks_is_refused(call: str) -> None:
+    bench = Bench(redlock_tasks={"job": {"lock_key": "{key}"}})
+    plain = bench.app.task(note_key, bind=True, name="job", shared=False)
+    lock_matching_tasks(bench.app)
+    with pytest.raises(ConfigurationError, match=REFUSED.format(call)):
+        CALLS[call](plain)
+    bench.close()
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        lambda task: xmap(task.s(), ["a"], app=task.app),
+        lambda task: xstarmap(task.s(), [("a",)], app=task.app),
+        lambda task: chunks(task.s(), [("a",)], 1, app=task.app).group(),
+    ],
+    ids=CALLS,
+)
+def test_a_worker_refuses_a_message_with_items_however_it_was_sent(
+    bench: Bench, signature: Any
+) -> None:
+    bodies: list[str] = []
+    task = job(bench, lambda self, key: bodies.append(key), lock_key="{key}")
+    signature(task).apply_async()
+    outcome = bench.run(bench.receive())
+    assert isinstance(outcome.value, ConfigurationError)
+    assert "Send a message for each item" in str(outcome.value)
+    assert bodies == []
+
+
+def test_a_group_has_a_lock_for_each_item(bench: Bench) -> None:
+    task = job(bench, lambda self, key: self.lease.key, lock_key="{key}")
+    group(task.s(key) for key in "ab").apply_async()
+    assert [bench.run(bench.receive()).value for _ in "ab"] == ["a", "b"]
+
+
+def test_a_task_that_maps_may_call_others_that_lock_as_functions(bench: Bench) -> None:
+    locking = job(bench, note_key, lock_key="{key}")
+    plain = bench.task(lambda key: locking(key), name="plain", base=bench.app.Task)
+    plain.map(["a"]).apply_async()
+    assert bench.run(bench.receive()).value == ["ran a"]
