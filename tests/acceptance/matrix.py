@@ -47,6 +47,10 @@ GREEN_SHUTDOWN = (
     "Celery's signal handler waits in whatever greenlet the signal meets, and in the event loop's "
     "own that is an error; the body is ended at once, or goes on to its end"
 )
+GREEN_LOSS = (
+    "Celery ends the greenlet by GreenletExit, takes that for a success and acknowledges the "
+    "message, a plain task's as well: the work is not done again. Stop such workers by SIGTERM"
+)
 NO_CHILD = "there is no child process that could be killed alone"
 
 ROWS = {
@@ -138,6 +142,16 @@ ROWS = {
             reasons={
                 "threads": "Celery cannot end a thread; the worker waits for the body, and the "
                 "lock is renewed until then",
+            },
+        ),
+        Row(
+            event="SIGQUIT to the worker (cold shutdown) with acks_late",
+            lock="as above; the broker delivers the message again, and the body takes it anew",
+            reasons={
+                "threads": "Celery cannot end a thread; the worker waits for the body",
+                "solo": "Celery's signal handler raises NotImplementedError in the body, and the "
+                "task fails by it, a plain one as well",
+                **dict.fromkeys(("gevent", "eventlet"), GREEN_LOSS),
             },
         ),
         Row(

@@ -74,6 +74,38 @@ def test_a_lock_is_free_again_after_a_cold_shutdown(
     lock.wait_until_gone()
 
 
+@needs_soft_shutdown
+@row("SIGQUIT to the worker (cold shutdown) with acks_late")
+@pytest.mark.parametrize("task", ["hold_nothing_late", "hold_late"])
+def test_the_message_of_a_task_that_a_cold_shutdown_ends_is_left_to_the_next_worker(
+    pool: str, start_worker: StartWorker, key: str, journal: Journal, task: str
+) -> None:
+    worker = start_worker(pool).wait_until_ready()
+    worker.send(task, key)
+    journal.wait_for("entered")
+
+    worker.signal(signal.SIGQUIT)
+
+    worker.wait_for_exit()
+    assert not worker.queue_is_empty
+
+
+@needs_soft_shutdown
+@pytest.mark.parametrize("task", ["hold_nothing_late", "hold_late"])
+def test_celery_acknowledges_what_a_cold_shutdown_ends_under_gevent_with_a_lock_or_without(
+    start_worker: StartWorker, key: str, journal: Journal, task: str
+) -> None:
+    worker = start_worker("gevent").wait_until_ready()
+    worker.send(task, key)
+    journal.wait_for("entered")
+
+    worker.signal(signal.SIGQUIT)
+
+    assert journal.wait_for("unwound")["by"] == "GreenletExit"
+    worker.wait_for_exit()
+    assert worker.queue_is_empty
+
+
 def test_a_body_that_unwinds_in_a_cold_shutdown_gives_the_lock_back(
     start_worker: StartWorker, key: str, lock: Lock, journal: Journal
 ) -> None:

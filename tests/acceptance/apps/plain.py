@@ -24,6 +24,13 @@ def hold_nothing(self: Any, key: str) -> str:
     return "held nothing"
 
 
+@app.task(name="hold_nothing_late", bind=True, acks_late=True, reject_on_worker_lost=True)
+def hold_nothing_late(self: Any, key: str) -> str:
+    with visiting(self, key):
+        await_gate(key)
+    return "held nothing"
+
+
 @app.task(name="vendor.hold", bind=True)
 def vendor_hold(self: Any, key: str) -> str:
     """A task whose code is somebody else's: only the setting `redlock_tasks` reaches it."""
