@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 
 from tests.models import shipped
+from tests.models.bodies import BodySetting
 from tests.models.calls import CallSetting
 from tests.models.explorer import Model, Outcome, explore
 from tests.models.leaders import LeaderSetting
@@ -30,7 +31,7 @@ def examine(name: str, limit: int) -> Outcome:
     return outcome
 
 
-def _model_of(setting: Setting | LeaderSetting | CallSetting) -> Model:
+def _model_of(setting: Setting | LeaderSetting | CallSetting | BodySetting) -> Model:
     if isinstance(setting, CallSetting):
         from tests.models.calling import Calls
 
@@ -40,4 +41,8 @@ def _model_of(setting: Setting | LeaderSetting | CallSetting) -> Model:
         from tests.models.schedule import Schedule
 
         return Schedule(setting)
+    if isinstance(setting, BodySetting):
+        from tests.models.striking import Striking
+
+        return Striking(setting)
     return World(setting)

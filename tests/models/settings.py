@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.models.bodies import BODIES, BodySetting
 from tests.models.calls import CALLS, CallSetting
 from tests.models.leaders import LEADERS, LeaderSetting
 from tests.models.messages import HAND_OVER
@@ -298,7 +299,7 @@ SPLIT = (
     ),
 )
 
-ALL: dict[str, Setting | LeaderSetting | CallSetting] = {
+ALL: dict[str, Setting | LeaderSetting | CallSetting | BodySetting] = {
     setting.name: setting
-    for setting in (*FENCING, *EXCLUSION, *SPLIT, *HAND_OVER, *LEADERS, *CALLS)
+    for setting in (*FENCING, *EXCLUSION, *SPLIT, *HAND_OVER, *LEADERS, *CALLS, *BODIES)
 }

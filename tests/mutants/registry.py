@@ -12,11 +12,12 @@ from tests.mutants.extending import EXTENSION
 from tests.mutants.fencing import FENCING
 from tests.mutants.guarding import GUARDS
 from tests.mutants.handing_over import HAND_OVER
+from tests.mutants.interrupting import INTERRUPTING
 from tests.mutants.registering import LATE, REGISTER_FAULTS
 
 MUTANTS = (
     *(*FENCING, *EXCLUSION, *EXTENSION, *VOTES, *HAND_OVER, *TRANSPORT),
-    *(*ARMING_FAULTS, *REGISTER_FAULTS, *LATE, *DECIDING, *GUARDS),
+    *(*ARMING_FAULTS, *REGISTER_FAULTS, *LATE, *DECIDING, *GUARDS, *INTERRUPTING),
 )
 
 #: Faults that cannot be seen, and why; they are not planted.
