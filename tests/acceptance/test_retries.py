@@ -11,7 +11,9 @@ from collections import Counter
 
 import pytest
 
+from tests.acceptance.conftest import PauseNodes
 from tests.acceptance.matrix import row
+from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -40,3 +42,25 @@ def test_no_task_is_lost_whose_lease_is_lost_while_it_is_sent_again(
         message=lambda: f"all of {len(results)} to end; {lost()} are lost",
     )
     assert Counter(result.result for result in results) == {ATTEMPTS: len(results)}
+
+
+@row("lease lost while a retry or replacement is sent")
+def test_no_task_is_lost_that_sends_itself_again_when_too_many_nodes_stop(
+    worker: Worker, pool: str, key: str, urls: dict[str, str], pause_nodes: PauseNodes
+) -> None:
+    keys = [f"{key}-{number}" for number in range(1 if pool == "solo" else 4)]
+    journals = [Journal(each, urls["journal"]) for each in keys]
+    results = [worker.send("outlast", each) for each in keys]
+    for journal in journals:
+        journal.wait_for("entered")
+
+    resume = pause_nodes(0, 1, 2)
+    wait_until(
+        lambda: all(result.state == "RETRY" for result in results),
+        message=lambda: f"each to be sent again: {[result.state for result in results]}",
+    )
+    resume()
+
+    for result, journal in zip(results, journals, strict=True):
+        assert result.get(timeout=PATIENCE) == "done by the retry"
+        journal.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_redlock import RedlockTask
 from celery_redlock.errors import LeaseLost
-from tests.acceptance.apps.stage import app
+from tests.acceptance.apps.stage import app, visiting
 
 BASE = {"base": RedlockTask, "bind": True, "lock_key": "{key}", "acks_late": True}
 
@@ -22,6 +22,16 @@ AUTOMATIC = {
     "autoretry_for": (LeaseLost,),
     "retry_kwargs": {"countdown": 0, "max_retries": None},
 }
+
+
+@app.task(name="outlast", lock_ttl=1.5, **AUTOMATIC, **BASE)
+def outlast(self: Any, key: str) -> str:
+    """Work under a lease that is checked at each step, until it is lost for the first time."""
+    with visiting(self, key):
+        while not self.request.retries:
+            self.lease.check()
+            time.sleep(0.001)
+    return "done by the retry"
 
 
 def _check(self: Any, key: str, attempts: int) -> int:
