@@ -13,6 +13,7 @@ import importlib
 import itertools
 import json
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -29,6 +30,7 @@ KINDS = ("plain", "locked", "unique")
 UP, DOWN = 2.0, 0.3
 #: Seconds for what is left in queues to be run, redelivery after the visibility timeout included.
 PATIENCE = 180.0
+RECEIVED = re.compile(r"Task \w+\[([^]]+)\] received")
 
 
 class Storm:
@@ -36,12 +38,12 @@ class Storm:
     One storm with one kind of task.
 
     Attributes:
-        sent: numbers of the calls that returned.
+        sent: numbers of the calls that returned, with their task ids.
         failed: how many calls raised.
     """
 
     def __init__(self, task: Any, seconds: float) -> None:
-        self.sent: set[int] = set()
+        self.sent: dict[int, str] = {}
         self.failed: Counter[str] = Counter()
         self._task = task
         self._seconds = seconds
@@ -52,11 +54,11 @@ class Storm:
         while time.monotonic() < until:
             number = next(self._numbers)
             try:
-                self._task.delay(number)
+                sent = self._task.delay(number)
             except Exception as exc:
                 self.failed[type(exc).__name__] += 1
             else:
-                self.sent.add(number)
+                self.sent[number] = sent.id
             time.sleep(0.01)
 
     def blow(self, broker: LocalCluster, senders: int) -> int:
@@ -110,18 +112,21 @@ def run(kind: str, *, late: bool, seconds: float, senders: int) -> dict[str, Any
             return int(client.llen("celery") + client.hlen("unacked"))
 
         until = time.monotonic() + PATIENCE
-        while storm.sent - set(bodies()) and in_broker() and time.monotonic() < until:
+        while storm.sent.keys() - set(bodies()) and in_broker() and time.monotonic() < until:
             time.sleep(0.5)
         left = in_broker()
         worker.stop()
         times = bodies()
+        received = set(RECEIVED.findall("".join(log.read_text() for log in home.glob("*.log"))))
+        missing = [number for number in storm.sent if number not in times]
         return {
             "kind": kind,
             "acks": "late" if late else "early",
             "broker killed": kills,
             "sent": len(storm.sent),
             "calls failed": dict(storm.failed),
-            "lost": max(0, len(storm.sent - set(times)) - left),
+            "lost": max(0, len(missing) - left),
+            "never reached a worker": sum(storm.sent[each] not in received for each in missing),
             "still in the broker": left,
             "bodies twice": sum(count > 1 for count in times.values()),
         }
