@@ -25,6 +25,7 @@ from celery_redlock.core.waiting import (
 )
 from celery_redlock.errors import LockKeyError
 from celery_redlock.protocol import (
+    Command,
     Fate,
     Phase,
     ReleaseRound,
@@ -197,6 +198,24 @@ class Reserving:
             )
             return False
 
+    def turn(self, reservation: Reservation, label: str, ttl: float) -> None:
+        """
+        Give a reservation another label and life. Never waits or raises.
+
+        Where it has ended or somebody has taken it over this does nothing.
+
+        Args:
+            reservation: what was reserved.
+            label: put into the new owner value.
+            ttl: seconds for which the keys stand from now on.
+        """
+        fate = Fate(milliseconds(ttl), self.fresh_owner(label))
+        fates = dict.fromkeys(reservation.keys, fate)
+        try:
+            _post(self.transport, release(reservation.keys, reservation.owner, 0, fates=fates))
+        except Exception:
+            _logger.exception("Reservation %s ends by itself", reservation.keys)
+
     def look(self, places: Sequence[str]) -> tuple[Held | None, ...]:
         """
         Return for each key who holds it on a quorum of nodes; those that are silent may be of it.
@@ -306,16 +325,21 @@ def _cancel(transport: Transport, reservation: Reservation, patience: float, *, 
         round_ = ReleaseRound(len(transport.names))
         say_release(transport, [(command, round_)], patience)
         return round_.phase is Phase.GRANTED
+    _post(transport, command)
+    return True
+
+
+def _post(transport: Transport, command: Command) -> None:
+    """Send a command to all nodes and wait for none."""
     channel = transport.checkout()
     try:
-        # Where there is no connection one is made meanwhile, and whoever makes it says the release.
+        # Where there is no connection one is made meanwhile, and whoever makes it sends a release.
         channel.prepare(0.0)
         channel.post(command)
     except BaseException:
         transport.discard(channel)
         raise
     transport.checkin(channel)
-    return True
 
 
 def _give_back(

@@ -118,7 +118,9 @@ def revoke_for(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Loc
     waiting = {
         found.owner: owner
         for found in held.values()
-        if (owner := read_owner(found.owner)) is not None and owner.role is Role.QUEUED
+        if (owner := read_owner(found.owner)) is not None
+        and owner.role is Role.QUEUED
+        and owner.runs(task.name)
     }
     revoked = None
     for place, found in held.items():
@@ -134,8 +136,12 @@ def revoke_for(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Loc
             continue
         for taken in (at for at, other in held.items() if other.owner == found.owner):
             redlock.evict(taken, found.owner)
-        task.app.control.revoke(owner.task_id)
         logger.info("Task %s[%s] is revoked while it waits", task.name, owner.task_id)
+        try:
+            task.app.control.revoke(owner.task_id)
+        except Exception as exc:
+            # The worker that gets the message finds its mark, and ends it.
+            logger.warning("Workers could not be told to revoke %s: %r", owner.task_id, exc)
         del waiting[found.owner]
         revoked = revoked or _holder(place, found)
     return revoked

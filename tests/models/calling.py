@@ -170,7 +170,7 @@ class Calls:
             split=False,
             holder=Holder.SENDER if caller.by == holder else Holder.OTHER,
             role=role,
-            has_all=True,
+            same_work=True,
             ended=ended,
             awaited=awaited,
             tied=caller.tied,
@@ -240,7 +240,7 @@ class Calls:
             Conflict(
                 is_task=True,
                 role=role,
-                has_all=True,
+                same_work=True,
                 brought_lock=call.brought,
                 has_begun=False,
                 policy=caller.policy,

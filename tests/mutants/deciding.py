@@ -65,12 +65,12 @@ DECIDING = (
     mutant(
         "a finished call counts for nothing",
         modelled("calls-ends-tied"),
-        (ARRIVAL, "DONE = (Role.FINISHED, Role.SKIPPED)", "DONE = (Role.SKIPPED,)"),
+        (ARRIVAL, "if Role.FINISHED in marks:", "if Role.SKIPPED in marks:"),
     ),
     mutant(
         "a call whose key is free already does not run",
         modelled("calls-starts-tied"),
-        (ARRIVAL, "self.mark is Role.RUNNING or self.key in", "self.key in"),
+        (ARRIVAL, "self.mark in (Role.RUNNING, Role.REPLACED) or self.key in", "self.key in"),
     ),
     mutant(
         "a duplicate is skipped although the first call was revoked",

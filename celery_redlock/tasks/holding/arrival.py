@@ -109,6 +109,7 @@ class Claim:
             piece=self.piece,
             nonce=self.envelope.nonce if role in (Role.SKIPPED, Role.ABANDONED) else None,
             mark=digest_of(self.message) if self.options.rules.at_publish else None,
+            task=self.task.name if self.options.rules.at_publish else None,
         )
 
     @property

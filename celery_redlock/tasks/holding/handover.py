@@ -40,7 +40,13 @@ class Handover:
 
 
 def handed_on(
-    task_id: str, places: tuple[str, ...], expires_at: float, *, nonce: str, mark: str
+    name: str,
+    task_id: str,
+    places: tuple[str, ...],
+    expires_at: float,
+    *,
+    nonce: str,
+    mark: str,
 ) -> Handover | None:
     """
     Return how the lock of the running body goes to a message that is about to be sent.
@@ -49,6 +55,7 @@ def handed_on(
     that task has.
 
     Args:
+        name: the task that is sent.
         task_id: the message's task id.
         places: where its lock stands on the nodes.
         expires_at: when that is to end if no worker takes it over, in seconds since the epoch.
@@ -62,7 +69,7 @@ def handed_on(
     if not places or set(places) != set(claim.lasting):
         return None
     due_us = None if claim.tick is None else claim.tick.due_us
-    label = label_for(Role.QUEUED, task_id, due_us=due_us, piece=claim.piece, mark=mark)
+    label = label_for(Role.QUEUED, task_id, due_us=due_us, piece=claim.piece, mark=mark, task=name)
     owner = claim.redlock.fresh_owner(label)
     envelope = Envelope(
         nonce=nonce,

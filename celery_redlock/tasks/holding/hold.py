@@ -15,16 +15,21 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
 from celery_redlock.core import Lease, Reservation, enter_lease
+from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.tasks.holding.arrival import Claim
 from celery_redlock.tasks.holding.body import Body
 from celery_redlock.tasks.holding.finishing import ending_of, fates_of, state_of
 from celery_redlock.tasks.holding.keeper import Keeper
 from celery_redlock.tasks.holding.reach import Reach, reach_here
-from celery_redlock.tasks.messages.owners import Role
+from celery_redlock.tasks.messages.owners import Role, read_owner
+from celery_redlock.tasks.messages.places import mark_of_digest
 
 __all__ = ["TRACED", "Hold", "bodies_run", "comes_again", "current_hold", "hold_of"]
 
 logger = get_logger(__name__)
+
+#: What the mark of a message says that will not run.
+DROPPED = (Role.FAILED, Role.REVOKED)
 
 
 class Hold:
@@ -175,7 +180,28 @@ class Hold:
             return lease.release()
         ending = ending_of(self, state, outcome, self._unwinding())
         fates, successor = fates_of(self, ending)
-        return lease.finish(fates, successor, grace=self.claim.options.publish_grace)
+        held = lease.finish(fates, successor, grace=self.claim.options.publish_grace)
+        if successor is not None and successor is self.handed:
+            self._take_back_if_dropped(successor)
+        return held
+
+    def _take_back_if_dropped(self, successor: Reservation) -> None:
+        """
+        Free the lock that was handed on, if its message has been dropped meanwhile.
+
+        A worker that drops it says so in its mark, and frees the lock after that. So the lock either
+        was there to be freed, or the mark is seen here.
+        """
+        redlock, owner = self.claim.redlock, read_owner(successor.owner)
+        if owner is None or owner.mark is None:
+            return
+        try:
+            (found,) = redlock.look([mark_of_digest(owner.mark)])
+        except QuorumUnavailable:
+            return
+        marked = None if found is None else read_owner(found.owner)
+        if marked is not None and marked.role in DROPPED:
+            redlock.cancel(successor)
 
     def _give_reservation_up(self, error: BaseException | None) -> None:
         """Cancel the lock that the message brought and that no body took over, if all is over."""

@@ -20,8 +20,11 @@ __all__ = ["LONGEST_ID", "Owner", "Role", "known_as", "label_for", "read_owner"]
 
 HOST = socket.gethostname()
 
-#: Before the name of a message's mark; no word of a label has this sign otherwise.
+#: Before the name of a message's mark, and before what tells tasks apart. No other word of a label
+#: has an equals sign.
 MARK = "mark="
+TASK = "task="
+TASK_DIGITS = 8
 
 #: Each node stores an owner value for each key, so its parts are no longer than this, in characters
 #: as they are stored.
@@ -47,6 +50,7 @@ class Owner:
         nonce: of the message that ended, in a mark that is not over for all of them.
         mark: digest of its message's mark, see `places.mark_of_digest`; by it a duplicate can ask
             what has become of the message.
+        task: what tells its task from others; a key may be shared by several tasks.
     """
 
     role: Role
@@ -58,6 +62,11 @@ class Owner:
     piece: str | None = None
     nonce: str | None = None
     mark: str | None = None
+    task: str | None = None
+
+    def runs(self, name: str) -> bool:
+        """Return whether this is a call of the task with that name, as far as is known."""
+        return self.task in (None, _digest(name))
 
     def is_of(self, task_id: str | None) -> bool:
         """Return whether this is the task with that id."""
@@ -77,6 +86,10 @@ def known_as(task_id: str) -> str:
     return f"sha256:{hashlib.sha256(encoded).hexdigest()[:DIGEST_DIGITS]}"
 
 
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:TASK_DIGITS]
+
+
 def _quoted(text: str | bytes) -> str:
     return quote(text, safe=":@")
 
@@ -90,11 +103,22 @@ def label_for(
     piece: str | None = None,
     nonce: str | None = None,
     mark: str | None = None,
+    task: str | None = None,
 ) -> str:
     """
     Return the label of an owner value that this process makes for a task.
 
     Of what is told of a tick, each is told only together with those before it.
+
+    Args:
+        role: what the task is doing.
+        task_id: its id.
+        host: where it runs; this host if not given.
+        due_us: see `Owner`, as are `piece`, `nonce` and `mark`.
+        piece: which tick.
+        nonce: of the message.
+        mark: digest of the message's mark.
+        task: the task's name.
     """
     host = _quoted((host or HOST).encode(errors="replace"))[:LONGEST_HOST]
     label = f"{role} {_quoted(known_as(task_id))} {host} {os.getpid()}"
@@ -102,15 +126,16 @@ def label_for(
         if told is None:
             break
         label = f"{label} {told}"
-    return f"{label} {MARK}{mark}" if mark else label
+    label = f"{label} {MARK}{mark}" if mark else label
+    return f"{label} {TASK}{_digest(task)}" if task else label
 
 
 def read_owner(value: str | None) -> Owner | None:
     """Return the task behind an owner value, or None where something else holds the key."""
     try:
         _, since, role, task_id, host, pid, *rest = (value or "").split(" ")
-        tick = [word for word in rest if not word.startswith(MARK)]
-        marks = [word.removeprefix(MARK) for word in rest if word.startswith(MARK)]
+        tick = [word for word in rest if "=" not in word]
+        named = dict(word.split("=", 1) for word in rest if "=" in word)
         told: list[str | None] = [*tick, *[None] * (3 - len(tick))]
         due_us, piece, nonce = told
         if not 0 <= int(since) <= END_OF_TIME * 1_000_000:
@@ -124,7 +149,8 @@ def read_owner(value: str | None) -> Owner | None:
             due_us=None if due_us is None else int(due_us),
             piece=piece,
             nonce=None if nonce is None else unquote(nonce),
-            mark=marks[0] if marks else None,
+            mark=named.get(MARK.removesuffix("=")),
+            task=named.get(TASK.removesuffix("=")),
         )
     except ValueError:
         return None

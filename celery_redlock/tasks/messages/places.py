@@ -14,9 +14,17 @@ from celery_redlock.errors import LockContended
 from celery_redlock.protocol.naming import META_PREFIX
 from celery_redlock.tasks.config.modes import Mode
 from celery_redlock.tasks.messages.envelope import Envelope
+from celery_redlock.tasks.messages.owners import Owner
 from celery_redlock.tasks.messages.tick import Tick
 
-__all__ = ["about_key", "companion_place", "digest_of", "has_all", "mark_for", "mark_of_digest"]
+__all__ = [
+    "about_key",
+    "companion_place",
+    "digest_of",
+    "does_same_work",
+    "mark_for",
+    "mark_of_digest",
+]
 __all__ += ["message_place", "piece_of", "publish_places", "queue_place", "tick_place"]
 
 # Under the reserved prefix, where no lock key of a user can be.
@@ -63,8 +71,12 @@ def publish_places(redlock: Redlock, rules: Mode, keys: Iterable[str]) -> tuple[
     return tuple(redlock.place(key) for key in keys)
 
 
-def has_all(redlock: Redlock, places: Collection[str], error: LockContended) -> bool:
-    """Tell whether the holder that an error names has all these places, not only some of them."""
+def does_same_work(
+    redlock: Redlock, places: Collection[str], name: str, error: LockContended, holder: Owner | None
+) -> bool:
+    """Return whether a holder runs the same task with all these places, not only some of them."""
+    if holder is not None and not holder.runs(name):
+        return False
     return len(places) == 1 or {redlock.as_asked(place) for place in places} <= set(error.keys)
 
 

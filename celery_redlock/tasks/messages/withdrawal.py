@@ -4,9 +4,11 @@ Leaving word on the nodes that a message is not to run any more.
 
 from __future__ import annotations
 
+import time
+
 from celery_redlock.core import Redlock, Reservation
 from celery_redlock.errors import LockContended
-from celery_redlock.tasks.messages.owners import Owner, Role, label_for
+from celery_redlock.tasks.messages.owners import Owner, Role, label_for, read_owner
 from celery_redlock.tasks.messages.places import mark_of_digest
 
 __all__ = ["withdraw"]
@@ -24,7 +26,7 @@ def withdraw(
     Args:
         redlock: the client.
         holder: the message's owner value.
-        role: `Role.REPLACED` or `Role.REVOKED`.
+        role: `Role.REPLACED` or `Role.REVOKED`; `Role.QUEUED` has the worker put the message back.
         by: id of the task that replaces it, or its own.
         remembered_for: seconds for which the mark stands; a message that arrives later runs.
 
@@ -37,9 +39,10 @@ def withdraw(
     """
     if holder.mark is None:
         return None
+    place = mark_of_digest(holder.mark)
     try:
         return redlock.reserve(
-            (mark_of_digest(holder.mark),),
+            (place,),
             ttl=remembered_for,
             grace=remembered_for,
             label=label_for(role, by),
@@ -48,4 +51,9 @@ def withdraw(
     except LockContended as error:
         if error.split:
             raise
-        return None
+        other = read_owner(error.holder)
+        if other is None or other.role is not role or not other.is_of(by):
+            return None
+        # Done before, by somebody who may not have come to the rest.
+        until = time.time() + (error.expires_in or 0.0)
+        return Reservation(keys=(place,), owner=error.holder or "", expires_at=until)

@@ -18,8 +18,13 @@ from celery.utils.log import get_logger
 
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.messages.envelope import HEADER, Envelope
+from celery_redlock.tasks.messages.owners import Role, read_owner
+from celery_redlock.tasks.messages.withdrawal import withdraw
 
 __all__ = ["connect_cleanup", "free_at_revocation"]
+
+#: Seconds for which it is remembered at least that a message was dropped.
+SHORTEST = 1.0
 
 logger = get_logger(__name__)
 
@@ -93,11 +98,18 @@ def _header(request: Any) -> Any:
 def _cancel(app: Any, header: Any) -> None:
     if app is None or not isinstance(header, Mapping):
         return
-    reservation = Envelope.read({HEADER: header}).reservation
+    envelope = Envelope.read({HEADER: header})
+    reservation = envelope.reservation
     if reservation is None:
         return
     try:
-        redlock_for(app).cancel(reservation)
+        redlock = redlock_for(app)
+        owner = read_owner(reservation.owner)
+        if envelope.hop and owner is not None:
+            # The task before it may still run, and would hand the lock on to nobody.
+            life = max(SHORTEST, reservation.left_ms(redlock.transport.wall_us()) / 1000)
+            withdraw(redlock, owner, Role.REVOKED, by=owner.task_id, remembered_for=life)
+        redlock.cancel(reservation)
     except Exception as exc:
         logger.warning(
             "The lock of a message that never ran is left to end by itself (%.200s): %r",

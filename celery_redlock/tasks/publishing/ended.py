@@ -5,7 +5,7 @@ Whether the holder of a lock has ended, as whoever sends a call of the same key 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from celery import states
@@ -21,7 +21,7 @@ __all__ = ["has_ended"]
 logger = get_logger(__name__)
 
 
-def has_ended(task: Any, holder: Owner, *, ignores_result: bool) -> bool:
+def has_ended(task: Any, holder: Owner) -> bool:
     """
     Return whether the sender can know that the holder's task has ended, while its lock stands.
 
@@ -30,12 +30,11 @@ def has_ended(task: Any, holder: Owner, *, ignores_result: bool) -> bool:
     """
     if holder.role is not Role.RUNNING:
         return False
-    return holder.task_id in known_ends() or (
-        not ignores_result and _is_stored(task.backend, holder)
-    )
+    return holder.task_id in known_ends() or (not task.ignore_result and _is_stored(task, holder))
 
 
-def _is_stored(backend: Any, holder: Owner) -> bool:
+def _is_stored(task: Any, holder: Owner) -> bool:
+    backend = task.backend
     if isinstance(backend, DisabledBackend | RPCBackend):
         return False
     try:
@@ -44,10 +43,12 @@ def _is_stored(backend: Any, holder: Owner) -> bool:
         # Whoever sends this cannot read the result either.
         logger.warning("Whether task %s has ended is not known: %r", holder.task_id, exc)
         return False
-    return meta.get("status") in states.READY_STATES and not _is_of_an_earlier_run(meta, holder)
+    if meta.get("status") not in states.READY_STATES:
+        return False
+    return not _is_of_an_earlier_run(meta, holder, task.app.timezone)
 
 
-def _is_of_an_earlier_run(meta: Mapping[str, Any], holder: Owner) -> bool:
+def _is_of_an_earlier_run(meta: Mapping[str, Any], holder: Owner, zone: tzinfo) -> bool:
     """Return whether a result was stored before the holder took its lock: an id may be reused."""
     stored = meta.get("date_done")
     try:
@@ -57,4 +58,5 @@ def _is_of_an_earlier_run(meta: Mapping[str, Any], holder: Owner) -> bool:
     if not isinstance(done, datetime):
         return False  # a backend that keeps no time
     since = datetime.fromtimestamp(holder.since / 1_000_000, UTC)
-    return (done if done.tzinfo is not None else done.replace(tzinfo=UTC)) < since
+    # A database keeps the local time of the app and no zone.
+    return (done if done.tzinfo is not None else done.replace(tzinfo=zone)) < since

@@ -103,7 +103,7 @@ def publish(
     )
     if known_id:
         end = reservation_end(task, lock, options, now, handed_on=True)
-        handover = handed_on(task_id, places, end, nonce=nonce, mark=digest_of(mark))
+        handover = handed_on(task.name, task_id, places, end, nonce=nonce, mark=digest_of(mark))
         if handover is not None:
             envelope = replace(handover.envelope, tick=continued)
             sent = send_as(send, args, kwargs, task_id, options, envelope)

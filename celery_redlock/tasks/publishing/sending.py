@@ -25,7 +25,7 @@ from celery_redlock.tasks.messages.duplicates import DuplicateResult, result_of
 from celery_redlock.tasks.messages.envelope import HEADER, Envelope, Original
 from celery_redlock.tasks.messages.owners import Owner, Role, label_for, read_owner
 from celery_redlock.tasks.messages.periodic import may_be_too_late
-from celery_redlock.tasks.messages.places import has_all, piece_of
+from celery_redlock.tasks.messages.places import does_same_work, piece_of
 from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.messages.withdrawal import withdraw
 from celery_redlock.tasks.news import News, tell
@@ -153,7 +153,12 @@ class Sending:
         tick = self.tick or self.continued
         due_us = None if tick is None else tick.due_us
         return label_for(
-            Role.QUEUED, self.task_id, due_us=due_us, piece=self._piece, mark=self.mark
+            Role.QUEUED,
+            self.task_id,
+            due_us=due_us,
+            piece=self._piece,
+            mark=self.mark,
+            task=self.task.name,
         )
 
     @property
@@ -184,14 +189,14 @@ class Sending:
 
     def _occupied(self, error: LockContended, holder: Owner | None, *, awaited: bool) -> Occupied:
         """Collect what the rules want to know."""
-        who = self._who(holder)
         policy = self.lock.publish_policy
+        same = does_same_work(self.redlock, self.places, self.task.name, error, holder)
         return Occupied(
             split=error.split,
-            holder=who,
+            holder=self._who(holder),
             role=Role.QUEUED if holder is None else holder.role,
-            has_all=has_all(self.redlock, self.places, error),
-            ended=holder is not None and not error.split and self._has_ended(holder),
+            same_work=same,
+            ended=holder is not None and same and not error.split and self._has_ended(holder),
             awaited=awaited,
             tied=self.tied,
             continues=continues(self.options),
@@ -200,9 +205,11 @@ class Sending:
         )
 
     def _has_ended(self, holder: Owner) -> bool:
-        ignored = self._ignores_result()
-        return not holder.is_of(self.task_id) and has_ended(
-            self.task, holder, ignores_result=ignored
+        # A minimum hold keeps duplicates away also when the task has ended.
+        return (
+            not holder.is_of(self.task_id)
+            and not self.lock.at_least_for
+            and has_ended(self.task, holder)
         )
 
     def _who(self, holder: Owner | None) -> Holder:
@@ -259,14 +266,14 @@ class Sending:
         except LockNotAcquired:
             # It has begun to run, or somebody else was faster: wait for whoever has it now.
             return self._send_without()
-        # Before the newer one is out: it may be through before the older one is looked at.
-        withdrawn = self._withdraw(holder, error)
-        try:
-            sent = self._send_with(reserved, previous=previous, until=until)
-        except BaseException:
-            if withdrawn is not None:
-                self.redlock.cancel(withdrawn, wait=True)
-            raise
+        # Before the newer one is out: it may be through before the older one is looked at. The mark
+        # only has the older one put back until then, because this process may die before.
+        withdrawn = self._withdraw(holder)
+        sent = self._send_with(reserved, previous=previous, until=until, withdrawn=withdrawn)
+        if withdrawn is not None:
+            remembered_for = (error.expires_in or 0.0) + self.lock.dedupe_window
+            label = label_for(Role.REPLACED, self.task_id)
+            self.redlock.turn(withdrawn, label, remembered_for)
         # A minority of nodes may have been late with the older one's own publish.
         older = Reservation(keys=self.places, owner=previous, expires_at=until)
         self.redlock.cancel(older)
@@ -284,14 +291,14 @@ class Sending:
             logger.warning("Task %s could not be revoked: %r", holder.task_id, exc)
         return sent
 
-    def _withdraw(self, older: Owner, error: LockContended) -> Reservation | None:
+    def _withdraw(self, older: Owner) -> Reservation | None:
         try:
             return withdraw(
                 self.redlock,
                 older,
-                Role.REPLACED,
+                Role.QUEUED,
                 by=self.task_id,
-                remembered_for=(error.expires_in or 0.0) + self.lock.dedupe_window,
+                remembered_for=self.lock.publish_grace,
             )
         except LockNotAcquired as exc:
             logger.warning(
@@ -304,12 +311,20 @@ class Sending:
             )
             return None
 
-    def _send_with(self, reserved: Reserved, previous: str = "", until: float = 0.0) -> Any:
+    def _send_with(
+        self,
+        reserved: Reserved,
+        previous: str = "",
+        until: float = 0.0,
+        withdrawn: Reservation | None = None,
+    ) -> Any:
         reservation = reserved.reservation
         began = time.monotonic()
         try:
             sent = self._send(reservation)
         except BaseException:
+            if withdrawn is not None:
+                self.redlock.cancel(withdrawn, wait=True)
             # Awaited, so that a caller who tries again at once finds the lock free.
             self.redlock.cancel(reservation, wait=True, previous=previous, until=until)
             raise

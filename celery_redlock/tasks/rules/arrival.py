@@ -48,6 +48,7 @@ REPETITIONS: tuple[Row[Repetition, Arrival], ...] = (
     Row("a newer call does its work", lambda r: r.evidence is Evidence.REPLACED, Arrival.SKIP),
     Row("the policy is a function", lambda r: r.policy is None, Arrival.ASK),
     Row("duplicates are refused", lambda r: r.policy == "raise", Arrival.FAIL),
+    Row("the newer one counts", lambda r: r.policy == "replace", Arrival.TAKE),
     Row("the first does the work, or did", lambda _: True, Arrival.SKIP),
 )
 
@@ -65,7 +66,7 @@ class Conflict:
     Attributes:
         is_task: the holder is a task of this package, and no earlier part of the same work.
         role: what the holder's task is doing.
-        has_all: the holder has all keys of the call, not only some of them.
+        same_work: the holder's call is of the same task, and has all keys, not only some.
         brought_lock: the message was sent with the lock.
         has_begun: it goes on with work that was begun, and is nobody's duplicate.
         policy: `lock_on_conflict` at publish; None where it is a function that was not called yet.
@@ -74,7 +75,7 @@ class Conflict:
 
     is_task: bool
     role: Role
-    has_all: bool
+    same_work: bool
     brought_lock: bool
     has_begun: bool
     policy: str | None
@@ -88,7 +89,7 @@ class Conflict:
 
 CONFLICTS: tuple[Row[Conflict, Arrival], ...] = (
     Row("nobody is known to do its work", lambda c: not c.is_task, Arrival.REQUEUE),
-    Row("the holder does other work", lambda c: not c.has_all, Arrival.REQUEUE),
+    Row("the holder does other work", lambda c: not c.same_work, Arrival.REQUEUE),
     Row("the holder may be skipped", lambda c: c.may_be_skipped, Arrival.REQUEUE),
     # To replace is for the publisher. One that brought a lock and finds another call's in its place
     # was replaced itself.
@@ -125,9 +126,9 @@ class Sighting:
     key: Role | None
 
     @property
-    def is_alive(self) -> bool:
-        """Whether the call waits or runs, as far as this node can tell."""
-        return self.mark is Role.RUNNING or self.key in (Role.QUEUED, Role.RUNNING)
+    def shows_work(self) -> bool:
+        """Whether the call waits or runs, or a newer one does its work, as far as one can tell."""
+        return self.mark in (Role.RUNNING, Role.REPLACED) or self.key in (Role.QUEUED, Role.RUNNING)
 
 
 def evidence_of(sightings: Sequence[Sighting], nodes: int) -> Evidence:
@@ -135,7 +136,7 @@ def evidence_of(sightings: Sequence[Sighting], nodes: int) -> Evidence:
     Return what the nodes' answers come to.
 
     A quorum shows each call that waits or runs, in its key or its mark or both: it goes from one to
-    the other in one step on each node. A mark that is written only when the work is done needs no
+    the other in one step on each node. The mark that is written only when the work is done needs no
     quorum.
 
     Args:
@@ -143,16 +144,14 @@ def evidence_of(sightings: Sequence[Sighting], nodes: int) -> Evidence:
         nodes: how many there are.
     """
     marks = [sighting.mark for sighting in sightings]
-    if any(mark in DONE for mark in marks):
+    if Role.FINISHED in marks:
         return Evidence.FINISHED
+    if Role.QUEUED in marks:
+        return Evidence.UNCLEAR  # its message is just being ended without its body
     needed, silent = nodes // 2 + 1, nodes - len(sightings)
     if marks.count(Role.REPLACED) >= needed:
         return Evidence.REPLACED
-    shown = sum(sighting.is_alive for sighting in sightings)
+    shown = sum(sighting.shows_work for sighting in sightings)
     if shown >= needed:
         return Evidence.UNDER_WAY
     return Evidence.UNCLEAR if shown and shown + silent >= needed else Evidence.GONE
-
-
-#: A tick that was skipped gave way to another run.
-DONE = (Role.FINISHED, Role.SKIPPED)

@@ -35,7 +35,7 @@ class Occupied:
         split: several contenders share the nodes, and none has a quorum.
         holder: who holds the key.
         role: what the holder's task is doing.
-        has_all: the holder has all keys of the call, not only some of them.
+        same_work: the holder's call is of the same task, and has all keys, not only some.
         ended: the sender can know that the holder's task has ended: its result is readable, or what
             follows it is running.
         awaited: it has been tried for as long as an ended task's release may take.
@@ -48,7 +48,7 @@ class Occupied:
     split: bool
     holder: Holder
     role: Role
-    has_all: bool
+    same_work: bool
     ended: bool
     awaited: bool
     tied: bool
@@ -65,7 +65,7 @@ ROWS: tuple[Row[Occupied, Publish], ...] = (
     Row("another message of its tick", lambda o: o.holder is Holder.COPY, Publish.SEND),
     # It stands for no task. To replace an earlier message of the same id would revoke this one too.
     Row("no other task of ours", lambda o: o.holder in _STRANGERS, Publish.SEND),
-    Row("the holder does other work", lambda o: not o.has_all, Publish.SEND),
+    Row("the holder does other work", lambda o: not o.same_work, Publish.SEND),
     Row(
         "sent by the holder, which goes on in it or has ended",
         lambda o: o.holder is Holder.SENDER and (o.tied or o.ended),

@@ -14,7 +14,7 @@ from celery_redlock.tasks.config.policies import PUBLISH, RUN, policy_name
 from celery_redlock.tasks.holding.arrival import Claim
 from celery_redlock.tasks.messages.owners import Owner, Role, read_owner
 from celery_redlock.tasks.messages.periodic import may_be_too_late
-from celery_redlock.tasks.messages.places import has_all
+from celery_redlock.tasks.messages.places import does_same_work
 from celery_redlock.tasks.rules.arrival import Arrival, Conflict, settle
 from celery_redlock.tasks.running.overlap import overlap_choice
 from celery_redlock.tasks.running.twins import is_copy
@@ -92,7 +92,7 @@ def _choice_as_duplicate(claim: Claim, error: LockContended, holder: Owner | Non
     conflict = Conflict(
         is_task=holder is not None,
         role=Role.QUEUED if holder is None else holder.role,
-        has_all=has_all(claim.redlock, claim.published, error),
+        same_work=does_same_work(claim.redlock, claim.published, claim.task.name, error, holder),
         brought_lock=claim.envelope.reservation is not None,
         has_begun=claim.goes_on or claim.may_have_begun,
         policy=policy if isinstance(policy, str) else None,

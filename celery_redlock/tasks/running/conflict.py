@@ -20,10 +20,10 @@ from celery_redlock.tasks.holding.hold import Hold
 from celery_redlock.tasks.messages.owners import Role
 from celery_redlock.tasks.news import News, tell
 from celery_redlock.tasks.running.choosing import choice_of, ends_here
-from celery_redlock.tasks.running.latecomers import raise_duplicate, stand_back, withdrawn_as
+from celery_redlock.tasks.running.latecomers import raise_duplicate, stand_back
 from celery_redlock.tasks.running.overlap import replace_holder
 from celery_redlock.tasks.running.requeue import give_up, requeue
-from celery_redlock.tasks.running.skips import sign, skip
+from celery_redlock.tasks.running.skips import end_withdrawn, sign, skip
 from celery_redlock.tasks.running.twins import is_copy, passes, settle_twin, wait_for_other
 
 __all__ = ["Verdict", "settle"]
@@ -62,9 +62,7 @@ def settle(hold: Hold, error: LockNotAcquired) -> Lease | Verdict:
         except LockNotAcquired as another:
             error = another
     if _is_about_the_mark(error, claim):
-        if (role := withdrawn_as(error)) is not None:
-            sign(hold, role, over=error)
-            stand_back(claim, error)
+        end_withdrawn(hold, error)
         settle_twin(claim, error)
     if isinstance(error, LockContended) and is_copy(claim, error):
         wait_for_other(claim, error)

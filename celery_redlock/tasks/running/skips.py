@@ -11,32 +11,53 @@ from celery_redlock.tasks.holding.arrival import Claim
 from celery_redlock.tasks.holding.hold import Hold
 from celery_redlock.tasks.messages.owners import Role
 from celery_redlock.tasks.news import News, tell
+from celery_redlock.tasks.running.latecomers import stand_back, withdrawn_as
 from celery_redlock.tasks.running.twins import settle_twin
 
-__all__ = ["sign", "skip", "tell_monitors"]
+__all__ = ["end_withdrawn", "sign", "skip", "tell_monitors"]
 
 logger = get_logger(__name__)
 
 SKIPPED_EVENT = "task-lock-skipped"
 
 
-def sign(hold: Hold, role: Role = Role.FINISHED, over: LockContended | None = None) -> None:
+def sign(hold: Hold, role: Role = Role.FINISHED) -> None:
     """
     Leave the mark for a message that ends without its body, so that no copy of it runs.
 
     Args:
         hold: of the request.
         role: what the mark says then; a tick's says that it was skipped.
-        over: names the owner value that the mark has, to be taken over.
+
+    Raises:
+        Ignore: another delivery has the mark, or the message was replaced or revoked meanwhile.
     """
+    if hold.claim.message:
+        _sign(hold, role)
+
+
+def end_withdrawn(hold: Hold, error: LockContended) -> None:
+    """
+    End a message whose mark says that it is not to run, if it does.
+
+    Raises:
+        Ignore: it does.
+    """
+    role = withdrawn_as(error)
+    if role is not None:
+        _sign(hold, role, over=error)
+        stand_back(hold.claim, error)
+
+
+def _sign(hold: Hold, role: Role, over: LockContended | None = None) -> None:
     claim = hold.claim
-    if not claim.message:
-        return
     try:
         hold.lease = claim.sign(over)
         hold.settled = role
-    except LockContended as twin:
-        settle_twin(claim, twin)
+    except LockContended as met:
+        if over is None:
+            end_withdrawn(hold, met)
+        settle_twin(claim, met)
     except LockNotAcquired as error:
         logger.warning(
             "Task %s[%s] ends without a mark; another delivery of its message would be taken for "

@@ -52,7 +52,7 @@ def settle_twin(claim: Claim, error: LockContended) -> NoReturn:
             task.name,
             request.id,
             _came_again(claim),
-            SAID[other.role],
+            SAID.get(other.role, f"been {other.role}"),
             other.host,
         )
         tell(News.TWIN_IGNORED, task, request.id, finished_by=other.host)

@@ -45,7 +45,7 @@ class Handed:
     asked: tuple[str, tuple[str, ...]]
 
     def __call__(
-        self, task_id: str, places: tuple[str, ...], expires_at: float, **message: str
+        self, name: str, task_id: str, places: tuple[str, ...], expires_at: float, **message: str
     ) -> Handed:
         self.asked = (task_id, places)
         return self
