@@ -17,7 +17,7 @@ from redis.retry import Retry
 from celery_redlock.protocol.naming import GUARD_KEY
 from celery_redlock.protocol.scripts import ARM_SOURCE
 from celery_redlock.transport import NodeAddress, parse_nodes
-from celery_redlock.transport.dial import describe_failure
+from celery_redlock.transport.dial import CheckingParser, describe_failure
 from celery_redlock.transport.memory import memory_node
 
 
@@ -151,6 +151,7 @@ class _Server(_Asked):
                 socket_timeout=2.0,
                 socket_connect_timeout=2.0,
                 retry=Retry(NoBackoff(), 0),
+                parser_class=CheckingParser,
                 single_connection_client=True,
             )
         answer = self._client.eval(ARM_SOURCE, 1, GUARD_KEY, mode)

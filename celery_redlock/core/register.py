@@ -37,6 +37,9 @@ __all__ = ["Register", "Versioned"]
 #: Fields that are said to a node or asked of it at once.
 _MOST_FIELDS = 500
 
+#: Bytes of one text: what nodes answer with texts of this size is far below what counts as garbage.
+MOST_TEXT = 1_000_000
+
 _Field = tuple[int, str] | None
 
 
@@ -114,9 +117,11 @@ class Register:
 
         Args:
             token: the fencing token of the holder.
-            fields: version (from 0 to 2**53 - 1) and text by name; None deletes the field.
+            fields: version (from 0 to 2**53 - 1) and text by name, of at most 1,000,000 bytes; None
+                deletes the field.
 
         Raises:
+            ConfigurationError: a field is none; nothing was written.
             StaleFencingToken: a newer holder has claimed or written.
             QuorumUnavailable: too few nodes answered; what was written may be on some.
         """
@@ -203,9 +208,14 @@ class Register:
         if not isinstance(text, str):
             raise ConfigurationError(f"{what} is a text, not {type(text).__name__}.")
         try:
-            text.encode()
+            size = len(text.encode())
         except UnicodeEncodeError as exc:
             raise ConfigurationError(f"{what} cannot be written as UTF-8: {exc.reason}.") from None
+        if size > MOST_TEXT:
+            raise ConfigurationError(
+                f"{what} has a text of {size:,} bytes; at most {MOST_TEXT:,} fit. Keep a reference "
+                "to the text here, and the text elsewhere."
+            )
 
 
 def _pieces(fields: Mapping[str, _Field]) -> Iterator[dict[str, _Field]]:

@@ -13,18 +13,47 @@ from typing import Any
 
 from redis import Connection
 from redis.backoff import NoBackoff
-from redis.connection import parse_url
-from redis.exceptions import RedisError, ResponseError
+from redis.connection import DefaultParser, parse_url
+from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.retry import Retry
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.scripts import SOURCE
+from celery_redlock.transport.framing import Framing, GarbageError
 from celery_redlock.transport.link import Link
 from celery_redlock.transport.native import in_foreground
 from celery_redlock.transport.nodes import NodeAddress
 from celery_redlock.transport.primitives import original
 
 _logger = logging.getLogger(__name__)
+
+
+class _CheckedReader:
+    """A parser's reader that gets to see no more than `Framing` lets through."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self._framing = Framing()
+
+    def feed(self, data: bytearray, begin: int, length: int) -> None:
+        """Take what has been received."""
+        try:
+            self._framing.check(bytes(data[begin : begin + length]))
+        except GarbageError as exc:
+            raise InvalidResponse(f"answered garbage: {exc}") from exc
+        self._reader.feed(data, begin, length)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+
+class CheckingParser(DefaultParser):  # type: ignore[misc, valid-type]
+    """Reads a node's answers for redis-py, as `Link` reads them later."""
+
+    def on_connect(self, connection: Any, **options: Any) -> None:
+        """Begin with a new connection."""
+        super().on_connect(connection, **options)
+        self._reader: Any = _CheckedReader(self._reader)
 
 
 class Dialer:
@@ -49,6 +78,7 @@ class Dialer:
                 retry=Retry(NoBackoff(), 0),
                 retry_on_timeout=False,
                 health_check_interval=0,
+                parser_class=CheckingParser,
             )
             self._type = options.pop("connection_class", Connection)
             self._options = options

@@ -12,6 +12,7 @@ from typing import Any
 import hiredis
 
 from celery_redlock.protocol import Command, Kind, Round
+from celery_redlock.transport.framing import Framing, GarbageError
 from celery_redlock.transport.interface import Done
 
 _RECEIVE_SIZE = 65536
@@ -65,6 +66,7 @@ class Link:
 
     __slots__ = (
         "_connection",
+        "_framing",
         "_outgoing",
         "_reader",
         "_settings",
@@ -77,6 +79,7 @@ class Link:
         sock.setblocking(False)
         self._connection = connection
         self._socket = sock
+        self._framing = Framing()
         self._reader = hiredis.Reader()
         self._outgoing = b""
         self.fd: int = sock.fileno()
@@ -160,6 +163,10 @@ class Link:
         if not data:
             raise LinkBrokenError("closed the connection")
         while data:
+            try:
+                self._framing.check(data)
+            except GarbageError as exc:
+                raise LinkBrokenError(f"answered garbage: {exc}") from exc
             reader.feed(data)
             yield from self._replies()
             # TLS hands out one record at a time, and a poll does not see what it has buffered.
@@ -170,7 +177,7 @@ class Link:
         while True:
             try:
                 reply = self._reader.gets()
-            except hiredis.ProtocolError as exc:
+            except (hiredis.ProtocolError, TypeError) as exc:  # a map may have a list as a key
                 raise LinkBrokenError(f"answered garbage: {exc}") from exc
             if reply is False:
                 return

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_redlock import LeaseLost, QuorumUnavailable
+from celery_redlock.core import arm_nodes, probe_nodes
 from celery_redlock.testing import LocalCluster
 from tests.support.nodes import ServerNodes
 from tests.support.pulse import Pulse, in_time
@@ -14,12 +15,21 @@ from tests.support.waiting import wait_until
 
 BRIEF = 0.3
 
+LIE = b"*2147483647\r\n"
+
+
+def lie(cluster: LocalCluster, node: int) -> None:
+    """Announce more than any parser should make room for."""
+    cluster.garbage(node, LIE)
+
+
 Break = Callable[[LocalCluster, int], None]
 BREAKS = {
     "stopped": LocalCluster.pause,
     "refusing": LocalCluster.refuse,
     "partitioned": LocalCluster.partition,
     "talking garbage": LocalCluster.garbage,
+    "lying": lie,
     "killed": LocalCluster.kill,
 }
 SAYS = {
@@ -27,6 +37,7 @@ SAYS = {
     "refusing": "closed the connection|ConnectionError|ConnectionResetError|BrokenPipeError",
     "partitioned": "no answer within 0.3 s",
     "talking garbage": "garbage|another question|without being asked|InvalidResponse|Protocol",
+    "lying": "answered garbage: it announces 2147483647 elements",
     "killed": "closed the connection|ConnectionError|ConnectionResetError|BrokenPipeError",
 }
 
@@ -121,6 +132,23 @@ def test_a_lease_without_a_majority_is_lost_in_time_and_stays_lost(
             lease.check()
     nodes.wait_free("key")
     assert len(told) == 1
+
+
+def test_one_lying_node_takes_no_lease_away_from_the_others(nodes: ServerNodes) -> None:
+    client = nodes.connected(node_timeout=BRIEF)
+    with client.lock("key", ttl=3.0) as lease:
+        lie(nodes.cluster, 0)
+        # Whoever connects to it anew is lied to as well, and so is who arms or probes it.
+        trust = lease.trusted_until
+        for _ in range(10):
+            assert client.acquire("other", wait=10.0).release()
+        named = [probe.problem or "" for probe in probe_nodes([nodes.urls[0]])]
+        named += [node.detail for node in arm_nodes([nodes.urls[0]])]
+        assert ["it announces 2147483647 elements" in text for text in named] == [True, True]
+        wait_until(lambda: lease.trusted_until > trust)
+        lease.check()
+    nodes.cluster.heal(0)
+    nodes.wait_free("key")
 
 
 def test_slow_nodes_beyond_the_timeout_count_as_failed_and_their_late_answers_for_nothing(

@@ -72,12 +72,13 @@ def test_what_is_no_token_is_refused(client: Redlock, token: Any, said: list[Com
         (1, b""),
         (1, None),
         (1, "x\udcff"),
+        (1, "é" * 500_001),
         (1,),
         (1, "", ""),
         "1 text",
         7,
     ],
-    ids=repr,
+    ids=lambda field: f"{field!r:.40}",
 )
 def test_what_is_no_field_is_refused_by_name_and_nothing_is_written(
     client: Redlock, field: Any, said: list[Command]

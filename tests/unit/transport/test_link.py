@@ -63,6 +63,8 @@ def test_an_answer_may_come_in_pieces(ends: tuple[Link, socket.socket]) -> None:
         (b"$-1\r\n", "another question"),
         (b"*0\r\n", "another question"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "garbage"),
+        (b"*2147483647\r\n", "garbage: it announces 2147483647 elements"),
+        (b"%1\r\n*0\r\n+a list as a key\r\n", "garbage"),
         (answer(b"1", b"A") + answer(b"1", b"A"), "without being asked"),
     ],
 )

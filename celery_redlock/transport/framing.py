@@ -1,0 +1,155 @@
+"""
+What a node's bytes announce, checked before they are parsed.
+
+A header of a dozen bytes has the parser allocate memory for billions of elements, with the
+interpreter lock held: one node that lies would stop all threads of the process for seconds.
+"""
+
+from __future__ import annotations
+
+import re
+
+#: An answer with everything that a register of the lock nodes may have is far below this.
+MOST_ELEMENTS = 1_000_000
+MOST_BYTES = 16 * 1024 * 1024
+
+#: Our scripts answer with one list; a RESP3 push or HELLO may have lists in it.
+MOST_NESTED = 8
+
+#: Nothing here subscribes to anything.
+MOST_PUSHES = 1000
+
+_LONGEST_TEXT = 4096
+_LONGEST_NUMBER = 24
+
+#: What a line begins with, and how long it may be.
+_LONGEST = dict.fromkeys(b"+-(", _LONGEST_TEXT) | dict.fromkeys(b":_#,$=!*~>%|", _LONGEST_NUMBER)
+
+#: Elements that follow for each one announced.
+_AGGREGATES = dict.fromkeys(b"*~>", 1) | dict.fromkeys(b"%|", 2)
+_PUSH = ord(">")
+
+#: A header with its number, or a line that is an element.
+_header = re.compile(
+    rb"(?:[$=!*~>%|](-1|\d{1,22})|[:_#,][^\r\n]{0,23}|[+\-(][^\r\n]{0,4095})\r\n"
+).match
+
+_NONCE = "|".join(rf"{size}\r\n[0-9a-f]{{{size}}}" for size in range(1, 10))
+
+#: What nodes mostly answer, to one command or to many: nothing in it can be too long, and nothing
+#: is missing at its end.
+_usual = re.compile(
+    rf"(?:\*(?:2\r\n\$(?:{_NONCE})\r\n\$1\r\n[A-Z]|"
+    rf"3\r\n\$(?:{_NONCE})\r\n\$1\r\nG\r\n\$16\r\n\d{{16}})\r\n)+".encode()
+).fullmatch
+
+
+class GarbageError(Exception):
+    """What a node said is no answer to anything; the text says why."""
+
+
+class Framing:
+    """
+    Follows the bytes that one connection brings, from header to header.
+
+    It reads no payload, so whatever a payload looks like, it is let through.
+    """
+
+    __slots__ = ("_elements", "_length", "_line", "_nested", "_payload", "_pushes")
+
+    def __init__(self) -> None:
+        # The start of a line that has not come to its end, and what is left of a payload.
+        self._line = b""
+        self._payload = 0
+        # Elements that are still to come of each list that has begun; how many of them, and how
+        # many bytes, the whole answer has announced.
+        self._nested: list[int] = []
+        self._elements = 0
+        self._length = 0
+        self._pushes = 0
+
+    def check(self, data: bytes) -> None:
+        """
+        Look at the next bytes of the connection.
+
+        Raises:
+            GarbageError: they announce or are what no answer is; they must not be parsed.
+        """
+        if (self._nested or self._payload or self._line) or not _usual(data):
+            self._follow(data)
+
+    def _follow(self, data: bytes) -> None:
+        at = 0
+        if self._payload:
+            at = min(self._payload, len(data))
+            self._payload -= at
+            if self._payload:
+                return
+            self._end_element()
+        if self._line:
+            data, self._line = self._line + data, b""
+        size = len(data)
+        while at < size:
+            header = _header(data, at)
+            if header is None:
+                self._line = _begun(data[at:])
+                return
+            kind, begin, at = data[at], at, header.end()
+            announced = header[1]
+            if announced is None or announced == b"-1":
+                self._count_bytes(at - begin)
+                self._end_element()
+            elif kind in _AGGREGATES:
+                self._begin(kind, int(announced) * _AGGREGATES[kind])
+            else:
+                self._count_bytes(int(announced))
+                at += int(announced) + 2
+                if at > size:
+                    self._payload = at - size
+                    return
+                self._end_element()
+
+    def _begin(self, kind: int, count: int) -> None:
+        self._elements += count
+        if self._elements > MOST_ELEMENTS:
+            raise GarbageError(
+                f"it announces {self._elements} elements; no answer has more than {MOST_ELEMENTS}"
+            )
+        if kind == _PUSH:
+            self._pushes += 1
+            if self._pushes > MOST_PUSHES:
+                raise GarbageError(f"more than {MOST_PUSHES} messages that nobody asked for")
+        if not count:
+            self._end_element()
+            return
+        if len(self._nested) >= MOST_NESTED:
+            raise GarbageError(f"lists within lists, more than {MOST_NESTED} deep")
+        self._nested.append(count)
+
+    def _count_bytes(self, count: int) -> None:
+        self._length += count
+        if self._length > MOST_BYTES:
+            raise GarbageError(
+                f"it announces {self._length} bytes; no answer has more than {MOST_BYTES}"
+            )
+
+    def _end_element(self) -> None:
+        nested = self._nested
+        while nested:
+            nested[-1] -= 1
+            if nested[-1]:
+                return
+            nested.pop()
+        self._elements = self._length = 0
+
+
+def _begun(line: bytes) -> bytes:
+    """Return a line that may still come to a good end."""
+    longest = _LONGEST.get(line[0])
+    if longest is None:
+        raise GarbageError(f"no answer begins with {line[:40]!r}")
+    if len(line) > longest:
+        raise GarbageError(f"a line of more than {longest} bytes: {line[:40]!r}")
+    if b"\n" in line:
+        raise GarbageError(f"no answer has the line {line[:40]!r}")
+    return line
