@@ -33,6 +33,7 @@ from celery_redlock.protocol import (
     milliseconds,
     release,
 )
+from celery_redlock.transport.native import in_foreground
 
 if TYPE_CHECKING:
     from celery_redlock.core.redlock import Redlock
@@ -125,8 +126,8 @@ class Lease(Trust):
         """
         try:
             return self._release()
-        except Exception:
-            _logger.exception("Release of lock %r failed; it ends with its TTL", self.key)
+        except Exception as exc:
+            self._log_failure(exc)
             return False
 
     def finish(
@@ -154,8 +155,8 @@ class Lease(Trust):
             if held is None:
                 return False
             return self._finish(fates, reservation, grace) and held
-        except Exception:
-            _logger.exception("Release of lock %r failed; it ends with its TTL", self.key)
+        except Exception as exc:
+            self._log_failure(exc)
             return False
 
     def give_up(self, places: Sequence[str]) -> None:
@@ -185,6 +186,10 @@ class Lease(Trust):
     def keep(self, seconds: float) -> None:
         """Hold the lock for at least so long after it was acquired: release only shortens it."""
         self._keep_until = self._acquired_at + seconds
+
+    def _log_failure(self, error: Exception) -> None:
+        text = "Release of lock %r failed; it ends with its TTL"
+        in_foreground(_logger.error, text, self.key, exc_info=error)
 
     def _release(self) -> bool:
         held = self.begin_release()

@@ -26,6 +26,7 @@ from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.core.wishing import Wish, Wishing
 from celery_redlock.errors import LockContended
 from celery_redlock.transport import Transport, open_transport, parse_nodes
+from celery_redlock.transport.native import in_foreground
 
 _logger = logging.getLogger(__name__)
 
@@ -284,8 +285,9 @@ class Redlock(Wishing):
         try:
             held = [lease for lease in self._unreleased() if lease.begin_release() is not None]
             release_leases(self.transport, held)
-        except Exception:
-            _logger.exception("Locks could not be released at close; they end with their TTLs")
+        except Exception as exc:
+            text = "Locks could not be released at close; they end with their TTLs"
+            in_foreground(_logger.error, text, exc_info=exc)
         process_watchdog().stop_if_idle()
         self.transport.close()
 

@@ -39,6 +39,7 @@ from celery_redlock.protocol import (
     validate_place,
 )
 from celery_redlock.transport import Channel, Done, Transport
+from celery_redlock.transport.native import in_foreground
 
 _logger = logging.getLogger(__name__)
 
@@ -162,8 +163,9 @@ class Reserving:
         """
         try:
             reserved.lengthen(self.transport)
-        except Exception:
-            _logger.exception("Reservation %s ends with its grace", reserved.reservation.keys)
+        except Exception as exc:
+            text = "Reservation %s ends with its grace"
+            in_foreground(_logger.error, text, reserved.reservation.keys, exc_info=exc)
 
     def cancel(
         self,
@@ -192,10 +194,9 @@ class Reserving:
                 before = Reservation(keys=reservation.keys, owner=previous, expires_at=until)
                 return _give_back(self.transport, reservation, before, self.node_timeout)
             return _cancel(self.transport, reservation, self.node_timeout, wait=wait)
-        except Exception:
-            _logger.exception(
-                "Reservation %.500s was not cancelled; it ends by itself", reservation
-            )
+        except Exception as exc:
+            text = "Reservation %s was not cancelled; it ends by itself"
+            in_foreground(_logger.error, text, reservation, exc_info=exc)
             return False
 
     def turn(self, reservation: Reservation, label: str, ttl: float) -> None:
@@ -213,8 +214,9 @@ class Reserving:
         fates = dict.fromkeys(reservation.keys, fate)
         try:
             _post(self.transport, release(reservation.keys, reservation.owner, 0, fates=fates))
-        except Exception:
-            _logger.exception("Reservation %s ends by itself", reservation.keys)
+        except Exception as exc:
+            text = "Reservation %s ends by itself"
+            in_foreground(_logger.error, text, reservation.keys, exc_info=exc)
 
     def look(self, places: Sequence[str]) -> tuple[Held | None, ...]:
         """

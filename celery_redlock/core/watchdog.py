@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import random
+import sys
 import time
 import weakref
 from functools import partial
@@ -131,7 +132,7 @@ class Watchdog:
     def wait_for_renewal(self, lease: Lease, limit: float) -> None:
         """Let a renewal of `lease` that is under way end, for `limit` seconds at most."""
         deadline = lease.now() + limit
-        while not self.runs_here() and lease.now() < deadline:
+        while not self.runs_here() and lease.now() < deadline and not sys.is_finalizing():
             if all(watch.lease is not lease for watch in self._renewing):
                 return
             time.sleep(0.001)
@@ -149,7 +150,13 @@ class Watchdog:
                 return
             self._stopping = True
             thread.bell.ring()
-        while self._thread is thread and self._stopping and not self.runs_here():
+        # It may have been ended by the end of the interpreter, and cannot tell.
+        while (
+            self._thread is thread
+            and self._stopping
+            and not self.runs_here()
+            and not sys.is_finalizing()
+        ):
             time.sleep(0.001)
 
     def abandon(self) -> None:

@@ -32,10 +32,18 @@ _native = original("_thread", "_local")()
 
 
 def start_thread(run: Callable[[], None], name: str = "redlock") -> None:
-    """Start a daemon thread as this process has them: a greenlet where threads are patched."""
+    """
+    Start a daemon thread as this process has them: a greenlet where threads are patched.
+
+    Raises:
+        RuntimeError: the process can have no more threads, or the interpreter is ending.
+    """
     if _threads_are_patched():
         _thread.start_new_thread(run, ())
     else:
+        if sys.is_finalizing():
+            # Python 3.11 would wait for its beginning, which never comes.
+            raise RuntimeError("no thread can begin while the interpreter ends")
         # It has a name, and leaves no trace when it has ended.
         threading.Thread(target=run, daemon=True, name=name).start()
 
@@ -54,8 +62,11 @@ def in_foreground(call: Callable[_P, object], *args: _P.args, **kwargs: _P.kwarg
     Call what may touch locks that are not ours: logging, and functions of the application.
 
     In a native thread of a process with greenlets: in a greenlet of its own, as soon as those that
-    run let others run, or else when the process ends. Anywhere else: here and now.
+    run let others run, or else when the process ends. Anywhere else: here and now; but not when
+    the interpreter is ending, since such a lock may belong to a thread that is no more.
     """
+    if sys.is_finalizing():
+        return
     hub: Hub | None = getattr(_native, "hub", None)
     if hub is None:
         call(*args, **kwargs)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 
@@ -25,13 +26,39 @@ def original(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def native_lock() -> Any:
+class NativeLock:
     """
-    Return a lock that native threads and greenlets can share for very short sections.
+    A lock that native threads and greenlets can share for very short sections, by `with`.
 
     The same thread may take it again: a signal handler can run inside a section and ask for more.
+
+    When the interpreter ends, every other thread is ended wherever it stands, perhaps in such a
+    section. The one that is left is alone and takes no lock: it would wait for ever.
     """
-    return original("_thread", "RLock")()
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = original("_thread", "RLock")()
+
+    # `with` reads both before it calls either, and calls C code, as with the lock itself: an
+    # exception from a signal cannot strike when the lock is taken but the section has not begun.
+    @property
+    def __enter__(self) -> Callable[[], object]:
+        return _alone if sys.is_finalizing() else self._lock.__enter__
+
+    @property
+    def __exit__(self) -> Callable[..., object]:
+        return _alone if sys.is_finalizing() else self._lock.__exit__
+
+
+def _alone(*_: object) -> None:
+    """Stand for taking and for giving up a lock that nobody else can want."""
+
+
+def native_lock() -> Any:
+    """Return a `NativeLock`."""
+    return NativeLock()
 
 
 def close_greenlet_hub() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 import weakref
 from collections import deque
@@ -219,5 +220,5 @@ class DialAttempts:
         """Wait for the last to end, for `limit` seconds at most."""
         deadline = clock.now() + limit
         # Attempts run in native threads or in greenlets; only sleeping lets both go on.
-        while self._under_way and clock.now() < deadline:
+        while self._under_way and clock.now() < deadline and not sys.is_finalizing():
             time.sleep(0.002)

@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
+
+from celery_redlock.transport.primitives import native_lock
 
 T = TypeVar("T")
 
@@ -75,7 +78,7 @@ class Threads:
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
         # Between taking the pool and giving it a call nobody may close it.
-        self._lock = threading.Lock()
+        self._lock = native_lock()
 
     async def run(self, call: Callable[[], T]) -> T:
         """Make a call that is made to its end, also if nobody waits for it any more."""
@@ -97,7 +100,7 @@ class Threads:
             return
         with self._lock:
             pool, self._pool = self._pool, None
-        if pool is not None:
+        if pool is not None and not sys.is_finalizing():
             pool.shutdown(wait=wait)
 
     async def _result(self, call: _Call[T]) -> T:
@@ -108,6 +111,10 @@ class Threads:
         return await asyncio.shield(result)
 
     def _submit(self, call: _Call[Any]) -> None:
+        if sys.is_finalizing():
+            # The pool has locks of its own, which a thread that was ended may have had.
+            call()
+            return
         if self._pid != os.getpid():
             self._begin()
         try:
