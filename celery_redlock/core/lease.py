@@ -26,6 +26,7 @@ from celery_redlock.protocol import (
     Command,
     ExtendRound,
     Fate,
+    Kind,
     Phase,
     ReleaseRound,
     extend,
@@ -129,6 +130,11 @@ class Lease(Trust):
         except Exception as exc:
             self._log_failure(exc)
             return False
+
+    @property
+    def unreleased(self) -> str:
+        """The nodes that refuse releases now, each with its reason; empty where none does."""
+        return listed(self._transport.refusals(Kind.RELEASE))
 
     def finish(
         self,

@@ -31,6 +31,9 @@ _IDLE = 1.0
 #: when the follow-up was made.
 _SLOW = 1.0
 
+#: Answer of a node that has done all that was said.
+_DONE = [b"A"]
+
 
 class RedisChannel:
     """A `Channel` over one connection to each node."""
@@ -252,8 +255,12 @@ class RedisChannel:
                 data = _pack(pending.command, pending.nonce, in_full=True)
                 self._send(index, link, data, [pending])
                 return
+            if not text.startswith("NOSCRIPT"):
+                text = self._health[index].refused(pending.command.kind, text)
             vote: Any = Failed(text) if current else None
         else:
+            if self._health[index].refusals and reply[:1] == _DONE:
+                self._health[index].refusals.pop(pending.command.kind, None)
             vote = read_reply(reply) if current or pending.done is not None else None
             if pending.done is not None:
                 self._note_done(index, link, pending.done, vote)

@@ -1,14 +1,19 @@
 """
-How a node has behaved lately: who is left out, for how long, and what is owed to it.
+How a node has behaved lately: who is left out, for how long, what is owed to it, what it refuses.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 from collections import deque
 
-from celery_redlock.protocol import Command
+from celery_redlock.protocol import Command, Kind
+from celery_redlock.protocol.refusals import CONSEQUENCES, explained
+from celery_redlock.transport.native import in_foreground
+
+_logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
@@ -23,14 +28,16 @@ class NodeHealth:
         name: display name.
         reason: why it failed last, None while it works.
         ever: whether a connection to it has ever been made.
+        refusals: the scripts that it refused when it was last asked for them, and why.
     """
 
-    __slots__ = ("_failures", "_owed", "_until", "ever", "name", "reason")
+    __slots__ = ("_failures", "_owed", "_until", "ever", "name", "reason", "refusals")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.reason: str | None = None
         self.ever = False
+        self.refusals: dict[Kind, str] = {}
         self._failures = 0
         self._until = 0.0
         self._owed: deque[tuple[float, Command]] = deque(maxlen=_MOST_OWED)
@@ -49,6 +56,25 @@ class NodeHealth:
         self.reason = None
         self._failures = 0
         self._until = 0.0
+
+    def refused(self, kind: Kind, error: str) -> str:
+        """
+        Take note of a script that the node has answered with an error, and return why, in words.
+
+        Where nobody else would learn of it, it is logged; again when it has worked in between.
+        """
+        why = explained(kind, error)
+        if kind in CONSEQUENCES and kind not in self.refusals:
+            self.refusals[kind] = why
+            in_foreground(
+                _logger.warning,
+                "Lock node %s refuses the script %s: %s. %s.",
+                self.name,
+                kind,
+                why,
+                CONSEQUENCES[kind],
+            )
+        return why
 
     def paused(self, now: float) -> bool:
         """Tell whether the node is left out unless a quorum needs it."""

@@ -8,10 +8,10 @@ time; commands on a channel reach each node in the order in which they were said
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from celery_redlock.protocol import Command, Failed, Granted, Held, Quarantined, Round, Vote
+from celery_redlock.protocol import Command, Failed, Granted, Held, Kind, Quarantined, Round, Vote
 
 
 class Done(set[int]):
@@ -97,6 +97,9 @@ class Transport(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """The nodes' display names, without passwords."""
+
+    def refusals(self, kind: Kind) -> Mapping[str, str]:
+        """Return the nodes that refused a script when they were last asked for it, and why."""
 
     def now(self) -> float:
         """Read the clock that bounds trust, in seconds. It counts while the machine sleeps."""

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from celery_redlock.protocol import Command, Failed, Phase, Round, Vote
+from celery_redlock.protocol import Command, Failed, Kind, Phase, Round, Vote
 from celery_redlock.protocol.node import NodeState
 from celery_redlock.transport import clock
 from celery_redlock.transport.interface import Channel, Done
@@ -173,6 +173,10 @@ class MemoryTransport:
     def names(self) -> tuple[str, ...]:
         """The nodes' display names."""
         return tuple(node.name for node in self.nodes)
+
+    def refusals(self, kind: Kind) -> dict[str, str]:
+        """Return no node: these have no rights to lack."""
+        return {}
 
     def now(self) -> float:
         """Read the clock that bounds trust."""

@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from celery_redlock.protocol import Command, quorum
+from celery_redlock.protocol import Command, Kind, quorum
 from celery_redlock.transport import clock
 from celery_redlock.transport.channel import RedisChannel
 from celery_redlock.transport.dial import Dialer
@@ -70,6 +70,12 @@ class RedisTransport:
     def names(self) -> tuple[str, ...]:
         """The nodes' display names, without passwords."""
         return self._names
+
+    def refusals(self, kind: Kind) -> dict[str, str]:
+        """Return the nodes that refused a script when they were last asked for it, and why."""
+        return {
+            health.name: health.refusals[kind] for health in self.health if kind in health.refusals
+        }
 
     def now(self) -> float:
         """Read the clock that bounds trust."""

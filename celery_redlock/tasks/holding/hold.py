@@ -225,7 +225,7 @@ class Hold:
             self.request.id,
             "lock" if self.shown is not None else "mark",
             lease.key,
-            lost or "a quorum of nodes did not confirm it at release",
+            lost or _unconfirmed(lease),
             "Another body may have run beside its last part; a resource that checks fencing tokens "
             "has refused what came too late."
             if self.shown is not None
@@ -251,6 +251,11 @@ def hold_of(request: Any) -> Hold | None:
     """Return what a request holds."""
     hold = getattr(request, "redlock_hold", None)
     return hold if isinstance(hold, Hold) else None
+
+
+def _unconfirmed(lease: Lease) -> str:
+    text = "a quorum of nodes did not confirm it at release"
+    return f"{text} ({lease.unreleased})" if lease.unreleased else text
 
 
 TRACED = object()

@@ -1,0 +1,26 @@
+"""
+Names and answers of any length, as messages show them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+_MOST_CHARACTERS = 200
+_MOST_NAMES = 5
+
+
+def shortened(text: str, most: int = _MOST_CHARACTERS) -> str:
+    """Return a text, or its beginning and its length where it has more characters than `most`."""
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}... ({len(text):,} characters)"
+
+
+def enumerated(names: Iterable[str], most: int = _MOST_NAMES) -> str:
+    """Return names with commas; of more than `most`, the first ones and how many there are more."""
+    iterator = iter(names)
+    first = [shortened(name) for name in islice(iterator, most)]
+    more = sum(1 for _ in iterator)
+    return ", ".join(first) + (f", ... and {more:,} more" if more else "")
