@@ -10,7 +10,12 @@ from datetime import timedelta
 from typing import Any
 
 from celery_redlock.errors import ConfigurationError, InvalidFencingToken, LockKeyError
-from celery_redlock.protocol.naming import META_PREFIX, validate_extra, validate_key
+from celery_redlock.protocol.naming import (
+    META_PREFIX,
+    check_number,
+    validate_extra,
+    validate_key,
+)
 from celery_redlock.protocol.timing import MAX_TOKEN
 
 
@@ -19,7 +24,9 @@ def checked_names(key: str | Sequence[str]) -> tuple[str, ...]:
     if isinstance(key, str):
         return (key,)
     if isinstance(key, bytes) or not isinstance(key, Iterable):
-        raise LockKeyError(f"A lock key is a str or several, not {type(key).__name__}: {key!r}.")
+        raise LockKeyError(
+            f"A lock key is a str or several, not {type(key).__name__}: {key!r:.80}."
+        )
     return tuple(key)
 
 
@@ -32,7 +39,10 @@ def checked_keys(prefix: str, names: tuple[str, ...], extras: Sequence[str]) -> 
             keys = tuple(dict.fromkeys(validate_key(prefix + name) for name in names))
     except TypeError:
         wrong = next(name for name in names if not isinstance(name, str))
-        raise LockKeyError(f"A lock key is a str, not {type(wrong).__name__}: {wrong!r}.") from None
+        raise LockKeyError(
+            f"A lock key is a str, not {type(wrong).__name__}: {wrong!r:.80}."
+        ) from None
+    check_number(len(keys))
     if not all(names) or not (names or extras):
         raise LockKeyError("A lock key cannot be empty. Name one key or several.")
     return keys + tuple(dict.fromkeys(map(validate_extra, extras))) if extras else keys

@@ -10,6 +10,7 @@ from celery_redlock.core.attempt import Attempt, Terms
 from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
 from celery_redlock.protocol import Failed, Phase, Quarantined, Round
 from celery_redlock.protocol.naming import META_PREFIX, owner_label
+from celery_redlock.protocol.texts import enumerated, shortened
 
 
 def failure(
@@ -27,7 +28,8 @@ def failure(
     """
     round_ = attempt.round
     shown = [as_asked(place, prefix) for place in terms.keys]
-    key = ", ".join(shown)
+    key = shown[0] if len(shown) == 1 else enumerated(shown)
+    name = repr(shortened(key) if len(shown) == 1 else key)
     after = f" within {waited:g} s" if waited else ""
     if round_.phase in (Phase.CONTENDED, Phase.SPLIT):
         records = [at for at, place in enumerate(terms.keys) if place.startswith(META_PREFIX)]
@@ -35,13 +37,14 @@ def failure(
         split = round_.phase is Phase.SPLIT
         if holder is None or split:
             text = (
-                f"Lock {key!r} was not taken{after}: several contenders share the nodes and none "
+                f"Lock {name} was not taken{after}: several contenders share the nodes and none "
                 "holds a quorum. Try again."
             )
         else:
             key = shown[holder.key]
             text = (
-                f"Lock {key!r} is held by {owner_label(holder.owner)!r} for up to "
+                f"Lock {shortened(key)!r} is held by "
+                f"{shortened(owner_label(holder.owner))!r} for up to "
                 f"{holder.expires_in:.3g} s more unless renewed; not taken{after}. Wait longer, or "
                 "try again later."
             )
@@ -57,7 +60,7 @@ def failure(
     if round_.phase is Phase.LATE:
         why_not.setdefault("this process", "took the answers only when the lease had all but ended")
     return QuorumUnavailable(
-        f"Lock {key!r} needs {round_.needed} of {len(nodes)} nodes; not taken{after}. "
+        f"Lock {name} needs {round_.needed} of {len(nodes)} nodes; not taken{after}. "
         f"{listed(why_not)}.",
         key,
         why_not,

@@ -34,6 +34,7 @@ from celery_redlock.protocol import (
     milliseconds,
     release,
 )
+from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport.native import in_foreground
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Lease(Trust):
 
     def __repr__(self) -> str:
         state = f"lost: {self.lost}" if self.lost else f"{self.expires_in:.3f} s left"
-        return f"<Lease {self.key!r} token {self.fencing_token} ({state})>"
+        return f"<Lease {shortened(self.key)!r} token {self.fencing_token} ({state})>"
 
     def extend(self, ttl: float | None = None) -> None:
         """
@@ -112,8 +113,8 @@ class Lease(Trust):
         if round_.phase is not Phase.GRANTED:
             nodes = reasons(round_, self._transport.names)
             raise QuorumUnavailable(
-                f"The lease on {self.key!r} was not extended and has {self.expires_in:.3g} s left. "
-                f"{listed(nodes)}.",
+                f"The lease on {shortened(self.key)!r} was not extended and has "
+                f"{self.expires_in:.3g} s left. {listed(nodes)}.",
                 self.key,
                 nodes,
             )
@@ -195,7 +196,7 @@ class Lease(Trust):
 
     def _log_failure(self, error: Exception) -> None:
         text = "Release of lock %r failed; it ends with its TTL"
-        in_foreground(_logger.error, text, self.key, exc_info=error)
+        in_foreground(_logger.error, text, shortened(self.key), exc_info=error)
 
     def _release(self) -> bool:
         held = self.begin_release()

@@ -127,7 +127,8 @@ class Redlock(Wishing):
         Take a lock, or several at once, for `ttl` seconds. It is not renewed by itself.
 
         Args:
-            key: the lock's key; several keys are taken all or none, in any order without deadlock.
+            key: the lock's key, of at most 10,000 bytes with the prefix; of several, at most 1,000,
+                all or none are taken, in any order without deadlock.
             ttl: lease length in seconds.
             wait: how long to try in seconds.
             retry: how to wait between tries; the client's policy if not given.

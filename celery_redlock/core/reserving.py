@@ -38,6 +38,8 @@ from celery_redlock.protocol import (
     validate_key,
     validate_place,
 )
+from celery_redlock.protocol.naming import META_PREFIX, check_number
+from celery_redlock.protocol.texts import enumerated
 from celery_redlock.transport import Channel, Done, Transport
 from celery_redlock.transport.native import in_foreground
 
@@ -95,7 +97,7 @@ class Reserving:
     def place(self, key: str) -> str:
         """Return the name that a lock key has on the nodes."""
         if not isinstance(key, str):
-            raise LockKeyError(f"A lock key is a str, not {type(key).__name__}: {key!r}.")
+            raise LockKeyError(f"A lock key is a str, not {type(key).__name__}: {key!r:.80}.")
         if not key:
             raise LockKeyError("A lock key cannot be empty. Name one key or several.")
         return validate_key(self.key_prefix + key)
@@ -165,7 +167,8 @@ class Reserving:
             reserved.lengthen(self.transport)
         except Exception as exc:
             text = "Reservation %s ends with its grace"
-            in_foreground(_logger.error, text, reserved.reservation.keys, exc_info=exc)
+            keys = enumerated(reserved.reservation.keys)
+            in_foreground(_logger.error, text, keys, exc_info=exc)
 
     def cancel(
         self,
@@ -196,7 +199,7 @@ class Reserving:
             return _cancel(self.transport, reservation, self.node_timeout, wait=wait)
         except Exception as exc:
             text = "Reservation %s was not cancelled; it ends by itself"
-            in_foreground(_logger.error, text, reservation, exc_info=exc)
+            in_foreground(_logger.error, text, enumerated(reservation.keys), exc_info=exc)
             return False
 
     def turn(self, reservation: Reservation, label: str, ttl: float) -> None:
@@ -282,7 +285,9 @@ class Reserving:
 
 def _checked_places(places: Sequence[str]) -> tuple[str, ...]:
     """Return the names of keys on the nodes, each once, or raise `LockKeyError`."""
-    return tuple(dict.fromkeys(map(validate_place, places)))
+    keys = tuple(dict.fromkeys(map(validate_place, places)))
+    check_number(sum(not key.startswith(META_PREFIX) for key in keys))
+    return keys
 
 
 def _try_to_reserve(

@@ -11,6 +11,7 @@ from enum import Enum, auto
 from typing import Any, Self
 
 from celery_redlock.errors import LeaseLost
+from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport import Transport
 from celery_redlock.transport.native import in_foreground
 from celery_redlock.transport.primitives import native_lock
@@ -78,8 +79,8 @@ class Trust:
         """Return the error that says why the lease is not valid."""
         reason = self.lost or "it was released"
         return LeaseLost(
-            f"The lease on {self.key!r} (token {self.fencing_token}) is not valid: {reason}. "
-            "Stop writing; somebody else may hold the lock.",
+            f"The lease on {shortened(self.key)!r} (token {self.fencing_token}) is not valid: "
+            f"{reason}. Stop writing; somebody else may hold the lock.",
             self.key,
             reason,
         )
@@ -119,7 +120,7 @@ class Trust:
         in_foreground(
             _logger.warning,
             "Lease on %r (token %d) lost: %s",
-            self.key,
+            shortened(self.key),
             self.fencing_token,
             reason,
         )
@@ -130,4 +131,4 @@ class Trust:
         try:
             on_lost(self)
         except Exception:
-            _logger.exception("on_lost callback of the lease on %r failed", self.key)
+            _logger.exception("on_lost callback of the lease on %r failed", shortened(self.key))

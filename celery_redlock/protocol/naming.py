@@ -7,6 +7,7 @@ from __future__ import annotations
 import zlib
 
 from celery_redlock.errors import LockKeyError
+from celery_redlock.protocol.texts import shortened
 from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US, MAX_TOKEN
 
 META_PREFIX = "redlock-meta:"
@@ -24,6 +25,13 @@ _FENCE_KEYS = tuple(f"{FENCE_PREFIX}{n}" for n in range(FENCE_BUCKETS))
 OWNER_ENTROPY_BYTES = 16
 
 _TOKEN_DIGITS = len(str(MAX_TOKEN))
+
+
+#: Keys of one lock. Its records may double them, and Lua passes some 8,000 values on at most.
+MOST_KEYS = 1000
+
+#: Bytes of a name on the nodes.
+LONGEST_NAME = 10_000
 
 
 def fence_key(key: str) -> str:
@@ -82,13 +90,13 @@ def owner_label(owner: str) -> str:
 def validate_key(key: str) -> str:
     """Return `key` as it is, or raise `LockKeyError` where it cannot be a lock key."""
     if not isinstance(key, str):
-        raise LockKeyError(f"A lock key is a str, not {type(key).__name__}: {key!r}.")
+        raise LockKeyError(f"A lock key is a str, not {type(key).__name__}: {key!r:.80}.")
     if not key:
         raise LockKeyError("A lock key cannot be empty.")
     if key.startswith(META_PREFIX):
         raise LockKeyError(
-            f"Lock key {key!r} falls under {META_PREFIX!r}, which is reserved for the lock's own "
-            "records. Choose another key or key prefix."
+            f"Lock key {shortened(key)!r} falls under {META_PREFIX!r}, which is reserved for the "
+            "lock's own records. Choose another key or key prefix."
         )
     return writable(key, "A lock key")
 
@@ -98,7 +106,9 @@ def validate_place(place: str) -> str:
     if not isinstance(place, str) or not place.startswith(META_PREFIX):
         return validate_key(place)
     if place == GUARD_KEY or place.startswith((FENCE_PREFIX, REGISTER_PREFIX)):
-        raise LockKeyError(f"{place!r} is one of the lock's own records and cannot hold a lock.")
+        raise LockKeyError(
+            f"{shortened(place)!r} is one of the lock's own records and cannot hold a lock."
+        )
     return writable(place, "A lock key")
 
 
@@ -106,7 +116,9 @@ def validate_extra(place: str) -> str:
     """Return the name of a reserved record that holds a lock, or raise `LockKeyError`."""
     validate_place(place)
     if not place.startswith(META_PREFIX):
-        raise LockKeyError(f"{place!r} is a lock key and no reserved record; name it as a key.")
+        raise LockKeyError(
+            f"{shortened(place)!r} is a lock key and no reserved record; name it as a key."
+        )
     return place
 
 
@@ -118,11 +130,27 @@ def register_record(prefix: str, name: str) -> str:
 def writable(name: str, what: str) -> str:
     """Return a name as it is, or raise `LockKeyError` where it cannot be written on a node."""
     if not isinstance(name, str):
-        raise LockKeyError(f"{what} is a str, not {type(name).__name__}: {name!r}.")
+        raise LockKeyError(f"{what} is a str, not {type(name).__name__}: {name!r:.80}.")
     if not name:
         raise LockKeyError(f"{what} cannot be empty.")
     try:
-        name.encode()
+        size = len(name.encode())
     except UnicodeEncodeError as exc:
-        raise LockKeyError(f"{what} cannot be written as UTF-8: {name!r}: {exc.reason}.") from None
+        raise LockKeyError(
+            f"{what} cannot be written as UTF-8: {shortened(name)!r}: {exc.reason}."
+        ) from None
+    if size > LONGEST_NAME:
+        raise LockKeyError(
+            f"{what} has {size:,} bytes on the nodes, of which at most {LONGEST_NAME:,} fit: "
+            f"{shortened(name, 60)!r}. Use a digest of what it is made of."
+        )
     return name
+
+
+def check_number(keys: int) -> None:
+    """Raise `LockKeyError` where a lock has too many keys."""
+    if keys > MOST_KEYS:
+        raise LockKeyError(
+            f"A lock of {keys:,} keys; at most {MOST_KEYS:,} can be taken at once. Name fewer, or "
+            "one that stands for all of them."
+        )

@@ -21,6 +21,6 @@ def shortened(text: str, most: int = _MOST_CHARACTERS) -> str:
 def enumerated(names: Iterable[str], most: int = _MOST_NAMES) -> str:
     """Return names with commas; of more than `most`, the first ones and how many there are more."""
     iterator = iter(names)
-    first = [shortened(name) for name in islice(iterator, most)]
+    first = [shortened(name, _MOST_CHARACTERS // 2) for name in islice(iterator, most)]
     more = sum(1 for _ in iterator)
     return ", ".join(first) + (f", ... and {more:,} more" if more else "")

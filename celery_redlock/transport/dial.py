@@ -19,6 +19,7 @@ from redis.retry import Retry
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.scripts import SOURCE
+from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport.framing import Framing, GarbageError
 from celery_redlock.transport.link import Link
 from celery_redlock.transport.native import in_foreground
@@ -167,8 +168,8 @@ def warnings_about(facts: Mapping[str, str] | None) -> list[str]:
 def describe_failure(exc: BaseException) -> str:
     """Put a failed connection into one line."""
     if isinstance(exc, RedisError | OSError):
-        return f"{type(exc).__name__}: {exc}"
-    return f"unexpected {type(exc).__name__}: {exc}"
+        return f"{type(exc).__name__}: {shortened(str(exc))}"
+    return f"unexpected {type(exc).__name__}: {shortened(str(exc))}"
 
 
 class _NativelyNamed(Connection):

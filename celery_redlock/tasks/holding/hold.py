@@ -16,6 +16,7 @@ from celery.utils.log import get_logger
 
 from celery_redlock.core import Lease, Reservation, enter_lease
 from celery_redlock.errors import QuorumUnavailable
+from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.holding.arrival import Claim
 from celery_redlock.tasks.holding.body import Body
 from celery_redlock.tasks.holding.finishing import ending_of, fates_of, state_of
@@ -189,8 +190,8 @@ class Hold:
         """
         Free the lock that was handed on, if its message has been dropped meanwhile.
 
-        A worker that drops it says so in its mark, and frees the lock after that. So the lock either
-        was there to be freed, or the mark is seen here.
+        A worker that drops it says so in its mark, and frees the lock after that. So the lock
+        was there to be freed, or its mark is seen here.
         """
         redlock, owner = self.claim.redlock, read_owner(successor.owner)
         if owner is None or owner.mark is None:
@@ -224,7 +225,7 @@ class Hold:
             self.task.name,
             self.request.id,
             "lock" if self.shown is not None else "mark",
-            lease.key,
+            shortened(lease.key),
             lost or _unconfirmed(lease),
             "Another body may have run beside its last part; a resource that checks fencing tokens "
             "has refused what came too late."

@@ -43,6 +43,14 @@ def test_every_other_key_is_taken_as_it_is(key: str) -> None:
     assert key == validate_key(key)
 
 
+@pytest.mark.parametrize("key", ["x" * 10_001, "é" * 5_001, "x" * 10_000_000])
+def test_a_key_that_is_too_long_is_refused_with_the_numbers_in_a_short_text(key: str) -> None:
+    with pytest.raises(LockKeyError, match="at most 10,000 fit") as refused:
+        validate_key(key)
+    assert f"{len(key.encode()):,} bytes" in str(refused.value)
+    assert len(str(refused.value)) < 300
+
+
 def test_an_owner_value_carries_a_readable_suffix() -> None:
     assert owner_value(b"\x00\xff", 17, "task-1 host 42") == "00ff 17 task-1 host 42"
     assert owner_value(b"\x00\xff", 17) == "00ff 17"

@@ -1,0 +1,56 @@
+"""A lock may have many keys, and long ones; what is too much is refused before anybody is asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redlock import LockContended, LockKeyError, QuorumUnavailable, Redlock
+from celery_redlock.protocol.naming import MOST_KEYS
+from tests.support.nodes import CALM, Nodes
+
+
+def test_the_most_keys_are_taken_extended_seen_as_held_and_released(any_nodes: Nodes) -> None:
+    keys = [f"key-{number}" for number in range(MOST_KEYS)]
+    client = any_nodes.client()
+    marks = [f"redlock-meta:test:{number}" for number in range(MOST_KEYS)]
+    lease = client.take(keys, marks, wait=CALM)
+    lease.extend()
+    with pytest.raises(LockContended) as refused:
+        client.take(keys, marks)
+    assert len(refused.value.keys) == 2 * MOST_KEYS
+    assert lease.release()
+
+
+def test_more_keys_are_refused_by_number(redlock_memory_nodes: list[str]) -> None:
+    keys = [f"key-{number}" for number in range(12_000)]
+    with Redlock(redlock_memory_nodes) as client:
+        with pytest.raises(LockKeyError, match="12,000 keys; at most 1,000") as refused:
+            client.acquire(keys)
+        assert len(str(refused.value)) < 300
+        with pytest.raises(LockKeyError, match="12,000 keys; at most 1,000"):
+            client.reserve(keys, ttl=9.0, grace=9.0, label="", patience=1.0)
+
+
+def test_what_many_long_keys_are_told_by_is_short(any_nodes: Nodes) -> None:
+    keys = [f"{number:09000}" for number in range(20)]
+    holder, client = any_nodes.client(), any_nodes.client()
+    with holder.lock(keys, ttl=60.0, wait=CALM) as lease:
+        with pytest.raises(LockContended, match="9,000 characters") as held:
+            client.acquire(keys)
+        assert held.value.key == keys[0]
+        assert len(str(held.value)) < 1000
+        assert len(repr(lease)) < 1000
+        lease.lose("for a test")
+        assert len(str(lease.loss())) < 1000
+    any_nodes.kill(*range(len(any_nodes)))
+    with pytest.raises(QuorumUnavailable, match=r"\.\.\. and 15 more") as failed:
+        client.acquire(keys)
+    assert len(str(failed.value)) < 2000
+
+
+def test_a_text_of_somebody_else_is_shortened(any_nodes: Nodes) -> None:
+    any_nodes.hold("key", "x" * 100_000, range(len(any_nodes)))
+    with pytest.raises(LockContended, match=r"100,000 characters") as held:
+        any_nodes.client().acquire("key")
+    assert held.value.holder == "x" * 100_000
+    assert len(str(held.value)) < 1000
