@@ -4,6 +4,7 @@ Giving keys up: of one lease, of all leases of a client at once, or somebody els
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 #: Releases that go to a node in one piece; more would hold up the node's other clients.
 _BATCH = 100
 
+#: Exchanges in a row without a quorum after which the nodes count as gone.
+_MOST_SILENT = 5
+
 #: Seconds for which what is handed back lasts until it is lengthened on the nodes that are known to
 #: have it. A node that sets it late keeps it no longer than this.
 HAND_BACK_GRACE = 10.0
@@ -30,22 +34,33 @@ _LINGER = 0.05
 
 def release_leases(transport: Transport, leases: Sequence[Lease]) -> bool:
     """
-    Release leases of one client; in one exchange, because each can take as long as a node's answer.
+    Release leases of one client, many in one exchange: each can take as long as a node's answer.
+
+    When several exchanges in a row had no quorum, the rest is sent without waiting: there may be
+    thousands, and nodes that are gone would be waited for each time.
 
     Returns:
         Whether there was any to release, and a quorum of nodes still had each.
     """
-    told = [_tell(transport, leases[at : at + _BATCH]) for at in range(0, len(leases), _BATCH)]
-    return all(told) and bool(leases)
+    released = bool(leases)
+    silent = 0
+    for at in range(0, len(leases), _BATCH):
+        batch = leases[at : at + _BATCH]
+        phases = _tell(transport, batch, wait=silent < _MOST_SILENT)
+        released = released and phases == {Phase.GRANTED}
+        silent = silent + 1 if phases <= {Phase.UNAVAILABLE, Phase.VOTING} else 0
+    return released
 
 
-def _tell(transport: Transport, leases: Sequence[Lease]) -> bool:
+def _tell(transport: Transport, leases: Sequence[Lease], *, wait: bool) -> set[Phase]:
+    """Release leases in one exchange, and return how their rounds have ended."""
     nodes = len(transport.names)
     batch = [(lease.release_command(), ReleaseRound(nodes)) for lease in leases]
-    channel = say_release(transport, batch, min(lease.patience for lease in leases))
+    patience = min(lease.patience for lease in leases) if wait else 0.0
+    channel = say_release(transport, batch, patience)
     for lease, (command, _) in zip(leases, batch, strict=True):
         lease.settle_release(command, channel)
-    return all(round_.phase is Phase.GRANTED for _, round_ in batch)
+    return {round_.phase for _, round_ in batch}
 
 
 def say_release(
@@ -66,7 +81,7 @@ def say_release(
     """
     channel = transport.checkout(native=process_watchdog().runs_here())
     try:
-        channel.prepare()
+        channel.prepare(math.inf if patience else 0.0)
         if given is None:
             channel.exchange(batch, patience)
         else:

@@ -37,7 +37,7 @@ def test_what_many_long_keys_are_told_by_is_short(any_nodes: Nodes) -> None:
     with holder.lock(keys, ttl=60.0, wait=CALM) as lease:
         with pytest.raises(LockContended, match="9,000 characters") as held:
             client.acquire(keys)
-        assert held.value.key == keys[0]
+        assert held.value.key in keys
         assert len(str(held.value)) < 1000
         assert len(repr(lease)) < 1000
         lease.lose("for a test")
