@@ -34,13 +34,14 @@ _header = re.compile(
     rb"(?:[$=!*~>%|](-1|\d{1,22})|[:_#,][^\r\n]{0,23}|[+\-(][^\r\n]{0,4095})\r\n"
 ).match
 
-_NONCE = "|".join(rf"{size}\r\n[0-9a-f]{{{size}}}" for size in range(1, 10))
+_NONCE = "|".join(rf"{size}\r\n{'.' * size}" for size in (4, 5, 6, 3, 2, 7, 1, 8, 9))
 
 #: What nodes mostly answer, to one command or to many: nothing in it can be too long, and nothing
 #: is missing at its end.
 _usual = re.compile(
-    rf"(?:\*(?:2\r\n\$(?:{_NONCE})\r\n\$1\r\n[A-Z]|"
-    rf"3\r\n\$(?:{_NONCE})\r\n\$1\r\nG\r\n\$16\r\n\d{{16}})\r\n)+".encode()
+    rf"(?:\*(?:2\r\n\$(?:{_NONCE})\r\n\$1\r\n.|"
+    rf"3\r\n\$(?:{_NONCE})\r\n\$1\r\nG\r\n\$16\r\n{'.' * 16})\r\n)+".encode(),
+    re.DOTALL,
 ).fullmatch
 
 
@@ -55,7 +56,7 @@ class Framing:
     It reads no payload, so whatever a payload looks like, it is let through.
     """
 
-    __slots__ = ("_elements", "_length", "_line", "_nested", "_payload", "_pushes")
+    __slots__ = ("_elements", "_length", "_line", "_nested", "_payload", "_pushes", "_within")
 
     def __init__(self) -> None:
         # The start of a line that has not come to its end, and what is left of a payload.
@@ -67,6 +68,7 @@ class Framing:
         self._elements = 0
         self._length = 0
         self._pushes = 0
+        self._within = False
 
     def check(self, data: bytes) -> None:
         """
@@ -75,8 +77,9 @@ class Framing:
         Raises:
             GarbageError: they announce or are what no answer is; they must not be parsed.
         """
-        if (self._nested or self._payload or self._line) or not _usual(data):
+        if self._within or not _usual(data):
             self._follow(data)
+            self._within = bool(self._nested or self._payload or self._line)
 
     def _follow(self, data: bytes) -> None:
         at = 0

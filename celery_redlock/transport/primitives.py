@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from sys import is_finalizing
 from typing import Any
 
 
@@ -23,7 +24,7 @@ def original(module: str, name: str) -> Any:
     patcher = sys.modules.get("eventlet.patcher")
     if patcher is not None and patcher.already_patched:
         return getattr(patcher.original(module), name)
-    return getattr(importlib.import_module(module), name)
+    return getattr(sys.modules.get(module) or importlib.import_module(module), name)
 
 
 class NativeLock:
@@ -45,11 +46,11 @@ class NativeLock:
     # exception from a signal cannot strike when the lock is taken but the section has not begun.
     @property
     def __enter__(self) -> Callable[[], object]:
-        return _alone if sys.is_finalizing() else self._lock.__enter__
+        return _alone if is_finalizing() else self._lock.__enter__
 
     @property
     def __exit__(self) -> Callable[..., object]:
-        return _alone if sys.is_finalizing() else self._lock.__exit__
+        return _alone if is_finalizing() else self._lock.__exit__
 
 
 def _alone(*_: object) -> None:
