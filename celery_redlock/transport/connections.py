@@ -5,6 +5,7 @@ The connections of one channel: made off the caller's path, replaced when they b
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,7 +16,7 @@ from celery_redlock.transport.bell import Bell
 from celery_redlock.transport.clock import now as clock
 from celery_redlock.transport.dial import describe_failure
 from celery_redlock.transport.link import Link, LinkBrokenError
-from celery_redlock.transport.native import start_native_thread, start_thread
+from celery_redlock.transport.native import refuse_at_end, start_native_thread
 from celery_redlock.transport.poller import READ, WRITE, as_milliseconds, new_poller
 from celery_redlock.transport.primitives import close_greenlet_hub, native_lock
 
@@ -192,7 +193,8 @@ class Connections:
             if self._native:
                 start_native_thread(run, "redlock-dial")
             else:
-                start_thread(run, "redlock-dial")
+                refuse_at_end()
+                threading.Thread(target=run, daemon=True, name="redlock-dial").start()
         except RuntimeError as exc:
             # The process may have no more threads; that is one node less, not the caller's end.
             attempts.end(attempt)

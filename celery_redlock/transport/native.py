@@ -23,7 +23,14 @@ from typing import Any, ParamSpec
 from celery_redlock.transport.bell import Bell
 from celery_redlock.transport.primitives import original
 
-__all__ = ["Hub", "hub_here", "in_foreground", "start_native_thread", "start_thread"]
+__all__ = [
+    "Hub",
+    "hub_here",
+    "in_foreground",
+    "refuse_at_end",
+    "start_native_thread",
+    "start_thread",
+]
 
 _P = ParamSpec("_P")
 
@@ -41,11 +48,15 @@ def start_thread(run: Callable[[], None], name: str = "redlock") -> None:
     if _threads_are_patched():
         _thread.start_new_thread(run, ())
     else:
-        if sys.is_finalizing():
-            # Python 3.11 would wait for its beginning, which never comes.
-            raise RuntimeError("no thread can begin while the interpreter ends")
+        refuse_at_end()
         # It has a name, and leaves no trace when it has ended.
         threading.Thread(target=run, daemon=True, name=name).start()
+
+
+def refuse_at_end() -> None:
+    """Raise `RuntimeError` when the interpreter ends: Python 3.11 waits for a thread to begin."""
+    if sys.is_finalizing():
+        raise RuntimeError("no thread can begin while the interpreter ends")
 
 
 def start_native_thread(run: Callable[[], None], name: str = "redlock") -> None:
