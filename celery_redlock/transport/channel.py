@@ -110,7 +110,7 @@ class RedisChannel:
         for index in range(len(self._links)) if nodes is None else nodes:
             link = self._links[index]
             if link is None or link.refuses(command):
-                self._owe(index, command, now)
+                self._owe(index, command)
             else:
                 self._send(index, link, data, [entry])
         self._say_owed_to(self._connections.take_arrivals(), now)
@@ -170,7 +170,7 @@ class RedisChannel:
             link = self._links[index]
             if link is None or any(link.refuses(entry.command) for entry in entries):
                 for entry in entries:
-                    self._owe(index, entry.command, now)
+                    self._owe(index, entry.command)
             elif (needed or harmless) and self._send(index, link, data, entries) and needed:
                 self._owing[index] = len(entries)
                 continue
@@ -179,10 +179,10 @@ class RedisChannel:
             tried = needed and reason is not None
             self._fail(index, Failed(reason or "not connected yet", tried=tried), now)
 
-    def _owe(self, index: int, command: Command, now: float) -> None:
+    def _owe(self, index: int, command: Command) -> None:
         # Only what undoes may be said late: a key that is set after its lease has ended stays.
         if command.kind is Kind.RELEASE:
-            self._connections.owe(index, now + self._transport.max_ttl, command)
+            self._connections.owe(index, command)
 
     def _say_owed_to(self, nodes: Sequence[int], now: float) -> None:
         for index in nodes:
@@ -196,7 +196,7 @@ class RedisChannel:
     def _say_owed(self, index: int, link: Link) -> None:
         """Say what a node is owed; also called by the thread that has just made the link."""
         now = clock()
-        for command in self._health[index].collect(now):
+        for command in self._health[index].collect():
             nonce = b"%x" % next(_nonces)
             link.pending.append(Pending(nonce, command, None, 0, now))
             link.send(_pack(command, nonce))

@@ -130,7 +130,7 @@ class Connections:
         now = clock()
         self._transport.health[index].failed(reason, now)
         self._detach(index, link)
-        self._owe_again(index, link, now)
+        self._owe_again(index, link)
         link.close()
 
     def close(self) -> None:
@@ -151,14 +151,14 @@ class Connections:
         self.links[:] = [None] * len(self.links)
         self._bell.close_in_child()
 
-    def owe(self, index: int, until: float, command: Command) -> None:
+    def owe(self, index: int, command: Command) -> None:
         """
         Keep a command for when there is a connection to the node.
 
         The thread that makes one says it; if it has just handed one over, `take_arrivals` shows it.
         """
         with self._handing_over:
-            self._transport.health[index].owe(until, command)
+            self._transport.health[index].owe(command)
 
     def _awaited_until(self, now: float) -> float:
         """Return until when the connection attempts that are under way are worth a wait."""
@@ -271,7 +271,7 @@ class Connections:
             # The old connection may lead to nowhere, or to a server that will wake and run what is
             # in its buffer, the release included. So it is kept open for one longest lease.
             self._detach(index, old)
-            self._owe_again(index, old, now)
+            self._owe_again(index, old)
             self._retired.append((now + self._transport.max_ttl, old))
         self.links[index] = link
         self._index_of[link.fd] = index
@@ -283,11 +283,11 @@ class Connections:
         del self._index_of[link.fd]
         self._poller.unregister(link.fd)
 
-    def _owe_again(self, index: int, link: Link, now: float) -> None:
+    def _owe_again(self, index: int, link: Link) -> None:
         health = self._transport.health[index]
         for entry in link.pending:
             if entry.command.kind is Kind.RELEASE:
-                health.owe(now + self._transport.max_ttl, entry.command)
+                health.owe(entry.command)
 
     def _discard_arrivals(self) -> None:
         # By the closing thread and the dialing one, at the same time.

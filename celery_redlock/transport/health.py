@@ -40,7 +40,7 @@ class NodeHealth:
         self.refusals: dict[Kind, str] = {}
         self._failures = 0
         self._until = 0.0
-        self._owed: deque[tuple[float, Command]] = deque(maxlen=_MOST_OWED)
+        self._owed: deque[Command] = deque(maxlen=_MOST_OWED)
 
     def failed(self, reason: str, now: float) -> None:
         """Leave the node out for a jittered pause that doubles with each failure in a row."""
@@ -80,17 +80,15 @@ class NodeHealth:
         """Tell whether the node is left out unless a quorum needs it."""
         return now < self._until
 
-    def owe(self, until: float, command: Command) -> None:
-        """Remember a command for when there is a connection; pointless after `until`."""
-        self._owed.append((until, command))
+    def owe(self, command: Command) -> None:
+        """Keep a release for when there is a connection, of a thousand at most the newest."""
+        self._owed.append(command)
 
-    def collect(self, now: float) -> list[Command]:
-        """Take what is still worth saying."""
+    def collect(self) -> list[Command]:
+        """Take the releases that the node has not got yet."""
         owed = []
         # Several channels may collect at once, so looking first would prove nothing.
         with contextlib.suppress(IndexError):
             while True:
-                until, command = self._owed.popleft()
-                if until > now:
-                    owed.append(command)
+                owed.append(self._owed.popleft())
         return owed

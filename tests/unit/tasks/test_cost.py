@@ -50,7 +50,7 @@ def test_a_run_waits_for_its_lock_once_and_for_each_letting_go_once(
     assert waits == expected
 
 
-def test_handing_the_lock_to_a_retry_costs_one_wait_to_see_that_it_stands(
+def test_handing_the_lock_to_a_retry_costs_a_wait_to_see_that_it_stands_and_one_for_its_message(
     bench: Bench, waits: list[Kind]
 ) -> None:
     def body(self: Any) -> None:
@@ -59,7 +59,7 @@ def test_handing_the_lock_to_a_retry_costs_one_wait_to_see_that_it_stands(
     request = bench.send(declare(bench, body))
     waits.clear()
     bench.run(request)
-    assert waits == [*ONCE_EACH, Kind.EXTEND]
+    assert waits == [*ONCE_EACH, Kind.EXTEND, Kind.LOOK]
 
 
 @pytest.mark.parametrize("options", [{"base": Task}, {"lock_key": "k"}], ids=["plain", "locking"])

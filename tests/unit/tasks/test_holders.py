@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from celery_redlock.errors import ConfigurationError, LockKeyError, QuorumUnavailable
+from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.messages.owners import HOST, Role, label_for
 from tests.support.tasks import Bench
 from tests.support.unique import declare as unique
@@ -186,3 +187,38 @@ def test_it_says_so_when_too_few_nodes_answer(bench: Bench) -> None:
     bench.node.kill()
     with pytest.raises(QuorumUnavailable):
         task.revoke_queued()
+
+
+def test_a_revocation_that_was_broken_off_can_be_repeated(
+    bench: Bench, revoked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = unique(bench)
+    first = task.delay()
+    redlock = redlock_for(bench.app)
+    with monkeypatch.context() as broken:
+        broken.setattr(redlock, "evict", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            task.revoke_queued()
+    assert task.revoke_queued().task_id == first.id
+    assert (bench.is_held("k"), revoked) == (False, [first.id])
+
+
+def test_the_message_of_another_task_with_the_key_is_not_revoked(
+    bench: Bench, revoked: list[str]
+) -> None:
+    unique(bench).delay()
+    other = bench.task(lambda: None, name="other", lock_key="k", lock_mode="until_executed")
+    assert (other.revoke_queued(), revoked) == (None, [])
+
+
+def test_a_broker_that_is_away_does_not_undo_a_revocation(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(task_id: str) -> None:
+        raise OSError("no broadcast")
+
+    task = unique(bench)
+    first = task.delay()
+    monkeypatch.setattr(bench.app.control, "revoke", fail)
+    assert task.revoke_queued().task_id == first.id
+    assert not bench.is_held("k")

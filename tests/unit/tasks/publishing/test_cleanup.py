@@ -156,3 +156,16 @@ def test_it_listens_once_however_often_it_is_asked_to(bench: Bench, told: list[A
     listener = Panel.data["revoke"]
     free_at_revocation()
     assert Panel.data["revoke"] is listener
+
+
+def test_a_retry_that_was_dropped_before_it_got_the_lock_leaves_none(bench: Bench) -> None:
+    def body(self: Any) -> None:
+        self.retry(countdown=60, throw=False)
+        retry = Context(bench.receive())
+        signals.task_revoked.send(
+            sender=self, request=retry, terminated=False, signum=None, expired=False
+        )
+
+    task = bench.task(body, bind=True, lock_key="k", lock_mode="until_executed")
+    bench.call(task)
+    wait_free(bench)

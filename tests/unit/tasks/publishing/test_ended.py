@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from datetime import datetime
 from typing import Any
 
 import pytest
 from celery import uuid
 
 from celery_redlock.tasks.messages.envelope import HEADER, Envelope
+from celery_redlock.tasks.messages.owners import Role, label_for
 from celery_redlock.tasks.publishing import sending
 from tests.support.tasks import Bench
 from tests.support.unique import declare, holder, owned_by
@@ -159,3 +161,34 @@ def test_the_next_step_of_a_chain_with_the_same_key_runs_after_the_step_before(
     second = bench.receive()
     assert Envelope.read(second).after == first["id"]
     assert bench.run(second).value == "ran"
+
+
+def test_a_minimum_hold_keeps_duplicates_away_after_the_end(bench: Bench, first: str) -> None:
+    task = declare(bench, lock_at_least_for=30)
+    owned_by(bench, first)
+    store(task, first)
+    assert task.delay().id == first
+
+
+def test_a_result_in_the_local_time_of_the_app_is_read_as_such(
+    bench: Bench, first: str, no_patience: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.app.conf.update(timezone="America/New_York", enable_utc=False)
+    task = declare(bench)
+    owned_by(bench, first)
+    there = datetime.now(bench.app.timezone).replace(tzinfo=None)
+    meta = {"status": "SUCCESS", "date_done": there}
+    monkeypatch.setattr(task.backend, "get_task_meta", lambda *args, **kwargs: meta)
+    assert Envelope.read(bench.send(task)).after == first
+
+
+def test_the_end_of_another_task_with_the_key_is_not_asked_for(
+    bench: Bench, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = bench.task(lambda: None, name="other", lock_key="k", lock_mode="until_executed")
+    bench.elsewhere.take(
+        ("k",), ttl=60, label=label_for(Role.RUNNING, first, "w@host", task="another")
+    )
+    monkeypatch.setattr(other.backend, "get_task_meta", lambda *args, **kwargs: 1 / 0)
+    envelope = Envelope.read(bench.send(other))
+    assert (envelope.reservation, envelope.after) == (None, None)

@@ -207,6 +207,28 @@ def test_what_was_replaced_is_remembered_for_longer_than_it_may_wait(
     assert 85 < left(bench, mark(bench, older)) <= 95
 
 
+def test_the_older_one_is_put_back_until_the_newer_one_is_out(
+    bench: Bench, revoked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[str] = []
+    task = declare(bench, lock_on_conflict="replace")
+    older = bench.send(task)
+    send = bench.app.amqp.send_task_message
+
+    def look(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(bench.app.amqp, "send_task_message", send)
+        states.append(bench.run(older).state)
+        return send(*args, **kwargs)
+
+    monkeypatch.setattr(bench.app.amqp, "send_task_message", look)
+    task.delay()
+    assert states == ["IGNORED"]
+    again = bench.receive()
+    assert again["id"] == older["id"]
+    assert bench.run(again).state == "IGNORED"
+    assert bench.app.AsyncResult(older["id"]).state == "REVOKED"
+
+
 def test_what_has_been_replaced_is_not_replaced_again(bench: Bench, revoked: list[str]) -> None:
     task = declare(bench, lambda self, number: number, lock_on_conflict="replace")
     requests = [bench.send(task, number) for number in range(3)]

@@ -9,6 +9,7 @@ from celery import uuid
 
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.messages.envelope import Envelope
+from celery_redlock.tasks.messages.owners import Role
 from tests.support.tasks import Bench
 from tests.support.unique import QUEUE, WINDOW, declare, free, mark, owned_by
 from tests.unit.tasks.jobs import sent_without
@@ -201,3 +202,47 @@ def test_a_message_without_a_lock_is_a_duplicate_at_first_sight(
     request = sent_without(bench, lock_wait=30, lock_skip_result="skipped")
     owned_by(bench, "other")
     assert bench.run(request).value == "skipped"
+
+
+def test_a_call_of_another_task_with_the_key_is_no_repetition(bench: Bench) -> None:
+    first, _ = counting(bench)
+    runs: list[str] = []
+    other = bench.task(
+        lambda self: runs.append(self.request.id),
+        bind=True,
+        name="other",
+        lock_key="k",
+        lock_mode="until_executed",
+    )
+    bench.send(first)
+    request = bench.send(other, task_id=uuid())
+    assert Envelope.read(request).duplicate_of is None
+    free(bench)
+    bench.run(request)
+    assert runs == [request["id"]]
+
+
+def test_a_call_of_another_task_with_the_key_is_sent_and_waits_its_turn(bench: Bench) -> None:
+    first, _ = counting(bench)
+    other = bench.task(lambda: None, name="other", lock_key="k", lock_mode="until_executed")
+    bench.send(first)
+    assert bench.call(other).state == "RETRY"
+
+
+def test_a_function_that_lets_the_newer_one_count_lets_it_run_after_the_first(
+    bench: Bench,
+) -> None:
+    task, runs = counting(bench, lock_on_conflict=lambda task, error: "replace")
+    first, again = sent_twice(bench, task)
+    assert bench.run(again).state == "RETRY"
+    bench.run(first)
+    bench.run(bench.receive())
+    assert runs == [first["id"], again["id"]]
+
+
+def test_it_is_put_back_while_the_first_is_being_ended_without_its_body(bench: Bench) -> None:
+    task, _ = counting(bench)
+    first, again = sent_twice(bench, task)
+    free(bench)
+    owned_by(bench, first["id"], Role.QUEUED, mark(bench, first))
+    assert bench.run(again).state == "RETRY"
