@@ -177,6 +177,7 @@ class Calls:
             continues=False,
             policy=caller.policy,
             may_be_skipped=False,
+            held_in_body=not self.setting.frees_at_start,
         )
 
     def _sent(self, scene: Scene, at: int, choice: Publish, changes: dict[str, object]) -> Move:

@@ -202,6 +202,7 @@ class Sending:
             continues=continues(self.options),
             policy=policy if isinstance(policy, str) else None,
             may_be_skipped=holder is not None and may_be_too_late(holder, self.tick, self.lock),
+            held_in_body=self.lock.rules.in_body and not self.lock.rules.own_queue_key,
         )
 
     def _has_ended(self, holder: Owner) -> bool:

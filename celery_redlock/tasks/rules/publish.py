@@ -43,6 +43,7 @@ class Occupied:
         continues: the message goes on with work that has begun: a retry, or a replacement.
         policy: `lock_on_conflict` at publish; None where it is a function that was not called yet.
         may_be_skipped: the holder is an earlier tick that may come too late to be run.
+        held_in_body: a task that runs holds the key while its body runs; otherwise only until then.
     """
 
     split: bool
@@ -55,6 +56,11 @@ class Occupied:
     continues: bool
     policy: str | None
     may_be_skipped: bool
+    held_in_body: bool
+
+
+def _passes(occupied: Occupied) -> bool:
+    return occupied.role is Role.RUNNING and not occupied.held_in_body
 
 
 _STRANGERS = (Holder.FOREIGN, Holder.ITSELF)
@@ -80,6 +86,11 @@ ROWS: tuple[Row[Occupied, Publish], ...] = (
         "the newer one counts",
         lambda o: o.policy == "replace" and o.role is Role.QUEUED,
         Publish.REPLACE,
+    ),
+    Row(
+        "the newer one counts, and the older is about to give the key up",
+        lambda o: o.policy == "replace" and _passes(o) and not o.awaited,
+        Publish.AWAIT_RELEASE,
     ),
     Row(
         "the newer one counts, and the older runs already",

@@ -14,6 +14,9 @@ _NEWEST_RULE = "the newest arguments run last"
 #: Seconds between a lock that was taken and the first line of its body.
 _A_MOMENT = 0.1
 
+#: Seconds between the end of a body and that of its lock.
+_RELEASED_WITHIN = 0.5
+
 _ONCE_RULE = "one message, one body"
 RULES = (_NEWEST_RULE, _ONCE_RULE)
 
@@ -28,6 +31,8 @@ def check_newest(history: TaskHistory) -> Iterator[Violation]:
                 continue
             began = older.bodies[0].began
             if not history.calm(older.sending, began):
+                continue
+            if _is_sent_beside_a_body(history, older):
                 continue
             if any(history.times("unlocked", each.id) for each in (older, newer)):
                 continue
@@ -46,6 +51,16 @@ def _ran_late(older: Call, newer: Call) -> bool:
     late, early = older.bodies[0], newer.bodies[0]
     # Between giving its lock up and its body a process may not get to run for a moment.
     return late.arrived > early.began or late.began - early.began > _A_MOMENT
+
+
+def _is_sent_beside_a_body(history: TaskHistory, call: Call) -> bool:
+    """Return whether a call was sent while a body had the key: it goes without the lock then."""
+    return call.kind.mode == "until_executed" and any(
+        body.key == call.key
+        and body.arrived <= (call.sent or call.sending)
+        and call.sending <= (body.ended or body.began) + _RELEASED_WITHIN
+        for body in history.bodies
+    )
 
 
 def check_once(history: TaskHistory) -> Iterator[Violation]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,9 @@ from tenacity.wait import wait_base
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.owners import Role
+from celery_redlock.tasks.publishing import sending
 from tests.support.tasks import Bench
-from tests.support.unique import declare, holder, left, mark, owned_by, role, value
+from tests.support.unique import KEY, QUEUE, declare, holder, left, mark, owned_by, role, value
 from tests.support.waiting import wait_until
 
 
@@ -234,3 +236,21 @@ def test_what_has_been_replaced_is_not_replaced_again(bench: Bench, revoked: lis
     requests = [bench.send(task, number) for number in range(3)]
     states = [bench.run(request).state for request in reversed(requests)]
     assert states == ["SUCCESS", "IGNORED", "IGNORED"]
+
+
+@pytest.mark.parametrize("mode", ["until_executing", "until_and_while_executing"])
+def test_the_newer_one_gets_the_lock_that_a_worker_is_about_to_give_up(
+    bench: Bench, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "RELEASE_WAIT", 60)
+    task = declare(bench, lock_mode=mode, lock_on_conflict={"publish": "replace"})
+    place = QUEUE if mode == "until_and_while_executing" else KEY
+    lease = owned_by(bench, "starting", place=place)
+    sent: list[Any] = []
+    caller = threading.Thread(target=lambda: sent.append(task.delay()))
+    caller.start()
+    lease.release()
+    caller.join()
+    named = holder(bench, place)
+    assert named is not None
+    assert named.task_id == sent[0].id
