@@ -369,6 +369,13 @@ def test_an_older_call_that_runs_after_a_newer_one_is_found():
     assert rules(check_newest(script.history())) == ["the newest arguments run last"]
 
 
+def test_a_call_that_was_sent_while_a_body_had_the_key_is_in_no_order():
+    script = Script("executed-replace").send(0.5, "first").run(0.6, 1.2, "first")
+    script.send(1.0, "a").send(1.1, "b")
+    script.run(1.3, 1.4, "b", token=8).run(1.6, 1.7, "a", token=9)
+    assert rules(check_newest(script.history())) == []
+
+
 def test_calls_that_run_as_they_were_sent_are_in_order():
     script = Script("executed-replace").send(1.0, "a").send(1.1, "b")
     script.run(1.3, 1.4, "a").run(1.6, 1.7, "b", token=8)
