@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import Protocol
 
 from celery_redlock.tasks.holding.body import Body, watch_unraisable
 from celery_redlock.transport.native import Hub, hub_here
+from celery_redlock.transport.primitives import original
 
 __all__ = ["Reach", "reach_here"]
 
@@ -45,6 +48,32 @@ def reach_here(body: Body, signum: int) -> Reach:
     return ThreadReach()
 
 
+_looking = original("_thread", "RLock")()
+# A child that is forked in between would collect no garbage, and wait for this for ever.
+os.register_at_fork(
+    before=_looking.acquire, after_in_parent=_looking.release, after_in_child=_looking.release
+)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """
+    Keep the garbage collector from running while the frames of threads are looked at.
+
+    The interpreter holds a lock of its own then, and a collection that begins there may need it:
+    to drop a `threading.local`, or in another thread that a finalizer lets run. Then the process
+    stands still for ever (CPython issue 106883).
+    """
+    with _looking:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
+
+
 _main_bodies: list[Body] = []
 """Bodies that run in the main thread, outermost first; touched by the main thread only."""
 
@@ -68,7 +97,9 @@ class SignalReach:
 
     def attempt(self, body: Body) -> None:
         # The handler decides; this look spares Celery's system calls most of the signals.
-        if body.may_be_struck(sys._current_frames().get(self._thread)):
+        with _no_collection():
+            frame = sys._current_frames().get(self._thread)
+        if body.may_be_struck(frame):
             signal.pthread_kill(self._thread, self._signum)
 
     def recall(self) -> None:
@@ -118,7 +149,7 @@ class ThreadReach:
         self._thread = ctypes.c_ulong(self._id)
 
     def attempt(self, body: Body) -> None:
-        with body.guard:
+        with body.guard, _no_collection():
             frame = sys._current_frames().get(self._id)
             if frame is None or not body.may_be_struck(frame):
                 return

@@ -356,3 +356,8 @@ def test_a_greenlet_is_not_interrupted_in_what_celery_sends(library: str) -> Non
         check=False,
     )
     assert "[('RETRY', 1), ('RETRY', 1), ('FAILURE', 1)]" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_garbage_collector_does_not_stop_the_process_while_threads_are_looked_at() -> None:
+    program = Path(__file__).with_name("collecting.py")
+    subprocess.run([sys.executable, program], cwd=ROOT, check=True, timeout=PATIENCE)
