@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,8 @@ class Notes:
         self._directory = directory
         self._name = name
         self._opened: tuple[int, Journal] | None = None
+        self._watcher: threading.Thread | None = None
+        self._over = threading.Event()
 
     @property
     def process(self) -> str:
@@ -33,7 +34,16 @@ class Notes:
 
     def watch_for_stalls(self) -> None:
         """Note from now on when this process did not get to run."""
-        threading.Thread(target=self._watch, daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+
+    def close(self) -> None:
+        """Watch no longer; for a process that outlives the run."""
+        self._over.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        if self._opened is not None:
+            self._opened[1].close()
 
     def _journal(self) -> Journal:
         opened = self._opened
@@ -44,8 +54,7 @@ class Notes:
 
     def _watch(self) -> None:
         last = now()
-        while True:
-            time.sleep(_TICK)
+        while not self._over.wait(_TICK):
             present = now()
             if present - last > STALLED:
                 self.note("stalled", t=present, since=last)

@@ -73,7 +73,9 @@ class _Run:
         self._journal = Journal(directory / "nemesis.jsonl")
         stack.callback(self._journal.close)
         # Proxies and nodes are slow where this process does not get to run.
-        Notes(directory, "harness").watch_for_stalls()
+        notes = Notes(directory, "harness")
+        stack.callback(notes.close)
+        notes.watch_for_stalls()
         self._cluster = stack.enter_context(LocalCluster(NODES))
         broker = stack.enter_context(LocalCluster(1, armed=False))
         self._broker_url = broker.urls[0]
