@@ -184,7 +184,7 @@ class Sending:
         if choice is Publish.SEND_AS_DUPLICATE:
             return self._send_without(duplicate_of=_call_of(holder))
         if choice is Publish.REPLACE:
-            return self._replace(error, holder)
+            return self._replace(error, holder, awaited=awaited)
         return self._drop(error, holder, refused=choice is Publish.REFUSE)
 
     def _occupied(self, error: LockContended, holder: Owner | None, *, awaited: bool) -> Occupied:
@@ -258,14 +258,16 @@ class Sending:
         said = self.options.get("ignore_result")
         return bool(self.task.ignore_result if said is None else said)
 
-    def _replace(self, error: LockContended, holder: Owner) -> Any:
+    def _replace(self, error: LockContended, holder: Owner, *, awaited: bool) -> Any:
         """Take the lock over from a message that still waits, and then end that one."""
         previous = error.holder or ""
         until = time.time() + (error.expires_in or 0.0)
         try:
             reserved = self._reserve(previous, until)
-        except LockNotAcquired:
-            # It has begun to run, or somebody else was faster: wait for whoever has it now.
+        except LockNotAcquired as exc:
+            # It has begun to run, or somebody else was faster: see who has the key now.
+            if isinstance(exc, LockContended) and exc.holder != error.holder:
+                return self._contended(exc, awaited=awaited)
             return self._send_without()
         # Before the newer one is out: it may be through before the older one is looked at. The mark
         # only has the older one put back until then, because this process may die before.

@@ -12,7 +12,7 @@ from tenacity.wait import wait_base
 
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.messages.envelope import Envelope
-from celery_redlock.tasks.messages.owners import Role
+from celery_redlock.tasks.messages.owners import Role, label_for
 from celery_redlock.tasks.publishing import sending
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, QUEUE, declare, holder, left, mark, owned_by, role, value
@@ -254,3 +254,32 @@ def test_the_newer_one_gets_the_lock_that_a_worker_is_about_to_give_up(
     named = holder(bench, place)
     assert named is not None
     assert named.task_id == sent[0].id
+
+
+def test_a_call_that_finds_its_older_one_begun_gets_the_lock_when_that_gives_it_up(
+    bench: Bench, revoked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "RELEASE_WAIT", 60)
+    task = declare(bench, lock_mode="until_executing", lock_on_conflict="replace")
+    lock = Envelope.read(bench.send(task)).reservation
+    redlock = redlock_for(bench.app)
+    reserve = redlock.reserve
+    giving_up: list[threading.Thread] = []
+
+    def begin_first(*args: Any, previous: str = "", **options: Any) -> Any:
+        if previous and not giving_up:
+            label = label_for(Role.RUNNING, "older", "w@host")
+            lease = bench.elsewhere.take(("k",), ttl=60, label=label, reservation=lock)
+            giving_up.append(threading.Thread(target=lease.release))
+            try:
+                return reserve(*args, previous=previous, **options)
+            finally:
+                giving_up[0].start()
+        return reserve(*args, previous=previous, **options)
+
+    monkeypatch.setattr(redlock, "reserve", begin_first)
+    newer = task.delay()
+    giving_up[0].join()
+    named = holder(bench)
+    assert named is not None
+    assert named.task_id == newer.id
