@@ -20,7 +20,7 @@ from tests.chaos.tasks.kinds import ORDERS
 _ROOT = Path(__file__).resolve().parents[3]
 _CELERY = (sys.executable, "-m", "celery", "--quiet", "-A", "tests.chaos.tasks.app", "worker")
 #: Bodies end within two seconds, and a worker that stops gives back what it has not begun.
-_ENDS_WITHIN = 20.0
+_ENDS_WITHIN = 60.0
 
 
 class Crew:
@@ -132,11 +132,15 @@ class Crew:
         deadline = now() + _ENDS_WITHIN
         while self.alive(slot):
             if now() > deadline:
+                # Publishers print where their threads are, and end.
+                _signal(self._processes[slot].pid, signal.SIGABRT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._processes[slot].wait(5)
                 self._journal.note(
                     "violation",
                     rule="workers and publishers end when told to",
                     what=self.name(slot),
-                    output=self.output(slot)[-2000:],
+                    output=self.output(slot)[-8000:],
                 )
                 self.kill(slot)
                 return

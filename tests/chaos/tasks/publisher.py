@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import random
 import signal
@@ -21,6 +22,7 @@ _MOST_WAITING = 30
 def main() -> None:
     """Run until told to end."""
     logging.disable(logging.WARNING)
+    faulthandler.enable()
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     threading.Thread(target=_await_end, args=(stopping,), daemon=True).start()
