@@ -16,7 +16,7 @@ from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.messages.owners import Role, read_owner
 from celery_redlock.tasks.messages.places import companion_place, publish_places
-from celery_redlock.tasks.messages.withdrawal import withdraw
+from celery_redlock.tasks.messages.withdrawal import revoke_in_workers, withdraw
 
 __all__ = ["LockHolder", "holder_of", "release_for", "revoke_for"]
 
@@ -112,20 +112,15 @@ def revoke_for(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Loc
             f"Task {task.name} takes no lock when it is sent (lock_mode="
             f"{plan.options.rules.name!r}), so no message waits with it; revoke the task by its id."
         )
-    held = {
-        place: found for place, found in zip(places, redlock.look(places), strict=True) if found
-    }
-    waiting = {
-        found.owner: owner
-        for found in held.values()
-        if (owner := read_owner(found.owner)) is not None
-        and owner.role is Role.QUEUED
-        and owner.runs(task.name)
-    }
+    # A message has all of its keys, or those that are left of them, under one owner value.
+    held: dict[str, list[tuple[str, Held]]] = {}
+    for place, found in zip(places, redlock.look(places), strict=True):
+        if found is not None:
+            held.setdefault(found.owner, []).append((place, found))
     revoked = None
-    for place, found in held.items():
-        owner = waiting.get(found.owner)
-        if owner is None:
+    for value, keys in held.items():
+        owner, (place, found) = read_owner(value), keys[0]
+        if owner is None or owner.role is not Role.QUEUED or not owner.runs(task.name):
             continue
         # The mark first: it ends the message also where no worker hears the revocation.
         remembered_for = max(found.expires_in, 0.0) + plan.options.dedupe_window
@@ -134,15 +129,10 @@ def revoke_for(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Loc
         )
         if marked is None and owner.mark is not None:
             continue
-        for taken in (at for at, other in held.items() if other.owner == found.owner):
-            redlock.evict(taken, found.owner)
+        for key, _ in keys:
+            redlock.evict(key, value)
         logger.info("Task %s[%s] is revoked while it waits", task.name, owner.task_id)
-        try:
-            task.app.control.revoke(owner.task_id)
-        except Exception as exc:
-            # The worker that gets the message finds its mark, and ends it.
-            logger.warning("Workers could not be told to revoke %s: %r", owner.task_id, exc)
-        del waiting[found.owner]
+        revoke_in_workers(task.app, owner.task_id)
         revoked = revoked or _holder(place, found)
     return revoked
 

@@ -5,13 +5,18 @@ Leaving word on the nodes that a message is not to run any more.
 from __future__ import annotations
 
 import time
+from typing import Any
+
+from celery.utils.log import get_logger
 
 from celery_redlock.core import Redlock, Reservation
 from celery_redlock.errors import LockContended
 from celery_redlock.tasks.messages.owners import Owner, Role, label_for, read_owner
 from celery_redlock.tasks.messages.places import mark_of_digest
 
-__all__ = ["withdraw"]
+__all__ = ["revoke_in_workers", "withdraw"]
+
+logger = get_logger(__name__)
 
 #: How long it is tried, in seconds, while contenders share the nodes.
 PATIENCE = 1.0
@@ -57,3 +62,11 @@ def withdraw(
         # Done before, by somebody who may not have come to the rest.
         until = time.time() + (error.expires_in or 0.0)
         return Reservation(keys=(place,), owner=error.holder or "", expires_at=until)
+
+
+def revoke_in_workers(app: Any, task_id: str) -> None:
+    """Have the workers drop a message that was withdrawn. Never raises: its mark ends it, too."""
+    try:
+        app.control.revoke(task_id)
+    except Exception as exc:
+        logger.warning("Task %s could not be revoked: %r", task_id, exc)

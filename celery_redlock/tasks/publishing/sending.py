@@ -27,7 +27,7 @@ from celery_redlock.tasks.messages.owners import Owner, Role, label_for, read_ow
 from celery_redlock.tasks.messages.periodic import may_be_too_late
 from celery_redlock.tasks.messages.places import does_same_work, piece_of
 from celery_redlock.tasks.messages.tick import Tick
-from celery_redlock.tasks.messages.withdrawal import withdraw
+from celery_redlock.tasks.messages.withdrawal import revoke_in_workers, withdraw
 from celery_redlock.tasks.news import News, tell
 from celery_redlock.tasks.publishing.copies import drop_copy, worker_on
 from celery_redlock.tasks.publishing.ended import has_ended
@@ -287,11 +287,7 @@ class Sending:
             holder.task_id,
         )
         tell(News.REPLACED, self.task, holder.task_id, by=self.task_id)
-        try:
-            self.task.app.control.revoke(holder.task_id)
-        except Exception as exc:
-            # The worker that gets it finds its lock taken by a newer one, and ends it.
-            logger.warning("Task %s could not be revoked: %r", holder.task_id, exc)
+        revoke_in_workers(self.task.app, holder.task_id)
         return sent
 
     def _withdraw(self, older: Owner) -> Reservation | None:
