@@ -16,6 +16,7 @@ from billiard.exceptions import WorkerLostError
 from celery import signals
 from celery.utils.log import get_logger
 
+from celery_redlock.core import Redlock, Reservation
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.messages.envelope import HEADER, Envelope
 from celery_redlock.tasks.messages.owners import Role, read_owner
@@ -104,15 +105,23 @@ def _cancel(app: Any, header: Any) -> None:
         return
     try:
         redlock = redlock_for(app)
-        owner = read_owner(reservation.owner)
-        if envelope.hop and owner is not None:
-            # The task before it may still run, and would hand the lock on to nobody.
-            life = max(SHORTEST, reservation.left_ms(redlock.transport.wall_us()) / 1000)
-            withdraw(redlock, owner, Role.REVOKED, by=owner.task_id, remembered_for=life)
-        redlock.cancel(reservation)
+        try:
+            if envelope.hop:
+                _mark_as_dropped(redlock, reservation)
+        finally:
+            # Also where the mark was not set: only the task before it can need that.
+            redlock.cancel(reservation)
     except Exception as exc:
         logger.warning(
             "The lock of a message that never ran is left to end by itself (%.200s): %r",
             ", ".join(reservation.keys),
             exc,
         )
+
+
+def _mark_as_dropped(redlock: Redlock, reservation: Reservation) -> None:
+    """Keep the task before this message, which may still run, from handing on its lock."""
+    owner = read_owner(reservation.owner)
+    if owner is not None:
+        life = max(SHORTEST, reservation.left_ms(redlock.transport.wall_us()) / 1000)
+        withdraw(redlock, owner, Role.REVOKED, by=owner.task_id, remembered_for=life)

@@ -12,6 +12,7 @@ from celery.app.task import Context
 from celery.worker import state as worker_state
 from celery.worker.control import Panel
 
+from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.tasks.messages.envelope import HEADER
 from celery_redlock.tasks.publishing.cleanup import free_at_revocation
 from tests.support.tasks import Bench
@@ -168,4 +169,26 @@ def test_a_retry_that_was_dropped_before_it_got_the_lock_leaves_none(bench: Benc
 
     task = bench.task(body, bind=True, lock_key="k", lock_mode="until_executed")
     bench.call(task)
+    wait_free(bench)
+
+
+def test_a_retry_is_freed_also_where_its_mark_cannot_be_set(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body(self: Any) -> None:
+        if not self.request.retries:
+            raise self.retry(countdown=60)
+
+    task = bench.task(body, bind=True, lock_key="k", lock_mode="until_executed")
+    bench.call(task)
+    retry = Context(bench.receive())
+    assert bench.is_held("k")
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise QuorumUnavailable("no quorum")
+
+    monkeypatch.setattr("celery_redlock.tasks.publishing.cleanup.withdraw", fail)
+    signals.task_revoked.send(
+        sender=task, request=retry, terminated=False, signum=None, expired=False
+    )
     wait_free(bench)
