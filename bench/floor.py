@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 import hiredis
 
-from celery_redlock.protocol.commands import Kind
-from celery_redlock.protocol.naming import GUARD_KEY, fence_key
+from celery_redlock.protocol.commands import Script
+from celery_redlock.protocol.keys import GUARD_KEY, fence_key
 from celery_redlock.protocol.scripts import SHA, SOURCE
 
 _PATIENCE_MS = 1000
@@ -44,7 +44,7 @@ class Floor:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._sockets.append(sock)
             reader = hiredis.Reader()
-            for kind in (Kind.ACQUIRE, Kind.RELEASE):
+            for kind in (Script.ACQUIRE, Script.RELEASE):
                 sock.sendall(hiredis.pack_command(("SCRIPT", "LOAD", SOURCE[kind])))
                 while reader.gets() is False:
                     reader.feed(sock.recv(65536))
@@ -62,16 +62,16 @@ class Floor:
         """Do what is measured, once."""
         owner = os.urandom(16).hex()
         granted = self._say(
-            Kind.ACQUIRE,
+            Script.ACQUIRE,
             (*self._keys, GUARD_KEY),
             (owner, self._ttl_ms, time.time_ns() // 1000, self._quarantine_ms),
             b"G",
         )
         token = max(int(reply[2]) for reply in granted)
-        self._say(Kind.RELEASE, self._keys, (owner, token, 0), b"A")
+        self._say(Script.RELEASE, self._keys, (owner, token, 0), b"A")
 
     def _say(
-        self, kind: Kind, keys: tuple[str, ...], args: tuple[str | int, ...], wanted: bytes
+        self, kind: Script, keys: tuple[str, ...], args: tuple[str | int, ...], wanted: bytes
     ) -> list[list[bytes]]:
         nonce = b"%x" % next(self._nonces)
         data = hiredis.pack_command(("EVALSHA", SHA[kind], len(keys), *keys, nonce, *args))

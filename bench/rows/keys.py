@@ -8,7 +8,7 @@ import time
 
 from bench.results import Goal, Result
 from celery_redlock import Redlock
-from celery_redlock.protocol.naming import FENCE_BUCKETS
+from celery_redlock.protocol.keys import FENCE_BUCKETS
 from celery_redlock.testing import LocalCluster
 
 _HANDFUL = 4

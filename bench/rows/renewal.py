@@ -69,9 +69,9 @@ def _round(redlock: Redlock, keys: list[str]) -> Callable[[], None]:
 
     def renew() -> None:
         begun = time.monotonic()
-        trusted = leases[-1].trusted_until
+        trusted = leases[-1].valid_until
         watchdog.renew_now()
-        if leases[-1].trusted_until <= trusted:
+        if leases[-1].valid_until <= trusted:
             raise RuntimeError(f"not renewed in {time.monotonic() - begun:.3f} s")
 
     return renew

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any, Self
 from urllib.parse import quote, unquote
 
-from celery_redlock.protocol import owner_candidate
-from celery_redlock.protocol.naming import META_PREFIX
+from celery_redlock.protocol import owner_timestamp_us
+from celery_redlock.protocol.keys import META_PREFIX
 
 __all__ = ["LEADER_FIELD", "Leader", "label_for_beat", "leader_with", "read_leader"]
 
@@ -79,7 +79,7 @@ def label_for_beat() -> str:
 
 def read_leader(owner: str | None) -> Leader | None:
     """Return the beat behind an owner value, or None where something else holds the key."""
-    since = owner_candidate(owner or "")
+    since = owner_timestamp_us(owner or "")
     if since is None:
         return None
     try:
@@ -93,5 +93,5 @@ def read_leader(owner: str | None) -> Leader | None:
 
 def leader_with(owner: str, token: int) -> Leader:
     """Return this process as the leader that won a lease."""
-    since = owner_candidate(owner) or 0
+    since = owner_timestamp_us(owner) or 0
     return Leader(host=HOST, pid=os.getpid(), since=since / MILLION, token=token)

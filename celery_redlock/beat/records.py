@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from celery.utils.log import get_logger
 
 from celery_redlock.beat.leaders import LEADER_FIELD, Leader
-from celery_redlock.core import Register, Versioned
+from celery_redlock.core import Register, VersionedValue
 from celery_redlock.errors import LockKeyError, QuorumUnavailable
 from celery_redlock.protocol import MAX_TOKEN
-from celery_redlock.protocol.naming import writable
+from celery_redlock.protocol.keys import validate_name
 from celery_redlock.tasks.schedules.state import EntryState
 
 __all__ = ["Records"]
@@ -175,7 +175,7 @@ class Records:
                 del self._unwritten[entry]
         self._say_heard()
 
-    def _take_over(self, entry: str, versioned: Versioned) -> None:
+    def _take_over(self, entry: str, versioned: VersionedValue) -> None:
         state = EntryState.read(versioned.text)
         if state is None:
             logger.warning("What is recorded of entry %r makes no sense and is replaced", entry)
@@ -227,7 +227,7 @@ class Records:
 def _is_writable(entry: str) -> bool:
     """Tell whether the nodes can be told of an entry; its name can be anything."""
     try:
-        writable(entry, "The name of an entry")
+        validate_name(entry, "The name of an entry")
     except LockKeyError:
         return False
     return True

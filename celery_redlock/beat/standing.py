@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from celery_redlock.beat.leaders import LEADER_FIELD, Leader, read_leader
-from celery_redlock.core import Register, Versioned
+from celery_redlock.core import Register, VersionedValue
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.schedules.moments import SECOND, from_us
 from celery_redlock.tasks.schedules.names import schedule_name
@@ -92,7 +92,7 @@ def standing_of(app: Any) -> Standing:
     )
 
 
-def _entry(name: str, recorded: Versioned) -> EntryStanding | None:
+def _entry(name: str, recorded: VersionedValue) -> EntryStanding | None:
     state = EntryState.read(recorded.text)
     if state is None:
         return None

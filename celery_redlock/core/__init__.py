@@ -8,25 +8,25 @@ from celery_redlock.core.lease import Lease
 from celery_redlock.core.looking import Held
 from celery_redlock.core.probe import Probe, probe_nodes
 from celery_redlock.core.redlock import MAX_HOLD, Redlock
-from celery_redlock.core.register import Register, Versioned
+from celery_redlock.core.register import Register, VersionedValue
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.reserving import Reserved
 from celery_redlock.core.wishing import SHORTEST_TTL
-from celery_redlock.protocol import Fate
+from celery_redlock.protocol import ReleaseAction
 
 __all__ = [
     "MAX_HOLD",
     "SHORTEST_TTL",
     "Armed",
-    "Fate",
     "Held",
     "Lease",
     "Probe",
     "Redlock",
     "Register",
+    "ReleaseAction",
     "Reservation",
     "Reserved",
-    "Versioned",
+    "VersionedValue",
     "arm_nodes",
     "current_lease",
     "enter_lease",

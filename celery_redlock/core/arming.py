@@ -14,11 +14,11 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from celery_redlock.protocol.naming import GUARD_KEY
+from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.scripts import ARM_SOURCE
 from celery_redlock.transport import NodeAddress, parse_nodes
-from celery_redlock.transport.dial import CheckingParser, describe_failure
 from celery_redlock.transport.memory import memory_node
+from celery_redlock.transport.redis.connector import CheckingParser, describe_failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

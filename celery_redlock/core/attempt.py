@@ -11,18 +11,18 @@ from celery_redlock.core.reservation import Reservation
 from celery_redlock.protocol import (
     AcquireRound,
     Failed,
-    Fate,
     Phase,
+    ReleaseAction,
     ReserveRound,
     acquire,
+    candidate_above,
     milliseconds,
-    number_after,
     owner_value,
     raise_fence,
     release,
 )
-from celery_redlock.protocol.naming import META_PREFIX
-from celery_redlock.transport import Channel, Done, Transport
+from celery_redlock.protocol.keys import META_PREFIX
+from celery_redlock.transport import AckedNodes, Channel, Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +60,16 @@ class Attempt:
         owner: its owner value.
         round: the votes.
         channel: through which it was made.
-        unsettled: nodes where it may yet set keys.
-        done: nodes that have done what was said last, where anybody wants to know; grows with late
+        nodes_in_doubt: nodes where it may yet set keys.
+        acked: nodes that have done what was said last, where anybody wants to know; grows with late
             answers.
     """
 
     owner: str
     round: AcquireRound
     channel: Channel
-    unsettled: frozenset[int]
-    done: Done | None = None
+    nodes_in_doubt: frozenset[int]
+    acked: AckedNodes | None = None
 
     @property
     def phase(self) -> Phase:
@@ -81,7 +81,7 @@ class Attempt:
         """Tell whether another attempt may well end otherwise although nothing has changed."""
         return self.phase is Phase.SPLIT or (
             self.phase is Phase.UNAVAILABLE
-            and any(isinstance(vote, Failed) and not vote.tried for vote in self.round.votes)
+            and any(isinstance(vote, Failed) and not vote.attempted for vote in self.round.votes)
         )
 
     @property
@@ -89,9 +89,9 @@ class Attempt:
         """Tell whether the lock is ours."""
         return self.round.phase is Phase.GRANTED
 
-    def not_taken_over(self) -> Done:
+    def not_taken_over(self) -> AckedNodes:
         """Return the nodes that are not known to have given up what we took over."""
-        return Done(set(range(len(self.round.votes))) - (self.done or set()))
+        return AckedNodes(set(range(len(self.round.votes))) - (self.acked or set()))
 
 
 def attempt_once(transport: Transport, terms: Terms) -> Attempt:
@@ -103,13 +103,13 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
     """
     owner = ""
     previous = terms.previous
-    done: Done | None = None if previous is None and not terms.for_another else Done()
+    acked: AckedNodes | None = None if previous is None and not terms.for_another else AckedNodes()
     channel = transport.checkout()
     try:
-        channel.prepare()
+        channel.connect()
         candidate = transport.wall_us()
         if previous is not None:
-            candidate = max(candidate, number_after(previous.owner, candidate))
+            candidate = max(candidate, candidate_above(previous.owner, candidate))
         owner = owner_value(os.urandom(16), candidate, terms.label)
         round_ = (ReserveRound if terms.for_another else AcquireRound)(
             len(transport.names),
@@ -125,25 +125,27 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
             terms.quarantine_ms,
             "" if previous is None else previous.owner,
         )
-        channel.exchange(((command, round_),), terms.patience, done=done)
+        channel.exchange(((command, round_),), terms.patience, acked=acked)
         if round_.phase is Phase.RAISING:
             second = raise_fence(terms.keys, owner, round_.token)
-            done = None if done is None else Done()  # who is silent now may have been stopped since
-            channel.exchange(((second, round_),), terms.patience, done=done)
+            acked = (
+                None if acked is None else AckedNodes()
+            )  # who is silent now may have been stopped since
+            channel.exchange(((second, round_),), terms.patience, acked=acked)
         if previous is not None and _another_has_it(round_, terms, previous):
-            done = None
+            acked = None
         if round_.phase is not Phase.GRANTED:
-            _undo(transport, channel, terms, owner, done)
-        unsettled = channel.unsettled()
+            _undo(transport, channel, terms, owner, acked)
+        nodes_in_doubt = channel.nodes_in_doubt()
     except BaseException:
         # A time limit or Ctrl-C in the middle leaves the channel in an unknown state.
         try:
-            channel.post(release(terms.keys, owner, 0))
+            channel.send(release(terms.keys, owner, 0))
         finally:
             transport.discard(channel)
         raise
     transport.checkin(channel)
-    return Attempt(owner, round_, channel, unsettled, done)
+    return Attempt(owner, round_, channel, nodes_in_doubt, acked)
 
 
 def _another_has_it(round_: AcquireRound, terms: Terms, previous: Reservation) -> bool:
@@ -154,24 +156,24 @@ def _another_has_it(round_: AcquireRound, terms: Terms, previous: Reservation) -
     """
     return any(
         terms.keys[at] in previous.keys or terms.keys[at].startswith(META_PREFIX)
-        for at in round_.taken()
+        for at in round_.taken_keys()
     )
 
 
 def _undo(
-    transport: Transport, channel: Channel, terms: Terms, owner: str, done: Done | None
+    transport: Transport, channel: Channel, terms: Terms, owner: str, acked: AckedNodes | None
 ) -> None:
     """Release on all nodes, and give back what was taken over."""
     undoing = release(terms.keys, owner, 0)
     previous = terms.previous
     left = 0 if previous is None else previous.left_ms(transport.wall_us())
     if previous is None or left <= 0:
-        channel.post(undoing)
+        channel.send(undoing)
         return
     # Only to nodes that are known to be done with the acquire. One that is stopped may run it when
     # the message has long been dealt with, and what it then gave back would block the key.
-    channel.catch_up()
-    there = sorted(done or ())
-    fates = dict.fromkeys(previous.keys, Fate(left, previous.owner))
-    channel.post(release(terms.keys, owner, 0, fates=fates), there)
-    channel.post(undoing, [node for node in range(len(transport.names)) if node not in there])
+    channel.drain()
+    there = sorted(acked or ())
+    actions = dict.fromkeys(previous.keys, ReleaseAction(left, previous.owner))
+    channel.send(release(terms.keys, owner, 0, actions=actions), there)
+    channel.send(undoing, [node for node in range(len(transport.names)) if node not in there])

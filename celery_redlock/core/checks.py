@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import Any
 
 from celery_redlock.errors import ConfigurationError, InvalidFencingToken, LockKeyError
-from celery_redlock.protocol.naming import (
+from celery_redlock.protocol.keys import (
     META_PREFIX,
-    check_number,
-    validate_extra,
+    check_key_count,
     validate_key,
+    validate_reserved_key,
 )
 from celery_redlock.protocol.timing import MAX_TOKEN
 
@@ -42,10 +42,10 @@ def checked_keys(prefix: str, names: tuple[str, ...], extras: Sequence[str]) -> 
         raise LockKeyError(
             f"A lock key is a str, not {type(wrong).__name__}: {wrong!r:.80}."
         ) from None
-    check_number(len(keys))
+    check_key_count(len(keys))
     if not all(names) or not (names or extras):
         raise LockKeyError("A lock key cannot be empty. Name one key or several.")
-    return keys + tuple(dict.fromkeys(map(validate_extra, extras))) if extras else keys
+    return keys + tuple(dict.fromkeys(map(validate_reserved_key, extras))) if extras else keys
 
 
 def checked_seconds(name: str, value: float | timedelta) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from celery_redlock.core.attempt import Attempt, Terms
 from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
 from celery_redlock.protocol import Failed, Phase, Quarantined, Round
-from celery_redlock.protocol.naming import META_PREFIX, owner_label
+from celery_redlock.protocol.keys import META_PREFIX, owner_label
 from celery_redlock.protocol.texts import enumerated, shortened
 
 
@@ -54,7 +54,7 @@ def failure(
             holder.owner if holder else None,
             holder.expires_in if holder else None,
             split,
-            [shown[at] for at in sorted(round_.taken(holder.owner))] if holder else (),
+            [shown[at] for at in sorted(round_.taken_keys(holder.owner))] if holder else (),
         )
     why_not = reasons(round_, nodes)
     if round_.phase is Phase.LATE:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock.core.attempt import Attempt, Terms
 from celery_redlock.core.failures import as_asked, listed, reasons
 from celery_redlock.core.releasing import (
@@ -25,17 +26,16 @@ from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.protocol import (
     Command,
     ExtendRound,
-    Fate,
-    Kind,
     Phase,
+    ReleaseAction,
     ReleaseRound,
+    Script,
     extend,
     heal,
     milliseconds,
     release,
 )
 from celery_redlock.protocol.texts import shortened
-from celery_redlock.transport.native import in_foreground
 
 if TYPE_CHECKING:
     from celery_redlock.core.redlock import Redlock
@@ -68,7 +68,7 @@ class Lease(Trust):
         self, client: Redlock, names: tuple[str, ...], terms: Terms, attempt: Attempt
     ) -> None:
         round_ = attempt.round
-        super().__init__(client.transport, names[0], round_.token, round_.trusted_until)
+        super().__init__(client.transport, names[0], round_.token, round_.valid_until)
         self.keys = names
         self.owner = attempt.owner
         self.ttl = terms.ttl
@@ -76,7 +76,7 @@ class Lease(Trust):
         self._terms = terms
         # Where something said for this lease may yet set a key. It is noted at once: when the
         # answer has come, the key may have been set behind a release on another connection.
-        self._unsettled: dict[Channel, set[int]] = {attempt.channel: set(attempt.unsettled)}
+        self._in_doubt: dict[Channel, set[int]] = {attempt.channel: set(attempt.nodes_in_doubt)}
         self._takeover = attempt if terms.previous else None
         self._acquired_at = self._transport.now()
         self._keep_until = 0.0
@@ -101,7 +101,7 @@ class Lease(Trust):
             self.ttl = self._client.checked_ttl(ttl)
         channel = self._transport.checkout(native=process_watchdog().runs_here())
         try:
-            channel.prepare(self.expires_in)
+            channel.connect(self.expires_in)
             command, round_ = self.extension()
             channel.exchange([(command, round_)], min(self._terms.patience, self.expires_in))
             self.settle_extension(command, round_, channel)
@@ -135,11 +135,11 @@ class Lease(Trust):
     @property
     def unreleased(self) -> str:
         """The nodes that refuse releases now, each with its reason; empty where none does."""
-        return listed(self._transport.refusals(Kind.RELEASE))
+        return listed(self._transport.refusals(Script.RELEASE))
 
     def finish(
         self,
-        fates: Mapping[str, Fate],
+        actions: Mapping[str, ReleaseAction],
         reservation: Reservation | None = None,
         *,
         grace: float = HAND_BACK_GRACE,
@@ -148,7 +148,7 @@ class Lease(Trust):
         Give the lock up as `release` does, but leave some keys behind. Never raises.
 
         Args:
-            fates: what becomes of single keys, by their names on the nodes; the others are
+            actions: what becomes of single keys, by their names on the nodes; the others are
                 released.
             reservation: who gets those of its keys that the lease has, until it expires. A node
                 that sets them late, because it was stopped, keeps them for `grace` only.
@@ -161,7 +161,7 @@ class Lease(Trust):
             held = self.begin_release()
             if held is None:
                 return False
-            return self._finish(fates, reservation, grace) and held
+            return self._finish(actions, reservation, grace) and held
         except Exception as exc:
             self._log_failure(exc)
             return False
@@ -196,7 +196,7 @@ class Lease(Trust):
 
     def _log_failure(self, error: Exception) -> None:
         text = "Release of lock %r failed; it ends with its TTL"
-        in_foreground(_logger.error, text, shortened(self.key), exc_info=error)
+        call_in_app(_logger.error, text, shortened(self.key), exc_info=error)
 
     def _release(self) -> bool:
         held = self.begin_release()
@@ -205,9 +205,9 @@ class Lease(Trust):
         return release_leases(self._transport, (self,)) and held
 
     def _finish(
-        self, fates: Mapping[str, Fate], reservation: Reservation | None, grace: float
+        self, actions: Mapping[str, ReleaseAction], reservation: Reservation | None, grace: float
     ) -> bool:
-        command = self.release_command(fates, reservation, grace)
+        command = self.release_command(actions, reservation, grace)
         patience = self._terms.patience
         if reservation is None:
             round_ = ReleaseRound(len(self._transport.names))
@@ -226,13 +226,13 @@ class Lease(Trust):
         with self._lock:
             if self._state is State.RELEASED:
                 return None
-            held = self._state is State.HELD and self._trusted_until > self._transport.now()
+            held = self._state is State.HELD and self._valid_until > self._transport.now()
             self._state = State.RELEASED
         return held
 
     def release_command(
         self,
-        fates: Mapping[str, Fate] | None = None,
+        actions: Mapping[str, ReleaseAction] | None = None,
         reservation: Reservation | None = None,
         grace: float = HAND_BACK_GRACE,
     ) -> Command:
@@ -240,12 +240,14 @@ class Lease(Trust):
         keep = milliseconds(max(0.0, self._keep_until - self._transport.now()))
         if reservation is not None:
             left = reservation.left_ms(self._transport.wall_us())
-            back = Fate(min(left, milliseconds(grace)), reservation.owner)
-            fates = {**(fates or {}), **dict.fromkeys(reservation.keys, back)}
-        if keep or (fates and any(fate.keep_ms and not fate.value for fate in fates.values())):
+            back = ReleaseAction(min(left, milliseconds(grace)), reservation.owner)
+            actions = {**(actions or {}), **dict.fromkeys(reservation.keys, back)}
+        if keep or (
+            actions and any(action.keep_ms and not action.value for action in actions.values())
+        ):
             # An extension that arrives after it would lengthen what is left of the hold.
             process_watchdog().wait_for_renewal(self, self._terms.patience)
-        return release(self._terms.keys, self.owner, self.fencing_token, keep, fates)
+        return release(self._terms.keys, self.owner, self.fencing_token, keep, actions)
 
     def settle_release(self, command: Command, channel: Channel) -> None:
         """Say the release on other channels, too, where something of ours is still under way."""
@@ -258,12 +260,12 @@ class Lease(Trust):
         left_behind = self._takeover.not_taken_over()
         if left_behind:
             forgotten = release(previous.keys, previous.owner, 0)
-            self._transport.follow(channel, forgotten, left_behind)
+            self._transport.send_after_ack(channel, forgotten, left_behind)
 
     def _say_where_unsettled(self, command: Command, channel: Channel) -> None:
-        for used, nodes in self._unsettled.items():
+        for used, nodes in self._in_doubt.items():
             if nodes and used is not channel:
-                self._transport.settle(used, command, sorted(nodes))
+                self._transport.send_behind(used, command, sorted(nodes))
 
     def extension(self) -> tuple[Command, ExtendRound]:
         """Return what an extension says, and the round that counts its votes."""
@@ -273,7 +275,7 @@ class Lease(Trust):
             sent_at=self._transport.now(),
             ttl=self.ttl,
             drift_factor=self._terms.drift_factor,
-            trusted_until=self._trusted_until,
+            valid_until=self._valid_until,
         )
         return command, round_
 
@@ -286,18 +288,18 @@ class Lease(Trust):
         if round_.phase is not Phase.GRANTED:
             return
         with self._lock:
-            old_trust = self._trusted_until
+            old_trust = self._valid_until
             # Whoever has looked since the old deadline has found it lost, and lost it stays.
             if self._state is not State.HELD or self._transport.now() >= old_trust:
                 return
-            self._trusted_until = max(old_trust, round_.trusted_until)
+            self._valid_until = max(old_trust, round_.valid_until)
             # Under the lock that release takes first: a heal never follows a release.
             if round_.missing:
                 command = heal(
                     self._terms.keys, self.owner, milliseconds(self.ttl), self.fencing_token
                 )
-                channel.post(command, round_.missing)
-                self._unsettled.setdefault(channel, set()).update(round_.missing)
+                channel.send(command, round_.missing)
+                self._in_doubt.setdefault(channel, set()).update(round_.missing)
 
     @property
     def patience(self) -> float:

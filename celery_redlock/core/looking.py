@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from celery_redlock.core.failures import listed, reasons
 from celery_redlock.errors import QuorumUnavailable
-from celery_redlock.protocol import LookRound, Phase, Record, Seen, look, owner_candidate
+from celery_redlock.protocol import (
+    InspectRound,
+    KeyState,
+    KeyStates,
+    Phase,
+    inspect,
+    owner_timestamp_us,
+)
 from celery_redlock.transport import Transport
 
 
@@ -34,7 +41,9 @@ def look_at(
 ) -> tuple[Held | None, ...]:
     """Return for each key who holds it, or None."""
     round_ = _asked(transport, places, patience)
-    return tuple(_held(records, round_.needed) if records else None for records in round_.records())
+    return tuple(
+        _held(records, round_.needed) if records else None for records in round_.key_states()
+    )
 
 
 def owners_at(
@@ -43,16 +52,18 @@ def owners_at(
     """Return for each node that has answered the owner values that it shows, in the keys' order."""
     votes = _asked(transport, places, patience).votes
     return tuple(
-        tuple(record.owner for record in vote.records) for vote in votes if isinstance(vote, Seen)
+        tuple(record.owner for record in vote.states)
+        for vote in votes
+        if isinstance(vote, KeyStates)
     )
 
 
-def _asked(transport: Transport, places: tuple[str, ...], patience: float) -> LookRound:
-    round_ = LookRound(len(transport.names))
+def _asked(transport: Transport, places: tuple[str, ...], patience: float) -> InspectRound:
+    round_ = InspectRound(len(transport.names))
     channel = transport.checkout()
     try:
-        channel.prepare()
-        channel.exchange(((look(places), round_),), patience)
+        channel.connect()
+        channel.exchange(((inspect(places), round_),), patience)
     except BaseException:
         transport.discard(channel)
         raise
@@ -68,7 +79,7 @@ def _asked(transport: Transport, places: tuple[str, ...], patience: float) -> Lo
     return round_
 
 
-def _held(records: tuple[Record, ...], needed: int) -> Held:
+def _held(records: tuple[KeyState, ...], needed: int) -> Held:
     owner = records[0].owner or ""
     lives = [record.expires_in for record in records]
     return Held(
@@ -78,13 +89,13 @@ def _held(records: tuple[Record, ...], needed: int) -> Held:
     )
 
 
-def _token(owner: str, records: tuple[Record, ...], needed: int) -> int | None:
+def _token(owner: str, records: tuple[KeyState, ...], needed: int) -> int | None:
     """
     Return the token that an owner's attempt got, if the counters prove it.
 
     A token is the attempt's candidate, or larger. If it is larger, a quorum of counters was raised
     above the candidate, and counters never fall; so a quorum that shows the candidate rules it out.
     """
-    candidate = owner_candidate(owner)
+    candidate = owner_timestamp_us(owner)
     exact = sum(record.counter == candidate for record in records)
     return candidate if exact >= needed else None

@@ -16,7 +16,7 @@ from redis.exceptions import (
 )
 
 from celery_redlock.transport import NodeAddress, parse_nodes
-from celery_redlock.transport.dial import Dialer, describe_failure
+from celery_redlock.transport.redis.connector import Connector, describe_failure
 
 #: What a wrong URL causes; everything else may pass by itself.
 _WRONG_SETTING = (AuthenticationError, AuthorizationError, NoPermissionError, ResponseError)
@@ -49,9 +49,9 @@ def _probe(node: NodeAddress, timeout: float) -> Probe:
     if node.name.startswith("memory://"):
         return Probe(name=node.name, problem=None, lasting=False)
     try:
-        link, _ = Dialer(node, timeout).dial(native=False)
+        connection, _ = Connector(node, timeout).connect(native=False)
     except Exception as exc:
         lasting = isinstance(exc, _WRONG_SETTING)
         return Probe(name=node.name, problem=describe_failure(exc), lasting=lasting)
-    link.close()
+    connection.close()
     return Probe(name=node.name, problem=None, lasting=False)

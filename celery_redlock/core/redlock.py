@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Self
 
+from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock.core.attempt import Attempt, attempt_once
 from celery_redlock.core.checks import (
     checked_drift_factor,
@@ -26,7 +27,6 @@ from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.core.wishing import Wish, Wishing
 from celery_redlock.errors import LockContended
 from celery_redlock.transport import Transport, open_transport, parse_nodes
-from celery_redlock.transport.native import in_foreground
 
 _logger = logging.getLogger(__name__)
 
@@ -288,7 +288,7 @@ class Redlock(Wishing):
             release_leases(self.transport, held)
         except Exception as exc:
             text = "Locks could not be released at close; they end with their TTLs"
-            in_foreground(_logger.error, text, exc_info=exc)
+            call_in_app(_logger.error, text, exc_info=exc)
         process_watchdog().stop_if_idle()
         self.transport.close()
 

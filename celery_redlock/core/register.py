@@ -19,20 +19,20 @@ from celery_redlock.errors import (
 from celery_redlock.protocol import (
     MAX_TOKEN,
     Command,
-    FetchRound,
-    Outranked,
     Phase,
+    RegisterReadRound,
+    RegisterWriteRound,
     Round,
-    StoreRound,
-    Versioned,
-    fetch,
-    register_record,
-    store,
+    Superseded,
+    VersionedValue,
+    read_register,
+    register_key,
+    write_register,
 )
-from celery_redlock.protocol.commands import PIECE
-from celery_redlock.protocol.naming import writable
+from celery_redlock.protocol.commands import CHUNK_BYTES
+from celery_redlock.protocol.keys import validate_name
 
-__all__ = ["Register", "Versioned"]
+__all__ = ["Register", "VersionedValue"]
 
 #: Fields that are said to a node or asked of it at once.
 _MOST_FIELDS = 500
@@ -65,7 +65,7 @@ class Register:
     """
 
     def __init__(self, redlock: Redlock, name: str) -> None:
-        self._record = register_record(redlock.key_prefix, name)
+        self._record = register_key(redlock.key_prefix, name)
         self._redlock = redlock
         self._name = name
 
@@ -77,7 +77,7 @@ class Register:
         """The register's name."""
         return self._name
 
-    def claim(self, token: int) -> dict[str, Versioned]:
+    def claim(self, token: int) -> dict[str, VersionedValue]:
         """
         Shut out all holders of smaller tokens, and return what they have left.
 
@@ -90,7 +90,7 @@ class Register:
         """
         return self._fetch(checked_token(token), ())
 
-    def read(self, names: Sequence[str] = ()) -> dict[str, Versioned]:
+    def read(self, names: Sequence[str] = ()) -> dict[str, VersionedValue]:
         """
         Return what there is, the newest that a quorum of nodes has; shut nobody out.
 
@@ -103,7 +103,7 @@ class Register:
         if isinstance(names, str):
             raise LockKeyError(f"Fields are a sequence of names, not one str: [{names!r}].")
         wanted = list(dict.fromkeys(map(self._checked_field_name, names)))
-        found: dict[str, Versioned] = {}
+        found: dict[str, VersionedValue] = {}
         for at in range(0, len(wanted) or 1, _MOST_FIELDS):
             found |= self._fetch(0, wanted[at : at + _MOST_FIELDS])
         return found
@@ -129,48 +129,52 @@ class Register:
         for name, field in fields.items():
             self._check_field(name, field)
         for piece in _pieces(fields):
-            round_ = StoreRound(len(self._redlock.node_names))
-            self._say(store(self._record, token, piece), round_, token)
+            round_ = RegisterWriteRound(len(self._redlock.node_names))
+            self._say(write_register(self._record, token, piece), round_, token)
 
-    def _fetch(self, token: int, names: Sequence[str]) -> dict[str, Versioned]:
+    def _fetch(self, token: int, names: Sequence[str]) -> dict[str, VersionedValue]:
         """Return fields; with a token every piece is asked for with a promise of its own."""
-        found, untold = self._fetch_piece(token, names)
-        while untold:
+        found, truncated = self._fetch_piece(token, names)
+        while truncated:
             # The first one asked for is always told.
-            more, still = self._fetch_piece(token, untold[:_MOST_FIELDS])
+            more, still = self._fetch_piece(token, truncated[:_MOST_FIELDS])
             found |= more
-            untold = still + untold[_MOST_FIELDS:]
+            truncated = still + truncated[_MOST_FIELDS:]
         return found
 
     def _fetch_piece(
         self, token: int, names: Sequence[str]
-    ) -> tuple[dict[str, Versioned], list[str]]:
-        round_ = FetchRound(len(self._redlock.node_names))
-        self._say(fetch(self._record, token, names), round_, token)
-        return round_.fields(), round_.untold()
+    ) -> tuple[dict[str, VersionedValue], list[str]]:
+        round_ = RegisterReadRound(len(self._redlock.node_names))
+        self._say(read_register(self._record, token, names), round_, token)
+        return round_.fields(), round_.truncated()
 
-    def _say(self, command: Command, round_: FetchRound | StoreRound, token: int) -> None:
+    def _say(
+        self, command: Command, round_: RegisterReadRound | RegisterWriteRound, token: int
+    ) -> None:
         transport = self._redlock.transport
         channel = transport.checkout()
         try:
-            channel.prepare()
+            channel.connect()
             channel.exchange(((command, round_),), self._redlock.node_timeout)
         except BaseException:
             transport.discard(channel)
             raise
         transport.checkin(channel)
-        if round_.phase is Phase.OUTRANKED:
+        if round_.phase is Phase.SUPERSEDED:
             raise self._stale(round_, token)
         if round_.phase is not Phase.GRANTED:
             raise self._unavailable(round_)
 
-    def _stale(self, round_: FetchRound | StoreRound, token: int) -> StaleFencingToken:
-        seen = round_.outranked_by
+    def _stale(
+        self, round_: RegisterReadRound | RegisterWriteRound, token: int
+    ) -> StaleFencingToken:
+        seen = round_.newest_token
         nodes = self._redlock.node_names
         told = [
             node
             for node, vote in zip(nodes, round_.votes, strict=True)
-            if isinstance(vote, Outranked)
+            if isinstance(vote, Superseded)
         ]
         return StaleFencingToken(
             f"Register {self._name!r} has seen fencing token {seen} on {', '.join(told)} "
@@ -191,7 +195,7 @@ class Register:
         )
 
     def _checked_field_name(self, name: Any) -> str:
-        return writable(name, f"The name of a field of register {self._name!r}")
+        return validate_name(name, f"The name of a field of register {self._name!r}")
 
     def _check_field(self, name: Any, field: Any) -> None:
         self._checked_field_name(name)
@@ -224,7 +228,7 @@ def _pieces(fields: Mapping[str, _Field]) -> Iterator[dict[str, _Field]]:
     size = 0
     for name, field in fields.items():
         more = len(field[1].encode()) if field else 0
-        if piece and (len(piece) >= _MOST_FIELDS or size + more > PIECE):
+        if piece and (len(piece) >= _MOST_FIELDS or size + more > CHUNK_BYTES):
             yield piece
             piece, size = {}, 0
         piece[name] = field

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.protocol import Command, Phase, ReleaseRound, Round, extend
-from celery_redlock.transport import Done
+from celery_redlock.transport import AckedNodes
 
 if TYPE_CHECKING:
     from celery_redlock.core.lease import Lease
@@ -81,7 +81,7 @@ def say_release(
     """
     channel = transport.checkout(native=process_watchdog().runs_here())
     try:
-        channel.prepare(math.inf if patience else 0.0)
+        channel.connect(math.inf if patience else 0.0)
         if given is None:
             channel.exchange(batch, patience)
         else:
@@ -91,7 +91,7 @@ def say_release(
         # A time limit or Ctrl-C in the middle: not every node may have been told.
         try:
             for command, _ in batch:
-                channel.post(command)
+                channel.send(command)
         finally:
             transport.discard(channel)
         raise
@@ -121,16 +121,16 @@ def _hand_over(
     given: Reservation,
 ) -> None:
     """Release, and let the reservation last where it cannot have been used up before it was set."""
-    done = Done()
-    channel.exchange([releasing], patience, linger=min(patience, _LINGER), done=done)
+    acked = AckedNodes()
+    channel.exchange([releasing], patience, linger=min(patience, _LINGER), acked=acked)
     left = given.left_ms(transport.wall_us())
     if releasing[1].phase is not Phase.GRANTED or left <= 0:
         return
     # Its message may be out: somebody may have taken it over on a quorum and be done with it while
     # one of these nodes still had our keys. Not if a quorum shows it now, when all of them have it:
     # whoever takes it over later finds it there, or clears that node.
-    there = sorted(done)
+    there = sorted(acked)
     standing = ReleaseRound(len(transport.names))
     channel.exchange([(extend(given.keys, given.owner, 1, 0), standing)], patience)
     if standing.phase is Phase.GRANTED:
-        channel.post(extend(given.keys, given.owner, left, 0), there)
+        channel.send(extend(given.keys, given.owner, left, 0), there)

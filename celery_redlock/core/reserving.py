@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Sequence
 
+from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock.core.attempt import Attempt, Terms, attempt_once
 from celery_redlock.core.failures import as_asked, failure
 from celery_redlock.core.looking import Held, look_at, owners_at
@@ -26,22 +27,21 @@ from celery_redlock.core.waiting import (
 from celery_redlock.errors import LockKeyError
 from celery_redlock.protocol import (
     Command,
-    Fate,
     Phase,
+    ReleaseAction,
     ReleaseRound,
+    candidate_above,
     extend,
     milliseconds,
-    number_after,
-    owner_candidate,
+    owner_timestamp_us,
     owner_value,
     release,
     validate_key,
-    validate_place,
+    validate_node_key,
 )
-from celery_redlock.protocol.naming import META_PREFIX, check_number
+from celery_redlock.protocol.keys import META_PREFIX, check_key_count
 from celery_redlock.protocol.texts import enumerated
-from celery_redlock.transport import Channel, Done, Transport
-from celery_redlock.transport.native import in_foreground
+from celery_redlock.transport import AckedNodes, Channel, Transport
 
 _logger = logging.getLogger(__name__)
 
@@ -54,16 +54,16 @@ class Reserved:
         reservation: what the message carries.
     """
 
-    __slots__ = ("_channel", "_done", "_pid", "reservation")
+    __slots__ = ("_acked", "_channel", "_pid", "reservation")
 
-    def __init__(self, reservation: Reservation, channel: Channel, done: Done) -> None:
+    def __init__(self, reservation: Reservation, channel: Channel, acked: AckedNodes) -> None:
         # Made before the message is sent: from here on an answer may come from a node that the
         # message's receiver has been at first. It counts only if nothing newer was at that node.
-        done.most = owner_candidate(reservation.owner)
-        done.otherwise = release(reservation.keys, reservation.owner, 0)
+        acked.max_counter = owner_timestamp_us(reservation.owner)
+        acked.undo = release(reservation.keys, reservation.owner, 0)
         self.reservation = reservation
         self._channel = channel
-        self._done = done
+        self._acked = acked
         self._pid = os.getpid()
 
     def lengthen(self, transport: Transport) -> None:
@@ -71,7 +71,7 @@ class Reserved:
         left = self.reservation.left_ms(transport.wall_us())
         if self._pid == os.getpid() and left > 0:
             command = extend(self.reservation.keys, self.reservation.owner, left, 0)
-            transport.follow(self._channel, command, self._done)
+            transport.send_after_ack(self._channel, command, self._acked)
 
 
 class Reserving:
@@ -168,7 +168,7 @@ class Reserving:
         except Exception as exc:
             text = "Reservation %s ends with its grace"
             keys = enumerated(reserved.reservation.keys)
-            in_foreground(_logger.error, text, keys, exc_info=exc)
+            call_in_app(_logger.error, text, keys, exc_info=exc)
 
     def cancel(
         self,
@@ -199,7 +199,7 @@ class Reserving:
             return _cancel(self.transport, reservation, self.node_timeout, wait=wait)
         except Exception as exc:
             text = "Reservation %s was not cancelled; it ends by itself"
-            in_foreground(_logger.error, text, enumerated(reservation.keys), exc_info=exc)
+            call_in_app(_logger.error, text, enumerated(reservation.keys), exc_info=exc)
             return False
 
     def turn(self, reservation: Reservation, label: str, ttl: float) -> None:
@@ -213,13 +213,13 @@ class Reserving:
             label: put into the new owner value.
             ttl: seconds for which the keys stand from now on.
         """
-        fate = Fate(milliseconds(ttl), self.fresh_owner(label))
-        fates = dict.fromkeys(reservation.keys, fate)
+        action = ReleaseAction(milliseconds(ttl), self.fresh_owner(label))
+        actions = dict.fromkeys(reservation.keys, action)
         try:
-            _post(self.transport, release(reservation.keys, reservation.owner, 0, fates=fates))
+            _post(self.transport, release(reservation.keys, reservation.owner, 0, actions=actions))
         except Exception as exc:
             text = "Reservation %s ends by itself"
-            in_foreground(_logger.error, text, reservation.keys, exc_info=exc)
+            call_in_app(_logger.error, text, reservation.keys, exc_info=exc)
 
     def look(self, places: Sequence[str]) -> tuple[Held | None, ...]:
         """
@@ -231,7 +231,7 @@ class Reserving:
         Raises:
             QuorumUnavailable: too few nodes answered.
         """
-        return look_at(self.transport, tuple(map(validate_place, places)), self.node_timeout)
+        return look_at(self.transport, tuple(map(validate_node_key, places)), self.node_timeout)
 
     def owners(self, places: Sequence[str]) -> tuple[tuple[str | None, ...], ...]:
         """
@@ -247,7 +247,7 @@ class Reserving:
         Raises:
             QuorumUnavailable: too few nodes answered.
         """
-        return owners_at(self.transport, tuple(map(validate_place, places)), self.node_timeout)
+        return owners_at(self.transport, tuple(map(validate_node_key, places)), self.node_timeout)
 
     def evict(self, place: str, owner: str) -> bool:
         """
@@ -285,8 +285,8 @@ class Reserving:
 
 def _checked_places(places: Sequence[str]) -> tuple[str, ...]:
     """Return the names of keys on the nodes, each once, or raise `LockKeyError`."""
-    keys = tuple(dict.fromkeys(map(validate_place, places)))
-    check_number(sum(not key.startswith(META_PREFIX) for key in keys))
+    keys = tuple(dict.fromkeys(map(validate_node_key, places)))
+    check_key_count(sum(not key.startswith(META_PREFIX) for key in keys))
     return keys
 
 
@@ -321,12 +321,14 @@ def _reserved_by(attempt: Attempt, terms: Terms, wall_us: int, ttl: float) -> Re
     reservation = Reservation(
         keys=terms.keys, owner=attempt.owner, expires_at=wall_us / 1_000_000 + ttl
     )
-    return Reserved(reservation, attempt.channel, Done() if attempt.done is None else attempt.done)
+    return Reserved(
+        reservation, attempt.channel, AckedNodes() if attempt.acked is None else attempt.acked
+    )
 
 
 def _cancel(transport: Transport, reservation: Reservation, patience: float, *, wait: bool) -> bool:
     """Delete a reservation's keys where they still have its value, or are yet to get it."""
-    number = number_after(reservation.owner, transport.wall_us())
+    number = candidate_above(reservation.owner, transport.wall_us())
     command = release(_checked_places(reservation.keys), reservation.owner, number)
     if wait:
         round_ = ReleaseRound(len(transport.names))
@@ -341,8 +343,8 @@ def _post(transport: Transport, command: Command) -> None:
     channel = transport.checkout()
     try:
         # Where there is no connection one is made meanwhile, and whoever makes it sends a release.
-        channel.prepare(0.0)
-        channel.post(command)
+        channel.connect(0.0)
+        channel.send(command)
     except BaseException:
         transport.discard(channel)
         raise
@@ -354,7 +356,7 @@ def _give_back(
 ) -> bool:
     """Leave a reservation's keys to the one that it had replaced."""
     left = previous.left_ms(transport.wall_us())
-    fate = Fate(min(left, milliseconds(HAND_BACK_GRACE)), previous.owner)
-    fates = dict.fromkeys(previous.keys, fate)
-    command = release(_checked_places(reservation.keys), reservation.owner, 0, fates=fates)
+    action = ReleaseAction(min(left, milliseconds(HAND_BACK_GRACE)), previous.owner)
+    actions = dict.fromkeys(previous.keys, action)
+    command = release(_checked_places(reservation.keys), reservation.owner, 0, actions=actions)
     return say_and_lengthen(transport, command, previous, patience)[0]

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Self
 
+from celery_redlock._greenlets.threads import call_in_app
+from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.errors import LeaseLost
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport import Transport
-from celery_redlock.transport.native import in_foreground
-from celery_redlock.transport.primitives import native_lock
 
 _logger = logging.getLogger(__name__)
 
@@ -37,12 +37,12 @@ class Trust:
     """
 
     def __init__(
-        self, transport: Transport, key: str, fencing_token: int, trusted_until: float
+        self, transport: Transport, key: str, fencing_token: int, valid_until: float
     ) -> None:
         self.key = key
         self.fencing_token = fencing_token
         self._transport = transport
-        self._trusted_until = trusted_until
+        self._valid_until = valid_until
         self._pid = os.getpid()
         self._lock = native_lock()
         self._state = State.HELD
@@ -54,7 +54,7 @@ class Trust:
         """Seconds of trust left; 0.0 when it is lost, released or another process's."""
         if self._state is not State.HELD or self._pid != os.getpid():
             return 0.0
-        return max(0.0, self._trusted_until - self._transport.now())
+        return max(0.0, self._valid_until - self._transport.now())
 
     @property
     def is_valid(self) -> bool:
@@ -91,12 +91,12 @@ class Trust:
         return self._transport
 
     @property
-    def trusted_until(self) -> float:
+    def valid_until(self) -> float:
         """End of trust on the transport's clock."""
-        return self._trusted_until
+        return self._valid_until
 
     def now(self) -> float:
-        """Read the clock that `trusted_until` is on."""
+        """Read the clock that `valid_until` is on."""
         return self._transport.now()
 
     def call_when_lost(self, on_lost: Callable[[Self], None] | None) -> None:
@@ -117,7 +117,7 @@ class Trust:
             self._state = State.LOST
             self._reason = reason
             on_lost = self._on_lost
-        in_foreground(
+        call_in_app(
             _logger.warning,
             "Lease on %r (token %d) lost: %s",
             shortened(self.key),
@@ -125,7 +125,7 @@ class Trust:
             reason,
         )
         if on_lost is not None:
-            in_foreground(self._tell, on_lost)
+            call_in_app(self._tell, on_lost)
 
     def _tell(self, on_lost: Callable[[Self], None]) -> None:
         try:

@@ -15,11 +15,11 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
+from celery_redlock._greenlets.threads import call_in_app, start_native_thread
+from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock, unpatched
+from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock.protocol import Phase
-from celery_redlock.transport.bell import Bell
-from celery_redlock.transport.native import in_foreground, start_native_thread
-from celery_redlock.transport.poller import READ, as_milliseconds, new_poller
-from celery_redlock.transport.primitives import close_greenlet_hub, native_lock, original
 
 if TYPE_CHECKING:
     from celery_redlock.core.lease import Lease
@@ -57,7 +57,7 @@ class Watch:
     @property
     def lose_at(self) -> float:
         """When the loss is reported: a little before trust ends, so that a body can still stop."""
-        return self.lease.trusted_until - min(self.lease.ttl / 10, 0.5)
+        return self.lease.valid_until - min(self.lease.ttl / 10, 0.5)
 
     @property
     def due(self) -> float:
@@ -68,11 +68,11 @@ class Watch:
 class _Thread:
     """One run of the watchdog's thread."""
 
-    __slots__ = ("bell", "ident")
+    __slots__ = ("ident", "wakeup")
 
     def __init__(self) -> None:
         self.ident: int | None = None
-        self.bell = Bell()
+        self.wakeup = WakeupPipe()
 
 
 class Watchdog:
@@ -95,8 +95,8 @@ class Watchdog:
         self._met: weakref.WeakSet[Transport] = weakref.WeakSet()
         self._stopping = False
         self._wakes_at = 0.0
-        self._get_ident = original("_thread", "get_ident")
-        self._sleep = original("time", "sleep")
+        self._get_ident = unpatched("_thread", "get_ident")
+        self._sleep = unpatched("time", "sleep")
 
     def watch(self, lease: Lease, max_hold: float) -> None:
         """
@@ -122,7 +122,7 @@ class Watchdog:
             if self._thread is None:
                 self._start()
             elif watch.due < self._wakes_at:
-                self._thread.bell.ring()
+                self._thread.wakeup.wake()
 
     def unwatch(self, lease: Lease) -> None:
         """Stop renewing `lease`. A renewal that has been sent may still be under way."""
@@ -149,7 +149,7 @@ class Watchdog:
             if self._watches or thread is None:
                 return
             self._stopping = True
-            thread.bell.ring()
+            thread.wakeup.wake()
         # It may have been ended by the end of the interpreter, and cannot tell.
         while (
             self._thread is thread
@@ -162,7 +162,7 @@ class Watchdog:
     def abandon(self) -> None:
         """Close what a forked child inherited of its parent's watchdog."""
         if self._thread is not None:
-            self._thread.bell.close_in_child()
+            self._thread.wakeup.close_in_child()
 
     def _start(self) -> None:
         self._thread = thread = _Thread()
@@ -192,7 +192,7 @@ class Watchdog:
     def _work(self, thread: _Thread) -> None:
         thread.ident = self._get_ident()
         poller = new_poller(native=True)
-        poller.register(thread.bell.fd, READ)
+        poller.register(thread.wakeup.fd, READ)
         while True:
             try:
                 if self._rest(thread, poller):
@@ -211,7 +211,7 @@ class Watchdog:
 
     def _outlive(self, error: BaseException) -> None:
         """Tell of an error and go on: whatever it was, the other leases still need renewals."""
-        in_foreground(
+        call_in_app(
             _logger.error, "The lock watchdog failed in a round and goes on", exc_info=error
         )
         self._sleep(0.01)
@@ -222,7 +222,7 @@ class Watchdog:
         while True:
             with self._lock:
                 if self._thread is not thread:
-                    thread.bell.close()
+                    thread.wakeup.close()
                     return True
                 self._forget_unwatched()
                 if self._heap:
@@ -237,13 +237,13 @@ class Watchdog:
                     if left <= 0 or self._stopping:
                         self._thread = None
                         self._stopping = False
-                        thread.bell.close()
+                        thread.wakeup.close()
                         return True
                 self._stopping = False
             if left <= 0:
                 return False
             poller.poll(as_milliseconds(left))
-            thread.bell.hush()
+            thread.wakeup.drain()
 
     def _forget_unwatched(self) -> None:
         while self._heap and not self._is_live(self._heap[0][2]):
@@ -305,7 +305,7 @@ class Watchdog:
         channel = transport.checkout(native=True)
         try:
             # No wait may run past the instant at which any lease has to be reported.
-            channel.prepare(max(0.0, self._next_loss() - transport.now()))
+            channel.connect(max(0.0, self._next_loss() - transport.now()))
             batch = [watch.lease.extension() for watch in watches]
             left = max(0.001, self._next_loss() - transport.now())
             patience = min(watch.lease.patience for watch in watches)

@@ -11,7 +11,7 @@ from typing import Literal
 from redis.exceptions import RedisError
 
 from celery_redlock.demo.scene import ACCOUNTS
-from celery_redlock.protocol.naming import GUARD_KEY
+from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.testing import LocalCluster
 
 __all__ = ["NodeState", "look_at"]

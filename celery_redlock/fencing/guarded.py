@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from celery_redlock.errors import ConfigurationError, FenceRecordDamaged, InvalidResourceName
 from celery_redlock.fencing.tokens import MAX_TOKEN, stale
 from celery_redlock.protocol import milliseconds
-from celery_redlock.protocol.naming import META_PREFIX
+from celery_redlock.protocol.keys import META_PREFIX
 
 __all__ = ["CLAIM", "PREFIX", "SET", "Key", "Records", "Script", "Work"]
 

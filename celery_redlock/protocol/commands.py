@@ -1,10 +1,10 @@
 """
 The eight things that are said to a node, and how its answers read.
 
-Each command is one Lua script (`lua/<kind>.lua`), so a node does all of it or nothing. KEYS are the
-lock keys followed by their fence counters; `acquire` has the guard record as a last one; `store`
-and `fetch` have the register only. ARGV are the attempt's nonce (added by the transport, echoed by
-the node) and `args`.
+Each command is one Lua script (`lua/<script>.lua`), so a node does all of it or nothing. KEYS are
+the lock keys followed by their fence counters; `acquire` has the guard record as a last one;
+`write_register` and `read_register` have the register only. ARGV are the attempt's nonce (added by
+the transport, echoed by the node) and `args`.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from celery_redlock.protocol.naming import GUARD_KEY, fence_key
+from celery_redlock.protocol.keys import GUARD_KEY, fence_key
 from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.protocol.votes import (
     ACKNOWLEDGED,
     FOREIGN,
     MISSING,
     Failed,
-    Fetched,
     Granted,
-    Held,
-    Holder,
-    Outranked,
+    KeyHolder,
+    KeyState,
+    KeyStates,
     Quarantined,
-    Record,
-    Seen,
-    Versioned,
+    Refused,
+    RegisterContents,
+    Superseded,
+    VersionedValue,
     Vote,
 )
 
 
-class Kind(StrEnum):
+class Script(StrEnum):
     """Names of the scripts."""
 
     ACQUIRE = "acquire"
@@ -42,22 +42,22 @@ class Kind(StrEnum):
     EXTEND = "extend"
     HEAL = "heal"
     RELEASE = "release"
-    LOOK = "look"
-    STORE = "store"
-    FETCH = "fetch"
+    INSPECT = "inspect"
+    WRITE_REGISTER = "write_register"
+    READ_REGISTER = "read_register"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """One script call, the same for every node."""
 
-    kind: Kind
+    script: Script
     keys: tuple[str, ...]
     args: tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class ReleaseAction:
     """
     What becomes of a key that is ours when it is released: by default it is deleted.
 
@@ -70,11 +70,11 @@ class Fate:
     value: str = ""
 
 
-DELETE = Fate()
+DELETE = ReleaseAction()
 
 #: Bytes of a register that are said to a node, or told by it, at once: more would not be done in
 #: the time in which a node has to answer, and would hold up its other clients.
-PIECE = 200_000
+CHUNK_BYTES = 200_000
 
 _MISSING_PTTL = -2
 
@@ -106,7 +106,7 @@ def acquire(
     """
     args = (owner, ttl_ms, candidate, quarantine_ms)
     return Command(
-        Kind.ACQUIRE,
+        Script.ACQUIRE,
         (*_with_fences(keys), GUARD_KEY),
         (*args, previous) if previous else args,
     )
@@ -114,17 +114,17 @@ def acquire(
 
 def raise_fence(keys: tuple[str, ...], owner: str, token: int) -> Command:
     """Bring the counters to `token` where all keys are still ours and none is above it."""
-    return Command(Kind.RAISE, _with_fences(keys), (owner, token))
+    return Command(Script.RAISE, _with_fences(keys), (owner, token))
 
 
 def extend(keys: tuple[str, ...], owner: str, ttl_ms: int, token: int) -> Command:
     """Lengthen, never shorten, where the keys are ours; raise the counters everywhere."""
-    return Command(Kind.EXTEND, _with_fences(keys), (owner, ttl_ms, token))
+    return Command(Script.EXTEND, _with_fences(keys), (owner, ttl_ms, token))
 
 
 def heal(keys: tuple[str, ...], owner: str, ttl_ms: int, token: int) -> Command:
     """Set our keys again where a node lost them, and raise the counters."""
-    return Command(Kind.HEAL, _with_fences(keys), (owner, ttl_ms, token))
+    return Command(Script.HEAL, _with_fences(keys), (owner, ttl_ms, token))
 
 
 def release(
@@ -132,7 +132,7 @@ def release(
     owner: str,
     token: int,
     keep_ms: int = 0,
-    fates: Mapping[str, Fate] | None = None,
+    actions: Mapping[str, ReleaseAction] | None = None,
 ) -> Command:
     """
     Delete what is ours, or give it another fate; then raise the counters.
@@ -142,23 +142,25 @@ def release(
         owner: the attempt's owner value.
         token: the lease's fencing token; 0 when the attempt never got one.
         keep_ms: where positive, let our keys end after this time instead of now.
-        fates: what becomes of single keys instead.
+        actions: what becomes of single keys instead.
     """
     args: tuple[str | int, ...] = (owner, token, keep_ms)
-    if fates:
-        other = Fate(keep_ms)
+    if actions:
+        other = ReleaseAction(keep_ms)
         for key in keys:
-            fate = fates.get(key, other)
-            args += (fate.keep_ms, fate.value)
-    return Command(Kind.RELEASE, _with_fences(keys), args)
+            action = actions.get(key, other)
+            args += (action.keep_ms, action.value)
+    return Command(Script.RELEASE, _with_fences(keys), args)
 
 
-def look(keys: tuple[str, ...]) -> Command:
+def inspect(keys: tuple[str, ...]) -> Command:
     """Tell who has the keys, and change nothing."""
-    return Command(Kind.LOOK, _with_fences(keys), ())
+    return Command(Script.INSPECT, _with_fences(keys), ())
 
 
-def store(record: str, token: int, fields: Mapping[str, tuple[int, str] | None]) -> Command:
+def write_register(
+    record: str, token: int, fields: Mapping[str, tuple[int, str] | None]
+) -> Command:
     """
     Write fields of a register, unless it has seen a newer token.
 
@@ -170,10 +172,12 @@ def store(record: str, token: int, fields: Mapping[str, tuple[int, str] | None])
     args: list[str | int] = [token]
     for name, field in fields.items():
         args += (name, *(("", "") if field is None else field))
-    return Command(Kind.STORE, (record,), tuple(args))
+    return Command(Script.WRITE_REGISTER, (record,), tuple(args))
 
 
-def fetch(record: str, token: int = 0, names: Sequence[str] = (), *, most: int = PIECE) -> Command:
+def read_register(
+    record: str, token: int = 0, names: Sequence[str] = (), *, max_bytes: int = CHUNK_BYTES
+) -> Command:
     """
     Tell what a register has.
 
@@ -181,12 +185,12 @@ def fetch(record: str, token: int = 0, names: Sequence[str] = (), *, most: int =
         record: name of the register on the nodes.
         token: where positive, refuse what older tokens write from now on.
         names: fields to tell; all if there are none.
-        most: bytes to tell; what is left then is only named.
+        max_bytes: bytes to tell; what is left then is only named.
     """
-    return Command(Kind.FETCH, (record,), (token, most, *names))
+    return Command(Script.READ_REGISTER, (record,), (token, max_bytes, *names))
 
 
-def granted(counters: Sequence[int]) -> Vote:
+def granted_vote(counters: Sequence[int]) -> Vote:
     """Return a grant with the counters of all keys' buckets, if they can be tokens."""
     low, high = min(counters), max(counters)
     if low >= 1 and high <= MAX_TOKEN:
@@ -204,7 +208,7 @@ def read_reply(fields: Sequence[Any]) -> Vote:
     try:
         code = fields[0]
         if code == b"G":
-            return granted([int(field) for field in fields[1:]])
+            return granted_vote([int(field) for field in fields[1:]])
         if code == b"A":
             return ACKNOWLEDGED
         if code == b"M":
@@ -213,9 +217,9 @@ def read_reply(fields: Sequence[Any]) -> Vote:
             return FOREIGN
         if code == b"H":
             triples = zip(fields[1::3], fields[2::3], fields[3::3], strict=True)
-            return Held(
+            return Refused(
                 tuple(
-                    Holder(int(key), owner.decode(errors="replace"), int(pttl) / 1000)
+                    KeyHolder(int(key), owner.decode(errors="replace"), int(pttl) / 1000)
                     for key, owner, pttl in triples
                 )
             )
@@ -223,9 +227,9 @@ def read_reply(fields: Sequence[Any]) -> Vote:
             return Quarantined(int(fields[1]) / 1000)
         if code == b"S":
             triples = zip(fields[1::3], fields[2::3], fields[3::3], strict=True)
-            return Seen(tuple(_record(*triple) for triple in triples))
+            return KeyStates(tuple(_record(*triple) for triple in triples))
         if code == b"O":
-            return Outranked(_token(fields[1]))
+            return Superseded(_token(fields[1]))
         if code == b"R":
             return _fetched(_token(fields[1]), zip(fields[2::2], fields[3::2], strict=True))
     except (TypeError, ValueError, OverflowError, IndexError, AttributeError):
@@ -233,10 +237,10 @@ def read_reply(fields: Sequence[Any]) -> Vote:
     return Failed(f"answered something that is not a vote: {str(fields)[:80]}")
 
 
-def _record(owner: bytes, pttl: int, counter: bytes) -> Record:
+def _record(owner: bytes, pttl: int, counter: bytes) -> KeyState:
     # Redis tells a missing key by its lifetime; an empty value may be somebody's.
     missing = int(pttl) == _MISSING_PTTL
-    return Record(
+    return KeyState(
         None if missing else owner.decode(errors="replace"),
         0.0 if missing else int(pttl) / 1000,
         int(counter),
@@ -251,20 +255,20 @@ def _token(field: bytes) -> int:
 
 
 def _fetched(token: int, pairs: Iterable[tuple[bytes, bytes]]) -> Vote:
-    told: dict[str, Versioned] = {}
-    untold = set()
+    told: dict[str, VersionedValue] = {}
+    truncated = set()
     for field, value in pairs:
         name = field.decode()
         if not value:
-            untold.add(name)
+            truncated.add(name)
             continue
         try:
             by, version, text = value.split(b" ", 2)
-            told[name] = Versioned(_token(by), _token(version), text.decode())
+            told[name] = VersionedValue(_token(by), _token(version), text.decode())
         except ValueError:
             # Not the same as no field: it may have been what a quorum was told to keep.
             return Failed(
                 f"has something in field {name!r} of its register that nobody can have written: "
                 f"{value!r:.40}; delete that field"
             )
-    return Fetched(token, told, frozenset(untold))
+    return RegisterContents(token, told, frozenset(truncated))

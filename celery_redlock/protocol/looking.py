@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections import Counter
 
 from celery_redlock.protocol.rounds import Phase, Round
-from celery_redlock.protocol.votes import Record, Seen, Vote
+from celery_redlock.protocol.votes import KeyState, KeyStates, Vote
 
 
-class LookRound(Round):
+class InspectRound(Round):
     """
     What a quorum of nodes says about some keys.
 
@@ -29,7 +29,7 @@ class LookRound(Round):
         if self._phase is not Phase.VOTING or self.votes[node] is not None:
             return self._phase
         self.votes[node] = vote
-        if type(vote) is not Seen:
+        if type(vote) is not KeyStates:
             self._lost += 1
             if self._impossible(self._lost):
                 return self._enter(Phase.UNAVAILABLE)
@@ -37,16 +37,16 @@ class LookRound(Round):
             return self._enter(Phase.GRANTED)
         return self._phase
 
-    def records(self) -> list[tuple[Record, ...]]:
+    def key_states(self) -> list[tuple[KeyState, ...]]:
         """
         Return for each key the nodes' records of the value that a quorum has, or none.
 
         Nodes that did not answer are taken to agree: one that is down may have been part of the
         holder's quorum, and without it nobody else gets one.
         """
-        seen = [vote.records for vote in self.votes if type(vote) is Seen]
+        seen = [vote.states for vote in self.votes if type(vote) is KeyStates]
         silent = len(self.votes) - len(seen)
-        found: list[tuple[Record, ...]] = []
+        found: list[tuple[KeyState, ...]] = []
         for told in zip(*seen, strict=True):
             owners = Counter(record.owner for record in told if record.owner is not None)
             owner, count = max(owners.items(), key=lambda item: item[1], default=(None, 0))
@@ -55,7 +55,7 @@ class LookRound(Round):
         return found
 
     def _agreed(self) -> bool:
-        seen = [vote.records for vote in self.votes if type(vote) is Seen]
+        seen = [vote.states for vote in self.votes if type(vote) is KeyStates]
         return len(seen) >= self.needed and all(
             max(Counter(record.owner for record in told).values()) >= self.needed
             for told in zip(*seen, strict=True)

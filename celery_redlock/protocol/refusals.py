@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import re
 
-from celery_redlock.protocol.commands import Kind
+from celery_redlock.protocol.commands import Script
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.protocol.texts import shortened
 
 #: What follows where a node refuses a script that nobody waits for or needs a quorum of.
 CONSEQUENCES = {
-    Kind.RELEASE: "Locks that are released stay taken there until their TTL ends",
-    Kind.EXTEND: "Leases and reservations end there although they are extended",
-    Kind.HEAL: "Keys of leases that it has lost are not set there again",
+    Script.RELEASE: "Locks that are released stay taken there until their TTL ends",
+    Script.EXTEND: "Leases and reservations end there although they are extended",
+    Script.HEAL: "Keys of leases that it has lost are not set there again",
 }
 
 _NAMED = re.compile(r"permissions to run the '([^']+)' command").search
@@ -23,20 +23,20 @@ _calls = re.compile(r"redis\.p?call\('(\w+)'").findall
 _KEYS = re.compile(r"permissions to access (?:a key|one of the keys)").search
 
 
-def explained(kind: Kind, error: str) -> str:
+def explain_refusal(script: Script, error: str) -> str:
     """Return a node's error to a script, shortened, with the right that its user lacks."""
-    right = _missing_right(kind, error)
-    grant = f" (script {kind}; grant the user {right})" if right else ""
+    right = _missing_right(script, error)
+    grant = f" (script {script}; grant the user {right})" if right else ""
     return shortened(error) + grant
 
 
-def _missing_right(kind: Kind, error: str) -> str:
+def _missing_right(script: Script, error: str) -> str:
     if named := _NAMED(error):
         return f"+{named[1].lower()}"
     if _KEYS(error):
         return "its lock keys and redlock-meta:* (~PATTERN)"
     if place := _IN_SCRIPT(error):
         # Redis 7.0 names the line of the script alone.
-        line = SOURCE[kind].splitlines()[int(place[1]) - 1 : int(place[1])]
+        line = SOURCE[script].splitlines()[int(place[1]) - 1 : int(place[1])]
         return " ".join(f"+{call.lower()}" for call in _calls("".join(line)))
     return ""

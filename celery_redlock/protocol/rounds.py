@@ -21,10 +21,10 @@ from celery_redlock.protocol.votes import (
     Acknowledged,
     Failed,
     Granted,
-    Held,
-    Holder,
+    KeyHolder,
     NotHeld,
     Quarantined,
+    Refused,
     Vote,
 )
 
@@ -40,11 +40,11 @@ class Phase(Enum):
     UNAVAILABLE = auto()  #: failed and quarantined nodes leave no quorum
     LATE = auto()  #: a quorum answered, but not while its answer could be trusted
     GONE = auto()  #: a quorum says that the keys are not ours
-    OUTRANKED = auto()  #: registers only: nodes have seen a newer token, and that leaves no quorum
+    SUPERSEDED = auto()  #: registers only: nodes have seen a newer token, and that leaves no quorum
 
 
 #: Which phases may follow which; all others are final.
-FOLLOWS: dict[Phase, frozenset[Phase]] = {
+TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.VOTING: frozenset(Phase) - {Phase.VOTING},
     Phase.RAISING: frozenset({Phase.GRANTED, Phase.SPLIT, Phase.UNAVAILABLE, Phase.LATE}),
 }
@@ -85,7 +85,7 @@ class Round:
         raise NotImplementedError
 
     def _enter(self, phase: Phase) -> Phase:
-        if phase not in FOLLOWS.get(self._phase, ()):
+        if phase not in TRANSITIONS.get(self._phase, ()):
             raise RuntimeError(f"A {self._phase.name} round cannot become {phase.name}.")
         self._phase = phase
         return phase
@@ -100,20 +100,20 @@ class AcquireRound(Round):
     One attempt to take all keys at a quorum and to fix their fencing token.
 
     Guarantee: when the phase is GRANTED, a quorum of nodes had our keys, no other attempt can be
-    granted before `trusted_until` while clocks drift within the allowance and restarted nodes sit
+    granted before `valid_until` while clocks drift within the allowance and restarted nodes sit
     out, and `token` is larger than the token of every holder before. Limit: none of this holds for
-    exclusion once this process is paused past `trusted_until`; the token's order still does.
+    exclusion once this process is paused past `valid_until`; the token's order still does.
 
     Attributes:
-        trusted_until: end of trust on the round's clock, counted from `sent_at`.
+        valid_until: end of trust on the round's clock, counted from `sent_at`.
         token: the largest counter that the granting nodes returned; final once GRANTED.
     """
 
-    __slots__ = ("_exact", "_granted", "_lost", "token", "trusted_until")
+    __slots__ = ("_exact", "_granted", "_lost", "token", "valid_until")
 
     def __init__(self, nodes: int, *, sent_at: float, ttl: float, drift_factor: float) -> None:
         super().__init__(nodes)
-        self.trusted_until = sent_at + ttl - drift(ttl, drift_factor)
+        self.valid_until = sent_at + ttl - drift(ttl, drift_factor)
         self.token = 0
         self._granted = 0  # votes for us in this phase
         self._exact = 0  # of those, how many returned exactly `token` for every key
@@ -143,7 +143,7 @@ class AcquireRound(Round):
     def _first_quorum(self, now: float) -> Phase:
         if self._granted < self.needed:
             return self._without_quorum()
-        if now >= self.trusted_until:
+        if now >= self.valid_until:
             return self._enter(Phase.LATE)
         # Equality on a quorum, not merely a quorum: only then does every later quorum contain a
         # node whose counter is at least the token.
@@ -160,7 +160,7 @@ class AcquireRound(Round):
         if type(vote) is Acknowledged:
             self._granted += 1
             if self._granted >= self.needed:
-                return self._enter(Phase.GRANTED if now < self.trusted_until else Phase.LATE)
+                return self._enter(Phase.GRANTED if now < self.valid_until else Phase.LATE)
         else:
             self._lost += 1
             if self._impossible(self._lost):
@@ -182,7 +182,7 @@ class AcquireRound(Round):
             return self._enter(Phase.SPLIT)
         return self._phase
 
-    def taken(self, by: str | None = None) -> set[int]:
+    def taken_keys(self, by: str | None = None) -> set[int]:
         """
         Return the positions of the keys that one foreign owner was seen to have on a quorum.
 
@@ -202,24 +202,24 @@ class AcquireRound(Round):
         return Counter(
             (holder.key, holder.owner)
             for vote in self.votes
-            if type(vote) is Held
+            if type(vote) is Refused
             for holder in vote.holders
         )
 
-    def holder(self, favoured: Collection[int] = ()) -> Holder | None:
+    def holder(self, preferred: Collection[int] = ()) -> KeyHolder | None:
         """
         Return the foreign owner seen most often, with the longest time that a node told.
 
         Args:
-            favoured: positions of keys whose holder is told first if it was seen on a quorum.
+            preferred: positions of keys whose holder is told first if it was seen on a quorum.
         """
-        seen: dict[tuple[int, str], list[Holder]] = {}
+        seen: dict[tuple[int, str], list[KeyHolder]] = {}
         for vote in self.votes:
-            if type(vote) is Held:
+            if type(vote) is Refused:
                 for holder in vote.holders:
                     seen.setdefault((holder.key, holder.owner), []).append(holder)
         for (key, _), told in seen.items():
-            if key in favoured and len(told) >= self.needed:
+            if key in preferred and len(told) >= self.needed:
                 return max(told, key=lambda holder: holder.expires_in)
         if not seen:
             return None
@@ -240,7 +240,7 @@ class ReserveRound(AcquireRound):
     def _first_quorum(self, now: float) -> Phase:
         if self._granted < self.needed:
             return self._without_quorum()
-        return self._enter(Phase.GRANTED if now < self.trusted_until else Phase.LATE)
+        return self._enter(Phase.GRANTED if now < self.valid_until else Phase.LATE)
 
 
 class ExtendRound(Round):
@@ -252,18 +252,18 @@ class ExtendRound(Round):
     UNAVAILABLE and LATE may be tried again while the old trust lasts.
 
     Attributes:
-        trusted_until: end of trust if GRANTED, counted from `sent_at`; never before the old one.
+        valid_until: end of trust if GRANTED, counted from `sent_at`; never before the old one.
         missing: nodes that lost our keys and nobody else has taken; a heal may set them again.
     """
 
-    __slots__ = ("_extended", "_gone", "_lost", "_old_trust", "missing", "trusted_until")
+    __slots__ = ("_extended", "_gone", "_lost", "_old_valid_until", "missing", "valid_until")
 
     def __init__(
-        self, nodes: int, *, sent_at: float, ttl: float, drift_factor: float, trusted_until: float
+        self, nodes: int, *, sent_at: float, ttl: float, drift_factor: float, valid_until: float
     ) -> None:
         super().__init__(nodes)
-        self._old_trust = trusted_until
-        self.trusted_until = max(trusted_until, sent_at + ttl - drift(ttl, drift_factor))
+        self._old_valid_until = valid_until
+        self.valid_until = max(valid_until, sent_at + ttl - drift(ttl, drift_factor))
         self.missing: list[int] = []
         self._extended = 0
         self._gone = 0
@@ -281,7 +281,7 @@ class ExtendRound(Round):
         if type(vote) is Acknowledged:
             self._extended += 1
             if self._extended >= self.needed:
-                return self._enter(Phase.GRANTED if now < self._old_trust else Phase.LATE)
+                return self._enter(Phase.GRANTED if now < self._old_valid_until else Phase.LATE)
             return self._phase
         self._lost += 1
         if type(vote) is NotHeld:

@@ -7,17 +7,17 @@ from __future__ import annotations
 import hashlib
 from importlib import resources
 
-from celery_redlock.protocol.commands import Kind
+from celery_redlock.protocol.commands import Script
 
 _LUA = resources.files("celery_redlock.protocol") / "lua"
 
 #: Source of each command's script.
-SOURCE: dict[Kind, str] = {kind: (_LUA / f"{kind}.lua").read_text() for kind in Kind}
+SOURCE: dict[Script, str] = {script: (_LUA / f"{script}.lua").read_text() for script in Script}
 
 #: SHA-1 of the source, which is what EVALSHA takes.
-SHA: dict[Kind, str] = {
-    kind: hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-    for kind, source in SOURCE.items()
+SHA: dict[Script, str] = {
+    script: hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+    for script, source in SOURCE.items()
 }
 
 #: Marks a brand-new node as serving at once; used by `celery-redlock init`.

@@ -23,7 +23,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class KeyHolder:
     """
     Who has one key on one node.
 
@@ -39,10 +39,10 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Refused:
     """The node took nothing, because somebody else has a key there."""
 
-    holders: tuple[Holder, ...]
+    holders: tuple[KeyHolder, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class NotHeld:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class KeyState:
     """
     One key as a node has it.
 
@@ -91,14 +91,14 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class KeyStates:
     """The node was only asked what it has; one record for each key."""
 
-    records: tuple[Record, ...]
+    states: tuple[KeyState, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Outranked:
+class Superseded:
     """
     The register has seen a newer token, and refuses older ones.
 
@@ -110,7 +110,7 @@ class Outranked:
 
 
 @dataclass(frozen=True, slots=True)
-class Versioned:
+class VersionedValue:
     """
     A field of a register.
 
@@ -135,19 +135,19 @@ class Versioned:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class RegisterContents:
     """
     What a node has of a register.
 
     Attributes:
         token: the newest token that it has seen; 0 if none.
         fields: those asked for that there are, by name.
-        untold: names of those that there are, too, but made the answer too long.
+        truncated: names of those that there are, too, but made the answer too long.
     """
 
     token: int
-    fields: Mapping[str, Versioned]
-    untold: frozenset[str] = frozenset()
+    fields: Mapping[str, VersionedValue]
+    truncated: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +157,24 @@ class Failed:
 
     Attributes:
         reason: why, in a few words.
-        tried: it was asked; otherwise it was left out because it had failed lately.
+        attempted: it was asked; otherwise it was left out because it had failed lately.
     """
 
     reason: str
-    tried: bool = True
+    attempted: bool = True
 
 
-Vote = Granted | Held | Quarantined | Acknowledged | NotHeld | Seen | Outranked | Fetched | Failed
+Vote = (
+    Granted
+    | Refused
+    | Quarantined
+    | Acknowledged
+    | NotHeld
+    | KeyStates
+    | Superseded
+    | RegisterContents
+    | Failed
+)
 
 ACKNOWLEDGED = Acknowledged()
 MISSING = NotHeld(missing=True)

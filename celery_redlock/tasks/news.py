@@ -15,7 +15,7 @@ from typing import Any
 from celery.utils.dispatch import Signal
 from celery.utils.log import get_logger
 
-from celery_redlock.transport.primitives import native_lock
+from celery_redlock._greenlets.unpatched import native_lock
 
 __all__ = ["SIGNALS", "News", "counters", "tell"]
 

@@ -5,14 +5,14 @@ How one command reaches N nodes at once, and their votes come back.
 from collections.abc import Sequence
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.transport.interface import Channel, Done, Transport
+from celery_redlock.transport.addresses import NodeAddress, parse_node, parse_nodes
+from celery_redlock.transport.base import AckedNodes, Channel, Transport
 from celery_redlock.transport.memory import MemoryTransport, memory_node
-from celery_redlock.transport.nodes import NodeAddress, parse_node, parse_nodes
-from celery_redlock.transport.redis import RedisTransport
+from celery_redlock.transport.redis.transport import RedisTransport
 
 __all__ = [
+    "AckedNodes",
     "Channel",
-    "Done",
     "NodeAddress",
     "Transport",
     "open_transport",

@@ -12,12 +12,12 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from celery_redlock.protocol import Command, Failed, Kind, Phase, Round, Vote
-from celery_redlock.protocol.node import NodeState
+from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock.protocol import Command, Failed, Phase, Round, Script, Vote
+from celery_redlock.protocol.node_model import ModelNode
 from celery_redlock.transport import clock
-from celery_redlock.transport.interface import Channel, Done
-from celery_redlock.transport.nodes import NodeAddress
-from celery_redlock.transport.primitives import native_lock
+from celery_redlock.transport.addresses import NodeAddress
+from celery_redlock.transport.base import AckedNodes, Channel
 
 _starts = itertools.count(1)
 
@@ -88,7 +88,7 @@ class MemoryNode:
     def __init__(self, name: str, time: Time | None = None) -> None:
         self.name = name
         self.time = time or RealTime()
-        self.state = NodeState(_identity())
+        self.state = ModelNode(_identity())
         self.state.arm()
         self.skew = 0.0
         self.refusing = False
@@ -122,7 +122,7 @@ class MemoryNode:
     def restart(self, *, keep_data: bool = False) -> None:
         """Start another process, empty or with all of the data."""
         if not keep_data:
-            self.state.forget()
+            self.state.lose_data()
         self.state.identity = _identity()
         self.refusing = False
 
@@ -132,9 +132,9 @@ class MemoryNode:
 
     def flush(self) -> None:
         """Lose all data while running on."""
-        self.state.forget()
+        self.state.lose_data()
 
-    def say(self, command: Command) -> Vote | None:
+    def execute(self, command: Command) -> Vote | None:
         """Run a command and return its vote, or None for no answer."""
         if self.refusing:
             return Failed("connection refused")
@@ -174,7 +174,7 @@ class MemoryTransport:
         """The nodes' display names."""
         return tuple(node.name for node in self.nodes)
 
-    def refusals(self, kind: Kind) -> dict[str, str]:
+    def refusals(self, script: Script) -> dict[str, str]:
         """Return no node: these have no rights to lack."""
         return {}
 
@@ -200,24 +200,24 @@ class MemoryTransport:
     def discard(self, channel: Channel) -> None:
         """Do nothing."""
 
-    def catch_up(self) -> None:
+    def drain(self) -> None:
         """Do nothing: no answer is late."""
 
-    def unsettled(self) -> frozenset[int]:
+    def nodes_in_doubt(self) -> frozenset[int]:
         """Return no node, as `settle` says."""
         return frozenset()
 
-    def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
+    def send_behind(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Do nothing: a node runs what is said to it in order, on whatever channel."""
 
-    def follow(self, channel: Channel, command: Command, done: Done) -> None:
+    def send_after_ack(self, channel: Channel, command: Command, acked: AckedNodes) -> None:
         """Say a command to the nodes that are done."""
-        self.post(command, sorted(done))
+        self.send(command, sorted(acked))
 
     def close(self) -> None:
         """Do nothing."""
 
-    def prepare(self, limit: float = math.inf) -> None:
+    def connect(self, limit: float = math.inf) -> None:
         """Do nothing."""
 
     def exchange(
@@ -226,7 +226,7 @@ class MemoryTransport:
         timeout: float,
         *,
         linger: float = 0.0,
-        done: Done | None = None,
+        acked: AckedNodes | None = None,
     ) -> None:
         """Say each command to every node and feed the answers into its round."""
         undecided: list[tuple[Round, int]] = []
@@ -234,9 +234,9 @@ class MemoryTransport:
             before = round_.phase
             silent = []
             for index, node in enumerate(self.nodes):
-                vote = node.say(command)
-                if done is not None:
-                    done.note(index, vote, self.now())
+                vote = node.execute(command)
+                if acked is not None:
+                    acked.record_vote(index, vote, self.now())
                 if vote is None:
                     silent.append(index)
                 elif round_.phase is not Phase.RAISING or before is Phase.RAISING:
@@ -248,7 +248,7 @@ class MemoryTransport:
             for round_, index in undecided:
                 round_.vote(index, Failed(f"no answer within {timeout:.3g} s"), self.now())
 
-    def post(self, command: Command, nodes: Sequence[int] | None = None) -> None:
+    def send(self, command: Command, nodes: Sequence[int] | None = None) -> None:
         """Say a command without taking the answer."""
         for index in range(len(self.nodes)) if nodes is None else nodes:
-            self.nodes[index].say(command)
+            self.nodes[index].execute(command)

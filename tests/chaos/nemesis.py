@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import redis
 
-from celery_redlock.protocol.naming import GUARD_KEY
+from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.testing import LocalCluster, TcpProxy
 from tests.chaos.clocks import Clock
 from tests.chaos.crew import Crew

@@ -101,7 +101,7 @@ class Worker:
             note("unavailable", hold=hold)
             self._rest()
             return
-        note("granted", hold=hold, key=key, token=lease.fencing_token, until=lease.trusted_until)
+        note("granted", hold=hold, key=key, token=lease.fencing_token, until=lease.valid_until)
         self._client.watch(
             lease, on_lost=lambda lost: note("lost", hold=hold, why=lost.lost, until=_until(lost))
         )
@@ -187,7 +187,7 @@ class Worker:
 
 
 def _until(lease: Lease) -> float:
-    return lease.trusted_until
+    return lease.valid_until
 
 
 if __name__ == "__main__":

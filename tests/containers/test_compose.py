@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.protocol.naming import fence_key
+from celery_redlock.protocol.keys import fence_key
 from tests.containers.deployment import Deployment, outcome
 from tests.containers.stage import PATIENCE
 from tests.support.waiting import wait_until

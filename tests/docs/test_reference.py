@@ -12,7 +12,7 @@ import pytest
 
 import celery_redlock
 from celery_redlock import cli, errors, fencing, signals, testing
-from celery_redlock.protocol.rounds import FOLLOWS, Phase
+from celery_redlock.protocol.rounds import TRANSITIONS, Phase
 from celery_redlock.tasks.config.modes import MODES
 from celery_redlock.tasks.config.options import OPTIONS, LockOptions
 from celery_redlock.tasks.config.settings import CHECKS, SPEAKING_CHECKS
@@ -152,7 +152,7 @@ def test_a_diagram_is_svg_that_tells_what_it_shows(diagram: str) -> None:
 def test_the_diagram_of_rounds_has_every_phase_and_arrow() -> None:
     drawn = DIAGRAMS["rounds"]()
     assert all(f">{phase.name}<" in drawn for phase in Phase)
-    assert drawn.count("<path ") == sum(map(len, FOLLOWS.values()))
+    assert drawn.count("<path ") == sum(map(len, TRANSITIONS.values()))
 
 
 def test_the_diagram_of_a_slow_node_shows_what_the_memory_nodes_did() -> None:

@@ -16,7 +16,7 @@ from redis.retry import Retry
 
 from celery_redlock import Redlock
 from celery_redlock.core import arm_nodes
-from celery_redlock.protocol.naming import fence_key
+from celery_redlock.protocol.keys import fence_key
 from celery_redlock.testing.ports import LOOPBACK, HeldPort
 from celery_redlock.testing.server import find_binary
 from tests.support.waiting import wait_until

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from celery_redlock.protocol import Versioned, fetch, quorum
+from celery_redlock.protocol import VersionedValue, quorum, read_register
 from tests.models import leading, ledger
 from tests.models.copies import run_command
 from tests.models.explorer import Label
@@ -25,7 +25,7 @@ class Arrivals:
 
     _copies: Table
     _reached: set[str]
-    _seen: dict[tuple[int, int, tuple[int, ...]], tuple[bool, Versioned | None]] = field(
+    _seen: dict[tuple[int, int, tuple[int, ...]], tuple[bool, VersionedValue | None]] = field(
         default_factory=dict
     )
     _marks: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -74,11 +74,11 @@ class Arrivals:
 
     def _look(
         self, token: int, due: int, asked: tuple[int, ...], count: int
-    ) -> tuple[bool, Versioned | None]:
+    ) -> tuple[bool, VersionedValue | None]:
         key = (token, due, asked)
         found = self._seen.get(key)
         if found is None:
-            asks = fetch(RECORD, 0, [ENTRY])
+            asks = read_register(RECORD, 0, [ENTRY])
             votes = [run_command(self._copies.things[copy], asks)[1] for copy in asked]
             tick = leading.tick_of(token, due)
             found = self._seen[key] = leading.arrive(tick, votes, count)

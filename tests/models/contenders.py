@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from celery_redlock.core.attempt import Terms
-from celery_redlock.protocol import Kind, Phase
-from celery_redlock.protocol.votes import Held as Refused
-from celery_redlock.protocol.votes import Quarantined
+from celery_redlock.protocol import Phase, Script
+from celery_redlock.protocol.votes import Quarantined, Refused
 from tests.models import shipped
 from tests.models.handover import HandOver, barring, granted_by, previous_of
 from tests.models.setting import Setting
@@ -173,7 +172,7 @@ class ContenderMoves:
                 label = (f"{label[0]}: second round", label[1])
                 yield label, self._tables.parts.number(then), lanes_then, ""
                 continue
-            phase, token, trusted_until, owner = end
+            phase, token, valid_until, owner = end
             danger = ""
             self._reached.add(f"{phase.name.lower()} ({part.stands})")
             if phase is Phase.GRANTED and self._setting.contenders[index].reserves:
@@ -182,13 +181,13 @@ class ContenderMoves:
                 yield label, self._tables.parts.number(then), self._talk.noted(stage, lanes), ""
                 continue
             if phase is Phase.GRANTED:
-                held = Held(owner, token, trusted_until)
+                held = Held(owner, token, valid_until)
                 then = Part("holds", 0, part.floor, None, held, barred=part.barred)
-                if stage.time >= trusted_until:
+                if stage.time >= valid_until:
                     danger = "an attempt is granted although its time is over"
                 told = f"holds with token {token}"
                 if self._setting.timed:
-                    told += f", trusted until {trusted_until / TICK:.0f} ms"
+                    told += f", trusted until {valid_until / TICK:.0f} ms"
             else:
                 told = phase.name
                 undone = 0
@@ -205,7 +204,7 @@ class ContenderMoves:
                     node
                     for command, nodes, _ in stage.said
                     for node in nodes
-                    if command.kind is Kind.RELEASE
+                    if command.script is Script.RELEASE
                 }
                 if len(freed) < len(lanes):
                     danger = "an attempt has ended and is not undone on every node"
@@ -241,7 +240,7 @@ class ContenderMoves:
             stage = self._stage(time, index)
             stage.time += MOMENT
             shipped.run_release(held, terms, stage)
-            ended = Part("ended", held=replace(held, trusted_until=0.0))
+            ended = Part("ended", held=replace(held, valid_until=0.0))
             label = (f"{NAMES[index]} releases", ())
             yield (
                 label,
@@ -269,21 +268,21 @@ class ContenderMoves:
                     continue
                 told, now = end
                 danger = ""
-                if now.trusted_until > held.trusted_until and stage.time >= held.trusted_until:
+                if now.valid_until > held.valid_until and stage.time >= held.valid_until:
                     danger = "a lease that was over came back"
-                if now.trusted_until < held.trusted_until:
+                if now.valid_until < held.valid_until:
                     danger = "an extension shortened the lease"
                 for command, _, _ in stage.said:
-                    self._reached.add(f"says {command.kind}")
-                    if command.kind is Kind.HEAL and stage.time >= held.trusted_until:
+                    self._reached.add(f"says {command.script}")
+                    if command.script is Script.HEAL and stage.time >= held.valid_until:
                         danger = "keys are healed although the time that was sure is over"
                 self._reached.add(f"extension: {told}")
                 if told == "lost":
-                    now = replace(now, trusted_until=0.0)
+                    now = replace(now, valid_until=0.0)
                 then = replace(part, stands="holds", since=0, held=now)
                 text, positions = took(NAMES[index], feed, gives_up)
                 if self._setting.timed:
                     text += f" at {taken} ms"
-                    told += f", trusted until {now.trusted_until / TICK:.0f} ms"
+                    told += f", trusted until {now.valid_until / TICK:.0f} ms"
                 label = (f"{text}: extension {told}", positions)
                 yield label, self._tables.parts.number(then), self._talk.said(stage, lanes), danger

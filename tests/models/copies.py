@@ -6,8 +6,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_redlock.protocol import Acknowledged, Command, Fetched, Kind, Versioned, Vote
-from celery_redlock.protocol.node import NodeState
+from celery_redlock.protocol import (
+    Acknowledged,
+    Command,
+    RegisterContents,
+    Script,
+    VersionedValue,
+    Vote,
+)
+from celery_redlock.protocol.node_model import ModelNode
 from celery_redlock.protocol.registers import StoredRegister
 from tests.models.leading import ENTRY, RECORD
 
@@ -28,35 +35,39 @@ class Copy:
     """
 
     token: int = 0
-    fields: tuple[tuple[str, Versioned], ...] = ()
+    fields: tuple[tuple[str, VersionedValue], ...] = ()
     done: frozenset[Write] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A `Fetched` that can be part of a state."""
+    """A `RegisterContents` that can be part of a state."""
 
     token: int
-    fields: tuple[tuple[str, Versioned], ...]
+    fields: tuple[tuple[str, VersionedValue], ...]
 
     @classmethod
     def by(cls, vote: Vote) -> Vote | Told:
         """Return a vote, in this form if it is one."""
-        if isinstance(vote, Fetched):
+        if isinstance(vote, RegisterContents):
             return cls(vote.token, tuple(sorted(vote.fields.items())))
         return vote
 
-    def vote(self) -> Fetched:
+    def vote(self) -> RegisterContents:
         """Return the vote."""
-        return Fetched(self.token, dict(self.fields))
+        return RegisterContents(self.token, dict(self.fields))
 
 
 def run_command(copy: Copy, command: Command) -> tuple[Copy, Vote]:
     """Let a node run a command; return its copy then, and its vote."""
     register = StoredRegister(copy.token, dict(copy.fields))
-    vote = NodeState("", registers={RECORD: register}).run(command, 0)
+    vote = ModelNode("", registers={RECORD: register}).run(command, 0)
     done = copy.done
-    if command.kind is Kind.STORE and isinstance(vote, Acknowledged) and ENTRY in command.args[1:]:
+    if (
+        command.script is Script.WRITE_REGISTER
+        and isinstance(vote, Acknowledged)
+        and ENTRY in command.args[1:]
+    ):
         at = command.args.index(ENTRY)
         done |= {(int(command.args[0]), int(command.args[at + 1]))}
     return Copy(register.token, tuple(sorted(register.fields.items())), done), vote

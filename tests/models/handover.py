@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from celery_redlock.core.attempt import Terms
 from celery_redlock.core.reservation import Reservation
-from celery_redlock.protocol import Fate, Kind
-from celery_redlock.protocol.naming import owner_value
+from celery_redlock.protocol import ReleaseAction, Script
+from celery_redlock.protocol.keys import owner_value
 from celery_redlock.protocol.votes import Granted
-from celery_redlock.transport import Done
+from celery_redlock.transport import AckedNodes
 from tests.models import shipped
 from tests.models.setting import Contender, Setting
 from tests.models.shipped import GRACE, LONG, MOMENT, TICK, Stage
@@ -79,7 +79,7 @@ def granted_by(tables: Tables, lanes: tuple[int, ...]) -> shipped.Feed:
     return tuple(
         (node, lane.answer[0])
         for node, lane in there
-        if lane.answer is not None and isinstance(lane.answer[0], Granted) and not lane.done
+        if lane.answer is not None and isinstance(lane.answer[0], Granted) and not lane.acked
     )
 
 
@@ -122,22 +122,22 @@ class HandOver:
         stage.hasty = True
         shipped.run_finish(part.held, self._terms[index], stage, self._fates(index), None)
         self._reached.add("finished")
-        ended = Part("ended", held=replace(part.held, trusted_until=0.0))
+        ended = Part("ended", held=replace(part.held, valid_until=0.0))
         label = (f"{NAMES[index]} finishes", ())
         return label, self._tables.parts.number(ended), self._talk.said(stage, lanes), ""
 
-    def _fates(self, index: int) -> dict[str, Fate]:
+    def _fates(self, index: int) -> dict[str, ReleaseAction]:
         keys = self._setting.contenders[index].keys
-        return {key: Fate(LONG, FINISHED) for key in keys if key.startswith("m")}
+        return {key: ReleaseAction(LONG, FINISHED) for key in keys if key.startswith("m")}
 
     def _hand_back(self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]) -> Move:
         assert part.held is not None
         back = _handed_back(NAMES[index])
         shipped.run_finish(part.held, self._terms[index], stage, self._fates(index), back)
-        held = replace(part.held, trusted_until=0.0)
+        held = replace(part.held, valid_until=0.0)
         then = replace(part, stands="hands", held=held, barred=frozenset())
         label = (f"{NAMES[index]} hands back", ())
-        lanes_then = self._talk.said(stage, lanes, done=stage.known)
+        lanes_then = self._talk.said(stage, lanes, acked=stage.known)
         return label, self._tables.parts.number(then), lanes_then, ""
 
     def _lengthen_where_handed(
@@ -174,7 +174,7 @@ class HandOver:
         answers = dict(feed)
         votes = tuple(answers.get(node) for node in range(len(lanes)))
         self._reached.add("asks whether it stands")
-        lanes_then = self._talk.said(stage, lanes, votes, done=stage.known)
+        lanes_then = self._talk.said(stage, lanes, votes, acked=stage.known)
         then = self._tables.parts.number(replace(part, scalars=scalars))
         return (f"{NAMES[index]} asks whether it stands", ()), then, lanes_then, ""
 
@@ -196,12 +196,12 @@ class HandOver:
             now.caught = (answer,)
             shipped.run_late(self._reserved(index), now)
             for command, _, _ in now.said:
-                self._reached.add(f"late: {command.kind}")
+                self._reached.add(f"late: {command.script}")
             yield self._followed(index, now, lanes, "takes a late answer")
 
     def _followed(self, index: int, stage: Stage, lanes: tuple[int, ...], text: str) -> Move:
         taken = {node for node, _ in stage.caught} | stage.known
-        lanes_then = self._talk.said(stage, lanes, done=stage.done | stage.known, taken=taken)
+        lanes_then = self._talk.said(stage, lanes, acked=stage.acked | stage.known, taken=taken)
         return (
             (f"{NAMES[index]} {text}", ()),
             self._tables.parts.number(Part("sent")),
@@ -237,7 +237,7 @@ class HandOver:
 
     def _note_lengthening(self, stage: Stage) -> None:
         for command, nodes, _ in stage.said:
-            if command.kind is Kind.EXTEND and nodes and int(command.args[1]) > GRACE:
+            if command.script is Script.EXTEND and nodes and int(command.args[1]) > GRACE:
                 self._reached.add("lengthened")
 
     def _ended(
@@ -258,4 +258,4 @@ class HandOver:
 
     @staticmethod
     def _like(stage: Stage) -> Stage:
-        return replace(stage, said=[], restored=[], feed=None, rounds=[], done=Done())
+        return replace(stage, said=[], restored=[], feed=None, rounds=[], acked=AckedNodes())

@@ -13,9 +13,9 @@ from typing import Any
 
 from celery_redlock.beat.leaders import LEADER_FIELD, Leader
 from celery_redlock.beat.records import Records
-from celery_redlock.core import Register, Versioned
+from celery_redlock.core import Register, VersionedValue
 from celery_redlock.errors import QuorumUnavailable, StaleFencingToken
-from celery_redlock.protocol import Vote, register_record
+from celery_redlock.protocol import Vote, register_key
 from celery_redlock.tasks.messages.places import tick_place
 from celery_redlock.tasks.messages.tick import Tick
 from celery_redlock.tasks.schedules.state import EntryState, is_late
@@ -26,7 +26,7 @@ ENTRY = "e"
 SCHEDULE = "beat"
 TASK = "task"
 
-RECORD = register_record("p:", SCHEDULE)
+RECORD = register_key("p:", SCHEDULE)
 
 SECOND = 1_000_000
 
@@ -154,7 +154,7 @@ class Answers:
             round_.vote(node, vote, 0.0)
 
 
-def arrive(tick: Tick, votes: Iterable[Vote], count: int) -> tuple[bool, Versioned | None]:
+def arrive(tick: Tick, votes: Iterable[Vote], count: int) -> tuple[bool, VersionedValue | None]:
     """Read the register as a worker does; return whether the tick is late, and what it saw."""
     register = Register(client_on(Answers(votes, count)), SCHEDULE)
     recorded = register.read([ENTRY]).get(ENTRY)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from celery_redlock.protocol import Versioned
+from celery_redlock.protocol import VersionedValue
 from celery_redlock.tasks.schedules.state import EntryState
 from tests.models.copies import Copy, Write
 from tests.models.leading import SECOND, Memory
@@ -124,7 +124,7 @@ def ran_late(history: History, token: int, due: int) -> str:
 
 
 def dropped_for_nothing(
-    messages: Iterable[Message], history: History, token: int, due: int, recorded: Versioned
+    messages: Iterable[Message], history: History, token: int, due: int, recorded: VersionedValue
 ) -> str:
     """Tell whether a tick is dropped as late, and nobody answers for it."""
     if not any(

@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from celery_redlock.protocol import Command, Granted, Kind, Vote, acquire
-from celery_redlock.protocol.node import GuardRecord, NodeState, StoredKey
+from celery_redlock.protocol import Command, Granted, Script, Vote, acquire
+from celery_redlock.protocol.node_model import GuardRecord, ModelNode, StoredKey
 from tests.models.handover import is_reservation
 from tests.models.setting import Setting
 from tests.models.shipped import GRACE
 from tests.models.state import NAMES, Globe, Lane, Node, Tables, owner_name
 
 #: What may set a reservation.
-_SETTING = (Kind.ACQUIRE, Kind.RELEASE)
+_SETTING = (Script.ACQUIRE, Script.RELEASE)
 
 #: How it reads, the column then, the world then, and which invariant it breaks.
 NodeMove = tuple[str, int, int, str]
@@ -54,26 +54,30 @@ class NodeMoves:
                 changed, vote = self._run(node, command, world.time)
                 answer = lane.answer
                 if awaited:
-                    arrived = world.time if command.kind is Kind.EXTEND else 0
+                    arrived = world.time if command.script is Script.EXTEND else 0
                     answer = (vote, arrived)
                 late = lane.late
                 if awaited:
                     late = False
-                elif self._hands_over and awaited is None and command.kind in _SETTING:
+                elif self._hands_over and awaited is None and command.script in _SETTING:
                     late = True
                 then = Lane(tuple(rest), answer, lane.counted, lane.done, late)
-                text = f"{{0}} runs {NAMES[index]}'s {command.kind}: {_told(vote)}"
-                self._reached.add(f"{command.kind}: {type(vote).__name__}")
+                text = f"{{0}} runs {NAMES[index]}'s {command.script}: {_told(vote)}"
+                self._reached.add(f"{command.script}: {type(vote).__name__}")
                 danger = _robbed(index, command, node, changed)
                 # A refused one may find its value there, given back by whoever had replaced it.
-                if self._hands_over and command.kind is Kind.ACQUIRE and isinstance(vote, Granted):
+                if (
+                    self._hands_over
+                    and command.script is Script.ACQUIRE
+                    and isinstance(vote, Granted)
+                ):
                     danger = danger or _lasts(command, changed, world.time)
                 if late:
                     danger = danger or self._outlived(node, changed, world.time)
                 yield text, self._tables.column(changed, lanes, index, then), globe, danger
                 if awaited and world.losses:
                     then_globe = self._tables.globes.number(replace(world, losses=world.losses - 1))
-                    text = f"{NAMES[index]}'s {command.kind} to {{0}} is lost"
+                    text = f"{NAMES[index]}'s {command.script} to {{0}} is lost"
                     then = replace(lane, under_way=tuple(rest))
                     yield text, self._tables.column(node, lanes, index, then), then_globe, ""
         setting = self._setting
@@ -124,7 +128,7 @@ class NodeMoves:
         return then
 
     def _run(self, node: Node, command: Command, time: int) -> tuple[Node, Vote]:
-        state = NodeState(
+        state = ModelNode(
             str(node.identity),
             {key: StoredKey(owner, until) for key, owner, until in node.keys},
             dict(node.fences),
@@ -170,7 +174,9 @@ def _robbed(index: int, command: Command, before: Node, after: Node) -> str:
     """Tell whether a contender's command has ended or changed a key of somebody else."""
     # An acquire names whom it takes over, after owner, length, candidate and quarantine.
     spoken_for = (
-        (command.args[0], *command.args[4:]) if command.kind is Kind.ACQUIRE else command.args[:1]
+        (command.args[0], *command.args[4:])
+        if command.script is Script.ACQUIRE
+        else command.args[:1]
     )
     for key in before.keys:
         if key[1] not in spoken_for and key not in after.keys:

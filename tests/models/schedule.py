@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from celery_redlock.protocol import Versioned, quorum
+from celery_redlock.protocol import VersionedValue, quorum
 from celery_redlock.tasks.schedules.state import EntryState
 from tests.models import ledger
 from tests.models.arrivals import Arrivals
@@ -49,7 +49,7 @@ class Schedule:
         copy = Copy()
         if setting.recorded:
             state = EntryState(due=0.0, ran_at=0.0, count=1)
-            there = Versioned(EARLIER, 0, state.write())
+            there = VersionedValue(EARLIER, 0, state.write())
             copy = Copy(EARLIER, ((ENTRY, there),), frozenset({(EARLIER, 0)}))
         lanes = (self._tables.lanes.number(Lane()),) * setting.leaders
         return (
@@ -116,7 +116,7 @@ class Schedule:
                 answer = (Told.by(vote), 0) if awaited else lane.answer
                 changed = self._tables.column(then, lanes, index, Lane(rest, answer))
                 told = type(vote).__name__.lower()
-                yield f"{{0}} runs {NAMES[index]}'s {command.kind}: {told}", changed, then != copy
+                yield f"{{0}} runs {NAMES[index]}'s {command.script}: {told}", changed, then != copy
 
     def _leader_moves(
         self,

@@ -23,8 +23,8 @@ from celery_redlock.core.lease import Lease
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.reserving import Reserved, _cancel, _give_back
 from celery_redlock.errors import LeaseLost, QuorumUnavailable
-from celery_redlock.protocol import Command, Failed, Fate, Phase, Round, Vote
-from celery_redlock.transport import Done
+from celery_redlock.protocol import Command, Failed, Phase, ReleaseAction, Round, Vote
+from celery_redlock.transport import AckedNodes
 
 #: One millisecond, in which models count time.
 TICK = 0.001
@@ -94,7 +94,7 @@ class Stage:
     remembered: frozenset[int] | None = None
     caught: Feed = ()
     rounds: list[Round] = field(default_factory=list)
-    done: Done = field(default_factory=Done)
+    acked: AckedNodes = field(default_factory=AckedNodes)
     decided: int = 0
     stopped: bool = False
 
@@ -115,26 +115,26 @@ class Stage:
 
     def discard(self, channel: Stage) -> None: ...
 
-    def settle(self, channel: Stage, *said: object) -> None: ...
+    def send_behind(self, channel: Stage, *said: object) -> None: ...
 
-    def prepare(self, patience: float = 0.0) -> None: ...
+    def connect(self, patience: float = 0.0) -> None: ...
 
-    def catch_up(self) -> None:
+    def drain(self) -> None:
         for node, vote in self.caught:
-            command = self.done.note(node, vote, self.time)
+            command = self.acked.record_vote(node, vote, self.time)
             if command is not None:
-                self.post(command, [node])
+                self.send(command, [node])
 
-    def follow(self, channel: Stage, command: Command, done: Done) -> None:
+    def send_after_ack(self, channel: Stage, command: Command, acked: AckedNodes) -> None:
         # `done` is ours if it grows with late answers.
-        self.catch_up()
-        done.then, done.then_until = command, math.inf
-        self.post(command, sorted(done))
+        self.drain()
+        acked.followup, acked.followup_deadline = command, math.inf
+        self.send(command, sorted(acked))
 
-    def unsettled(self) -> frozenset[int]:
+    def nodes_in_doubt(self) -> frozenset[int]:
         return frozenset()
 
-    def post(self, command: Command, nodes: Sequence[int] | None = None) -> None:
+    def send(self, command: Command, nodes: Sequence[int] | None = None) -> None:
         if not self.stopped:
             self.said.append((command, self._all(nodes), False))
 
@@ -144,17 +144,17 @@ class Stage:
         timeout: float,
         *,
         linger: float = 0.0,
-        done: Done | None = None,
+        acked: AckedNodes | None = None,
     ) -> None:
         [(command, round_)] = batch
         self.rounds.append(round_)
-        if done is not None:
-            self.done = done
+        if acked is not None:
+            self.acked = acked
         if self.hasty:
             self.said.append((command, self._all(None), False))
             self._answer(round_, ())
         elif self.restored:
-            self.done |= self.known if self.remembered is None else self.remembered
+            self.acked |= self.known if self.remembered is None else self.remembered
             scalars, votes = self.restored.pop(0)
             for name, value in scalars:
                 setattr(round_, name, value)
@@ -173,7 +173,7 @@ class Stage:
         self.time = self.answered_at
         self.decided = 0
         for count, (node, vote) in enumerate(feed, 1):
-            self.done.note(node, vote, self.time)
+            self.acked.record_vote(node, vote, self.time)
             round_.vote(node, vote, self.time)
             if not self.decided and round_.phase is not before:
                 self.decided = count
@@ -238,7 +238,7 @@ def run_attempt(index: int, terms: Terms, stage: Stage) -> tuple[Phase, int, flo
         made = attempt_once(stage, terms)  # type: ignore[arg-type]
     except Paused:
         return None
-    return made.phase, made.round.token, made.round.trusted_until, made.owner
+    return made.phase, made.round.token, made.round.valid_until, made.owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,18 +247,18 @@ class Held:
 
     owner: str
     token: int
-    trusted_until: float
+    valid_until: float
 
 
 def revive(held: Held, terms: Terms, stage: Stage) -> Lease:
     """Make the lease that a model remembers."""
-    round_ = types.SimpleNamespace(token=held.token, trusted_until=held.trusted_until)
+    round_ = types.SimpleNamespace(token=held.token, valid_until=held.valid_until)
     made = types.SimpleNamespace(
         owner=held.owner,
         round=round_,
         channel=stage,
-        unsettled=stage.unsettled(),
-        not_taken_over=lambda: Done(set(range(stage.count)) - stage.known),
+        nodes_in_doubt=stage.nodes_in_doubt(),
+        not_taken_over=lambda: AckedNodes(set(range(stage.count)) - stage.known),
     )
     return Lease(_Client(stage), terms.keys, terms, made)  # type: ignore[arg-type]
 
@@ -277,7 +277,7 @@ def run_extend(
         end = "no quorum"
     except Paused:
         return None
-    return end, Held(held.owner, held.token, lease.trusted_until)
+    return end, Held(held.owner, held.token, lease.valid_until)
 
 
 def run_release(held: Held, terms: Terms, stage: Stage) -> None:
@@ -292,18 +292,22 @@ def is_trusted(held: Held, terms: Terms, time: float) -> bool:
 
 
 def run_finish(
-    held: Held, terms: Terms, stage: Stage, fates: dict[str, Fate], back: Reservation | None
+    held: Held,
+    terms: Terms,
+    stage: Stage,
+    actions: dict[str, ReleaseAction],
+    back: Reservation | None,
 ) -> None:
     """Give a lease up but for some keys, perhaps to a message; what it says is in `stage.said`."""
     lease = revive(held, terms, stage)
     with contextlib.suppress(Paused):
-        lease.finish(fates, back, grace=GRACE * TICK)
+        lease.finish(actions, back, grace=GRACE * TICK)
 
 
 def run_lengthen(reservation: Reservation, stage: Stage) -> None:
     """Lengthen a reservation, as its message is out."""
-    stage.done = Done(stage.known)
-    Reserved(reservation, stage, stage.done).lengthen(stage)  # type: ignore[arg-type]
+    stage.acked = AckedNodes(stage.known)
+    Reserved(reservation, stage, stage.acked).lengthen(stage)  # type: ignore[arg-type]
 
 
 def run_late(reservation: Reservation, stage: Stage) -> None:
@@ -312,7 +316,7 @@ def run_late(reservation: Reservation, stage: Stage) -> None:
     run_lengthen(reservation, stage)
     stage.said.clear()
     stage.caught = caught
-    stage.catch_up()
+    stage.drain()
 
 
 def run_cancel(reservation: Reservation, previous: Reservation | None, stage: Stage) -> None:

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from celery_redlock.protocol import Fetched, Vote
+from celery_redlock.protocol import RegisterContents, Vote
 from tests.models import leading
 from tests.models.copies import Told
 from tests.models.explorer import Label
@@ -92,14 +92,14 @@ class Turns:
         elif leader.stands == "chose":
             assert leader.memory is not None
             memory = leading.note_sent(token, leader.memory, leader.due, stage)
-            then = replace(leader, stands="leads", memory=memory, due=0, tried=False)
+            then = replace(leader, stands="leads", memory=memory, due=0, attempted=False)
             yield self._turn(f"{name} sends the tick of {leader.due} s", then, sends=leader.due)
         elif leader.stands == "leads":
             assert leader.memory is not None
             quiet = not any(self._tables.lanes.things[lane].under_way for lane in lanes)
             if leader.memory.unwritten and (not leader.tried or quiet):
                 leading.run_write(token, leader.memory, stage)
-                then = replace(leader, stands="writes", tried=False)
+                then = replace(leader, stands="writes", attempted=False)
                 yield self._turn(f"{name} records", then, self._talk.said(stage, lanes))
             # What is unwritten is tried before each pass and after it.
             waits = leader.memory.unwritten and not leader.tried
@@ -147,7 +147,7 @@ class Turns:
     ) -> Leadership:
         if end == "claimed":
             assert memory is not None
-            told = [vote.fields.get(ENTRY) for vote in votes if isinstance(vote, Fetched)]
+            told = [vote.fields.get(ENTRY) for vote in votes if isinstance(vote, RegisterContents)]
             if len(set(told)) > 1:
                 self._reached.add("claim: nodes differ")
             by, state = dict(memory.writers)[ENTRY], memory.state
@@ -155,8 +155,8 @@ class Turns:
             found = (by, state.due_us) if by != token else NOTHING
             return Leadership("leads", memory, found, state.due_us)
         if end in ("written", "unavailable") and memory is not None:
-            return replace(leader, stands="leads", memory=memory, tried=end == "unavailable")
-        return replace(leader, stands="over", due=0, tried=False)
+            return replace(leader, stands="leads", memory=memory, attempted=end == "unavailable")
+        return replace(leader, stands="over", due=0, attempted=False)
 
     def _feeds(self, lanes: tuple[int, ...]) -> Iterator[tuple[Feed, bool]]:
         """Yield ways to take answers: which, and whether the rest has failed."""

@@ -13,7 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from tests.mutants.planting import Fate, try_to_kill
+from tests.mutants.planting import Ending, try_to_kill
 from tests.mutants.registry import EQUIVALENT, MUTANTS
 
 #: Fewer planted faults than this say little.
@@ -36,16 +36,16 @@ def main(arguments: list[str] | None = None) -> int:
         if not given.names or any(name in mutant.name for name in given.names)
     ]
     begun = time.perf_counter()
-    fates: list[Fate] = []
+    endings: list[Ending] = []
     with ThreadPoolExecutor(given.processes) as pool:
         for done in as_completed([pool.submit(try_to_kill, mutant) for mutant in chosen]):
-            fate = done.result()
-            fates.append(fate)
-            print(f"{fate.end:9} {fate.seconds:6.1f} s  {fate.name}", flush=True)
-            if given.verbose or fate.end != "killed":
-                for line in fate.said.splitlines()[-_SHOWN if not given.verbose else 0 :]:
+            ending = done.result()
+            endings.append(ending)
+            print(f"{ending.end:9} {ending.seconds:6.1f} s  {ending.name}", flush=True)
+            if given.verbose or ending.end != "killed":
+                for line in ending.said.splitlines()[-_SHOWN if not given.verbose else 0 :]:
                     print(f"            {line}")
-    killed = sum(fate.end == "killed" for fate in fates)
+    killed = sum(ending.end == "killed" for ending in endings)
     print(
         f"{killed} of {len(chosen)} planted faults killed in {time.perf_counter() - begun:.0f} s; "
         f"{len(EQUIVALENT)} equivalent ones are not planted"
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
             "equivalent": EQUIVALENT,
             "seconds": time.perf_counter() - begun,
             "failed": failed,
-            "fates": {fate.name: [fate.end, round(fate.seconds, 1)] for fate in fates},
+            "endings": {ending.name: [ending.end, round(ending.seconds, 1)] for ending in endings},
         }
         given.report.write_text(json.dumps(figures, indent=2))
     return int(failed)

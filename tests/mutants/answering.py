@@ -33,7 +33,7 @@ TRANSPORT = (
             CHANNEL,
             "        self._number += 1\n",
             "        self._number += 1\n"
-            "        for old in self._links:\n"
+            "        for old in self._by_node:\n"
             "            if old is not None:\n"
             "                old.pending.clear()\n",
         ),

@@ -17,13 +17,13 @@ EXCLUSION = (
         modelled("trust-stay"),
         (
             ROUNDS,
-            "self.trusted_until = sent_at + ttl - drift(ttl, drift_factor)\n        self.token",
-            "self.trusted_until = ttl - drift(ttl, drift_factor)\n        self.token",
+            "self.valid_until = sent_at + ttl - drift(ttl, drift_factor)\n        self.token",
+            "self.valid_until = ttl - drift(ttl, drift_factor)\n        self.token",
         ),
         (
             ROUNDS,
-            "        if now >= self.trusted_until:\n            return self._enter(Phase.LATE)",
-            "        self.trusted_until += now",
+            "        if now >= self.valid_until:\n            return self._enter(Phase.LATE)",
+            "        self.valid_until += now",
         ),
     ),
     mutant(
@@ -31,7 +31,7 @@ EXCLUSION = (
         modelled("trust-stay"),
         (
             ROUNDS,
-            "        if now >= self.trusted_until:\n            return self._enter(Phase.LATE)\n",
+            "        if now >= self.valid_until:\n            return self._enter(Phase.LATE)\n",
             "",
         ),
     ),
@@ -40,7 +40,7 @@ EXCLUSION = (
         modelled("trust-second"),
         (
             ROUNDS,
-            "                return self._enter(Phase.GRANTED if now < self.trusted_until "
+            "                return self._enter(Phase.GRANTED if now < self.valid_until "
             "else Phase.LATE)",
             "                return self._enter(Phase.GRANTED)",
         ),
@@ -117,11 +117,11 @@ EXCLUSION = (
         (
             ATTEMPT,
             """        if round_.phase is not Phase.GRANTED:
-            _undo(transport, channel, terms, owner, done)
+            _undo(transport, channel, terms, owner, acked)
 """,
             """        if round_.phase is not Phase.GRANTED:
             granted = [n for n, vote in enumerate(round_.votes) if hasattr(vote, "low")]
-            channel.post(release(terms.keys, owner, 0), granted)
+            channel.send(release(terms.keys, owner, 0), granted)
 """,
         ),
     ),
@@ -131,7 +131,7 @@ EXCLUSION = (
         (
             ATTEMPT,
             """        if round_.phase is not Phase.GRANTED:
-            _undo(transport, channel, terms, owner, done)
+            _undo(transport, channel, terms, owner, acked)
 """,
             "",
         ),

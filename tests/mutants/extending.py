@@ -12,14 +12,14 @@ EXTENSION = (
         modelled("trust-extend"),
         (
             ROUNDS,
-            "self.trusted_until = max(trusted_until, sent_at + ttl - drift(ttl, drift_factor))",
-            "self.trusted_until = ttl - drift(ttl, drift_factor)",
+            "self.valid_until = max(valid_until, sent_at + ttl - drift(ttl, drift_factor))",
+            "self.valid_until = ttl - drift(ttl, drift_factor)",
         ),
         (
             ROUNDS,
             "            if self._extended >= self.needed:\n",
             "            if self._extended >= self.needed:\n"
-            "                self.trusted_until += now\n",
+            "                self.valid_until += now\n",
         ),
     ),
     mutant(
@@ -49,7 +49,7 @@ EXTENSION = (
     mutant(
         "late extensions count",
         modelled("trust-extend"),
-        (ROUNDS, "Phase.GRANTED if now < self._old_trust else Phase.LATE", "Phase.GRANTED"),
+        (ROUNDS, "Phase.GRANTED if now < self._old_valid_until else Phase.LATE", "Phase.GRANTED"),
         (LEASE, " or self._transport.now() >= old_trust", ""),
     ),
     mutant(

@@ -17,8 +17,8 @@ from tests.mutants.writing import (
     tested,
 )
 
-_GIVEN_BACK = """    channel.post(release(terms.keys, owner, 0, fates=fates), there)
-    channel.post(undoing, [node for node in range(len(transport.names)) if node not in there])
+_GIVEN_BACK = """    channel.send(release(terms.keys, owner, 0, actions=actions), there)
+    channel.send(undoing, [node for node in range(len(transport.names)) if node not in there])
 """
 
 HAND_OVER = (
@@ -37,11 +37,11 @@ HAND_OVER = (
         modelled("hand-mark"),
         (
             NODE,
-            "        if held:\n            return Held(tuple(held))\n",
+            "        if held:\n            return Refused(tuple(held))\n",
             "        for key in keys:\n"
             "            if self.owner(key, now_us) in more:\n"
             "                self.keys[key] = StoredKey(str(owner), now_us // 1000 + int(ttl))\n"
-            "        if held:\n            return Held(tuple(held))\n",
+            "        if held:\n            return Refused(tuple(held))\n",
         ),
     ),
     mutant(
@@ -84,18 +84,18 @@ HAND_OVER = (
         (
             ATTEMPT,
             _GIVEN_BACK,
-            "    channel.post(release(terms.keys, owner, 0, fates=fates))\n",
+            "    channel.send(release(terms.keys, owner, 0, actions=actions))\n",
         ),
     ),
     mutant(
         "a failed takeover gives back only what was counted",
         modelled("hand-kept"),
-        (ATTEMPT, "    there = sorted(done or ())\n", "    there = sorted(done or ())[:1]\n"),
+        (ATTEMPT, "    there = sorted(acked or ())\n", "    there = sorted(acked or ())[:1]\n"),
     ),
     mutant(
         "a mark is deleted with the lock",
         modelled("hand-twins"),
-        (NODE, "                if fates:\n", "                if False:\n"),
+        (NODE, "                if actions:\n", "                if False:\n"),
     ),
     mutant(
         "a hand back takes the lock from whoever has it",
@@ -103,7 +103,7 @@ HAND_OVER = (
         (
             NODE,
             "            if held_by == owner:\n                value:",
-            "            if held_by == owner or (fates and held_by):\n                value:",
+            "            if held_by == owner or (actions and held_by):\n                value:",
         ),
     ),
     mutant(
@@ -111,8 +111,8 @@ HAND_OVER = (
         modelled("hand-back"),
         (
             LEASE,
-            "Fate(min(left, milliseconds(grace)), reservation.owner)",
-            "Fate(left, reservation.owner)",
+            "ReleaseAction(min(left, milliseconds(grace)), reservation.owner)",
+            "ReleaseAction(left, reservation.owner)",
         ),
     ),
     mutant(
@@ -120,19 +120,24 @@ HAND_OVER = (
         modelled("hand-late"),
         (
             RESERVING,
-            "transport.follow(self._channel, command, self._done)",
-            "transport.follow(self._channel, command, Done(range(len(transport.names))))",
+            "transport.send_after_ack(self._channel, command, self._acked)",
+            "transport.send_after_ack(self._channel, command, "
+            "AckedNodes(range(len(transport.names))))",
         ),
     ),
     mutant(
         "a late grant is lengthened whatever has been at its node",
         modelled("hand-late"),
-        (RESERVING, "done.most = owner_candidate(reservation.owner)", "done.most = None"),
+        (
+            RESERVING,
+            "acked.max_counter = owner_timestamp_us(reservation.owner)",
+            "acked.max_counter = None",
+        ),
     ),
     mutant(
         "a late grant counts if one newer thing has been at its node",
         modelled("hand-late"),
-        (ATTEMPT, "candidate = max(candidate, number_after(previous.owner, candidate))", "pass"),
+        (ATTEMPT, "candidate = max(candidate, candidate_above(previous.owner, candidate))", "pass"),
     ),
     mutant(
         "a hand back is lengthened without asking whether it stands",

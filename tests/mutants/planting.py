@@ -76,7 +76,7 @@ def planted(mutant: Mutant) -> Iterator[Path]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fate:
+class Ending:
     """
     What became of a mutant.
 
@@ -91,7 +91,7 @@ class Fate:
     said: str
 
 
-def try_to_kill(mutant: Mutant) -> Fate:
+def try_to_kill(mutant: Mutant) -> Ending:
     """Run a mutant's killer against it."""
     begun = time.perf_counter()
     try:
@@ -99,7 +99,7 @@ def try_to_kill(mutant: Mutant) -> Fate:
             end, said = _run(mutant, home)
     except StaleEditError as exc:
         end, said = "broken", str(exc)
-    return Fate(name=mutant.name, end=end, seconds=time.perf_counter() - begun, said=said)
+    return Ending(name=mutant.name, end=end, seconds=time.perf_counter() - begun, said=said)
 
 
 def _run(mutant: Mutant, home: Path) -> tuple[str, str]:

@@ -7,16 +7,16 @@ from __future__ import annotations
 from tests.mutants.writing import modelled, mutant, tested
 
 REGISTERS = "protocol/registers.py"
-RECORDING = "protocol/recording.py"
+RECORDING = "protocol/register_rounds.py"
 REGISTER = "core/register.py"
 RECORDS = "beat/records.py"
 STATE = "tasks/schedules/state.py"
 PLACES = "tasks/messages/places.py"
-STORE_LUA = "protocol/lua/store.lua"
-FETCH_LUA = "protocol/lua/fetch.lua"
+STORE_LUA = "protocol/lua/write_register.lua"
+FETCH_LUA = "protocol/lua/read_register.lua"
 
 _REFUSAL = """            if self.token > int(token):
-                return Outranked(self.token)
+                return Superseded(self.token)
             self.token = int(token)
 """
 
@@ -26,7 +26,7 @@ REGISTER_FAULTS = (
         modelled("leaders-two"),
         (
             REGISTERS,
-            "        if self.token > token:\n            return Outranked(self.token)\n",
+            "        if self.token > token:\n            return Superseded(self.token)\n",
             "",
         ),
     ),
@@ -53,12 +53,12 @@ REGISTER_FAULTS = (
     mutant(
         "one node less than a quorum settles a write or a claim",
         modelled("leaders-two"),
-        (RECORDING, "if self._done >= self.needed else", "if self._done >= self.needed - 1 else"),
+        (RECORDING, "if self._acks >= self.needed else", "if self._acks >= self.needed - 1 else"),
     ),
     mutant(
         "silence claims",
         modelled("leaders-silent"),
-        (RECORDING, "if type(vote) is self._expected:", "if type(vote) is not Outranked:"),
+        (RECORDING, "if type(vote) is self._expected:", "if type(vote) is not Superseded:"),
     ),
     mutant(
         "of what nodes tell the first counts",
@@ -76,17 +76,17 @@ REGISTER_FAULTS = (
         ("protocol/votes.py", "return (self.token, self.version)", "return (0, self.version)"),
     ),
     mutant(
-        "store.lua compares versions as text",
+        "write_register.lua compares versions as text",
         tested("test_registers.py", "test_a_field_keeps_its_newest_version"),
         (STORE_LUA, "at <= version", "string.format('%.0f', at) <= ARGV[i + 1]"),
     ),
     mutant(
-        "store.lua asks only a newer claim, not a newer write",
+        "write_register.lua asks only a newer claim, not a newer write",
         tested("test_registers.py", "test_a_write_needs_no_claim_and_shuts_out_older_tokens"),
         (STORE_LUA, "if seen < token then", "if seen > token then"),
     ),
     mutant(
-        "fetch.lua promises nothing",
+        "read_register.lua promises nothing",
         tested("test_registers.py", "test_who_was_superseded_writes_and_claims_nothing"),
         (FETCH_LUA, "    redis.call('HSET', KEYS[1], 'token', ARGV[2])\n", ""),
     ),

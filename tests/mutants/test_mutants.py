@@ -48,4 +48,4 @@ def test_every_fault_has_a_killer_that_exists(mutant: Mutant) -> None:
 @pytest.mark.parametrize("source", ["", "twice twice"])
 def test_an_edit_whose_text_does_not_occur_exactly_once_fails_loudly(source: str) -> None:
     with pytest.raises(StaleEditError, match="not once"):
-        edited(Edit("protocol/node.py", "twice", "once"), source)
+        edited(Edit("protocol/node_model.py", "twice", "once"), source)

@@ -40,7 +40,7 @@ SPDX = {
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "GNU Lesser General Public License v3 (LGPLv3)": "LGPL-3.0",
 }
-LONGEST_NAME = 60
+MAX_NAME_BYTES = 60
 NOT_INSTALLED = "not installed"
 
 #: Package, licence, who asks for it.
@@ -144,7 +144,7 @@ def licence(name: str) -> str:
         return str(expression)
     own_words = metadata.get("License") or ""
     # Some put the whole text there, and some only say that there are several.
-    if not own_words or len(own_words) > LONGEST_NAME or len(classifiers) > 1:
+    if not own_words or len(own_words) > MAX_NAME_BYTES or len(classifiers) > 1:
         return " OR ".join(sorted({SPDX.get(each, each) for each in classifiers})) or "not said"
     return SPDX.get(own_words, own_words)
 

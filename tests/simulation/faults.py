@@ -50,7 +50,7 @@ def _on_node(world: World, fault: Fault) -> None:
     elif kind == "stop":
         node.stop(now + fault.seconds)
     elif kind == "flush":
-        node.state.forget()
+        node.state.lose_data()
         world.history.data_lost()
     elif kind == "flip":
         node.new_identity()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import hiredis
 
-from celery_redlock.transport.link import Link
+from celery_redlock.transport.redis.connection import NodeConnection
 from tests.simulation.scheduler import Machine, Scheduler
 from tests.simulation.shims import READ, WRITE, Files, Poller
 
@@ -85,8 +85,8 @@ class Wire:
     """
     One TCP connection. What is said arrives once, in order, or not at all after a break.
 
-    It is the client's socket, too: `send`, `recv`, `fileno` and `setblocking` are what a `Link`
-    calls, `ready` what a poll asks.
+    It is the client's socket, too: `send`, `recv`, `fileno` and `setblocking` are what a
+    `NodeConnection` calls, `ready` what a poll asks.
     """
 
     def __init__(self, network: Network, machine: Machine, node: SimNode) -> None:
@@ -227,7 +227,7 @@ class Wire:
 
 
 class Connection:
-    """What a `Link` keeps to close its socket with."""
+    """What a `NodeConnection` keeps to close its socket with."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -236,15 +236,15 @@ class Connection:
         self._wire.close()
 
 
-class SimDialer:
-    """Opens links, as `Dialer` does."""
+class SimConnector:
+    """Opens links, as `Connector` does."""
 
     def __init__(self, network: Network, node: SimNode, timeout: float) -> None:
         self._network = network
         self._node = node
         self._timeout = timeout
 
-    def dial(self, *, native: bool) -> tuple[Link, str | None]:
+    def connect(self, *, native: bool) -> tuple[NodeConnection, str | None]:
         machine = self._network.files.machine()
         node, network = self._node, self._network
         trips = 4  # TCP, then INFO and SCRIPT LOAD in one piece
@@ -260,4 +260,4 @@ class SimDialer:
         node.load_scripts()
         wire = Wire(network, machine, node)
         network.add(wire)
-        return Link(Connection(wire), wire), f"run {node.index} {node.epoch}"
+        return NodeConnection(Connection(wire), wire), f"run {node.index} {node.epoch}"

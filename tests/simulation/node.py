@@ -1,5 +1,5 @@
 """
-A node: `NodeState` behind the bytes that a server reads and writes.
+A node: `ModelNode` behind the bytes that a server reads and writes.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any
 
 import hiredis
 
-from celery_redlock.protocol import Command, Kind
-from celery_redlock.protocol.node import NodeState
+from celery_redlock.protocol import Command, Script
+from celery_redlock.protocol.node_model import ModelNode
 from celery_redlock.protocol.scripts import SHA, SOURCE
-from celery_redlock.protocol.votes import Acknowledged, Granted, Held, NotHeld, Quarantined
+from celery_redlock.protocol.votes import Acknowledged, Granted, NotHeld, Quarantined, Refused
 from tests.simulation.network import Wire
 from tests.simulation.scheduler import Clock, Scheduler
 
@@ -51,13 +51,13 @@ class SimNode:
         self.down = False
         self.read_only = False
         self.stopped_until = 0.0
-        self.commands: dict[Kind, int] = dict.fromkeys(Kind, 0)
-        self.state = NodeState(f"{index}-1")
+        self.commands: dict[Script, int] = dict.fromkeys(Script, 0)
+        self.state = ModelNode(f"{index}-1")
         self.state.arm()
         self._identities = 1
         self._scheduler = scheduler
-        self._scripts: set[Kind] = set()
-        self._snapshot: NodeState | None = None
+        self._scripts: set[Script] = set()
+        self._snapshot: ModelNode | None = None
         self._backlog: list[tuple[Wire, bytes, float]] = []
         self._parser = parser
         #: On how many nodes an owner value has been set.
@@ -65,7 +65,7 @@ class SimNode:
         self._trace = trace
 
     def load_scripts(self) -> None:
-        self._scripts.update(Kind)
+        self._scripts.update(Script)
 
     def forget_scripts(self) -> None:
         self._scripts.clear()
@@ -88,7 +88,7 @@ class SimNode:
         if data == "stale" and self._snapshot is not None:
             self.state = copy.deepcopy(self._snapshot)
         elif data != "full":
-            self.state.forget()
+            self.state.lose_data()
         self.new_identity()
         self.forget_scripts()
         self.down = False
@@ -128,7 +128,7 @@ class SimNode:
 
     def _answer(self, wire: Wire, call: Any, now_us: int) -> bytes:
         in_full, nonce, command = call
-        kind = command.kind
+        kind = command.script
         if in_full:
             self._scripts.add(kind)
         elif kind not in self._scripts:
@@ -137,9 +137,9 @@ class SimNode:
             return b"-READONLY You can't write against a read only replica.\r\n"
         self.commands[kind] += 1
         vote = self.state.run(command, now_us)
-        if kind is Kind.HEAL or type(vote) is Granted:
+        if kind is Script.HEAL or type(vote) is Granted:
             self._set_on[command.args[0]] += 1
-        if kind is Kind.RELEASE and len(command.args) > _PLAIN:
+        if kind is Script.RELEASE and len(command.args) > _PLAIN:
             for value in {str(value) for value in command.args[4::2] if value}:
                 self._set_on[value] += 1
         if self._trace is not None:
@@ -189,7 +189,7 @@ def _reply(nonce: bytes, keys: int, vote: Any) -> bytes:
         fields.append(b"A")
     elif isinstance(vote, NotHeld):
         fields.append(b"M" if vote.missing else b"F")
-    elif isinstance(vote, Held):
+    elif isinstance(vote, Refused):
         fields.append(b"H")
         for holder in vote.holders:
             fields += [holder.key, holder.owner.encode(), round(holder.expires_in * 1000)]

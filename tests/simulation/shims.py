@@ -37,8 +37,8 @@ class Files:
         return machine
 
 
-class Bell:
-    """A bell as `transport.bell.Bell`, whose ringing wakes a simulated poll."""
+class WakeupPipe:
+    """A bell as `transport.bell.WakeupPipe`, whose ringing wakes a simulated poll."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -49,12 +49,12 @@ class Bell:
     def ready(self, _wanted: int) -> int:
         return READ if self._rung else 0
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         self._rung = True
         for poller in self.pollers:
             self._files.scheduler.after(0.0, poller.notify)
 
-    def hush(self) -> None:
+    def drain(self) -> None:
         self._rung = False
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class Threading:
     def Thread(self, *, target: Callable[[], object], **_: Any) -> Any:  # noqa: N802 - its name
         return _Startable(self._files, target)
 
-    def original(self, module: str, name: str) -> Any:
+    def unpatched(self, module: str, name: str) -> Any:
         """What a native thread takes from a standard module, see `transport.primitives`."""
         if (module, name) == ("_thread", "get_ident"):
             return lambda: id(getcurrent())

@@ -228,15 +228,15 @@ def test_the_same_overlaps_are_a_violation_when_the_checker_is_told_that_all_is_
 def test_without_compare_on_release_the_simulation_finds_two_holders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from celery_redlock.protocol.node import NodeState
+    from celery_redlock.protocol.node_model import ModelNode
     from celery_redlock.protocol.votes import ACKNOWLEDGED
 
-    def delete_whatever_is_there(self: NodeState, command: Any, keys: Any, *_: Any) -> Any:
+    def delete_whatever_is_there(self: ModelNode, command: Any, keys: Any, *_: Any) -> Any:
         for key in keys:
             self.keys.pop(key, None)
         return ACKNOWLEDGED
 
-    monkeypatch.setattr(NodeState, "_release", delete_whatever_is_there)
+    monkeypatch.setattr(ModelNode, "_release", delete_whatever_is_there)
 
     assert simulate(range(1, 10), stop_at_first=True).violations
 

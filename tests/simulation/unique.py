@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from celery_redlock.core import Fate, Reservation
+from celery_redlock.core import ReleaseAction, Reservation
 from celery_redlock.errors import LeaseLost, LockContended
 
 if TYPE_CHECKING:
@@ -171,9 +171,9 @@ class UniqueTasks:
         lease, client, chance = hold.lease, self._client, self._random.random()
         self._history.ended(hold)
         marker = client.fresh_owner(_FINISHED)
-        fates = {message.mark: Fate(_REMEMBERED, marker)}
+        actions = {message.mark: ReleaseAction(_REMEMBERED, marker)}
         if chance < 0.6:
-            if lease.finish(fates):
+            if lease.finish(actions):
                 self._history.finished(message.mark)
             self._acknowledge(message)
         elif chance < 0.9:
@@ -183,7 +183,7 @@ class UniqueTasks:
             onward = Reservation(keys=(message.key,), owner=owner, expires_at=until)
             self._broker.put(Message(message.key, self._broker.new_mark(), onward))
             self._machine.wait(self._random.choice((0.0, 0.002)))
-            if lease.finish(fates, onward, grace=self._ttl / 3):
+            if lease.finish(actions, onward, grace=self._ttl / 3):
                 self._history.finished(message.mark)
                 self._history.counters["hand back"] += 1
             self._acknowledge(message)

@@ -100,7 +100,7 @@ class Worker:
         holds: list[Hold] = []
 
         def on_lost(lease: Lease) -> None:
-            late_by = self._machine.peek() - lease.trusted_until
+            late_by = self._machine.peek() - lease.valid_until
             self._history.lost(holds[0], lease.lost or "", late_by=late_by)
 
         with self._client.lock(keys, ttl=self._ttl, wait=wait, on_lost=on_lost) as lease:

@@ -21,20 +21,20 @@ import celery_redlock.core.redlock as redlock_module
 import celery_redlock.core.releasing as releasing_module
 import celery_redlock.core.reserving as reserving_module
 import celery_redlock.core.watchdog as watchdog_module
-import celery_redlock.transport.channel as channel_module
 import celery_redlock.transport.clock as clock_module
-import celery_redlock.transport.connections as connections_module
-import celery_redlock.transport.redis as redis_module
+import celery_redlock.transport.redis.channel as channel_module
+import celery_redlock.transport.redis.connections as connections_module
+import celery_redlock.transport.redis.transport as redis_module
 from celery_redlock.core import Redlock
 from celery_redlock.errors import LockNotAcquired
 from celery_redlock.protocol import Phase, Quarantined
 from tests.simulation.faults import inflict
 from tests.simulation.history import History, Hold, Resource, Violation
-from tests.simulation.network import Network, SimDialer
+from tests.simulation.network import Network, SimConnector
 from tests.simulation.node import Parser, SimNode
 from tests.simulation.plan import Plan
 from tests.simulation.scheduler import Clock, Machine, Scheduler
-from tests.simulation.shims import Bell, Files, Os, Poller, Threading, Time
+from tests.simulation.shims import Files, Os, Poller, Threading, Time, WakeupPipe
 from tests.simulation.tidiness import Tidiness
 from tests.simulation.unique import Broker
 from tests.simulation.workload import Worker
@@ -288,15 +288,15 @@ def _simulated(world: World) -> Iterator[None]:
         counters["heal"] += 1
         return really_heal(*args)
 
-    def dialer(address: Any, timeout: float) -> SimDialer:
+    def connector(address: Any, timeout: float) -> SimConnector:
         index = int(address.name.removeprefix("redis://n").partition(":")[0])
-        return SimDialer(world.network, world.nodes[index], timeout)
+        return SimConnector(world.network, world.nodes[index], timeout)
 
     def new_poller(*, native: bool) -> Poller:
         return Poller(files)
 
-    def bell() -> Bell:
-        return Bell(files)
+    def wakeup() -> WakeupPipe:
+        return WakeupPipe(files)
 
     places: list[tuple[Any, str, Any]] = [
         (redlock_module, "attempt_once", attempt_once),
@@ -310,19 +310,19 @@ def _simulated(world: World) -> Iterator[None]:
         (reserving_module, "os", os_),
         # How many bytes a command has, and so what fits into a buffer, depends on earlier nonces.
         (channel_module, "_nonces", itertools.count(1)),
-        (watchdog_module, "Bell", bell),
-        (watchdog_module, "original", threads.original),
+        (watchdog_module, "WakeupPipe", wakeup),
+        (watchdog_module, "unpatched", threads.unpatched),
         (watchdog_module, "time", time_),
         (watchdog_module, "new_poller", new_poller),
         (watchdog_module, "start_native_thread", threads.start_native_thread),
         # The length of a nonce is seen where a full buffer cuts a call in two.
         (clock_module, "time", time_),
-        (connections_module, "Bell", bell),
+        (connections_module, "WakeupPipe", wakeup),
         (connections_module, "threading", threads),
         (connections_module, "new_poller", new_poller),
         (connections_module, "start_native_thread", threads.start_native_thread),
         (connections_module, "close_greenlet_hub", lambda: None),
-        (redis_module, "Dialer", dialer),
+        (redis_module, "Connector", connector),
         (redis_module, "time", time_),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in places]

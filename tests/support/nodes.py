@@ -12,8 +12,8 @@ from celery_redlock import Lease, Redlock
 from celery_redlock.core.attempt import Attempt, attempt_once
 from celery_redlock.protocol import Command, Vote, fence_key
 from celery_redlock.protocol.commands import read_reply
-from celery_redlock.protocol.naming import META_PREFIX
-from celery_redlock.protocol.node import StoredKey
+from celery_redlock.protocol.keys import META_PREFIX
+from celery_redlock.protocol.node_model import StoredKey
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import parse_node
@@ -262,7 +262,7 @@ class ServerNodes(Nodes):
 
     def run(self, node: int, command: Command) -> Vote:
         reply: Any = self.cluster.client(node).eval(
-            SOURCE[command.kind], len(command.keys), *command.keys, "nonce", *command.args
+            SOURCE[command.script], len(command.keys), *command.keys, "nonce", *command.args
         )
         assert reply[0] == b"nonce"
         return read_reply(reply[1:])

@@ -45,5 +45,5 @@ class Pulse:
 
 def in_time(lease: Lease, told: float, pulse: Pulse) -> bool:
     """Tell whether a loss was told before trust ended, or could not be: the process stood still."""
-    trust = lease.trusted_until
+    trust = lease.valid_until
     return told < trust or pulse.stalled(trust - SHORTLY, told)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-from celery_redlock.transport.primitives import native_lock
+from celery_redlock._greenlets.unpatched import native_lock
 
 T = TypeVar("T")
 

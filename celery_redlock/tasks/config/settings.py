@@ -17,7 +17,7 @@ from celery.local import Proxy
 from celery_redlock.core import SHORTEST_TTL
 from celery_redlock.core.checks import checked_drift_factor
 from celery_redlock.errors import ConfigurationError, LockKeyError
-from celery_redlock.protocol.naming import validate_key, writable
+from celery_redlock.protocol.keys import validate_key, validate_name
 from celery_redlock.tasks.config.nodes import node_from_broker
 from celery_redlock.tasks.config.options import (
     OPTIONS,
@@ -270,7 +270,7 @@ def _lock_key(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ConfigurationError("is not the name of a lock; give a text such as 'beat:billing'")
     try:
-        return writable(value, "it")
+        return validate_name(value, "it")
     except LockKeyError as exc:
         raise ConfigurationError(f"cannot be used: {exc.message.rstrip('.')}") from None
 

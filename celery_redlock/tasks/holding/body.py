@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
+from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.errors import LeaseLost
 from celery_redlock.tasks.holding.whose import is_application
-from celery_redlock.transport.primitives import native_lock
 
 __all__ = ["Body", "InjectedLoss"]
 

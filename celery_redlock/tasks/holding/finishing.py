@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from celery import states
 from celery.exceptions import Ignore, Reject, Retry
 
-from celery_redlock.core import Fate, Reservation
+from celery_redlock.core import ReleaseAction, Reservation
 from celery_redlock.tasks.messages.owners import Role
 
 if TYPE_CHECKING:
@@ -93,10 +93,10 @@ def _failure_is_final(task: Any) -> bool:
     return bool(acknowledged or not task.acks_late)
 
 
-def fates_of(hold: Hold, ending: Ending) -> tuple[Mapping[str, Fate], Reservation | None]:
+def fates_of(hold: Hold, ending: Ending) -> tuple[Mapping[str, ReleaseAction], Reservation | None]:
     """Return what becomes of each key that is not deleted, and to which message they go, if any."""
     claim = hold.claim
-    fates: dict[str, Fate] = {}
+    fates: dict[str, ReleaseAction] = {}
     role = _what_the_mark_says(hold, ending)
     if claim.message and role is not None:
         fates[claim.message] = _over(claim, role, claim.remembered_for)
@@ -127,7 +127,7 @@ def _successor(hold: Hold, ending: Ending) -> Reservation | None:
     return brought if brought.expires_at > time.time() else None
 
 
-def _kept(hold: Hold, ending: Ending) -> Fate | None:
+def _kept(hold: Hold, ending: Ending) -> ReleaseAction | None:
     claim = hold.claim
     rest = claim.window_left
     if rest is not None:
@@ -136,12 +136,12 @@ def _kept(hold: Hold, ending: Ending) -> Fate | None:
         return None if over else _over(claim, Role.FINISHED, rest)
     # Under the same owner value: somebody waits for its end, as for that of a body.
     left = claim.options.at_least_for - hold.age
-    return Fate(keep_ms=_milliseconds(left)) if left > 0 else None
+    return ReleaseAction(keep_ms=_milliseconds(left)) if left > 0 else None
 
 
-def _over(claim: Claim, role: Role, seconds: float) -> Fate:
+def _over(claim: Claim, role: Role, seconds: float) -> ReleaseAction:
     owner = claim.redlock.fresh_owner(claim.label_as(role))
-    return Fate(keep_ms=_milliseconds(seconds), value=owner)
+    return ReleaseAction(keep_ms=_milliseconds(seconds), value=owner)
 
 
 def _milliseconds(seconds: float) -> int:

@@ -11,13 +11,13 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
+from celery_redlock._greenlets.threads import start_thread
 from celery_redlock.core import Lease
 from celery_redlock.errors import LeaseLost
 from celery_redlock.tasks.holding.body import Body, InjectedLoss
 from celery_redlock.tasks.holding.keeper import Keeper
 from celery_redlock.tasks.holding.reach import Reach
 from celery_redlock.tasks.news import News, tell
-from celery_redlock.transport.native import start_thread
 
 __all__ = ["LossReport"]
 

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Protocol
 
+from celery_redlock._greenlets.threads import Hub, current_hub
+from celery_redlock._greenlets.unpatched import unpatched
 from celery_redlock.tasks.holding.body import Body, watch_unraisable
-from celery_redlock.transport.native import Hub, hub_here
-from celery_redlock.transport.primitives import original
 
 __all__ = ["Reach", "reach_here"]
 
@@ -41,14 +41,14 @@ class Reach(Protocol):
 def reach_here(body: Body, signum: int) -> Reach:
     """Choose the way into a body that is about to run where this is called."""
     watch_unraisable()
-    if (hub := hub_here()) is not None:
+    if (hub := current_hub()) is not None:
         return GreenletReach(hub)
     if threading.current_thread() is threading.main_thread():
         return SignalReach(body, signum)
     return ThreadReach()
 
 
-_looking = original("_thread", "RLock")()
+_looking = unpatched("_thread", "RLock")()
 # A child that is forked in between would collect no garbage, and wait for this for ever.
 os.register_at_fork(
     before=_looking.acquire, after_in_parent=_looking.release, after_in_child=_looking.release

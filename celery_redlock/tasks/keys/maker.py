@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from celery_redlock.errors import LockKeyError
-from celery_redlock.protocol.naming import validate_key
+from celery_redlock.protocol.keys import validate_key
 from celery_redlock.tasks.keys.canonical import canonical, digest, is_model
 from celery_redlock.tasks.keys.templates import Template
 

@@ -24,7 +24,7 @@ DIGEST = re.compile("[0-9a-f]{32}")
 #: In characters; ours has 16.
 LONGEST_NONCE = 64
 #: Of a message's lock. They are all sent to each node, so there is a limit to their length, too.
-MOST_KEYS = 1000
+MAX_KEYS = 1000
 LONGEST_KEYS = 1_000_000
 #: Of an owner value, in characters. It may be written to the nodes as it came.
 LONGEST_OWNER = 4000
@@ -156,7 +156,7 @@ def _reservation(lock: Any) -> Reservation | None:
     if not isinstance(lock, Mapping) or not isinstance(lock.get("keys"), list | tuple):
         return None
     keys = tuple(lock["keys"])
-    if not 0 < len(keys) <= MOST_KEYS:
+    if not 0 < len(keys) <= MAX_KEYS:
         return None
     if (
         any(text_in(key, LONGEST_KEYS) is None for key in keys)

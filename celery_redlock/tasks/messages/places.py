@@ -11,7 +11,7 @@ from typing import Any
 
 from celery_redlock.core import Redlock
 from celery_redlock.errors import LockContended
-from celery_redlock.protocol.naming import META_PREFIX
+from celery_redlock.protocol.keys import META_PREFIX
 from celery_redlock.tasks.config.modes import Mode
 from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.owners import Owner

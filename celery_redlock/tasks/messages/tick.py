@@ -15,7 +15,7 @@ __all__ = ["LONGEST_INTERVAL", "Tick"]
 
 LARGEST_TOKEN = 2**53 - 1
 #: Of an entry or a schedule, in characters. Nodes are asked for their records under these names.
-LONGEST_NAME = 1000
+MAX_NAME_BYTES = 1000
 #: From one tick of an entry to the next, in seconds, as far as messages tell it.
 LONGEST_INTERVAL = 366 * 86_400.0
 
@@ -61,14 +61,14 @@ class Tick:
         """Read what `write` wrote; what does not make sense is as good as absent."""
         if not isinstance(value, Mapping):
             return None
-        entry, due = text_in(value.get("entry"), LONGEST_NAME), moment_in(value.get("due"))
+        entry, due = text_in(value.get("entry"), MAX_NAME_BYTES), moment_in(value.get("due"))
         if entry is None or due is None:
             return None
         token = value.get("token")
         return cls(
             entry=entry,
             due=due,
-            schedule=text_in(value.get("schedule"), LONGEST_NAME) or "",
+            schedule=text_in(value.get("schedule"), MAX_NAME_BYTES) or "",
             token=token if type(token) is int and 1 <= token <= LARGEST_TOKEN else None,
             until=moment_in(value.get("until")),
         )

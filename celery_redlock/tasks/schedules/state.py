@@ -12,7 +12,7 @@ from celery_redlock.tasks.messages.fields import END_OF_TIME
 from celery_redlock.tasks.messages.tick import Tick
 
 if TYPE_CHECKING:
-    from celery_redlock.core import Versioned
+    from celery_redlock.core import VersionedValue
 
 __all__ = ["EntryState", "is_late"]
 
@@ -88,7 +88,7 @@ class EntryState:
         return json.dumps(content, separators=(",", ":"))
 
 
-def is_late(tick: Tick, recorded: Versioned | None) -> bool:
+def is_late(tick: Tick, recorded: VersionedValue | None) -> bool:
     """
     Tell whether a tick is one that a newer leader answers for.
 

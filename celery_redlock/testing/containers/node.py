@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_celery import RedisContainer
 
-from celery_redlock.protocol.naming import GUARD_KEY
+from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.scripts import ARM_SOURCE
 from celery_redlock.testing.containers.hosts import HostContainer, HostNode
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.transport.channel import RedisChannel
+from celery_redlock.transport.redis.channel import RedisChannel
 from tests.acceptance.apps.unique_tasks import MODES
 from tests.acceptance.unique.conftest import MakePublisher
 from tests.acceptance.unique.publisher import Publisher, is_duplicate

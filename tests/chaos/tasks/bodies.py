@@ -141,7 +141,7 @@ def _body_of(kind: Kind, notes: Notes) -> Callable[..., Any]:
             key=key,
             retries=request.retries,
             token=request.fencing_token,
-            until=None if lease is None else lease.trusted_until,
+            until=None if lease is None else lease.valid_until,
             redelivered=bool((request.delivery_info or {}).get("redelivered")),
         )
         outcome = "broken off"
@@ -158,7 +158,7 @@ def _body_of(kind: Kind, notes: Notes) -> Callable[..., Any]:
             outcome = "lost" if outcome != "retry" else "lost in retry"
             raise
         finally:
-            until = None if lease is None else lease.trusted_until
+            until = None if lease is None else lease.valid_until
             notes.note("ended", body=name, how=outcome, until=until)
         return {"id": request.id, "call": call}
 
@@ -167,12 +167,12 @@ def _body_of(kind: Kind, notes: Notes) -> Callable[..., Any]:
 
 def _work(notes: Notes, body: str, lease: Any, seconds: float, look: float) -> None:
     end = now() + seconds
-    known = None if lease is None else lease.trusted_until
+    known = None if lease is None else lease.valid_until
     while (left := end - now()) > 0:
         time.sleep(min(left, look))
         if lease is None:
             continue
         lease.check()
-        if lease.trusted_until != known:
-            known = lease.trusted_until
+        if lease.valid_until != known:
+            known = lease.valid_until
             notes.note("extended", body=body, until=known)

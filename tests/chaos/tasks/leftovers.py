@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from celery_redlock.protocol.naming import META_PREFIX
+from celery_redlock.protocol.keys import META_PREFIX
 from tests.chaos.checks import Violation
 from tests.chaos.schedule import NODES
 from tests.chaos.tasks.history import Left, TaskHistory, task_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_redlock.protocol.naming import META_PREFIX
+from celery_redlock.protocol.keys import META_PREFIX
 from tests.chaos.tasks.builder import build_history
 from tests.chaos.tasks.checks import check_drained, check_locks, check_tokens_of_bodies, judge
 from tests.chaos.tasks.duplicates import Pairs, check_answers, check_pairs, check_skips

@@ -63,7 +63,7 @@ class Pilot(Employee):
     hours: Mapped[int] = mapped_column(default=0)
 
 
-class Versioned(FencedMixin, Base):
+class VersionedValue(FencedMixin, Base):
     """Which writers without a lock change as well, and notice each other."""
 
     __tablename__ = "versioned"

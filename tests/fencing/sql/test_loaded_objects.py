@@ -18,7 +18,7 @@ from celery_redlock.fencing.sqlalchemy import (
     fenced_update,
     fenced_upsert,
 )
-from tests.fencing.sql.models import Account, Entry, Folder, Pilot, Seat, Versioned
+from tests.fencing.sql.models import Account, Entry, Folder, Pilot, Seat, VersionedValue
 
 Guard = Callable[[Session, int], object]
 
@@ -252,14 +252,14 @@ def test_changes_to_other_rows_are_neither_refused_nor_lost(
 
 def test_a_version_that_was_loaded_before_the_claim_is_no_hindrance(engine: Engine) -> None:
     with Session(engine) as session, session.begin():
-        session.add(Versioned(id=1))
+        session.add(VersionedValue(id=1))
     with Session(engine, expire_on_commit=False) as session:
-        row = session.get(Versioned, 1)
+        row = session.get(VersionedValue, 1)
         session.commit()
         with Session(engine) as other, other.begin():
-            other.get(Versioned, 1).size = 3
+            other.get(VersionedValue, 1).size = 3
 
-        fenced_claim(session, Versioned, Versioned.id == 1, 6)
+        fenced_claim(session, VersionedValue, VersionedValue.id == 1, 6)
         row.size += 1
         session.commit()
 

@@ -20,7 +20,7 @@ from tests.fencing.sql.models import (
     Old,
     Renamed,
     Seat,
-    Versioned,
+    VersionedValue,
     plain_table,
 )
 
@@ -301,12 +301,12 @@ def test_a_scoped_session_is_a_session(engine: Engine, accounts: list[int]) -> N
 
 def test_a_version_column_does_its_part_beside_the_fence(engine: Engine) -> None:
     with Session(engine) as session, session.begin():
-        session.add(Versioned(id=1))
+        session.add(VersionedValue(id=1))
     with Session(engine) as reader:
-        row = reader.get(Versioned, 1)
+        row = reader.get(VersionedValue, 1)
         with Session(engine) as session, session.begin():
-            fenced_claim(session, Versioned, Versioned.id == 1, 5)
-            session.get(Versioned, 1).size = 3
+            fenced_claim(session, VersionedValue, VersionedValue.id == 1, 5)
+            session.get(VersionedValue, 1).size = 3
         row.size = 4
 
         with pytest.raises(StaleDataError):

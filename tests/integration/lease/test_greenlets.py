@@ -106,9 +106,9 @@ LOCKS = {
 TOUCH = """
 import logging, socket, sys, time
 from celery_redlock import Redlock
-from celery_redlock.transport.primitives import original
+from celery_redlock._greenlets.unpatched import unpatched
 
-ident = original("_thread", "get_ident")
+ident = unpatched("_thread", "get_ident")
 main = ident()
 touched = []
 
@@ -210,7 +210,7 @@ def test_a_lease_is_renewed_over_tls(
 
 WOKEN = """
 import socket, time
-from celery_redlock.transport.poller import READ, new_poller
+from celery_redlock._greenlets.poller import READ, new_poller
 
 pairs = [socket.socketpair() for _ in range(5)]
 poller = new_poller(native=False)

@@ -38,8 +38,8 @@ def test_closing_leaves_no_thread_descriptor_or_key(nodes: ServerNodes) -> None:
     threads, open_before = set(threading.enumerate()), descriptors()
     with Redlock(nodes.urls, node_timeout=5.0) as client:
         with client.lock("block", ttl=1.0) as lease:
-            trust = lease.trusted_until
-            wait_until(lambda: lease.trusted_until > trust)
+            trust = lease.valid_until
+            wait_until(lambda: lease.valid_until > trust)
         client.watch(client.acquire("left over", ttl=1.0))
         client.acquire("left over, too", ttl=60.0)
         assert descriptors() > open_before
@@ -105,7 +105,7 @@ def test_what_is_said_to_a_stopped_node_is_bounded(nodes: ServerNodes) -> None:
         for number in range(3000):
             client.acquire(f"key-{number}", wait=5.0).release()
         channel = client.transport.checkout()
-        pending = [len(link.pending) for link in channel._links if link]  # type: ignore[attr-defined]
+        pending = [len(link.pending) for link in channel._by_node if link]  # type: ignore[attr-defined]
         client.transport.checkin(channel)
         assert max(pending) <= 2000
         nodes.resume(0, 1)

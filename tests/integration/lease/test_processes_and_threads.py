@@ -121,14 +121,14 @@ def test_a_forked_child_holds_nothing_and_the_parent_goes_on(nodes: ServerNodes)
             with pytest.raises(LockNotAcquired):
                 client.acquire("key")
             with client.lock("other", ttl=5.0, wait=10.0) as own:
-                trust = own.trusted_until
-                wait_until(lambda: own.trusted_until > trust)
+                trust = own.valid_until
+                wait_until(lambda: own.valid_until > trust)
             client.close()
 
         assert end_of(in_child(check)) == 0
         nodes.wait_held(lease)
-        trust = lease.trusted_until
-        wait_until(lambda: lease.trusted_until > trust)
+        trust = lease.valid_until
+        wait_until(lambda: lease.valid_until > trust)
         lease.check()
     nodes.wait_free("key")
 

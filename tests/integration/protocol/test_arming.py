@@ -11,7 +11,7 @@ import redis
 
 from celery_redlock import QuorumUnavailable
 from celery_redlock.core import arm_nodes
-from celery_redlock.protocol.naming import GUARD_KEY
+from celery_redlock.protocol.keys import GUARD_KEY
 from tests.support.nodes import CALM, Nodes, ServerNodes
 
 EVERY = range(5)

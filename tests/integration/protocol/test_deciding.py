@@ -8,7 +8,7 @@ import time
 import pytest
 
 from celery_redlock import LockContended, QuorumUnavailable
-from celery_redlock.protocol import Granted, Held, Phase
+from celery_redlock.protocol import Granted, Phase, Refused
 from tests.support.nodes import Nodes
 from tests.support.waiting import wait_until
 
@@ -46,7 +46,7 @@ def test_a_verdict_carries_every_vote(nodes: Nodes) -> None:
     nodes.hold("key", "a", [0, 1])
     nodes.hold("key", "b", [2, 3])
     votes = nodes.attempt(client, "key").round.votes
-    assert [Held, Held, Held, Held, Granted] == [type(vote) for vote in votes]
+    assert [Refused, Refused, Refused, Refused, Granted] == [type(vote) for vote in votes]
 
 
 def test_a_split_vote_is_no_conflict(any_nodes: Nodes) -> None:

@@ -2,7 +2,7 @@
 The scripts and their meaning in Python agree, vote by vote and key by key.
 
 Time is compared where both can be held still: the same random commands go to a server and to
-`NodeState`, whose clock follows the server's, and lifetimes are compared with a margin.
+`ModelNode`, whose clock follows the server's, and lifetimes are compared with a margin.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from celery_redlock.protocol import (
     MAX_TOKEN,
     Command,
     Failed,
-    Fate,
-    Held,
-    Holder,
+    KeyHolder,
+    KeyState,
+    KeyStates,
     Quarantined,
-    Record,
-    Seen,
+    Refused,
+    ReleaseAction,
     Vote,
     acquire,
     extend,
     fence_key,
-    fetch,
     heal,
-    look,
+    inspect,
     raise_fence,
+    read_register,
     release,
-    store,
+    write_register,
 )
-from celery_redlock.protocol.naming import GUARD_KEY, REGISTER_PREFIX
-from celery_redlock.protocol.node import GuardRecord, NodeState, StoredKey
+from celery_redlock.protocol.keys import GUARD_KEY, REGISTER_PREFIX
+from celery_redlock.protocol.node_model import GuardRecord, ModelNode, StoredKey
 from celery_redlock.testing import LocalCluster
 from tests.support.nodes import PREFIX, ServerNodes
 
@@ -52,9 +52,11 @@ tokens = st.sampled_from([1, 7, 2**50, MAX_TOKEN - 1])
 # The clamp follows the clock to the microsecond, which no two looks share; it has its own test.
 NO_CANDIDATE = st.just(0)
 
-fates = st.dictionaries(
+actions = st.dictionaries(
     st.sampled_from([PREFIX + name for name in "abc"]),
-    st.builds(Fate, st.sampled_from([0, LONG, LONGER]), st.sampled_from(["", "them", "left"])),
+    st.builds(
+        ReleaseAction, st.sampled_from([0, LONG, LONGER]), st.sampled_from(["", "them", "left"])
+    ),
 )
 
 # Few of each, so that commands meet; and seldom the largest, after which nothing is let in.
@@ -81,8 +83,8 @@ commands = st.one_of(
     st.builds(heal, keys, owners, lifetimes, tokens),
     st.builds(release, keys, owners, st.one_of(st.just(0), tokens)),
     st.builds(release, keys, owners, tokens, lifetimes),
-    st.builds(release, keys, owners, st.one_of(st.just(0), tokens), st.just(0), fates),
-    st.builds(look, keys),
+    st.builds(release, keys, owners, st.one_of(st.just(0), tokens), st.just(0), actions),
+    st.builds(inspect, keys),
 )
 events = st.sampled_from(["flush", "arm", "role", "expire"])
 steps = st.lists(st.one_of(commands, commands, commands, events), min_size=1, max_size=25)
@@ -94,10 +96,10 @@ AT_THE_LIMIT = (
 )
 
 register_commands = st.one_of(
-    st.builds(store, registers, writers, written),
-    st.builds(fetch, registers, readers),
+    st.builds(write_register, registers, writers, written),
+    st.builds(read_register, registers, readers),
     # Which fields make an answer too long depends on their order; a server keeps only that asked.
-    st.builds(fetch, registers, readers, asked, most=st.integers(0, 30)),
+    st.builds(read_register, registers, readers, asked, max_bytes=st.integers(0, 30)),
 )
 register_steps = st.lists(st.one_of(register_commands, events), min_size=10, max_size=30)
 
@@ -114,7 +116,7 @@ class Pair:
         self.server = ServerNodes(cluster)
         self._redis: Any = cluster.client(0)
         self._redis.flushall()
-        self.meaning = NodeState(self.identity())
+        self.meaning = ModelNode(self.identity())
 
     def identity(self) -> str:
         info = self._redis.info("everything")
@@ -128,7 +130,7 @@ class Pair:
     def happen(self, event: str) -> None:
         if event == "flush":
             self._redis.flushall()
-            self.meaning.forget()
+            self.meaning.lose_data()
         elif event == "arm":
             self._redis.set(GUARD_KEY, f"{self.identity()} 0")
             self.meaning.arm()
@@ -182,18 +184,18 @@ def comparable(vote: Vote) -> Vote:
     """Take out what depends on the instant, and the words."""
     if isinstance(vote, Quarantined):
         return Quarantined(roughly(vote.remaining * 1000))
-    if isinstance(vote, Held):
-        return Held(
+    if isinstance(vote, Refused):
+        return Refused(
             tuple(
-                Holder(held.key, held.owner, roughly(held.expires_in * 1000))
+                KeyHolder(held.key, held.owner, roughly(held.expires_in * 1000))
                 for held in vote.holders
             )
         )
-    if isinstance(vote, Seen):
-        return Seen(
+    if isinstance(vote, KeyStates):
+        return KeyStates(
             tuple(
-                Record(record.owner, roughly(record.expires_in * 1000), record.counter)
-                for record in vote.records
+                KeyState(record.owner, roughly(record.expires_in * 1000), record.counter)
+                for record in vote.states
             )
         )
     return Failed("") if isinstance(vote, Failed) else vote
@@ -256,20 +258,20 @@ def test_scripts_and_their_meaning_agree_on_counters_and_the_clamp(
     after = pair.server.now_us(0)
     meant = []
     for now in (before, after):
-        state = NodeState("x", fences={fence_key(PREFIX + "a"): counter})
+        state = ModelNode("x", fences={fence_key(PREFIX + "a"): counter})
         state.run(acquire((PREFIX + "a",), "us", LONG, candidate, 0), now)
         meant.append(state.fences[fence_key(PREFIX + "a")])
     assert meant[0] <= pair.server.fence(0, "a") <= meant[1]
 
 
 def test_meaning_a_key_lives_up_to_and_including_its_last_millisecond() -> None:
-    state = NodeState("x", keys={"key": StoredKey("us", 1000)})
+    state = ModelNode("x", keys={"key": StoredKey("us", 1000)})
     assert state.owner("key", 1_000_999) == "us"
     assert state.owner("key", 1_001_000) is None
 
 
 def test_meaning_quarantine_ends_at_its_instant() -> None:
-    state = NodeState("x", guard=GuardRecord("x", 5_000_000))
+    state = ModelNode("x", guard=GuardRecord("x", 5_000_000))
     command = acquire(("key",), "us", 1000, 1, 1000)
     assert isinstance(state.run(command, 4_999_999), Quarantined)
     assert not isinstance(state.run(command, 5_000_000), Quarantined)

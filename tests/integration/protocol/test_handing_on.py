@@ -7,9 +7,9 @@ import time
 import pytest
 
 from celery_redlock import LockContended, Redlock
-from celery_redlock.core import Fate, Reservation
+from celery_redlock.core import ReleaseAction, Reservation
 from celery_redlock.protocol import Phase
-from celery_redlock.transport import channel as channels
+from celery_redlock.transport.redis import channel as channels
 from tests.support.nodes import CALM, Nodes
 from tests.support.waiting import wait_until
 
@@ -21,7 +21,7 @@ LONG = 3000.0
 @pytest.fixture(autouse=True)
 def _slow_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, a node that nobody stopped is only slow."""
-    monkeypatch.setattr(channels, "_SLOW", 3600.0)
+    monkeypatch.setattr(channels, "_FOLLOWUP_WINDOW", 3600.0)
 
 
 def long_on(nodes: Nodes, client: Redlock, *which: int) -> bool:
@@ -41,11 +41,11 @@ def test_each_key_ends_as_it_was_told(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     lease = client.take(["gone", "kept"], [MESSAGE])
     any_nodes.wait_held(lease)
-    fates = {
-        MESSAGE: Fate(keep_ms=3_600_000, value="finished"),
-        client.place("kept"): Fate(keep_ms=20_000),
+    actions = {
+        MESSAGE: ReleaseAction(keep_ms=3_600_000, value="finished"),
+        client.place("kept"): ReleaseAction(keep_ms=20_000),
     }
-    assert lease.finish(fates)
+    assert lease.finish(actions)
     any_nodes.wait_free("gone")
     wait_until(lambda: any_nodes.owners(MESSAGE) == ["finished"] * 5)
     wait_until(lambda: all(any_nodes.left(node, "kept") <= 20 for node in range(5)))
@@ -58,7 +58,7 @@ def test_finishing_raises_the_counters_as_a_release_does(any_nodes: Nodes) -> No
     lease = client.take(["key"], [MESSAGE])
     for node in range(5):
         any_nodes.set_fence(node, "key", 1)
-    assert lease.finish({MESSAGE: Fate(60_000, "finished")})
+    assert lease.finish({MESSAGE: ReleaseAction(60_000, "finished")})
     wait_until(
         lambda: [any_nodes.fence(node, "key") for node in range(5)] == [lease.fencing_token] * 5
     )
@@ -67,7 +67,7 @@ def test_finishing_raises_the_counters_as_a_release_does(any_nodes: Nodes) -> No
 def test_a_lease_ends_once(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     lease = client.take(["key"], [MESSAGE])
-    assert lease.finish({MESSAGE: Fate(60_000, "finished")})
+    assert lease.finish({MESSAGE: ReleaseAction(60_000, "finished")})
     assert not lease.finish({})
     assert not lease.release()
     assert not lease.is_valid
@@ -78,7 +78,7 @@ def test_a_lease_that_was_released_leaves_nothing(nodes: Nodes) -> None:
     client = nodes.connected()
     lease = client.take(["key"], [MESSAGE])
     lease.release()
-    assert not lease.finish({MESSAGE: Fate(60_000, "finished")})
+    assert not lease.finish({MESSAGE: ReleaseAction(60_000, "finished")})
     nodes.wait_free(MESSAGE)
 
 
@@ -87,7 +87,7 @@ def test_what_somebody_else_has_is_not_marked(any_nodes: Nodes) -> None:
     lease = client.take(["key"], [MESSAGE])
     any_nodes.wait_held(lease)
     any_nodes.hold(MESSAGE, "them", range(5))
-    assert not lease.finish({MESSAGE: Fate(60_000, "finished")})
+    assert not lease.finish({MESSAGE: ReleaseAction(60_000, "finished")})
     assert any_nodes.owners(MESSAGE) == ["them"] * 5
     any_nodes.wait_free("key")
 
@@ -96,7 +96,7 @@ def test_keys_without_a_fate_of_their_own_keep_their_minimum_hold(nodes: Nodes) 
     client = nodes.connected()
     lease = client.take(["key"], [MESSAGE], ttl=30.0, at_least_for=20.0)
     nodes.wait_held(lease)
-    assert lease.finish({MESSAGE: Fate(60_000, "finished")})
+    assert lease.finish({MESSAGE: ReleaseAction(60_000, "finished")})
     wait_until(lambda: all(0 < nodes.left(node, "key") <= 20 for node in range(5)))
 
 
@@ -105,7 +105,7 @@ def test_a_lock_is_handed_back_until_its_message_ends(any_nodes: Nodes) -> None:
     lease = client.take(["key"], [MESSAGE])
     any_nodes.wait_held(lease)
     back = back_to(client, "key")
-    assert lease.finish({MESSAGE: Fate(60_000, "finished")}, back)
+    assert lease.finish({MESSAGE: ReleaseAction(60_000, "finished")}, back)
     wait_until(lambda: any_nodes.owners("key") == [back.owner] * 5)
     wait_until(lambda: long_on(any_nodes, client, *range(5)))
     with pytest.raises(LockContended):
@@ -116,7 +116,7 @@ def test_a_lock_is_handed_back_until_its_message_ends(any_nodes: Nodes) -> None:
 def test_a_stopped_node_that_hands_back_late_keeps_it_for_the_grace_only(
     any_nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channels, "_SLOW", 0.0)  # whatever is late is later than that
+    monkeypatch.setattr(channels, "_FOLLOWUP_WINDOW", 0.0)  # whatever is late is later than that
     client = any_nodes.connected()
     lease = client.acquire("key")
     any_nodes.wait_held(lease)
@@ -211,9 +211,9 @@ def test_keys_are_given_up_while_the_watchdog_renews_them(nodes: Nodes) -> None:
     for _ in range(5):
         lease = client.take(["queued", "run"], ttl=4.0, wait=CALM)
         client.watch(lease)
-        renewed = lease.trusted_until
+        renewed = lease.valid_until
         lease.give_up([client.place("queued")])
-        wait_until(lambda lease=lease, renewed=renewed: lease.trusted_until > renewed)
+        wait_until(lambda lease=lease, renewed=renewed: lease.valid_until > renewed)
         assert lease.lost is None
         assert lease.release()
 

@@ -10,7 +10,7 @@ import pytest
 from celery_redlock import Redlock
 from celery_redlock.core import Reservation, Reserved
 from celery_redlock.testing import LocalCluster
-from celery_redlock.transport import channel
+from celery_redlock.transport.redis import channel
 from tests.support.nodes import ServerNodes
 from tests.support.waiting import wait_until
 
@@ -26,7 +26,7 @@ FAR_NODES = (3, 4)
 @pytest.fixture(autouse=True)
 def _slow_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, late answers count for whatever they may count for."""
-    monkeypatch.setattr(channel, "_SLOW", HOUR)
+    monkeypatch.setattr(channel, "_FOLLOWUP_WINDOW", HOUR)
 
 
 @pytest.fixture

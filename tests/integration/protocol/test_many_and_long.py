@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from celery_redlock import LockContended, LockKeyError, QuorumUnavailable, Redlock
-from celery_redlock.protocol.naming import MOST_KEYS
+from celery_redlock.protocol.keys import MAX_KEYS
 from tests.support.nodes import CALM, Nodes
 
 
 def test_the_most_keys_are_taken_extended_seen_as_held_and_released(any_nodes: Nodes) -> None:
-    keys = [f"key-{number}" for number in range(MOST_KEYS)]
+    keys = [f"key-{number}" for number in range(MAX_KEYS)]
     client = any_nodes.client()
-    marks = [f"redlock-meta:test:{number}" for number in range(MOST_KEYS)]
+    marks = [f"redlock-meta:test:{number}" for number in range(MAX_KEYS)]
     lease = client.take(keys, marks, wait=CALM)
     lease.extend()
     with pytest.raises(LockContended) as refused:
         client.take(keys, marks)
-    assert len(refused.value.keys) == 2 * MOST_KEYS
+    assert len(refused.value.keys) == 2 * MAX_KEYS
     assert lease.release()
 
 

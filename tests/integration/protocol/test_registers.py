@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_redlock import QuorumUnavailable, Redlock, StaleFencingToken
-from celery_redlock.core import Register, Versioned
+from celery_redlock.core import Register, VersionedValue
 from celery_redlock.protocol import (
     MAX_TOKEN,
     Acknowledged,
     Failed,
-    Fetched,
-    Outranked,
+    RegisterContents,
+    Superseded,
     Vote,
-    fetch,
-    store,
+    read_register,
+    write_register,
 )
-from celery_redlock.protocol.commands import PIECE
+from celery_redlock.protocol.commands import CHUNK_BYTES
 from celery_redlock.testing import LocalCluster
 from tests.support.nodes import MemoryNodes, Nodes, ServerNodes
 from tests.support.waiting import wait_until
@@ -35,20 +35,20 @@ def of(client: Redlock) -> Register:
 
 def write_to(nodes: Nodes, where: list[int], token: int, **fields: tuple[int, str]) -> list[Vote]:
     """Let a write reach only some nodes."""
-    return [nodes.run(node, store(RECORD, token, fields)) for node in where]
+    return [nodes.run(node, write_register(RECORD, token, fields)) for node in where]
 
 
 def on_every_node(nodes: Nodes, names: set[str]) -> bool:
-    votes = [nodes.run(node, fetch(RECORD)) for node in range(len(nodes))]
-    return all(isinstance(vote, Fetched) and set(vote.fields) == names for vote in votes)
+    votes = [nodes.run(node, read_register(RECORD)) for node in range(len(nodes))]
+    return all(isinstance(vote, RegisterContents) and set(vote.fields) == names for vote in votes)
 
 
 def wait_for_promise(nodes: Nodes, token: int) -> None:
     """Wait until every node refuses older tokens; a claim is granted by a quorum of them."""
 
     def promised() -> bool:
-        votes = [nodes.run(node, fetch(RECORD)) for node in range(len(nodes))]
-        return all(isinstance(vote, Fetched) and vote.token == token for vote in votes)
+        votes = [nodes.run(node, read_register(RECORD)) for node in range(len(nodes))]
+        return all(isinstance(vote, RegisterContents) and vote.token == token for vote in votes)
 
     wait_until(promised, message=f"token {token} on every node")
 
@@ -58,9 +58,9 @@ def test_what_is_written_is_read_and_claimed(any_nodes: Nodes) -> None:
     assert register.claim(7) == {}
     register.write(7, {"a": (3, "text"), "é 🎈": (MAX_TOKEN, "7 7 \r\n\0 é 🎈"), "b": (0, "")})
     there = {
-        "a": Versioned(7, 3, "text"),
-        "é 🎈": Versioned(7, MAX_TOKEN, "7 7 \r\n\0 é 🎈"),
-        "b": Versioned(7, 0, ""),
+        "a": VersionedValue(7, 3, "text"),
+        "é 🎈": VersionedValue(7, MAX_TOKEN, "7 7 \r\n\0 é 🎈"),
+        "b": VersionedValue(7, 0, ""),
     }
     assert register.read() == there
     assert register.read(["é 🎈", "nothing"]) == {"é 🎈": there["é 🎈"]}
@@ -80,7 +80,7 @@ def test_who_was_superseded_writes_and_claims_nothing(any_nodes: Nodes) -> None:
         before.claim(MAX_TOKEN - 1)
     with pytest.raises(StaleFencingToken):
         before.write(MAX_TOKEN - 1, {})
-    assert after.read() == {"a": Versioned(MAX_TOKEN - 1, 1, "before")}
+    assert after.read() == {"a": VersionedValue(MAX_TOKEN - 1, 1, "before")}
 
 
 def test_a_refusal_names_the_register_the_tokens_and_the_nodes(nodes: Nodes) -> None:
@@ -113,11 +113,11 @@ def test_a_field_keeps_its_newest_version(any_nodes: Nodes) -> None:
     register = of(any_nodes.connected())
     register.write(7, {"a": (10, "newer")})
     register.write(7, {"a": (9, "older")})
-    assert register.read() == {"a": Versioned(7, 10, "newer")}
+    assert register.read() == {"a": VersionedValue(7, 10, "newer")}
     register.write(7, {"a": (10, "again")})
-    assert register.read() == {"a": Versioned(7, 10, "again")}
+    assert register.read() == {"a": VersionedValue(7, 10, "again")}
     register.write(8, {"a": (1, "a newer holder's")})
-    assert register.read() == {"a": Versioned(8, 1, "a newer holder's")}
+    assert register.read() == {"a": VersionedValue(8, 1, "a newer holder's")}
 
 
 def test_a_deleted_field_is_gone(any_nodes: Nodes) -> None:
@@ -125,7 +125,7 @@ def test_a_deleted_field_is_gone(any_nodes: Nodes) -> None:
     register.write(7, {"a": (1, ""), "b": (1, "")})
     register.write(7, {"a": None, "never there": None})
     wait_until(lambda: on_every_node(any_nodes, {"b"}))
-    assert register.claim(8) == {"b": Versioned(7, 1, "")}
+    assert register.claim(8) == {"b": VersionedValue(7, 1, "")}
 
 
 def test_what_a_quorum_has_is_found_though_others_have_missed_it(nodes: Nodes) -> None:
@@ -134,22 +134,22 @@ def test_what_a_quorum_has_is_found_though_others_have_missed_it(nodes: Nodes) -
     writer.write(7, {"a": (1, "text")})
     nodes.restart(0, 1)
     nodes.kill(3, 4)
-    assert of(nodes.client()).claim(8) == {"a": Versioned(7, 1, "text")}
+    assert of(nodes.client()).claim(8) == {"a": VersionedValue(7, 1, "text")}
 
 
 def test_what_is_newer_on_some_nodes_wins(any_nodes: Nodes) -> None:
     register = of(any_nodes.connected())
     write_to(any_nodes, [0, 1, 2, 3, 4], 7, a=(1, "first"))
     write_to(any_nodes, [2, 3, 4], 7, a=(2, "second"))
-    assert register.read() == {"a": Versioned(7, 2, "second")}
+    assert register.read() == {"a": VersionedValue(7, 2, "second")}
     write_to(any_nodes, [0, 1, 2], 8, a=(1, "a newer holder's"))
-    assert register.claim(9) == {"a": Versioned(8, 1, "a newer holder's")}
+    assert register.claim(9) == {"a": VersionedValue(8, 1, "a newer holder's")}
 
 
 def test_a_claim_that_reached_a_minority_shuts_nobody_out(any_nodes: Nodes) -> None:
     register = of(any_nodes.connected())
     for node in (0, 1):
-        any_nodes.run(node, fetch(RECORD, MAX_TOKEN))
+        any_nodes.run(node, read_register(RECORD, MAX_TOKEN))
     assert register.claim(7) == {}
     register.write(7, {"a": (1, "")})
 
@@ -159,7 +159,7 @@ def test_a_claim_that_reached_a_quorum_shuts_out_though_nobody_knows_of_it(
 ) -> None:
     register = of(any_nodes.connected())
     for node in (0, 1, 2):
-        any_nodes.run(node, fetch(RECORD, 8))
+        any_nodes.run(node, read_register(RECORD, 8))
     with pytest.raises(StaleFencingToken, match="3 of 5 nodes"):
         register.write(7, {"a": (1, "")})
 
@@ -203,11 +203,11 @@ def test_nodes_that_lost_their_data_have_it_again_when_it_is_written_again(nodes
     nodes.flush(0, 1)
     nodes.kill(3, 4)
     found = register.claim(8)
-    assert found == {"a": Versioned(7, 1, "text")}
+    assert found == {"a": VersionedValue(7, 1, "text")}
     register.write(8, {"a": (1, "text")})
     nodes.kill(2)
     nodes.restart(3, 4, keep_data=False)
-    assert of(nodes.client()).claim(9) == {"a": Versioned(8, 1, "text")}
+    assert of(nodes.client()).claim(9) == {"a": VersionedValue(8, 1, "text")}
 
 
 def test_registers_of_other_names_and_prefixes_are_others(any_nodes: Nodes) -> None:
@@ -215,14 +215,14 @@ def test_registers_of_other_names_and_prefixes_are_others(any_nodes: Nodes) -> N
     register.write(7, {"a": (1, "")})
     assert Register(any_nodes.client(), "beat:other").claim(1) == {}
     assert of(any_nodes.client(key_prefix="other:")).claim(1) == {}
-    assert of(any_nodes.client()).read() == {"a": Versioned(7, 1, "")}
+    assert of(any_nodes.client()).read() == {"a": VersionedValue(7, 1, "")}
 
 
 def test_a_thousand_fields_are_written_and_claimed(any_nodes: Nodes) -> None:
     register = of(any_nodes.connected())
     register.write(7, {f"entry {n}": (n, "x" * (n % 200)) for n in range(1_001)})
     found = of(any_nodes.client()).claim(8)
-    assert found == {f"entry {n}": Versioned(7, n, "x" * (n % 200)) for n in range(1_001)}
+    assert found == {f"entry {n}": VersionedValue(7, n, "x" * (n % 200)) for n in range(1_001)}
     assert register.read([f"entry {n}" for n in range(1_200)]) == found
     register.write(8, dict.fromkeys(found))
     assert register.read() == {}
@@ -230,13 +230,16 @@ def test_a_thousand_fields_are_written_and_claimed(any_nodes: Nodes) -> None:
 
 def test_what_is_too_long_for_one_answer_is_told_in_several(any_nodes: Nodes) -> None:
     register = of(any_nodes.connected())
-    texts = {f"entry {n}": str(n) * (PIECE // 30) for n in range(90)}
-    texts |= {"longer than a piece": "é" * PIECE, "as long": "é" * PIECE}
+    texts = {f"entry {n}": str(n) * (CHUNK_BYTES // 30) for n in range(90)}
+    texts |= {"longer than a piece": "é" * CHUNK_BYTES, "as long": "é" * CHUNK_BYTES}
     register.write(7, {name: (1, text) for name, text in texts.items()})
     wait_until(
         lambda: all(
-            isinstance(vote, Fetched) and len(vote.fields) + len(vote.untold) == len(texts)
-            for vote in (any_nodes.run(node, fetch(RECORD)) for node in range(len(any_nodes)))
+            isinstance(vote, RegisterContents)
+            and len(vote.fields) + len(vote.truncated) == len(texts)
+            for vote in (
+                any_nodes.run(node, read_register(RECORD)) for node in range(len(any_nodes))
+            )
         )
     )
     found = of(any_nodes.client()).claim(8)
@@ -248,13 +251,13 @@ def test_a_claim_in_several_pieces_is_refused_when_a_newer_one_comes_in_between(
 ) -> None:
     nodes = MemoryNodes(redlock_memory_nodes)
     client = nodes.client()
-    of(client).write(7, {f"entry {n}": (1, "x" * PIECE) for n in range(3)})
+    of(client).write(7, {f"entry {n}": (1, "x" * CHUNK_BYTES) for n in range(3)})
     exchange, said = client.transport.checkout().exchange, []
 
     def overtaken(batch: object, *args: object, **options: object) -> None:
         if len(said) == 1:
             for node in range(5):
-                nodes.run(node, fetch(RECORD, 9))
+                nodes.run(node, read_register(RECORD, 9))
         said.append(batch)
         exchange(batch, *args, **options)  # type: ignore[arg-type]
 
@@ -322,7 +325,7 @@ def test_a_damaged_register_is_a_failed_node_and_not_an_empty_one(
     for node in (0, 1):
         servers.cluster.client(node).delete(RECORD)
         servers.cluster.client(node).execute_command(*break_it)
-    assert register.claim(8) == {"a": Versioned(7, 1, "text")}
+    assert register.claim(8) == {"a": VersionedValue(7, 1, "text")}
     servers.cluster.client(2).delete(RECORD)
     servers.cluster.client(2).execute_command(*break_it)
     with pytest.raises(QuorumUnavailable, match=says):
@@ -344,7 +347,7 @@ def test_a_damaged_field_is_mended_by_writing_it(servers: ServerNodes) -> None:
     for node in range(5):
         servers.cluster.client(node).execute_command("HSET", RECORD, "f:a", "nonsense")
     register.write(7, {"a": (1, "text")})
-    assert register.read() == {"a": Versioned(7, 1, "text")}
+    assert register.read() == {"a": VersionedValue(7, 1, "text")}
 
 
 Break = Callable[[LocalCluster, int], None]
@@ -402,7 +405,7 @@ def test_a_majority_of_broken_nodes_is_named(proxied: ServerNodes, how: str) -> 
         return True
 
     wait_until(written)
-    assert of(proxied.client()).claim(8) == {"a": Versioned(7, 3, "after")}
+    assert of(proxied.client()).claim(8) == {"a": VersionedValue(7, 3, "after")}
 
 
 def test_memory_nodes_that_talk_garbage_are_failed_nodes(redlock_memory_nodes: list[str]) -> None:
@@ -411,7 +414,7 @@ def test_memory_nodes_that_talk_garbage_are_failed_nodes(redlock_memory_nodes: l
     for node in (0, 1):
         nodes.nodes[node].garbage = True
     register.write(7, {"a": (1, "text")})
-    assert register.claim(8) == {"a": Versioned(7, 1, "text")}
+    assert register.claim(8) == {"a": VersionedValue(7, 1, "text")}
     nodes.nodes[2].garbage = True
     with pytest.raises(QuorumUnavailable, match="answered garbage"):
         register.read()
@@ -420,7 +423,7 @@ def test_memory_nodes_that_talk_garbage_are_failed_nodes(redlock_memory_nodes: l
 def test_votes_of_every_sort_of_node_are_the_same(any_nodes: Nodes) -> None:
     done = write_to(any_nodes, [0], 7, a=(1, "text"))
     assert done == [Acknowledged()]
-    assert write_to(any_nodes, [0], 6, a=(1, "text")) == [Outranked(7)]
-    told = any_nodes.run(0, fetch(RECORD, 8, ["a"], most=3))
-    assert told == Fetched(8, {"a": Versioned(7, 1, "text")})
-    assert not isinstance(any_nodes.run(0, fetch(RECORD)), Failed)
+    assert write_to(any_nodes, [0], 6, a=(1, "text")) == [Superseded(7)]
+    told = any_nodes.run(0, read_register(RECORD, 8, ["a"], max_bytes=3))
+    assert told == RegisterContents(8, {"a": VersionedValue(7, 1, "text")})
+    assert not isinstance(any_nodes.run(0, read_register(RECORD)), Failed)

@@ -9,7 +9,7 @@ import pytest
 
 from celery_redlock import LockContended, QuorumUnavailable, Redlock
 from celery_redlock.core import Reserved
-from celery_redlock.transport import channel
+from celery_redlock.transport.redis import channel
 from tests.support.nodes import Nodes, ServerNodes
 from tests.support.waiting import wait_until
 
@@ -30,7 +30,7 @@ def everywhere(nodes: Nodes, reserved: Reserved, name: str = "key") -> bool:
 @pytest.fixture(autouse=True)
 def _slow_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, a node that nobody stopped is only slow."""
-    monkeypatch.setattr(channel, "_SLOW", 3600.0)
+    monkeypatch.setattr(channel, "_FOLLOWUP_WINDOW", 3600.0)
 
 
 def long_on(nodes: Nodes, client: Redlock, reserved: Reserved, *which: int) -> bool:
@@ -73,7 +73,7 @@ def test_a_reservation_may_be_longer_than_any_lease(nodes: Nodes) -> None:
 def test_a_stopped_node_keeps_what_it_sets_late_for_the_grace_only(
     any_nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "_SLOW", 0.0)  # whatever is late is later than that
+    monkeypatch.setattr(channel, "_FOLLOWUP_WINDOW", 0.0)  # whatever is late is later than that
     client = any_nodes.connected()
     any_nodes.pause(3, 4)
     reserved = reserve(client)
@@ -137,7 +137,7 @@ def test_a_reservation_is_lengthened_although_its_connections_are_given_up(nodes
     nodes.connect(client)
     borrowed = client.transport.checkout()
     other = client.transport.checkout()
-    other.prepare()
+    other.connect()
     client.transport.checkin(other)
     client.lengthen(reserved)
     client.transport.discard(borrowed)

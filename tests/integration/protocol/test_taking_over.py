@@ -8,7 +8,7 @@ import pytest
 
 from celery_redlock import LockContended, LockKeyError, QuorumUnavailable, Redlock
 from celery_redlock.core import Reservation
-from celery_redlock.protocol import Held, acquire
+from celery_redlock.protocol import Refused, acquire
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
 from tests.support.waiting import wait_until
 
@@ -98,7 +98,7 @@ def test_a_key_that_refuses_leaves_the_reservation_as_it_was(any_nodes: Nodes) -
     any_nodes.put(0, "run", "them")
     command = acquire((PREFIX + "queued", PREFIX + "run"), "us", 1000, 5, 0, "before")
     vote = any_nodes.run(0, command)
-    assert isinstance(vote, Held)
+    assert isinstance(vote, Refused)
     assert [(holder.key, holder.owner) for holder in vote.holders] == [(1, "them")]
     assert any_nodes.owner(0, "queued") == "before"
     assert any_nodes.left(0, "queued") > 3000
@@ -111,7 +111,7 @@ def test_a_reservation_without_an_end_still_has_none_when_another_key_refuses(
     redis.set(PREFIX + "queued", "before")
     redis.set(PREFIX + "run", "them")
     command = acquire((PREFIX + "queued", PREFIX + "run"), "us", 1000, 5, 0, "before")
-    assert isinstance(servers.run(0, command), Held)
+    assert isinstance(servers.run(0, command), Refused)
     assert (redis.get(PREFIX + "queued"), redis.pttl(PREFIX + "queued")) == (b"before", -1)
 
 

@@ -18,8 +18,8 @@ from celery.signals import before_task_publish
 from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.owners import read_owner
 from celery_redlock.testing import LocalCluster
-from celery_redlock.transport import channel
-from celery_redlock.transport.channel import RedisChannel
+from celery_redlock.transport.redis import channel
+from celery_redlock.transport.redis.channel import RedisChannel
 from tests.support.tasks import Bench
 from tests.support.waiting import wait_until
 
@@ -92,7 +92,7 @@ def test_the_lock_stands_on_all_nodes_and_is_lengthened_on_all(
     bench: Bench, redlock_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However busy the machine is, a node that nobody stopped is only slow.
-    monkeypatch.setattr(channel, "_SLOW", 3600.0)
+    monkeypatch.setattr(channel, "_FOLLOWUP_WINDOW", 3600.0)
     task = declare(bench)
     with heard_by(redlock_cluster, range(5)):
         message = bench.send(task)

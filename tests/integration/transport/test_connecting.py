@@ -16,8 +16,8 @@ import pytest
 from celery_redlock import QuorumUnavailable, Redlock
 from celery_redlock.core import probe_nodes
 from celery_redlock.testing import LocalCluster
-from celery_redlock.transport.dial import Dialer, warnings_about
-from celery_redlock.transport.redis import RedisTransport
+from celery_redlock.transport.redis.connector import Connector, warnings_about
+from celery_redlock.transport.redis.transport import RedisTransport
 from tests.support.nodes import CALM, ServerNodes
 from tests.support.tls import make_certificate, terminate_tls
 from tests.support.waiting import wait_until
@@ -46,8 +46,8 @@ def use(client: Redlock) -> None:
         assert lease.release()
     # Short enough to be renewed at once, long enough to last until then on a busy machine.
     with client.lock("key", ttl=CALM, wait=CALM) as lease:
-        trust = lease.trusted_until
-        wait_until(lambda: lease.trusted_until > trust)
+        trust = lease.valid_until
+        wait_until(lambda: lease.valid_until > trust)
 
 
 def test_unix_sockets(nodes: ServerNodes) -> None:
@@ -65,8 +65,8 @@ def test_resp3_pushes_between_answers_are_skipped(nodes: ServerNodes) -> None:
     client = nodes.connected(nodes=[f"{url}?protocol=3" for url in nodes.urls])
     lease = client.acquire("key")
     channel = client.transport.checkout()
-    for link in channel._links:  # type: ignore[attr-defined]
-        wait_until(lambda link=link: channel._take_answers(0.01) or not link.pending)  # type: ignore[attr-defined,misc]
+    for link in channel._by_node:  # type: ignore[attr-defined]
+        wait_until(lambda link=link: channel._receive_replies(0.01) or not link.pending)  # type: ignore[attr-defined,misc]
         # Every key that is touched is pushed to this connection from now on.
         link._socket.sendall(b"*4\r\n$6\r\nCLIENT\r\n$8\r\nTRACKING\r\n$2\r\nON\r\n$5\r\nBCAST\r\n")
         link._socket.setblocking(True)
@@ -243,7 +243,7 @@ def test_a_reservation_waits_for_connections_that_are_still_being_made(
     nodes: ServerNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = nodes.client(node_timeout=0.2)
-    dial, reachable, attempts = Dialer.dial, threading.Event(), []
+    dial, reachable, attempts = Connector.connect, threading.Event(), []
     checkin = RedisTransport.checkin
 
     def late(*args: Any, **options: Any) -> Any:
@@ -255,7 +255,7 @@ def test_a_reservation_waits_for_connections_that_are_still_being_made(
         reachable.set()
         checkin(transport, channel)
 
-    monkeypatch.setattr(Dialer, "dial", late)
+    monkeypatch.setattr(Connector, "connect", late)
     monkeypatch.setattr(RedisTransport, "checkin", count)
     # It would be a pity if the first tasks of a process that has just begun went without a lock.
     reserved = client.reserve(["redlock:key"], ttl=60, grace=60, label="queued", patience=CALM)

@@ -139,13 +139,13 @@ def test_one_lying_node_takes_no_lease_away_from_the_others(nodes: ServerNodes) 
     with client.lock("key", ttl=3.0) as lease:
         lie(nodes.cluster, 0)
         # Whoever connects to it anew is lied to as well, and so is who arms or probes it.
-        trust = lease.trusted_until
+        trust = lease.valid_until
         for _ in range(10):
             assert client.acquire("other", wait=10.0).release()
         named = [probe.problem or "" for probe in probe_nodes([nodes.urls[0]])]
         named += [node.detail for node in arm_nodes([nodes.urls[0]])]
         assert ["it announces 2147483647 elements" in text for text in named] == [True, True]
-        wait_until(lambda: lease.trusted_until > trust)
+        wait_until(lambda: lease.valid_until > trust)
         lease.check()
     nodes.cluster.heal(0)
     nodes.wait_free("key")

@@ -31,8 +31,8 @@ class Told:
 
 
 def wait_for_more(lease: Lease) -> None:
-    trust = lease.trusted_until
-    wait_until(lambda: lease.trusted_until > trust or lease.lost)
+    trust = lease.valid_until
+    wait_until(lambda: lease.valid_until > trust or lease.lost)
 
 
 def renewed(lease: Lease, times: int = 1) -> None:
@@ -55,10 +55,10 @@ def test_renewals_come_at_a_third_of_the_ttl(nodes: Nodes) -> None:
     client = nodes.connected()
     with client.lock("key", ttl=3.0) as lease:
         renewed(lease)  # for a first short lease there is one at once, which connects
-        trusts = [lease.trusted_until]
+        trusts = [lease.valid_until]
         for _ in range(2):
             renewed(lease)
-            trusts.append(lease.trusted_until)
+            trusts.append(lease.valid_until)
     # Trust counts from the sending, so its steps are the time between renewals.
     steps = [later - earlier for earlier, later in itertools.pairwise(trusts)]
     assert all(step >= 0.9 for step in steps)
@@ -79,11 +79,9 @@ def test_a_thousand_leases_are_renewed(nodes: Nodes) -> None:
     for number in range(1000):
         leases.append(client.acquire(f"key-{number}", ttl=12.0, wait=5.0))
         client.watch(leases[-1], on_lost=told)
-    before = [lease.trusted_until for lease in leases]
+    before = [lease.valid_until for lease in leases]
     wait_until(
-        lambda: all(
-            lease.trusted_until > trust for lease, trust in zip(leases, before, strict=True)
-        )
+        lambda: all(lease.valid_until > trust for lease, trust in zip(leases, before, strict=True))
     )
     assert told.leases == []
     client.close()
@@ -99,7 +97,7 @@ def test_a_failure_that_passes_is_no_loss(servers: ServerNodes) -> None:
         servers.pause(0, 1, 2)
         with pytest.raises(QuorumUnavailable):
             client.acquire("other")
-        trust = lease.trusted_until
+        trust = lease.valid_until
         wait_until(lambda: lease.now() > trust - 3.5)
         servers.resume(0, 1, 2)
         renewed(lease)
@@ -179,10 +177,10 @@ def test_after_release_nothing_is_renewed(nodes: Nodes) -> None:
     renewed(lease)
     assert lease.release()
     nodes.wait_free("key")
-    trust = lease.trusted_until
+    trust = lease.valid_until
     with client.lock("other", ttl=2.0) as other:
         renewed(other, 3)
-    assert trust == lease.trusted_until
+    assert trust == lease.valid_until
     assert told.leases == []
     assert lease.lost is None
 
@@ -200,7 +198,7 @@ def test_release_while_a_renewal_is_under_way_leaves_a_minimum_hold_as_it_is(
     with process_watchdog()._lock:
         watch.renew_at = 0.0
         process_watchdog()._push(watch)
-    process_watchdog()._thread.bell.ring()  # type: ignore[union-attr]
+    process_watchdog()._thread.wakeup.wake()  # type: ignore[union-attr]
     wait_until(lambda: process_watchdog()._renewing, interval=0.001)
     assert lease.release()
     for node in range(5):

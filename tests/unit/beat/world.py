@@ -17,7 +17,7 @@ from kombu.exceptions import OperationalError
 from celery_redlock import Lease, RedlockTask
 from celery_redlock.beat import RedlockScheduler, publishing
 from celery_redlock.beat.wrapped import abandon
-from celery_redlock.core import Register, Versioned, lease, redlock, releasing
+from celery_redlock.core import Register, VersionedValue, lease, redlock, releasing
 from celery_redlock.errors import RedlockError
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.messages.tick import Tick
@@ -211,7 +211,7 @@ class World:
             if (state := EntryState.read(found.text)) is not None
         }
 
-    def register(self) -> dict[str, Versioned]:
+    def register(self) -> dict[str, VersionedValue]:
         return Register(redlock_for(self.app()), f"beat:{self.name}").read()
 
     @contextmanager

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from celery_redlock import ConfigurationError, InvalidFencingToken, LockKeyError, Redlock
-from celery_redlock.core import Register, Versioned
+from celery_redlock.core import Register, VersionedValue
 from celery_redlock.protocol import Command
-from celery_redlock.protocol.commands import PIECE
+from celery_redlock.protocol.commands import CHUNK_BYTES
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_many_fields_go_in_several_pieces(client: Redlock, said: list[Command]) 
 
 
 def test_long_fields_go_in_pieces_too(client: Redlock, said: list[Command]) -> None:
-    Register(client, "r").write(7, {str(n): (n, "é" * (PIECE // 5)) for n in range(5)})
+    Register(client, "r").write(7, {str(n): (n, "é" * (CHUNK_BYTES // 5)) for n in range(5)})
     assert [len(command.args[1:]) // 3 for command in said] == [2, 2, 1]
 
 
@@ -140,7 +140,7 @@ def test_a_call_that_is_broken_off_gives_its_channel_up(
                 call()
     assert len(discarded) == 3
     register.write(7, {"a": (1, "")})
-    assert register.read() == {"a": Versioned(7, 1, "")}
+    assert register.read() == {"a": VersionedValue(7, 1, "")}
 
 
 def test_a_register_is_named_where_it_is_shown(client: Redlock) -> None:

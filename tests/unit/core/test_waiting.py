@@ -22,13 +22,13 @@ from celery_redlock.core.waiting import (
     try_until_granted,
     try_until_granted_async,
 )
-from celery_redlock.protocol import AcquireRound, Failed, Granted, Held, Holder, Vote
+from celery_redlock.protocol import AcquireRound, Failed, Granted, KeyHolder, Refused, Vote
 from celery_redlock.transport.memory import VirtualTime
 
-HELD: list[Vote] = [Held((Holder(0, "other", 5.0),))] * 3
-SPLIT: list[Vote] = [Held((Holder(0, str(node), 5.0),)) for node in range(5)]
+HELD: list[Vote] = [Refused((KeyHolder(0, "other", 5.0),))] * 3
+SPLIT: list[Vote] = [Refused((KeyHolder(0, str(node), 5.0),)) for node in range(5)]
 DOWN: list[Vote] = [Failed("refused")] * 3
-LEFT_OUT: list[Vote] = [Failed("refused lately", tried=False)] * 3
+LEFT_OUT: list[Vote] = [Failed("refused lately", attempted=False)] * 3
 OURS: list[Vote] = [Granted(1, 1)] * 3
 
 
@@ -110,7 +110,7 @@ def test_a_split_that_turns_into_a_conflict_ends_there() -> None:
         Patience(wait=0.0, policy=DEFAULT_WAIT, now=trial.time.now),
         trial.sleep,
     )
-    assert last.round.holder() == Holder(0, "other", 5.0)
+    assert last.round.holder() == KeyHolder(0, "other", 5.0)
 
 
 def test_patience_is_used_up_and_the_last_attempt_is_made_at_its_end(

@@ -12,23 +12,23 @@ from celery_redlock.protocol import (
     MAX_TOKEN,
     Acknowledged,
     Failed,
-    Fate,
-    Fetched,
     Granted,
-    Held,
-    Holder,
-    Kind,
+    KeyHolder,
+    KeyState,
+    KeyStates,
     NotHeld,
-    Outranked,
     Quarantined,
-    Record,
-    Seen,
-    Versioned,
+    Refused,
+    RegisterContents,
+    ReleaseAction,
+    Script,
+    Superseded,
+    VersionedValue,
     acquire,
     fence_key,
-    fetch,
+    read_register,
     release,
-    store,
+    write_register,
 )
 from celery_redlock.protocol.commands import read_reply
 from celery_redlock.protocol.scripts import SHA, SOURCE
@@ -45,8 +45,8 @@ def test_an_acquire_that_takes_nothing_over_says_no_more_than_before() -> None:
 
 
 def test_a_release_says_the_fate_of_every_key_where_it_says_one() -> None:
-    fates = {"b": Fate(500, "marker"), "elsewhere": Fate(1)}
-    assert release(("a", "b"), "owner", 7, 3, fates).args == ("owner", 7, 3, 3, "", 500, "marker")
+    actions = {"b": ReleaseAction(500, "marker"), "elsewhere": ReleaseAction(1)}
+    assert release(("a", "b"), "owner", 7, 3, actions).args == ("owner", 7, 3, 3, "", 500, "marker")
     assert release(("a", "b"), "owner", 7, 3).args == ("owner", 7, 3)
 
 
@@ -55,31 +55,31 @@ def test_a_release_names_no_guard_record() -> None:
 
 
 def test_a_register_stands_alone_among_the_keys() -> None:
-    assert store("register", 7, {}).keys == fetch("register").keys == ("register",)
+    assert write_register("register", 7, {}).keys == read_register("register").keys == ("register",)
 
 
 def test_a_store_says_name_version_and_text_of_each_field_and_no_version_to_delete() -> None:
-    assert store("register", 7, {"a": (3, "text"), "b": None}).args == (
+    assert write_register("register", 7, {"a": (3, "text"), "b": None}).args == (
         *(7, "a", 3, "text"),
         *("b", "", ""),
     )
 
 
 def test_a_fetch_promises_nothing_and_tells_everything_unless_it_is_told_to() -> None:
-    assert fetch("register", most=99).args == (0, 99)
-    assert fetch("register", 7, ["a", "b"], most=99).args == (7, 99, "a", "b")
+    assert read_register("register", max_bytes=99).args == (0, 99)
+    assert read_register("register", 7, ["a", "b"], max_bytes=99).args == (7, 99, "a", "b")
 
 
 @pytest.mark.parametrize(
     ("fields", "vote"),
     [
-        ([b"O", b"7"], Outranked(7)),
-        ([b"R", b"0"], Fetched(0, {})),
+        ([b"O", b"7"], Superseded(7)),
+        ([b"R", b"0"], RegisterContents(0, {})),
         (
             [b"R", b"9", b"a", b"7 0 some text", b"\xc3\xa9", b"9 9007199254740991 ", b"c", b""],
-            Fetched(
+            RegisterContents(
                 9,
-                {"a": Versioned(7, 0, "some text"), "é": Versioned(9, MAX_TOKEN, "")},
+                {"a": VersionedValue(7, 0, "some text"), "é": VersionedValue(9, MAX_TOKEN, "")},
                 frozenset({"c"}),
             ),
         ),
@@ -90,16 +90,16 @@ def test_a_fetch_promises_nothing_and_tells_everything_unless_it_is_told_to() ->
         ([b"M"], NotHeld(missing=True)),
         ([b"F"], NotHeld(missing=False)),
         ([b"Q", 1500], Quarantined(1.5)),
-        ([b"H", 0, b"owner", 2500], Held((Holder(0, "owner", 2.5),))),
-        ([b"H", 0, b"\xff\xfe", -1], Held((Holder(0, "\ufffd\ufffd", -0.001),))),
-        ([b"S", b"owner", 2500, b"7"], Seen((Record("owner", 2.5, 7),))),
+        ([b"H", 0, b"owner", 2500], Refused((KeyHolder(0, "owner", 2.5),))),
+        ([b"H", 0, b"\xff\xfe", -1], Refused((KeyHolder(0, "\ufffd\ufffd", -0.001),))),
+        ([b"S", b"owner", 2500, b"7"], KeyStates((KeyState("owner", 2.5, 7),))),
         (
             [b"S", b"", -2, b"0", b"", -1, b"9"],
-            Seen((Record(None, 0.0, 0), Record("", -0.001, 9))),
+            KeyStates((KeyState(None, 0.0, 0), KeyState("", -0.001, 9))),
         ),
         (
             [b"H", 0, b"a", 1, 2, b"b", 2],
-            Held((Holder(0, "a", 0.001), Holder(2, "b", 0.002))),
+            Refused((KeyHolder(0, "a", 0.001), KeyHolder(2, "b", 0.002))),
         ),
     ],
 )
@@ -177,5 +177,5 @@ def test_a_grant_has_its_tokens_in_range(rest: list[Any]) -> None:
 
 
 def test_every_command_has_a_script_of_its_own() -> None:
-    assert set(Kind) == set(SOURCE) == set(SHA)
-    assert len(set(SHA.values())) == len(Kind)
+    assert set(Script) == set(SOURCE) == set(SHA)
+    assert len(set(SHA.values())) == len(Script)

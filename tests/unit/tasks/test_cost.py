@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery import Task
 
-from celery_redlock.protocol import Kind
+from celery_redlock.protocol import Script
 from celery_redlock.tasks.dedupe import protect_tasks
 from celery_redlock.transport.memory import MemoryTransport
 from tests.support.tasks import Bench
@@ -15,20 +15,20 @@ from tests.support.unique import declare
 
 
 @pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[Kind]:
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[Script]:
     """Note what is said to the nodes and waited for."""
-    said: list[Kind] = []
+    said: list[Script] = []
     exchange = MemoryTransport.exchange
 
     def noted(transport: MemoryTransport, batch: Any, *args: Any, **kwargs: Any) -> None:
-        said.extend(command.kind for command, _ in batch)
+        said.extend(command.script for command, _ in batch)
         exchange(transport, batch, *args, **kwargs)
 
     monkeypatch.setattr(MemoryTransport, "exchange", noted)
     return said
 
 
-ONCE_EACH = [Kind.ACQUIRE, Kind.RELEASE]
+ONCE_EACH = [Script.ACQUIRE, Script.RELEASE]
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,13 @@ ONCE_EACH = [Kind.ACQUIRE, Kind.RELEASE]
     [
         ("until_executed", ONCE_EACH),
         # How long the window has left is known to the nodes, and not after the lock was taken over.
-        ("until_expired", [Kind.LOOK, *ONCE_EACH]),
-        ("until_executing", [Kind.ACQUIRE, Kind.RELEASE, Kind.RELEASE]),
-        ("until_and_while_executing", [Kind.ACQUIRE, Kind.RELEASE, Kind.RELEASE]),
+        ("until_expired", [Script.INSPECT, *ONCE_EACH]),
+        ("until_executing", [Script.ACQUIRE, Script.RELEASE, Script.RELEASE]),
+        ("until_and_while_executing", [Script.ACQUIRE, Script.RELEASE, Script.RELEASE]),
     ],
 )
 def test_a_run_waits_for_its_lock_once_and_for_each_letting_go_once(
-    bench: Bench, waits: list[Kind], mode: str, expected: list[Kind]
+    bench: Bench, waits: list[Script], mode: str, expected: list[Script]
 ) -> None:
     request = bench.send(declare(bench, lock_mode=mode))
     waits.clear()
@@ -51,7 +51,7 @@ def test_a_run_waits_for_its_lock_once_and_for_each_letting_go_once(
 
 
 def test_handing_the_lock_to_a_retry_costs_a_wait_to_see_that_it_stands_and_one_for_its_message(
-    bench: Bench, waits: list[Kind]
+    bench: Bench, waits: list[Script]
 ) -> None:
     def body(self: Any) -> None:
         raise self.retry(countdown=1)
@@ -59,12 +59,12 @@ def test_handing_the_lock_to_a_retry_costs_a_wait_to_see_that_it_stands_and_one_
     request = bench.send(declare(bench, body))
     waits.clear()
     bench.run(request)
-    assert waits == [*ONCE_EACH, Kind.EXTEND, Kind.LOOK]
+    assert waits == [*ONCE_EACH, Script.EXTEND, Script.INSPECT]
 
 
 @pytest.mark.parametrize("options", [{"base": Task}, {"lock_key": "k"}], ids=["plain", "locking"])
 def test_protection_from_twins_costs_one_wait_at_each_end(
-    bench: Bench, waits: list[Kind], options: dict[str, Any]
+    bench: Bench, waits: list[Script], options: dict[str, Any]
 ) -> None:
     bench.app.conf.redlock_dedupe = True
     task = bench.task(lambda: "ran", **options)

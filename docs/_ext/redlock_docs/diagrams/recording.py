@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from celery_redlock import Redlock
 from celery_redlock.protocol import AcquireRound, Command, Phase, Vote, fence_key
-from celery_redlock.protocol.commands import Kind
-from celery_redlock.protocol.rounds import FOLLOWS
+from celery_redlock.protocol.commands import Script
+from celery_redlock.protocol.rounds import TRANSITIONS
 from celery_redlock.transport.memory import MemoryNode, MemoryTransport, VirtualTime
 
 __all__ = ["Note", "Record"]
 
 #: In which phase answers to a command count.
-AWAITED = {Kind.ACQUIRE: Phase.VOTING, Kind.RAISE: Phase.RAISING}
+AWAITED = {Script.ACQUIRE: Phase.VOTING, Script.RAISE: Phase.RAISING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Note:
 
     at: float
     node: int
-    kind: Kind
+    kind: Script
     vote: Vote | None
     late: bool = False
 
@@ -69,12 +69,12 @@ class Record:
     def note(self, node: int, command: Command, vote: Vote | None, *, late: bool = False) -> None:
         """Write something down."""
         at = self.time.now() - self._begun
-        self.notes.append(Note(at=at, node=node, kind=command.kind, vote=vote, late=late))
+        self.notes.append(Note(at=at, node=node, kind=command.script, vote=vote, late=late))
 
     @property
     def waiting_in(self) -> frozenset[Phase]:
         """The phases in which answers are awaited."""
-        return frozenset(FOLLOWS)
+        return frozenset(TRANSITIONS)
 
     @property
     def token(self) -> int:
@@ -111,8 +111,8 @@ class _Noted(MemoryNode):
         self._record = record
         self._place = place
 
-    def say(self, command: Command) -> Vote | None:
-        vote = super().say(command)
+    def execute(self, command: Command) -> Vote | None:
+        vote = super().execute(command)
         self._record.note(self._place, command, vote)
         return vote
 

@@ -8,7 +8,7 @@ import inspect
 import re
 import textwrap
 
-from celery_redlock.protocol.rounds import FOLLOWS, Phase
+from celery_redlock.protocol.rounds import TRANSITIONS, Phase
 
 from .svg import CHARACTER, SMALL, Picture
 
@@ -26,17 +26,17 @@ LINE = 15.0
 
 def draw_rounds() -> str:
     """Draw the table: phases that go on at the left, final ones at the right."""
-    last = [phase for phase in Phase if phase not in FOLLOWS]
+    last = [phase for phase in Phase if phase not in TRANSITIONS]
     # Those that the most phases lead to come first, so that few arrows cross.
-    last.sort(key=lambda phase: -sum(phase in after for after in FOLLOWS.values()))
-    first, *middle = FOLLOWS
+    last.sort(key=lambda phase: -sum(phase in after for after in TRANSITIONS.values()))
+    first, *middle = TRANSITIONS
     column = COLUMN * (1 + len(middle))
     places = {phase: (column, TOP + row * ROW) for row, phase in enumerate(last)}
     places[first] = (8.0, TOP + (len(last) - 1) / 2 * ROW)
     places |= {phase: (COLUMN * (1 + n), 46.0) for n, phase in enumerate(middle)}
 
     picture = Picture("Phases of a round", _told(), WIDTH)
-    for phase, after in FOLLOWS.items():
+    for phase, after in TRANSITIONS.items():
         for following in sorted(after, key=lambda following: following is Phase.GRANTED):
             x, y = places[phase]
             to_x, to_y = places[following]
@@ -44,7 +44,7 @@ def draw_rounds() -> str:
             picture.curve(x + BOX, y + HEIGHT / 2, to_x, to_y + HEIGHT / 2, kind)
     meanings = _meanings()
     for phase, (x, y) in places.items():
-        kind = "good" if phase is Phase.GRANTED else "open" if phase in FOLLOWS else "bad"
+        kind = "good" if phase is Phase.GRANTED else "open" if phase in TRANSITIONS else "bad"
         picture.box(x, y, BOX, HEIGHT, kind)
         picture.text(x + BOX / 2, y + HEIGHT / 2, phase.name, f"strong {kind}")
         if phase in last:
@@ -83,6 +83,6 @@ def _told() -> str:
     said = [
         f"{phase.name} ({meanings[phase.name]}) may become "
         f"{', '.join(sorted(following.name for following in after))}."
-        for phase, after in FOLLOWS.items()
+        for phase, after in TRANSITIONS.items()
     ]
     return " ".join([*said, "All others are final."])

@@ -7,7 +7,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from celery_redlock.protocol import Acknowledged, Granted, Phase, Vote
-from celery_redlock.protocol.commands import Kind
+from celery_redlock.protocol.commands import Script
 
 from .recording import Note, Record
 from .svg import Picture
@@ -90,7 +90,7 @@ class _Drawing:
             )
             self._y += ROW * 1.2
 
-    def _say(self, kind: Kind, notes: list[Note]) -> None:
+    def _say(self, kind: Script, notes: list[Note]) -> None:
         self._y += ROW * 1.3
         self._picture.line(CLIENT, self._y, self._nodes[-1], self._y)
         for x in self._nodes:
@@ -99,7 +99,7 @@ class _Drawing:
         for note in notes:
             if note.vote is None:
                 self._picture.pill(self._nodes[note.node], self._y + ROW, "no answer", "bad")
-        if kind in (Kind.ACQUIRE, Kind.RAISE):
+        if kind in (Script.ACQUIRE, Script.RAISE):
             self._count([note for note in notes if note.vote is not None])
             return
         self._y += ROW
@@ -121,7 +121,7 @@ class _Drawing:
                 self._decide(f"GRANTED, token {self._record.token}", "good")
             elif phase is not None and phase not in self._record.waiting_in:
                 self._decide(phase.name, "bad")
-            elif phase is Phase.RAISING and note.kind is Kind.ACQUIRE:
+            elif phase is Phase.RAISING and note.kind is Script.ACQUIRE:
                 self._decide(f"RAISING to {self._record.token}", "wait")
 
     def _decide(self, text: str, kind: str) -> None:
@@ -131,7 +131,7 @@ class _Drawing:
     def _wake(self, note: Note) -> None:
         self._y += ROW
         # What it takes now, nobody has asked for any more; the release behind it undoes that.
-        kind = "bad" if note.kind is Kind.ACQUIRE else "good"
+        kind = "bad" if note.kind is Script.ACQUIRE else "good"
         text = f"{note.kind.value}: {_said(note.vote)}"
         self._picture.pill(self._nodes[note.node], self._y, text, kind)
 

@@ -13,11 +13,11 @@ from celery_redlock.protocol import (
     AcquireRound,
     Failed,
     Granted,
-    Held,
-    Holder,
+    KeyHolder,
     NotHeld,
     Phase,
     Quarantined,
+    Refused,
     ReserveRound,
     Vote,
     quorum,
@@ -33,8 +33,8 @@ def granted(token: int = 7) -> Granted:
     return Granted(token, token)
 
 
-def held(owner: str, *, key: int = 0, expires_in: float = 5.0) -> Held:
-    return Held((Holder(key, owner, expires_in),))
+def held(owner: str, *, key: int = 0, expires_in: float = 5.0) -> Refused:
+    return Refused((KeyHolder(key, owner, expires_in),))
 
 
 FAILED = Failed("no answer")
@@ -62,7 +62,7 @@ def test_less_than_a_quorum_decides_nothing_while_votes_are_out() -> None:
 
 
 def test_trust_counts_from_the_sending_and_gives_up_the_drift() -> None:
-    assert decide([granted()] * 3, now=SENT + 4).trusted_until == pytest.approx(TRUST)
+    assert decide([granted()] * 3, now=SENT + 4).valid_until == pytest.approx(TRUST)
 
 
 def test_a_quorum_that_answers_when_trust_has_ended_is_late() -> None:
@@ -100,7 +100,7 @@ def test_different_owners_on_different_keys_of_a_quorum_are_no_conflict() -> Non
 
 
 def test_one_of_several_keys_that_a_quorum_says_is_taken_is_a_conflict() -> None:
-    both = Held((Holder(0, "a", 1.0), Holder(1, "b", 2.0)))
+    both = Refused((KeyHolder(0, "a", 1.0), KeyHolder(1, "b", 2.0)))
     assert decide([both, held("a"), held("a", key=0)]).phase is Phase.CONTENDED
 
 
@@ -183,7 +183,7 @@ def test_the_holder_told_is_the_one_seen_most_with_its_longest_time() -> None:
     round_ = decide(
         [held("b", expires_in=9.0), held("a", expires_in=1.0), held("a", expires_in=2.0)]
     )
-    assert Holder(0, "a", 2.0) == round_.holder()
+    assert KeyHolder(0, "a", 2.0) == round_.holder()
 
 
 votes = st.one_of(
@@ -199,7 +199,7 @@ def test_when_all_have_voted_the_outcome_follows_from_the_counts(cast: list[Vote
     round_ = decide(cast, nodes=nodes)
     grants = [vote for vote in cast if isinstance(vote, Granted)]
     lost = sum(isinstance(vote, Failed | Quarantined) for vote in cast)
-    owners = [vote.holders[0].owner for vote in cast if isinstance(vote, Held)]
+    owners = [vote.holders[0].owner for vote in cast if isinstance(vote, Refused)]
     most = max((owners.count(owner) for owner in owners), default=0)
     if len(grants) >= needed:
         assert round_.phase in (Phase.GRANTED, Phase.RAISING)
@@ -247,8 +247,8 @@ def test_a_reservation_needs_a_quorum() -> None:
     assert round_.vote(4, FAILED, SENT) is Phase.SPLIT
 
 
-def both_held(first: str, second: str) -> Held:
-    return Held((Holder(0, first, 9.0), Holder(1, second, 5.0)))
+def both_held(first: str, second: str) -> Refused:
+    return Refused((KeyHolder(0, first, 9.0), KeyHolder(1, second, 5.0)))
 
 
 def test_of_two_keys_that_are_held_the_favoured_one_is_told() -> None:
@@ -263,4 +263,4 @@ def test_a_favoured_key_that_no_quorum_has_seen_held_is_not_told_first() -> None
 
 def test_the_keys_that_one_owner_has_on_a_quorum_are_told() -> None:
     round_ = decide([both_held("a", "b"), both_held("a", "b"), both_held("a", "c")])
-    assert round_.taken() == {0}
+    assert round_.taken_keys() == {0}

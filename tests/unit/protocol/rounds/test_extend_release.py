@@ -23,7 +23,7 @@ FAILED = Failed("no answer")
 
 
 def extend_round(*, ttl: float = 10.0, old_trust: float = OLD_TRUST) -> ExtendRound:
-    return ExtendRound(5, sent_at=SENT, ttl=ttl, drift_factor=0.01, trusted_until=old_trust)
+    return ExtendRound(5, sent_at=SENT, ttl=ttl, drift_factor=0.01, valid_until=old_trust)
 
 
 def extended(votes: list[Vote], *, now: float = SENT + 0.01) -> ExtendRound:
@@ -36,11 +36,11 @@ def extended(votes: list[Vote], *, now: float = SENT + 0.01) -> ExtendRound:
 def test_a_quorum_of_acknowledgements_extends_from_the_sending() -> None:
     round_ = extended([ACK] * 3)
     assert round_.phase is Phase.GRANTED
-    assert round_.trusted_until == pytest.approx(SENT + 10.0 - 0.102)
+    assert round_.valid_until == pytest.approx(SENT + 10.0 - 0.102)
 
 
 def test_an_extension_never_shortens_the_trust() -> None:
-    assert extend_round(ttl=1.0).trusted_until == OLD_TRUST
+    assert extend_round(ttl=1.0).valid_until == OLD_TRUST
 
 
 def test_an_extension_that_completes_when_the_old_trust_has_ended_does_not_count() -> None:

@@ -12,7 +12,7 @@ from kombu import Connection
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.nodes import node_from_broker
-from celery_redlock.transport.nodes import parse_node
+from celery_redlock.transport.addresses import parse_node
 
 
 def node(broker: Any, **conf: Any) -> str:

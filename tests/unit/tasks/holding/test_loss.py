@@ -196,7 +196,7 @@ GREEN = """
 import sys
 {patch}
 from celery_redlock.errors import LeaseLost
-from celery_redlock.transport.native import start_native_thread
+from celery_redlock._greenlets.threads import start_native_thread
 from tests.support.tasks import Bench
 import threading, time
 

@@ -10,10 +10,10 @@ import pytest
 from celery.exceptions import Reject
 
 from celery_redlock.tasks.messages.bounds import APART
-from celery_redlock.tasks.messages.envelope import HEADER, MOST_KEYS, Envelope
+from celery_redlock.tasks.messages.envelope import HEADER, MAX_KEYS, Envelope
 from celery_redlock.tasks.messages.fields import END_OF_TIME
 from celery_redlock.tasks.messages.owners import Role, label_for
-from celery_redlock.tasks.messages.tick import LONGEST_INTERVAL, LONGEST_NAME
+from celery_redlock.tasks.messages.tick import LONGEST_INTERVAL, MAX_NAME_BYTES
 from tests.support.skew import clock_off_by
 from tests.support.tasks import Bench
 from tests.support.ticks import mark as mark_of_tick
@@ -107,7 +107,9 @@ def test_an_entry_with_an_endless_name_is_none(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = job(bench, lambda self: self.request.tick)
-    assert bench.run(send_tick(bench, task, tick_now(entry="x" * (LONGEST_NAME + 1)))).value is None
+    assert (
+        bench.run(send_tick(bench, task, tick_now(entry="x" * (MAX_NAME_BYTES + 1)))).value is None
+    )
     assert "tick" in warnings(caplog)[0]
 
 
@@ -154,7 +156,7 @@ def test_nobody_takes_a_lock_over_that_no_message_brings(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"keys": [KEY] * (MOST_KEYS + 1)},
+        {"keys": [KEY] * (MAX_KEYS + 1)},
         {"keys": ["x" * 2_000_000]},
         {"keys": [LONG, LONG]},
         {"keys": ["\ud800"]},

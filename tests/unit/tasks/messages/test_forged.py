@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from celery_redlock.errors import LockNotAcquired
-from celery_redlock.protocol.node import StoredKey
+from celery_redlock.protocol.node_model import StoredKey
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.messages.envelope import HEADER, LONGEST_OWNER
 from celery_redlock.tasks.messages.fields import END_OF_TIME

@@ -10,7 +10,7 @@ import pytest
 from celery import signals
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
-from celery_redlock.protocol.node import StoredKey
+from celery_redlock.protocol.node_model import StoredKey
 from celery_redlock.signals import counters
 from celery_redlock.tasks.messages.envelope import Envelope
 from celery_redlock.tasks.messages.owners import Role, label_for

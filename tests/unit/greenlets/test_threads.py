@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.transport.native import (
+from celery_redlock._greenlets.threads import (
     Hub,
-    hub_here,
-    in_foreground,
+    call_in_app,
+    current_hub,
     start_native_thread,
     start_thread,
 )
@@ -31,11 +31,11 @@ PATCH = {
 
 SCRIPT = """
 import json, logging, os, sys, threading, time
-from celery_redlock.transport import native
-from celery_redlock.transport.native import in_foreground, start_native_thread
-from celery_redlock.transport.primitives import native_lock, original
+from celery_redlock._greenlets import threads
+from celery_redlock._greenlets.threads import call_in_app, start_native_thread
+from celery_redlock._greenlets.unpatched import native_lock, unpatched
 
-ident = original("_thread", "get_ident")
+ident = unpatched("_thread", "get_ident")
 main = ident()
 facts = {}
 time.sleep(0)
@@ -50,8 +50,8 @@ ran = []
 def find_out():
     facts["the thread is native"] = ident() != main
     for number in range(3):
-        in_foreground(lambda number=number: ran.append((number, ident())))
-    start_native_thread(lambda: in_foreground(lambda: ran.append((3, ident()))))
+        call_in_app(lambda number=number: ran.append((number, ident())))
+    start_native_thread(lambda: call_in_app(lambda: ran.append((3, ident()))))
 start_native_thread(find_out)
 until(lambda: len(ran) == 4)
 facts["calls run among the greenlets"] = [ran_in == main for _, ran_in in ran] == [True] * 4
@@ -65,8 +65,8 @@ def say():
     with lock:
         said.append(ident())
 def meet_lock():
-    in_foreground(say)
-    in_foreground(ran.append, "behind")
+    call_in_app(say)
+    call_in_app(ran.append, "behind")
     gone_on.append(True)
 start_native_thread(meet_lock)
 until(lambda: gone_on and "behind" in ran)
@@ -79,28 +79,28 @@ facts["a call gets the lock it waits for"] = said == [main]
 # What fails is the greenlet's business.
 def fail():
     raise ValueError("on purpose")
-start_native_thread(lambda: (in_foreground(fail), in_foreground(ran.append, "after")))
+start_native_thread(lambda: (call_in_app(fail), call_in_app(ran.append, "after")))
 until(lambda: "after" in ran)
 facts["a call that fails holds up no other"] = "after" in ran
 
 # In the hub itself.
-here = native.hub_here()
+here = threads.current_hub()
 in_hub = []
 start_native_thread(lambda: here.run(lambda: in_hub.append(ident())))
 until(lambda: in_hub)
 facts["the hub runs what it is asked to"] = in_hub == [main]
-facts["a hub is known once"] = native.hub_here() is here
+facts["a hub is known once"] = threads.current_hub() is here
 
 # The greenlet that runs does not yield before the process ends; a child has nothing of it.
 left = []
-start_native_thread(lambda: (in_foreground(print, "said at the end"), left.append(True)))
+start_native_thread(lambda: (call_in_app(print, "said at the end"), left.append(True)))
 while not left:
     pass
 child = os.fork()
 if child == 0:
-    here.finish()
+    here.run_pending()
     os._exit(0)
-original("os", "waitpid")(child, 0)
+unpatched("os", "waitpid")(child, 0)
 print(json.dumps(facts))
 sys.stdout.flush()
 """
@@ -156,7 +156,7 @@ def test_without_greenlets_a_thread_runs_its_calls_itself(
     ran: list[int] = []
 
     def run() -> int:
-        in_foreground(lambda: ran.append(threading.get_ident()))
+        call_in_app(lambda: ran.append(threading.get_ident()))
         return threading.get_ident()
 
     ident = in_thread(start, run)
@@ -174,7 +174,7 @@ def test_threads_are_daemons_that_leave_no_trace(
 
 
 def test_without_greenlets_there_is_no_hub() -> None:
-    assert hub_here() is None
+    assert current_hub() is None
 
 
 class Recorder(Hub):
@@ -193,15 +193,15 @@ class Recorder(Hub):
 
 def test_what_is_left_to_a_hub_that_is_gone_is_run_at_once() -> None:
     ran: list[str] = []
-    Recorder(gone=True).leave(lambda: ran.append("here"))
+    Recorder(gone=True).spawn(lambda: ran.append("here"))
     assert ran == ["here"]
 
 
 def test_what_was_finished_is_not_run_again_by_the_hub() -> None:
     ran: list[str] = []
     hub = Recorder()
-    hub.leave(lambda: ran.append("said"))
-    hub.finish()
+    hub.spawn(lambda: ran.append("said"))
+    hub.run_pending()
     for call in hub.calls:
         in_thread(start_thread, call)
     assert ran == ["said"]
@@ -210,11 +210,11 @@ def test_what_was_finished_is_not_run_again_by_the_hub() -> None:
 def test_a_forked_child_has_nothing_of_what_was_left_in_its_parent() -> None:
     ran: list[str] = []
     hub = Recorder()
-    hub.leave(lambda: ran.append("said"))
+    hub.spawn(lambda: ran.append("said"))
     child = os.fork()
     if child == 0:
-        hub.finish()
+        hub.run_pending()
         os._exit(len(ran))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    hub.finish()
+    hub.run_pending()
     assert ran == ["said"]

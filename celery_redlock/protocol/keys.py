@@ -28,10 +28,10 @@ _TOKEN_DIGITS = len(str(MAX_TOKEN))
 
 
 #: Keys of one lock. Its records may double them, and Lua passes some 8,000 values on at most.
-MOST_KEYS = 1000
+MAX_KEYS = 1000
 
 #: Bytes of a name on the nodes.
-LONGEST_NAME = 10_000
+MAX_NAME_BYTES = 10_000
 
 
 def fence_key(key: str) -> str:
@@ -52,7 +52,7 @@ def owner_value(entropy: bytes, wall_us: int, label: str = "") -> str:
     return f"{entropy.hex()} {wall_us} {label}" if label else f"{entropy.hex()} {wall_us}"
 
 
-def owner_candidate(owner: str) -> int | None:
+def owner_timestamp_us(owner: str) -> int | None:
     """Return the candidate in an owner value of ours, or None where it is somebody else's."""
     parts = owner.split(" ", 2)
     if len(parts) < 2 or len(parts[0]) != 2 * OWNER_ENTROPY_BYTES or not parts[1].isdecimal():
@@ -61,7 +61,7 @@ def owner_candidate(owner: str) -> int | None:
     return int(parts[1]) if len(parts[1]) <= _TOKEN_DIGITS else None
 
 
-def number_after(owner: str, wall_us: int) -> int:
+def candidate_above(owner: str, wall_us: int) -> int:
     """
     Return a number above the candidate in an owner value, as far as nodes take it.
 
@@ -72,7 +72,7 @@ def number_after(owner: str, wall_us: int) -> int:
         owner: the reservation's owner value; 0 is returned where it has no candidate.
         wall_us: the wall clock, in microseconds.
     """
-    candidate = owner_candidate(owner)
+    candidate = owner_timestamp_us(owner)
     return 0 if candidate is None else min(candidate + 1, wall_us + CANDIDATE_AHEAD_US)
 
 
@@ -82,7 +82,7 @@ def owner_label(owner: str) -> str:
 
     The words of a label that have an equals sign are for programs.
     """
-    if owner_candidate(owner) is None:
+    if owner_timestamp_us(owner) is None:
         return owner
     return " ".join(word for word in owner.split(" ")[2:] if "=" not in word) or owner
 
@@ -98,10 +98,10 @@ def validate_key(key: str) -> str:
             f"Lock key {shortened(key)!r} falls under {META_PREFIX!r}, which is reserved for the "
             "lock's own records. Choose another key or key prefix."
         )
-    return writable(key, "A lock key")
+    return validate_name(key, "A lock key")
 
 
-def validate_place(place: str) -> str:
+def validate_node_key(place: str) -> str:
     """Return the name of a key on the nodes, or raise `LockKeyError` where it can hold no lock."""
     if not isinstance(place, str) or not place.startswith(META_PREFIX):
         return validate_key(place)
@@ -109,12 +109,12 @@ def validate_place(place: str) -> str:
         raise LockKeyError(
             f"{shortened(place)!r} is one of the lock's own records and cannot hold a lock."
         )
-    return writable(place, "A lock key")
+    return validate_name(place, "A lock key")
 
 
-def validate_extra(place: str) -> str:
+def validate_reserved_key(place: str) -> str:
     """Return the name of a reserved record that holds a lock, or raise `LockKeyError`."""
-    validate_place(place)
+    validate_node_key(place)
     if not place.startswith(META_PREFIX):
         raise LockKeyError(
             f"{shortened(place)!r} is a lock key and no reserved record; name it as a key."
@@ -122,12 +122,12 @@ def validate_extra(place: str) -> str:
     return place
 
 
-def register_record(prefix: str, name: str) -> str:
+def register_key(prefix: str, name: str) -> str:
     """Return the name of a register on the nodes, or raise `LockKeyError`."""
-    return REGISTER_PREFIX + prefix + writable(name, "The name of a register")
+    return REGISTER_PREFIX + prefix + validate_name(name, "The name of a register")
 
 
-def writable(name: str, what: str) -> str:
+def validate_name(name: str, what: str) -> str:
     """Return a name as it is, or raise `LockKeyError` where it cannot be written on a node."""
     if not isinstance(name, str):
         raise LockKeyError(f"{what} is a str, not {type(name).__name__}: {name!r:.80}.")
@@ -139,18 +139,18 @@ def writable(name: str, what: str) -> str:
         raise LockKeyError(
             f"{what} cannot be written as UTF-8: {shortened(name)!r}: {exc.reason}."
         ) from None
-    if size > LONGEST_NAME:
+    if size > MAX_NAME_BYTES:
         raise LockKeyError(
-            f"{what} has {size:,} bytes on the nodes, of which at most {LONGEST_NAME:,} fit: "
+            f"{what} has {size:,} bytes on the nodes, of which at most {MAX_NAME_BYTES:,} fit: "
             f"{shortened(name, 60)!r}. Use a digest of what it is made of."
         )
     return name
 
 
-def check_number(keys: int) -> None:
+def check_key_count(keys: int) -> None:
     """Raise `LockKeyError` where a lock has too many keys."""
-    if keys > MOST_KEYS:
+    if keys > MAX_KEYS:
         raise LockKeyError(
-            f"A lock of {keys:,} keys; at most {MOST_KEYS:,} can be taken at once. Name fewer, or "
+            f"A lock of {keys:,} keys; at most {MAX_KEYS:,} can be taken at once. Name fewer, or "
             "one that stands for all of them."
         )

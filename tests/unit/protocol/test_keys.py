@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from celery_redlock import LockKeyError, Redlock
 from celery_redlock.protocol import (
+    candidate_above,
     fence_key,
-    number_after,
-    owner_candidate,
+    owner_timestamp_us,
     owner_value,
-    validate_extra,
     validate_key,
-    validate_place,
+    validate_node_key,
+    validate_reserved_key,
 )
-from celery_redlock.protocol.naming import owner_label
+from celery_redlock.protocol.keys import owner_label
 from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US
 
 
@@ -57,8 +57,8 @@ def test_an_owner_value_carries_a_readable_suffix() -> None:
 
 
 def test_the_candidate_of_an_attempt_is_read_from_its_owner_value() -> None:
-    assert owner_candidate(owner_value(bytes(16), 17, "label")) == 17
-    assert owner_candidate(owner_value(bytes(16), 17)) == 17
+    assert owner_timestamp_us(owner_value(bytes(16), 17, "label")) == 17
+    assert owner_timestamp_us(owner_value(bytes(16), 17)) == 17
 
 
 @pytest.mark.parametrize(
@@ -66,19 +66,19 @@ def test_the_candidate_of_an_attempt_is_read_from_its_owner_value() -> None:
     ["", "somebody", "00ff 17", "0" * 32, f"{'0' * 32} x", f"{'0' * 32} {'9' * 5000}", "a b c"],
 )
 def test_an_owner_value_of_somebody_else_has_no_candidate(value: str) -> None:
-    assert owner_candidate(value) is None
+    assert owner_timestamp_us(value) is None
 
 
 def test_what_follows_a_reservation_has_a_larger_number_than_its_acquire_had() -> None:
-    assert number_after(owner_value(bytes(16), 17), 5) == 18
+    assert candidate_above(owner_value(bytes(16), 17), 5) == 18
 
 
 def test_an_owner_value_from_the_future_gives_no_number_that_nodes_would_not_take() -> None:
-    assert number_after(owner_value(bytes(16), 2**53), 17) == 17 + CANDIDATE_AHEAD_US
+    assert candidate_above(owner_value(bytes(16), 2**53), 17) == 17 + CANDIDATE_AHEAD_US
 
 
 def test_nothing_has_to_follow_what_has_no_candidate() -> None:
-    assert number_after("somebody", 17) == 0
+    assert candidate_above("somebody", 17) == 0
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_people_read_the_label_of_an_owner_value(owner: str, expected: str) -> N
 
 @pytest.mark.parametrize("place", ["redlock:key", "redlock-meta:queued:key"])
 def test_a_lock_stands_under_lock_keys_and_reserved_records(place: str) -> None:
-    assert place == validate_place(place)
+    assert place == validate_node_key(place)
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_a_lock_stands_under_lock_keys_and_reserved_records(place: str) -> None:
 )
 def test_no_lock_stands_where_the_protocol_has_records_of_its_own(place: Any) -> None:
     with pytest.raises(LockKeyError):
-        validate_place(place)
+        validate_node_key(place)
 
 
 def test_a_lock_key_is_no_extra() -> None:
     with pytest.raises(LockKeyError, match="no reserved record"):
-        validate_extra("redlock:key")
+        validate_reserved_key("redlock:key")
 
 
 def test_a_client_tells_the_place_of_a_key(redlock_memory_nodes: list[str]) -> None:

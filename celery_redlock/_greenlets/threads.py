@@ -20,14 +20,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ParamSpec
 
-from celery_redlock.transport.bell import Bell
-from celery_redlock.transport.primitives import original
+from celery_redlock._greenlets.unpatched import unpatched
+from celery_redlock._greenlets.wakeup import WakeupPipe
 
 __all__ = [
     "Hub",
-    "hub_here",
-    "in_foreground",
-    "refuse_at_end",
+    "call_in_app",
+    "current_hub",
+    "raise_if_finalizing",
     "start_native_thread",
     "start_thread",
 ]
@@ -35,7 +35,7 @@ __all__ = [
 _P = ParamSpec("_P")
 
 #: Its `hub` is set in native threads of a process with greenlets.
-_native = original("_thread", "_local")()
+_native = unpatched("_thread", "_local")()
 
 
 def start_thread(run: Callable[[], None], name: str = "redlock") -> None:
@@ -48,12 +48,12 @@ def start_thread(run: Callable[[], None], name: str = "redlock") -> None:
     if _threads_are_patched():
         _thread.start_new_thread(run, ())
     else:
-        refuse_at_end()
+        raise_if_finalizing()
         # It has a name, and leaves no trace when it has ended.
         threading.Thread(target=run, daemon=True, name=name).start()
 
 
-def refuse_at_end() -> None:
+def raise_if_finalizing() -> None:
     """Raise `RuntimeError` when the interpreter ends: Python 3.11 waits for a thread to begin."""
     if sys.is_finalizing():
         raise RuntimeError("no thread can begin while the interpreter ends")
@@ -62,13 +62,13 @@ def refuse_at_end() -> None:
 def start_native_thread(run: Callable[[], None], name: str = "redlock") -> None:
     """Start a daemon thread that the operating system schedules."""
     if _threads_are_patched():
-        hub = getattr(_native, "hub", None) or hub_here() or next(iter(_hubs), None)
-        original("_thread", "start_new_thread")(_run_with, (hub, run))
+        hub = getattr(_native, "hub", None) or current_hub() or next(iter(_hubs), None)
+        unpatched("_thread", "start_new_thread")(_run_with, (hub, run))
     else:
         start_thread(run, name)
 
 
-def in_foreground(call: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
+def call_in_app(call: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
     """
     Call what may touch locks that are not ours: logging, and functions of the application.
 
@@ -82,43 +82,43 @@ def in_foreground(call: Callable[_P, object], *args: _P.args, **kwargs: _P.kwarg
     if hub is None:
         call(*args, **kwargs)
     else:
-        hub.leave(partial(call, *args, **kwargs))
+        hub.spawn(partial(call, *args, **kwargs))
 
 
 class Hub:
     """An event loop of gevent or eventlet, for native threads that want something of it."""
 
     def __init__(self) -> None:
-        self._left: deque[Callable[[], object]] = deque()
+        self._pending: deque[Callable[[], object]] = deque()
         _hubs.add(self)
 
     def run(self, call: Callable[[], None]) -> None:
         """Have `call` run in the hub itself, where it must not wait. From any thread."""
         raise NotImplementedError
 
-    def leave(self, call: Callable[[], object]) -> None:
+    def spawn(self, call: Callable[[], object]) -> None:
         """Have `call` run in a greenlet of its own. From any thread."""
-        self._left.append(call)
+        self._pending.append(call)
         try:
-            self.run(partial(start_thread, self._take_up))
+            self.run(partial(start_thread, self._run_next))
         except Exception:
             # The hub is gone, and with it whoever could have kept a lock for ever.
-            self._take_up()
+            self._run_next()
 
-    def finish(self) -> None:
+    def run_pending(self) -> None:
         """Run here and now what no greenlet has come to."""
-        while self._left:
-            self._take_up()
+        while self._pending:
+            self._run_next()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Drop what was left, in a forked child: it is the parent's."""
-        self._left.clear()
+        self._pending.clear()
 
-    def _take_up(self) -> None:
+    def _run_next(self) -> None:
         # Not taken out before: a greenlet that the end of the process keeps from its start would
         # take it along.
         try:
-            call = self._left.popleft()
+            call = self._pending.popleft()
         except IndexError:
             return
         call()
@@ -139,19 +139,19 @@ class _EventletHub(Hub):
     def __init__(self, hub: Any) -> None:
         super().__init__()
         self._calls: deque[Callable[[], None]] = deque()
-        self._bell = Bell()
-        hub.add(hub.READ, self._bell.fd, self._answer, self._closed, self._closed)
+        self._wakeup = WakeupPipe()
+        hub.add(hub.READ, self._wakeup.fd, self._run_calls, self._closed, self._closed)
 
     def run(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
-        self._bell.ring()
+        self._wakeup.wake()
 
-    def forget(self) -> None:
-        super().forget()
+    def reset_after_fork(self) -> None:
+        super().reset_after_fork()
         self._calls.clear()
 
-    def _answer(self, _: int) -> None:
-        self._bell.hush()
+    def _run_calls(self, _: int) -> None:
+        self._wakeup.drain()
         while self._calls:
             self._calls.popleft()()
 
@@ -159,7 +159,7 @@ class _EventletHub(Hub):
         """Eventlet tells that the pipe was closed under it: there is nobody left to call."""
 
 
-def hub_here() -> Hub | None:
+def current_hub() -> Hub | None:
     """Return the hub of the greenlets in this thread, if there are any."""
     gevent = sys.modules.get("gevent._hub_local")
     if gevent is not None and (loop := gevent.get_hub_if_exists()) is not None:
@@ -178,7 +178,7 @@ def _hub_of(loop: Any, kind: Callable[[Any], Hub]) -> Hub:
 
 
 def _threads_are_patched() -> bool:
-    start: object = original("_thread", "start_new_thread")
+    start: object = unpatched("_thread", "start_new_thread")
     return start is not _thread.start_new_thread
 
 
@@ -190,15 +190,15 @@ def _run_with(hub: Hub | None, run: Callable[[], None]) -> None:
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 
 
-def _finish() -> None:
+def _at_exit() -> None:
     for hub in tuple(_hubs):
-        hub.finish()
+        hub.run_pending()
 
 
 def _after_fork() -> None:
     for hub in tuple(_hubs):
-        hub.forget()
+        hub.reset_after_fork()
 
 
-atexit.register(_finish)
+atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_after_fork)

@@ -8,7 +8,7 @@ import math
 import select
 from typing import Any
 
-from celery_redlock.transport.primitives import original
+from celery_redlock._greenlets.unpatched import unpatched
 
 READ = 1
 WRITE = 4
@@ -24,7 +24,7 @@ class GreenPoller:
     """
 
     def __init__(self) -> None:
-        self._epoll = original("select", "epoll")()
+        self._epoll = unpatched("select", "epoll")()
         self.register = self._epoll.register
         self.modify = self._epoll.modify
         self.unregister = self._epoll.unregister
@@ -41,7 +41,7 @@ class GreenPoller:
 def new_poller(*, native: bool) -> Any:
     """Return an object with the methods of `select.poll`."""
     if native:
-        return original("select", "poll")()
+        return unpatched("select", "poll")()
     if hasattr(select, "poll"):
         return select.poll()
     return GreenPoller()

@@ -17,14 +17,14 @@ from redis.connection import DefaultParser, parse_url
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.retry import Retry
 
+from celery_redlock._greenlets.threads import call_in_app
+from celery_redlock._greenlets.unpatched import unpatched
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.protocol.texts import shortened
-from celery_redlock.transport.framing import Framing, GarbageError
-from celery_redlock.transport.link import Link
-from celery_redlock.transport.native import in_foreground
-from celery_redlock.transport.nodes import NodeAddress
-from celery_redlock.transport.primitives import original
+from celery_redlock.transport.addresses import NodeAddress
+from celery_redlock.transport.redis.connection import NodeConnection
+from celery_redlock.transport.redis.framing import Framing, GarbageError
 
 _logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class _CheckedReader:
 
 
 class CheckingParser(DefaultParser):  # type: ignore[misc, valid-type]
-    """Reads a node's answers for redis-py, as `Link` reads them later."""
+    """Reads a node's answers for redis-py, as `NodeConnection` reads them later."""
 
     def on_connect(self, connection: Any, **options: Any) -> None:
         """Begin with a new connection."""
@@ -57,7 +57,7 @@ class CheckingParser(DefaultParser):  # type: ignore[misc, valid-type]
         self._reader: Any = _CheckedReader(self._reader)
 
 
-class Dialer:
+class Connector:
     """
     Opens links to one node.
 
@@ -90,7 +90,7 @@ class Dialer:
                 f"({type(exc).__name__})."
             ) from None
 
-    def dial(self, *, native: bool) -> tuple[Link, str | None]:
+    def connect(self, *, native: bool) -> tuple[NodeConnection, str | None]:
         """
         Connect, authenticate and load the scripts; blocks up to the timeout for each step.
 
@@ -103,33 +103,33 @@ class Dialer:
         connection = (_native_type(self._type) if native else self._type)(**self._options)
         try:
             connection.connect()
-            facts = self._introduce(connection)
+            info = self._handshake(connection)
             if not self.warned:
                 self.warned = True
-                for warning in warnings_about(facts):
-                    in_foreground(_logger.warning, "Lock node %s %s", self.address.name, warning)
+                for warning in warnings_about(info):
+                    call_in_app(_logger.warning, "Lock node %s %s", self.address.name, warning)
             sock = connection._sock
             if native:
-                sock = _without_greenlets(connection)
-            return Link(connection, sock), facts.get("run_id") if facts else None
+                sock = _unpatched_socket(connection)
+            return NodeConnection(connection, sock), info.get("run_id") if info else None
         except BaseException:
             connection.disconnect()
             raise
 
     @staticmethod
-    def _introduce(connection: Any) -> dict[str, str] | None:
+    def _handshake(connection: Any) -> dict[str, str] | None:
         connection.send_command("INFO")
         for source in SOURCE.values():
             connection.send_command("SCRIPT", "LOAD", source)
-        facts = _answer(connection)
+        info = _response_or_error(connection)
         for _ in SOURCE:
-            loaded = _answer(connection)
+            loaded = _response_or_error(connection)
             if isinstance(loaded, ResponseError):
                 raise loaded
-        return None if isinstance(facts, ResponseError) else read_info(facts)
+        return None if isinstance(info, ResponseError) else read_info(info)
 
 
-def _answer(connection: Any) -> Any:
+def _response_or_error(connection: Any) -> Any:
     try:
         return connection.read_response()
     except ResponseError as exc:
@@ -144,19 +144,19 @@ def read_info(text: str | bytes) -> dict[str, str]:
     return {name: value for name, _, value in lines}
 
 
-def warnings_about(facts: Mapping[str, str] | None) -> list[str]:
+def warnings_about(info: Mapping[str, str] | None) -> list[str]:
     """Say what in a node's configuration weakens locks on it, with the mend."""
-    if facts is None or "run_id" not in facts or "master_replid" not in facts:
+    if info is None or "run_id" not in info or "master_replid" not in info:
         return [
             "hides INFO from this user, so a restart that loads an old snapshot cannot be noticed "
             "and two holders are possible after it. Grant +info."
         ]
     found = []
-    if facts.get("role") != "master":
+    if info.get("role") != "master":
         found.append(
-            f"is a {facts.get('role')}, not a master, and takes no locks. Name independent masters."
+            f"is a {info.get('role')}, not a master, and takes no locks. Name independent masters."
         )
-    policy = facts.get("maxmemory_policy", "noeviction")
+    policy = info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         found.append(
             f"has maxmemory-policy {policy}, which may evict a lock that is held. "
@@ -172,7 +172,7 @@ def describe_failure(exc: BaseException) -> str:
     return f"unexpected {type(exc).__name__}: {shortened(str(exc))}"
 
 
-class _NativelyNamed(Connection):
+class _NativeLookupConnection(Connection):
     """
     Looks its host up in the operating system, as a native thread has to.
 
@@ -181,7 +181,7 @@ class _NativelyNamed(Connection):
 
     def _connect(self) -> Any:
         name = self.host
-        find = original("socket", "getaddrinfo")
+        find = unpatched("socket", "getaddrinfo")
         addresses = [found[4][0] for found in find(name, self.port, type=socket.SOCK_STREAM)]
         try:
             for address in addresses[:-1]:
@@ -197,14 +197,14 @@ class _NativelyNamed(Connection):
 
 def _native_type(kind: type[Any]) -> type[Any]:
     """Return a type of connections that a native thread can make, whatever is patched."""
-    if original("socket", "getaddrinfo") is socket.getaddrinfo or not issubclass(kind, Connection):
+    if unpatched("socket", "getaddrinfo") is socket.getaddrinfo or not issubclass(kind, Connection):
         return kind
     if kind is Connection:
-        return _NativelyNamed
-    return type(kind.__name__, (kind, _NativelyNamed), {})
+        return _NativeLookupConnection
+    return type(kind.__name__, (kind, _NativeLookupConnection), {})
 
 
-def _without_greenlets(connection: Any) -> Any:
+def _unpatched_socket(connection: Any) -> Any:
     """
     Return the socket in a form that no greenlet hub is attached to.
 
@@ -215,10 +215,10 @@ def _without_greenlets(connection: Any) -> Any:
     sock = connection._sock
     if "gevent.monkey" not in sys.modules and "eventlet.patcher" not in sys.modules:
         return sock
-    plain_type = original("socket", "socket")
+    plain_type = unpatched("socket", "socket")
     if hasattr(sock, "pending"):
         if hasattr(sock, "_read_event"):
-            _untie(sock)
+            _detach_from_hub(sock)
         return sock
     if type(sock) is plain_type:
         return sock
@@ -247,7 +247,7 @@ class _NoLoop:
         return False
 
 
-def _untie(sock: Any) -> None:
+def _detach_from_hub(sock: Any) -> None:
     """Take a gevent socket off the event loop of this thread, which ends before it is closed."""
     for event in (sock._read_event, sock._write_event):
         if event is not None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_redlock.transport.framing import (
-    MOST_BYTES,
-    MOST_ELEMENTS,
-    MOST_PUSHES,
+from celery_redlock.transport.redis.framing import (
+    MAX_BYTES,
+    MAX_ELEMENTS,
+    MAX_PUSHES,
     Framing,
     GarbageError,
 )
@@ -36,7 +36,7 @@ LIES = {
     "a count that is none": (b"*-7\r\n", "no answer has"),
     "a length that is none": (b"$+5\r\nabcde\r\n", "no answer has"),
     "another protocol": (b"HTTP/1.1 200 OK\r\n\r\n", "begins with"),
-    "messages without end": (b">1\r\n+x\r\n" * (MOST_PUSHES + 1), "nobody asked for"),
+    "messages without end": (b">1\r\n+x\r\n" * (MAX_PUSHES + 1), "nobody asked for"),
 }
 
 USUAL = (
@@ -79,8 +79,8 @@ def test_a_payload_may_look_like_any_lie(name: str) -> None:
 
 def test_what_answers_of_ours_can_be_is_let_through() -> None:
     framing = Framing()
-    framing.check(b"*%d\r\n" % MOST_ELEMENTS + b":1\r\n" * MOST_ELEMENTS)
-    size = MOST_BYTES - 1000
+    framing.check(b"*%d\r\n" % MAX_ELEMENTS + b":1\r\n" * MAX_ELEMENTS)
+    size = MAX_BYTES - 1000
     framing.check(b"*2\r\n$%d\r\n" % size)
     framing.check(b"x" * size)
     framing.check(b"\r\n:1\r\n")

@@ -16,7 +16,7 @@ from sys import is_finalizing
 from typing import Any
 
 
-def original(module: str, name: str) -> Any:
+def unpatched(module: str, name: str) -> Any:
     """Return an attribute of a standard module as it was before any monkey patching."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is not None and monkey.is_module_patched(module):
@@ -40,7 +40,7 @@ class NativeLock:
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        self._lock = original("_thread", "RLock")()
+        self._lock = unpatched("_thread", "RLock")()
 
     # `with` reads both before it calls either, and calls C code, as with the lock itself: an
     # exception from a signal cannot strike when the lock is taken but the section has not begun.

@@ -1,7 +1,7 @@
 -- Tell what a register has; with a token, promise first to refuse what older tokens write.
 -- Both in one script: what is told is all that a refused writer can ever have written here.
 --
--- KEYS  the register, a hash as store.lua makes it
+-- KEYS  the register, a hash as write_register.lua makes it
 -- ARGV  nonce, token (0: promise nothing), most bytes to tell, names of the fields (none: all)
 --
 -- {nonce, 'R', token, name, value, ...}   the newest token that was here, and what fields there are

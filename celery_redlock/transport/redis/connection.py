@@ -11,31 +11,31 @@ from typing import Any
 
 import hiredis
 
-from celery_redlock.protocol import Command, Kind, Round
-from celery_redlock.transport.framing import Framing, GarbageError
-from celery_redlock.transport.interface import Done
+from celery_redlock.protocol import Command, Round, Script
+from celery_redlock.transport.base import AckedNodes
+from celery_redlock.transport.redis.framing import Framing, GarbageError
 
 _RECEIVE_SIZE = 65536
 
 #: Commands after which a key of ours may exist on a node that has not answered.
-SETTING = (Kind.ACQUIRE, Kind.HEAL)
+KEY_SETTING_SCRIPTS = (Script.ACQUIRE, Script.HEAL)
 
 #: Commands that may be long.
-_LONG = (Kind.STORE, Kind.FETCH)
+_LARGE = (Script.WRITE_REGISTER, Script.READ_REGISTER)
 
 #: A node that has stopped gets no more than this said, but for releases of what it may yet set.
-_MOST_PENDING = 1000
+_MAX_PENDING = 1000
 
 #: What RESP3 servers say without being asked; hiredis before 3.2 has no name for it.
 _PUSH: type = getattr(hiredis, "PushNotification", type(None))
 
 
-class LinkBrokenError(Exception):
+class ConnectionBrokenError(Exception):
     """The connection is of no more use; the text says why."""
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingReply:
     """
     A command that this connection owes an answer to.
 
@@ -45,7 +45,7 @@ class Pending:
         round: where the answer counts, while `exchange` is the one under way.
         exchange: number of the exchange that said it; 0 when nobody waits.
         sent_at: when.
-        done: where nodes are noted that have done it, if anybody wants to know.
+        acked: where nodes are noted that have done it, if anybody wants to know.
     """
 
     nonce: bytes
@@ -53,10 +53,10 @@ class Pending:
     round: Round | None
     exchange: int
     sent_at: float
-    done: Done | None = None
+    acked: AckedNodes | None = None
 
 
-class Link:
+class NodeConnection:
     """
     A connected, authenticated socket in non-blocking mode, with what it owes.
 
@@ -65,10 +65,10 @@ class Link:
     """
 
     __slots__ = (
-        "_connection",
         "_framing",
         "_outgoing",
         "_reader",
+        "_redis_connection",
         "_settings",
         "_socket",
         "fd",
@@ -77,25 +77,25 @@ class Link:
 
     def __init__(self, connection: Any, sock: Any) -> None:
         sock.setblocking(False)
-        self._connection = connection
+        self._redis_connection = connection
         self._socket = sock
         self._framing = Framing()
         self._reader = hiredis.Reader()
         self._outgoing = b""
         self.fd: int = sock.fileno()
-        self.pending: deque[Pending] = deque()
-        self._settings: tuple[Pending, set[str | int]] | None = None
+        self.pending: deque[PendingReply] = deque()
+        self._settings: tuple[PendingReply, set[str | int]] | None = None
 
     @property
-    def clogged(self) -> bool:
+    def has_unsent(self) -> bool:
         """Tell whether bytes wait because the node does not read."""
         return bool(self._outgoing)
 
-    def overdue(self, now: float, patience: float) -> bool:
+    def is_overdue(self, now: float, timeout: float) -> bool:
         """Tell whether the oldest unanswered command has waited longer than `patience` seconds."""
-        return bool(self.pending) and now - self.pending[0].sent_at > patience
+        return bool(self.pending) and now - self.pending[0].sent_at > timeout
 
-    def refuses(self, command: Command) -> bool:
+    def is_full_for(self, command: Command) -> bool:
         """
         Tell whether a command is too much for a node that has long been silent.
 
@@ -103,15 +103,17 @@ class Link:
         behind it, and only this connection keeps the order. What may be long is taken only while
         the node's buffer takes it, so that it does not fill this process instead.
         """
-        if command.kind in _LONG and self.clogged:
+        if command.script in _LARGE and self.has_unsent:
             return True
-        if len(self.pending) < _MOST_PENDING:
+        if len(self.pending) < _MAX_PENDING:
             return False
-        if command.kind is not Kind.RELEASE:
+        if command.script is not Script.RELEASE:
             return True
         oldest = self.pending[0]
         if self._settings is None or self._settings[0] is not oldest:
-            owners = {e.command.args[0] for e in self.pending if e.command.kind in SETTING}
+            owners = {
+                e.command.args[0] for e in self.pending if e.command.script in KEY_SETTING_SCRIPTS
+            }
             self._settings = (oldest, owners)
         owner, owners = command.args[0], self._settings[1]
         if owner not in owners:
@@ -131,7 +133,7 @@ class Link:
             sent = 0
         except OSError as exc:
             if not _would_block(exc):
-                raise LinkBrokenError(_describe(exc)) from exc
+                raise ConnectionBrokenError(_describe(exc)) from exc
             sent = 0
         if sent < len(data):
             self._outgoing = data[sent:]
@@ -142,14 +144,14 @@ class Link:
         if waiting:
             self.send(waiting)
 
-    def receive(self) -> Iterator[tuple[Pending, Any]]:
+    def receive(self) -> Iterator[tuple[PendingReply, Any]]:
         """
         Read what has come and match it with what was said, in order.
 
         Replies are lists of our scripts' fields without the nonce, or exceptions from the server.
 
         Raises:
-            LinkBrokenError: the node closed, or said something that was not asked for.
+            ConnectionBrokenError: the node closed, or said something that was not asked for.
         """
         reader = self._reader
         try:
@@ -159,44 +161,44 @@ class Link:
         except OSError as exc:
             if _would_block(exc):
                 return
-            raise LinkBrokenError(_describe(exc)) from exc
+            raise ConnectionBrokenError(_describe(exc)) from exc
         if not data:
-            raise LinkBrokenError("closed the connection")
+            raise ConnectionBrokenError("closed the connection")
         while data:
             try:
                 self._framing.check(data)
             except GarbageError as exc:
-                raise LinkBrokenError(f"answered garbage: {exc}") from exc
+                raise ConnectionBrokenError(f"answered garbage: {exc}") from exc
             reader.feed(data)
             yield from self._replies()
             # TLS hands out one record at a time, and a poll does not see what it has buffered.
             more = getattr(self._socket, "pending", None)
             data = self._socket.recv(_RECEIVE_SIZE) if more is not None and more() else b""
 
-    def _replies(self) -> Iterator[tuple[Pending, Any]]:
+    def _replies(self) -> Iterator[tuple[PendingReply, Any]]:
         while True:
             try:
                 reply = self._reader.gets()
             except (hiredis.ProtocolError, TypeError) as exc:  # a map may have a list as a key
-                raise LinkBrokenError(f"answered garbage: {exc}") from exc
+                raise ConnectionBrokenError(f"answered garbage: {exc}") from exc
             if reply is False:
                 return
             if isinstance(reply, _PUSH):
                 continue
             if not self.pending:
-                raise LinkBrokenError(f"answered without being asked: {str(reply)[:80]}")
+                raise ConnectionBrokenError(f"answered without being asked: {str(reply)[:80]}")
             pending = self.pending.popleft()
             if isinstance(reply, hiredis.ReplyError):
                 yield pending, reply
             elif isinstance(reply, list) and reply and reply[0] == pending.nonce:
                 yield pending, reply[1:]
             else:
-                raise LinkBrokenError(f"answered another question: {str(reply)[:80]}")
+                raise ConnectionBrokenError(f"answered another question: {str(reply)[:80]}")
 
     def close(self) -> None:
         """Close the connection."""
         self.pending.clear()
-        self._connection.disconnect()
+        self._redis_connection.disconnect()
 
 
 def _would_block(exc: OSError) -> bool:

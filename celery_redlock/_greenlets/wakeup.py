@@ -7,10 +7,10 @@ from __future__ import annotations
 import contextlib
 import os
 
-from celery_redlock.transport.primitives import native_lock, original
+from celery_redlock._greenlets.unpatched import native_lock, unpatched
 
 
-class Bell:
+class WakeupPipe:
     """
     A pipe whose reading end is polled; any thread may ring, also when the bell is closed.
 
@@ -25,20 +25,20 @@ class Bell:
         self._ends: list[int] = []
         # A closed descriptor's number may be another file's at once, hence the lock.
         self._lock = native_lock()
-        self._read = original("os", "read")
-        self._write = original("os", "write")
+        self._read = unpatched("os", "read")
+        self._write = unpatched("os", "write")
         self._ends.extend(os.pipe())
         for end in self._ends:
             os.set_blocking(end, False)
         self.fd = self._ends[0]
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Make the reading end readable."""
         with self._lock, contextlib.suppress(BlockingIOError):
             if self._ends:
                 self._write(self._ends[1], b"!")
 
-    def hush(self) -> None:
+    def drain(self) -> None:
         """Take back whatever was rung."""
         with contextlib.suppress(BlockingIOError):
             self._read(self.fd, 4096)

@@ -9,15 +9,15 @@ import logging
 import random
 from collections import deque
 
-from celery_redlock.protocol import Command, Kind
-from celery_redlock.protocol.refusals import CONSEQUENCES, explained
-from celery_redlock.transport.native import in_foreground
+from celery_redlock._greenlets.threads import call_in_app
+from celery_redlock.protocol import Command, Script
+from celery_redlock.protocol.refusals import CONSEQUENCES, explain_refusal
 
 _logger = logging.getLogger(__name__)
 
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 2.0
-_MOST_OWED = 1000
+_MIN_BACKOFF = 0.05
+_MAX_BACKOFF = 2.0
+_MAX_DEFERRED = 1000
 
 
 class NodeHealth:
@@ -27,68 +27,76 @@ class NodeHealth:
     Attributes:
         name: display name.
         reason: why it failed last, None while it works.
-        ever: whether a connection to it has ever been made.
+        was_connected: whether a connection to it has ever been made.
         refusals: the scripts that it refused when it was last asked for them, and why.
     """
 
-    __slots__ = ("_failures", "_owed", "_until", "ever", "name", "reason", "refusals")
+    __slots__ = (
+        "_backoff_until",
+        "_deferred",
+        "_failures",
+        "name",
+        "reason",
+        "refusals",
+        "was_connected",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.reason: str | None = None
-        self.ever = False
-        self.refusals: dict[Kind, str] = {}
+        self.was_connected = False
+        self.refusals: dict[Script, str] = {}
         self._failures = 0
-        self._until = 0.0
-        self._owed: deque[Command] = deque(maxlen=_MOST_OWED)
+        self._backoff_until = 0.0
+        self._deferred: deque[Command] = deque(maxlen=_MAX_DEFERRED)
 
-    def failed(self, reason: str, now: float) -> None:
+    def record_failure(self, reason: str, now: float) -> None:
         """Leave the node out for a jittered pause that doubles with each failure in a row."""
         self.reason = reason
-        if now < self._until:
+        if now < self._backoff_until:
             return
-        pause = min(_FIRST_PAUSE * 2.0**self._failures, _LONGEST_PAUSE)
-        self._until = now + pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        backoff = min(_MIN_BACKOFF * 2.0**self._failures, _MAX_BACKOFF)
+        self._backoff_until = now + backoff * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
         self._failures = min(self._failures + 1, 16)
 
-    def works(self) -> None:
+    def record_success(self) -> None:
         """Take the node in again."""
         self.reason = None
         self._failures = 0
-        self._until = 0.0
+        self._backoff_until = 0.0
 
-    def refused(self, kind: Kind, error: str) -> str:
+    def record_refusal(self, script: Script, error: str) -> str:
         """
         Take note of a script that the node has answered with an error, and return why, in words.
 
         Where nobody else would learn of it, it is logged; again when it has worked in between.
         """
-        why = explained(kind, error)
-        if kind in CONSEQUENCES and kind not in self.refusals:
-            self.refusals[kind] = why
-            in_foreground(
+        why = explain_refusal(script, error)
+        if script in CONSEQUENCES and script not in self.refusals:
+            self.refusals[script] = why
+            call_in_app(
                 _logger.warning,
                 "Lock node %s refuses the script %s: %s. %s.",
                 self.name,
-                kind,
+                script,
                 why,
-                CONSEQUENCES[kind],
+                CONSEQUENCES[script],
             )
         return why
 
-    def paused(self, now: float) -> bool:
+    def is_backing_off(self, now: float) -> bool:
         """Tell whether the node is left out unless a quorum needs it."""
-        return now < self._until
+        return now < self._backoff_until
 
-    def owe(self, command: Command) -> None:
+    def defer(self, command: Command) -> None:
         """Keep a release for when there is a connection, of a thousand at most the newest."""
-        self._owed.append(command)
+        self._deferred.append(command)
 
-    def collect(self) -> list[Command]:
+    def take_deferred(self) -> list[Command]:
         """Take the releases that the node has not got yet."""
-        owed = []
+        deferred = []
         # Several channels may collect at once, so looking first would prove nothing.
         with contextlib.suppress(IndexError):
             while True:
-                owed.append(self._owed.popleft())
-        return owed
+                deferred.append(self._deferred.popleft())
+        return deferred

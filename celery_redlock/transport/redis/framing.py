@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 
 #: An answer with everything that a register of the lock nodes may have is far below this.
-MOST_ELEMENTS = 1_000_000
-MOST_BYTES = 16 * 1024 * 1024
+MAX_ELEMENTS = 1_000_000
+MAX_BYTES = 16 * 1024 * 1024
 
 #: Our scripts answer with one list; a RESP3 push or HELLO may have lists in it.
-MOST_NESTED = 8
+MAX_DEPTH = 8
 
 #: Nothing here subscribes to anything.
-MOST_PUSHES = 1000
+MAX_PUSHES = 1000
 
 _LONGEST_TEXT = 4096
 _LONGEST_NUMBER = 24
@@ -38,7 +38,7 @@ _NONCE = "|".join(rf"{size}\r\n{'.' * size}" for size in (4, 5, 6, 3, 2, 7, 1, 8
 
 #: What nodes mostly answer, to one command or to many: nothing in it can be too long, and nothing
 #: is missing at its end.
-_usual = re.compile(
+_common_reply = re.compile(
     rf"(?:\*(?:2\r\n\$(?:{_NONCE})\r\n\$1\r\n.|"
     rf"3\r\n\$(?:{_NONCE})\r\n\$1\r\nG\r\n\$16\r\n{'.' * 16})\r\n)+".encode(),
     re.DOTALL,
@@ -56,7 +56,7 @@ class Framing:
     It reads no payload, so whatever a payload looks like, it is let through.
     """
 
-    __slots__ = ("_elements", "_length", "_line", "_nested", "_payload", "_pushes", "_within")
+    __slots__ = ("_elements", "_inside_reply", "_length", "_line", "_nested", "_payload", "_pushes")
 
     def __init__(self) -> None:
         # The start of a line that has not come to its end, and what is left of a payload.
@@ -68,7 +68,7 @@ class Framing:
         self._elements = 0
         self._length = 0
         self._pushes = 0
-        self._within = False
+        self._inside_reply = False
 
     def check(self, data: bytes) -> None:
         """
@@ -77,9 +77,9 @@ class Framing:
         Raises:
             GarbageError: they announce or are what no answer is; they must not be parsed.
         """
-        if self._within or not _usual(data):
+        if self._inside_reply or not _common_reply(data):
             self._follow(data)
-            self._within = bool(self._nested or self._payload or self._line)
+            self._inside_reply = bool(self._nested or self._payload or self._line)
 
     def _follow(self, data: bytes) -> None:
         at = 0
@@ -95,7 +95,7 @@ class Framing:
         while at < size:
             header = _header(data, at)
             if header is None:
-                self._line = _begun(data[at:])
+                self._line = _partial_line(data[at:])
                 return
             kind, begin, at = data[at], at, header.end()
             announced = header[1]
@@ -114,26 +114,26 @@ class Framing:
 
     def _begin(self, kind: int, count: int) -> None:
         self._elements += count
-        if self._elements > MOST_ELEMENTS:
+        if self._elements > MAX_ELEMENTS:
             raise GarbageError(
-                f"it announces {self._elements} elements; no answer has more than {MOST_ELEMENTS}"
+                f"it announces {self._elements} elements; no answer has more than {MAX_ELEMENTS}"
             )
         if kind == _PUSH:
             self._pushes += 1
-            if self._pushes > MOST_PUSHES:
-                raise GarbageError(f"more than {MOST_PUSHES} messages that nobody asked for")
+            if self._pushes > MAX_PUSHES:
+                raise GarbageError(f"more than {MAX_PUSHES} messages that nobody asked for")
         if not count:
             self._end_element()
             return
-        if len(self._nested) >= MOST_NESTED:
-            raise GarbageError(f"lists within lists, more than {MOST_NESTED} deep")
+        if len(self._nested) >= MAX_DEPTH:
+            raise GarbageError(f"lists within lists, more than {MAX_DEPTH} deep")
         self._nested.append(count)
 
     def _count_bytes(self, count: int) -> None:
         self._length += count
-        if self._length > MOST_BYTES:
+        if self._length > MAX_BYTES:
             raise GarbageError(
-                f"it announces {self._length} bytes; no answer has more than {MOST_BYTES}"
+                f"it announces {self._length} bytes; no answer has more than {MAX_BYTES}"
             )
 
     def _end_element(self) -> None:
@@ -146,7 +146,7 @@ class Framing:
         self._elements = self._length = 0
 
 
-def _begun(line: bytes) -> bytes:
+def _partial_line(line: bytes) -> bytes:
     """Return a line that may still come to a good end."""
     longest = _LONGEST.get(line[0])
     if longest is None:

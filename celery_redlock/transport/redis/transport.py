@@ -12,14 +12,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from celery_redlock.protocol import Command, Kind, quorum
+from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock.protocol import Command, Script, quorum
 from celery_redlock.transport import clock
-from celery_redlock.transport.channel import RedisChannel
-from celery_redlock.transport.dial import Dialer
-from celery_redlock.transport.health import NodeHealth
-from celery_redlock.transport.interface import Channel, Done
-from celery_redlock.transport.nodes import NodeAddress
-from celery_redlock.transport.primitives import native_lock
+from celery_redlock.transport.addresses import NodeAddress
+from celery_redlock.transport.base import AckedNodes, Channel
+from celery_redlock.transport.redis.channel import RedisChannel
+from celery_redlock.transport.redis.connector import Connector
+from celery_redlock.transport.redis.health import NodeHealth
 
 _logger = logging.getLogger(__name__)
 
@@ -40,9 +40,9 @@ class RedisTransport:
     N servers that are spoken to at once.
 
     Attributes:
-        dialers: one for each node.
+        connectors: one for each node.
         health: one for each node, shared by all channels.
-        dialing: connection attempts under way, so that `close` can wait for the last.
+        pending_connects: connection attempts under way, so that `close` can wait for the last.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class RedisTransport:
         self.max_ttl = max_ttl
         self.connect_timeout = max(_CONNECT_TIMEOUT, node_timeout)
         self.quorum = quorum(len(nodes))
-        self.dialers = [Dialer(node, self.connect_timeout) for node in nodes]
+        self.connectors = [Connector(node, self.connect_timeout) for node in nodes]
         self.health = [NodeHealth(node.name) for node in nodes]
         self._names = tuple(node.name for node in nodes)
-        self._start_over()
+        self._reset()
         _transports.add(self)
 
-    def _start_over(self) -> None:
-        self.dialing = DialAttempts()
+    def _reset(self) -> None:
+        self.pending_connects = PendingConnects()
         self._closed = False
         self._run_ids: dict[int, str] = {}
         self._idle: deque[RedisChannel] = deque()
@@ -71,10 +71,12 @@ class RedisTransport:
         """The nodes' display names, without passwords."""
         return self._names
 
-    def refusals(self, kind: Kind) -> dict[str, str]:
+    def refusals(self, script: Script) -> dict[str, str]:
         """Return the nodes that refused a script when they were last asked for it, and why."""
         return {
-            health.name: health.refusals[kind] for health in self.health if kind in health.refusals
+            health.name: health.refusals[script]
+            for health in self.health
+            if script in health.refusals
         }
 
     def now(self) -> float:
@@ -101,9 +103,9 @@ class RedisTransport:
         assert isinstance(channel, RedisChannel)
         idle = self._idle_native if channel.native else self._idle
         with self._lock:
-            afterwards, channel.afterwards = channel.afterwards, []
-            for say in afterwards:
-                say(channel)
+            queued_sends, channel.queued_sends = channel.queued_sends, []
+            for send in queued_sends:
+                send(channel)
             if not self._closed and len(idle) < _MOST_IDLE:
                 idle.append(channel)
                 return
@@ -115,20 +117,20 @@ class RedisTransport:
         assert isinstance(channel, RedisChannel)
         with self._lock:
             channel.closed = True
-            afterwards, channel.afterwards = channel.afterwards, []
+            queued_sends, channel.queued_sends = channel.queued_sends, []
         channel.close()
-        for say in afterwards:
-            self._say_elsewhere(say, native=channel.native)
+        for send in queued_sends:
+            self._on_another_channel(send, native=channel.native)
 
-    def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
+    def send_behind(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Say a command to nodes behind what was said on `channel`, whoever uses it now."""
-        self._say_behind(channel, lambda used: used.post(command, nodes))
+        self._in_order(channel, lambda used: used.send(command, nodes))
 
-    def follow(self, channel: Channel, command: Command, done: Done) -> None:
+    def send_after_ack(self, channel: Channel, command: Command, acked: AckedNodes) -> None:
         """Say a command to nodes that are done by then, behind what was said on `channel`."""
-        self._say_behind(channel, lambda used: used.follow(command, done))
+        self._in_order(channel, lambda used: used.send_after_ack(command, acked))
 
-    def _say_behind(self, channel: Channel, say: Callable[[RedisChannel], None]) -> None:
+    def _in_order(self, channel: Channel, send: Callable[[RedisChannel], None]) -> None:
         assert isinstance(channel, RedisChannel)
         idle = self._idle_native if channel.native else self._idle
         with self._lock:
@@ -137,26 +139,26 @@ class RedisTransport:
                     # Borrowed meanwhile, because checking out does not take the lock.
                     idle.remove(channel)
                 except ValueError:
-                    channel.afterwards.append(say)
+                    channel.queued_sends.append(send)
                     return
                 try:
-                    say(channel)
+                    send(channel)
                 finally:
                     idle.append(channel)
                 return
-        self._say_elsewhere(say, native=channel.native)
+        self._on_another_channel(send, native=channel.native)
 
-    def _say_elsewhere(self, say: Callable[[RedisChannel], None], *, native: bool) -> None:
+    def _on_another_channel(self, send: Callable[[RedisChannel], None], *, native: bool) -> None:
         """Say it although the channel behind whose words it belongs is closed."""
         other = self.checkout(native=native)
         try:
-            say(other)
+            send(other)
         except BaseException:
             self.discard(other)
             raise
         self.checkin(other)
 
-    def same_server(self, index: int, run_id: str | None) -> str:
+    def duplicate_server_problem(self, index: int, run_id: str | None) -> str:
         """Return why a node may not vote: it answers with the run id of another node."""
         if run_id is None:
             return ""
@@ -182,16 +184,16 @@ class RedisTransport:
                 channel.closed = True
         for channel in channels:
             channel.close()
-        self.dialing.wait_for_none(_MOST_STEPS * self.connect_timeout)
+        self.pending_connects.wait_for_none(_MOST_STEPS * self.connect_timeout)
 
-    def forget_parent(self) -> None:
+    def reset_after_fork(self) -> None:
         """Begin anew in a forked child: its connections are the parent's."""
         closed, channels = self._closed, (*self._idle, *self._idle_native)
         # First of all: whatever goes wrong with the rest, nothing of the parent's is waited for.
-        self._start_over()
+        self._reset()
         self._closed = closed
         for channel in channels:
-            channel.abandon()
+            channel.reset_after_fork()
 
 
 _transports: weakref.WeakSet[RedisTransport] = weakref.WeakSet()
@@ -200,7 +202,7 @@ _transports: weakref.WeakSet[RedisTransport] = weakref.WeakSet()
 def _after_fork() -> None:
     for transport in tuple(_transports):
         try:
-            transport.forget_parent()
+            transport.reset_after_fork()
         except Exception:
             _logger.exception("A forked child could not drop its parent's lock connections")
 
@@ -208,7 +210,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class DialAttempts:
+class PendingConnects:
     """Connection attempts under way."""
 
     def __init__(self) -> None:

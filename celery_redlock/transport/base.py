@@ -11,30 +11,39 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from celery_redlock.protocol import Command, Failed, Granted, Held, Kind, Quarantined, Round, Vote
+from celery_redlock.protocol import (
+    Command,
+    Failed,
+    Granted,
+    Quarantined,
+    Refused,
+    Round,
+    Script,
+    Vote,
+)
 
 
-class Done(set[int]):
+class AckedNodes(set[int]):
     """
     The nodes that have executed a command, as far as they have answered; late answers add to it.
 
     Attributes:
-        most: the largest counter with which a grant still counts; None: any.
-        otherwise: what a node gets that has granted with a larger one.
-        then: what a node gets that turns out to be done, if anything.
-        then_until: until when, on the transport's clock.
+        max_counter: the largest counter with which a grant still counts; None: any.
+        undo: what a node gets that has granted with a larger one.
+        followup: what a node gets that turns out to be done, if anything.
+        followup_deadline: until when, on the transport's clock.
     """
 
-    __slots__ = ("most", "otherwise", "then", "then_until")
+    __slots__ = ("followup", "followup_deadline", "max_counter", "undo")
 
     def __init__(self, nodes: Iterable[int] = ()) -> None:
         super().__init__(nodes)
-        self.most: int | None = None
-        self.otherwise: Command | None = None
-        self.then: Command | None = None
-        self.then_until = 0.0
+        self.max_counter: int | None = None
+        self.undo: Command | None = None
+        self.followup: Command | None = None
+        self.followup_deadline = 0.0
 
-    def note(self, node: int, vote: Vote | None, now: float) -> Command | None:
+    def record_vote(self, node: int, vote: Vote | None, now: float) -> Command | None:
         """
         Take a node's answer, and return what the node gets because of it, if anything.
 
@@ -43,18 +52,22 @@ class Done(set[int]):
             vote: its answer; None if there was none.
             now: reading of the transport's clock.
         """
-        if vote is None or isinstance(vote, Held | Quarantined | Failed):
+        if vote is None or isinstance(vote, Refused | Quarantined | Failed):
             return None
-        if self.most is not None and isinstance(vote, Granted) and vote.high > self.most:
-            return self.otherwise
+        if (
+            self.max_counter is not None
+            and isinstance(vote, Granted)
+            and vote.high > self.max_counter
+        ):
+            return self.undo
         self.add(node)
-        return self.then if now < self.then_until else None
+        return self.followup if now < self.followup_deadline else None
 
 
 class Channel(Protocol):
     """One conversation with all nodes."""
 
-    def prepare(self, limit: float = math.inf) -> None:
+    def connect(self, limit: float = math.inf) -> None:
         """
         Wait until a quorum of nodes can be spoken to, within bounds, and for `limit` s at most.
         """
@@ -65,7 +78,7 @@ class Channel(Protocol):
         timeout: float,
         *,
         linger: float = 0.0,
-        done: Done | None = None,
+        acked: AckedNodes | None = None,
     ) -> None:
         """
         Say each command to every node and feed the answers into its round.
@@ -76,10 +89,10 @@ class Channel(Protocol):
         added that has not refused, also when its answer comes later than it counts.
         """
 
-    def catch_up(self) -> None:
+    def drain(self) -> None:
         """Take the answers that have come, without waiting for any."""
 
-    def post(self, command: Command, nodes: Sequence[int] | None = None) -> None:
+    def send(self, command: Command, nodes: Sequence[int] | None = None) -> None:
         """
         Say a command to all nodes (or to those given) without waiting for an answer.
 
@@ -87,7 +100,7 @@ class Channel(Protocol):
         there is no connection it is said when there is one, unless its effect would have ended.
         """
 
-    def unsettled(self) -> frozenset[int]:
+    def nodes_in_doubt(self) -> frozenset[int]:
         """Return the nodes where a key may yet be set by something said on this channel."""
 
 
@@ -98,7 +111,7 @@ class Transport(Protocol):
     def names(self) -> tuple[str, ...]:
         """The nodes' display names, without passwords."""
 
-    def refusals(self, kind: Kind) -> Mapping[str, str]:
+    def refusals(self, script: Script) -> Mapping[str, str]:
         """Return the nodes that refused a script when they were last asked for it, and why."""
 
     def now(self) -> float:
@@ -124,10 +137,10 @@ class Transport(Protocol):
     def discard(self, channel: Channel) -> None:
         """Give back a channel whose state is not known; it is closed."""
 
-    def settle(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
+    def send_behind(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Say a command to nodes behind what was said on `channel`, whoever uses it now."""
 
-    def follow(self, channel: Channel, command: Command, done: Done) -> None:
+    def send_after_ack(self, channel: Channel, command: Command, acked: AckedNodes) -> None:
         """
         Say a command to the nodes in `done`, behind what was said on `channel`.
 

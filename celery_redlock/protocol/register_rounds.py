@@ -7,14 +7,20 @@ from __future__ import annotations
 from typing import ClassVar
 
 from celery_redlock.protocol.rounds import Phase, Round
-from celery_redlock.protocol.votes import Acknowledged, Fetched, Outranked, Versioned, Vote
+from celery_redlock.protocol.votes import (
+    Acknowledged,
+    RegisterContents,
+    Superseded,
+    VersionedValue,
+    Vote,
+)
 
 
 class _RegisterRound(Round):
     """
     What both rounds share.
 
-    GRANTED: a quorum of nodes has done what was said. OUTRANKED: no quorum can any more, and a
+    GRANTED: a quorum of nodes has done what was said. SUPERSEDED: no quorum can any more, and a
     newer token is among the reasons. UNAVAILABLE: none can, for want of answers.
 
     One node that has seen a newer token decides nothing. The newer holder has only begun then, and
@@ -22,17 +28,17 @@ class _RegisterRound(Round):
     ever.
 
     Attributes:
-        outranked_by: the newest token that a node has told of; 0 if none did.
+        newest_token: the newest token that a node has told of; 0 if none did.
     """
 
-    __slots__ = ("_done", "_lost", "outranked_by")
+    __slots__ = ("_acks", "_lost", "newest_token")
 
     _expected: ClassVar[type[Vote]]
 
     def __init__(self, nodes: int) -> None:
         super().__init__(nodes)
-        self.outranked_by = 0
-        self._done = 0
+        self.newest_token = 0
+        self._acks = 0
         self._lost = 0
 
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
@@ -41,17 +47,17 @@ class _RegisterRound(Round):
             return self._phase
         self.votes[node] = vote
         if type(vote) is self._expected:
-            self._done += 1
-            return self._enter(Phase.GRANTED) if self._done >= self.needed else self._phase
+            self._acks += 1
+            return self._enter(Phase.GRANTED) if self._acks >= self.needed else self._phase
         self._lost += 1
-        if type(vote) is Outranked:
-            self.outranked_by = max(self.outranked_by, vote.token)
+        if type(vote) is Superseded:
+            self.newest_token = max(self.newest_token, vote.token)
         if self._impossible(self._lost):
-            return self._enter(Phase.OUTRANKED if self.outranked_by else Phase.UNAVAILABLE)
+            return self._enter(Phase.SUPERSEDED if self.newest_token else Phase.UNAVAILABLE)
         return self._phase
 
 
-class StoreRound(_RegisterRound):
+class RegisterWriteRound(_RegisterRound):
     """
     One write of fields under a fencing token.
 
@@ -65,33 +71,33 @@ class StoreRound(_RegisterRound):
     _expected = Acknowledged
 
 
-class FetchRound(_RegisterRound):
+class RegisterReadRound(_RegisterRound):
     """
     One look at a register, with a token also a promise.
 
     Guarantee: when the phase is GRANTED, what a write has put on a quorum before is in `fields`, or
-    something newer; or it is named in `untold`. If a token was given, that holds for whatever older
-    tokens will ever put on a quorum. Limit: `fields` may also have what reached only a minority;
-    and a field that a minority still has is told although a quorum has deleted it.
+    something newer; or it is named in `truncated`. If a token was given, that holds for whatever
+    older tokens will ever put on a quorum. Limit: `fields` may also have what reached only a
+    minority; and a field that a minority still has is told although a quorum has deleted it.
     """
 
     __slots__ = ()
 
-    _expected = Fetched
+    _expected = RegisterContents
 
-    def fields(self) -> dict[str, Versioned]:
+    def fields(self) -> dict[str, VersionedValue]:
         """Return the newest of what the nodes have told, by name; not where one has not told it."""
-        merged: dict[str, Versioned] = {}
-        untold = set(self.untold())
+        merged: dict[str, VersionedValue] = {}
+        truncated = set(self.truncated())
         for vote in self.votes:
-            if type(vote) is Fetched:
+            if type(vote) is RegisterContents:
                 for name, told in vote.fields.items():
                     known = merged.get(name)
-                    if name not in untold and (known is None or told.rank > known.rank):
+                    if name not in truncated and (known is None or told.rank > known.rank):
                         merged[name] = told
         return merged
 
-    def untold(self) -> list[str]:
+    def truncated(self) -> list[str]:
         """Return the names whose text some node has not told; they have to be asked for again."""
-        names = (vote.untold for vote in self.votes if type(vote) is Fetched)
+        names = (vote.truncated for vote in self.votes if type(vote) is RegisterContents)
         return sorted(frozenset().union(*names))

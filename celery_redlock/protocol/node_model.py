@@ -10,18 +10,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from celery_redlock.protocol.commands import Command, Kind, granted
+from celery_redlock.protocol.commands import Command, Script, granted_vote
 from celery_redlock.protocol.registers import StoredRegister
 from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US, MAX_TOKEN
 from celery_redlock.protocol.votes import (
     ACKNOWLEDGED,
     FOREIGN,
     MISSING,
-    Held,
-    Holder,
+    KeyHolder,
+    KeyState,
+    KeyStates,
     Quarantined,
-    Record,
-    Seen,
+    Refused,
     Vote,
 )
 
@@ -43,7 +43,7 @@ class GuardRecord:
 
 
 @dataclass(slots=True)
-class NodeState:
+class ModelNode:
     """
     One node: its data and the identity of the process that serves it.
 
@@ -61,7 +61,7 @@ class NodeState:
     guard: GuardRecord | None = None
     registers: dict[str, StoredRegister] = field(default_factory=dict)
 
-    def forget(self) -> None:
+    def lose_data(self) -> None:
         """Lose all data, as FLUSHALL or a start without persistence does."""
         self.keys.clear()
         self.fences.clear()
@@ -84,23 +84,23 @@ class NodeState:
 
     def run(self, command: Command, now_us: int) -> Vote:
         """Do all of a command at one instant of the node's clock and return the vote."""
-        kind = command.kind
-        if kind is Kind.ACQUIRE:
+        script = command.script
+        if script is Script.ACQUIRE:
             return self._acquire(command, now_us)
-        if kind is Kind.STORE:
-            return self._register(command).store(command)
-        if kind is Kind.FETCH:
-            return self._register(command).fetch(command)
+        if script is Script.WRITE_REGISTER:
+            return self._register(command).write(command)
+        if script is Script.READ_REGISTER:
+            return self._register(command).read(command)
         count = len(command.keys) // 2
         keys, fences = command.keys[:count], command.keys[count:]
         owners = [self.owner(key, now_us) for key in keys]
-        if kind is Kind.LOOK:
+        if script is Script.INSPECT:
             return self._look(keys, owners, fences, now_us)
-        if kind is Kind.RAISE:
+        if script is Script.RAISE:
             return self._raise(command, owners, fences)
-        if kind is Kind.EXTEND:
+        if script is Script.EXTEND:
             return self._extend(command, keys, owners, fences, now_us)
-        if kind is Kind.HEAL:
+        if script is Script.HEAL:
             return self._heal(command, keys, owners, fences, now_us)
         return self._release(command, keys, owners, fences, now_us)
 
@@ -118,9 +118,9 @@ class NodeState:
             holder = self.owner(key, now_us)
             if holder is not None and holder not in more:
                 left = (self.keys[key].expires_at - now_us // 1000) / 1000
-                held.append(Holder(index, holder, left))
+                held.append(KeyHolder(index, holder, left))
         if held:
-            return Held(tuple(held))
+            return Refused(tuple(held))
         expires_at = now_us // 1000 + int(ttl)
         for key in keys:
             self.keys[key] = StoredKey(str(owner), expires_at)
@@ -130,7 +130,7 @@ class NodeState:
             counter = max(self.fences.get(fence, 0) + 1, least)
             self.fences[fence] = min(counter, MAX_TOKEN + 1)  # Lua's numbers stop counting there
             counters.append(self.fences[fence])
-        return granted(counters)
+        return granted_vote(counters)
 
     def _raise(self, command: Command, owners: list[str | None], fences: tuple[str, ...]) -> Vote:
         owner, token = command.args
@@ -187,12 +187,12 @@ class NodeState:
         fences: tuple[str, ...],
         now_us: int,
     ) -> Vote:
-        owner, token, keep, *fates = command.args
+        owner, token, keep, *actions = command.args
         for index, (key, held_by) in enumerate(zip(keys, owners, strict=True)):
             if held_by == owner:
                 value: str | int = ""
-                if fates:
-                    keep, value = fates[2 * index : 2 * index + 2]
+                if actions:
+                    keep, value = actions[2 * index : 2 * index + 2]
                 if int(keep) > 0:
                     self.keys[key] = StoredKey(str(value or owner), now_us // 1000 + int(keep))
                 else:
@@ -208,9 +208,9 @@ class NodeState:
         fences: tuple[str, ...],
         now_us: int,
     ) -> Vote:
-        return Seen(
+        return KeyStates(
             tuple(
-                Record(
+                KeyState(
                     owner,
                     0.0 if owner is None else (self.keys[key].expires_at - now_us // 1000) / 1000,
                     self.fences.get(fence, 0),

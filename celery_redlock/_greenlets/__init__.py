@@ -1,0 +1,3 @@
+"""
+Native threads beside greenlets: unpatched primitives, polls and wake-ups.
+"""

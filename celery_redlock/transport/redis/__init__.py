@@ -1,0 +1,3 @@
+"""
+The transport for Redis and Valkey servers.
+"""
