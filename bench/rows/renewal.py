@@ -52,10 +52,10 @@ class _IdleWatchdog(Watchdog):
 
     def renew_now(self) -> None:
         for watch in self._watches.values():
-            watch.renew_at = 0.0
+            watch.extend_at = 0.0
         self._heap = [(0.0, number, watch) for number, watch in enumerate(self._watches.values())]
         for transport, watches in self._take_due():
-            self._renew(transport, watches)
+            self._extend_due(transport, watches)
 
 
 def _round(redlock: Redlock, keys: list[str]) -> Callable[[], None]:

@@ -89,7 +89,9 @@ class Mandate:
             self._lease.release()
         else:
             # A lease says its release once, and that may have been before it was said.
-            self._redlock.evict(self._redlock.place(self._lease.key), self._lease.owner)
+            self._redlock.reservations.evict(
+                self._redlock.node_key(self._lease.key), self._lease.owner
+            )
 
     def _say_goes_on(self) -> None:
         if self._paused_since is not None:

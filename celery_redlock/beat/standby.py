@@ -107,10 +107,10 @@ class Standby:
         if not self._attempting:
             return
         try:
-            place = self._redlock.place(self._key)
-            (held,) = self._redlock.look((place,))
+            place = self._redlock.node_key(self._key)
+            (held,) = self._redlock.reservations.inspect((place,))
             if held is not None and held.owner.endswith(self._label):
-                self._redlock.evict(place, held.owner)
+                self._redlock.reservations.evict(place, held.owner)
         except Exception as exc:
             logger.warning("The lock %r may stay taken for one lease: %s", self._key, exc)
         self._attempting = False

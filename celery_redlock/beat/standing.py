@@ -69,7 +69,7 @@ def standing_of(app: Any) -> Standing:
         ConfigurationError: the app's settings cannot be used.
     """
     redlock, name = redlock_for(app), schedule_name(app)
-    (held,) = redlock.look((redlock.place(name),))
+    (held,) = redlock.reservations.inspect((redlock.node_key(name),))
     recorded = Register(redlock, name).read()
     last = recorded.pop(LEADER_FIELD, None)
     last_leader = None if last is None else Leader.read(last.text)

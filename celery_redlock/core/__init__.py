@@ -2,33 +2,33 @@
 Locks without Celery: the client, its leases and the watchdog that renews them.
 """
 
-from celery_redlock.core.arming import Armed, arm_nodes
-from celery_redlock.core.current import current_lease, enter_lease
+from celery_redlock.core.current import current_lease, set_current_lease
+from celery_redlock.core.inspection import LockInfo
 from celery_redlock.core.lease import Lease
-from celery_redlock.core.looking import Held
-from celery_redlock.core.probe import Probe, probe_nodes
+from celery_redlock.core.node_admin import ArmResult, arm_nodes
+from celery_redlock.core.probe import ProbeResult, probe_nodes
 from celery_redlock.core.redlock import MAX_HOLD, Redlock
 from celery_redlock.core.register import Register, VersionedValue
 from celery_redlock.core.reservation import Reservation
-from celery_redlock.core.reserving import Reserved
+from celery_redlock.core.reservations import PendingReservation
 from celery_redlock.core.wishing import SHORTEST_TTL
 from celery_redlock.protocol import ReleaseAction
 
 __all__ = [
     "MAX_HOLD",
     "SHORTEST_TTL",
-    "Armed",
-    "Held",
+    "ArmResult",
     "Lease",
-    "Probe",
+    "LockInfo",
+    "PendingReservation",
+    "ProbeResult",
     "Redlock",
     "Register",
     "ReleaseAction",
     "Reservation",
-    "Reserved",
     "VersionedValue",
     "arm_nodes",
     "current_lease",
-    "enter_lease",
     "probe_nodes",
+    "set_current_lease",
 ]

@@ -26,29 +26,29 @@ from celery_redlock.transport import AckedNodes, Channel, Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class AcquireParams:
     """
     What is asked for.
 
     Attributes:
-        keys: lock keys as they stand on the nodes.
+        node_keys: lock keys as they stand on the nodes.
         ttl: lease length in seconds.
         label: readable suffix of the owner value.
         drift_factor: part of the TTL that clocks may differ by.
-        patience: seconds in which a node has to answer.
+        node_timeout: seconds in which a node has to answer.
         quarantine_ms: how long a node sits out that fails the restart guard; 0: guard off.
         previous: a reservation whose keys are taken over.
-        for_another: the keys are reserved for whoever takes them over, who gets the token.
+        as_reservation: the keys are reserved for whoever takes them over, who gets the token.
     """
 
-    keys: tuple[str, ...]
+    node_keys: tuple[str, ...]
     ttl: float
     label: str
     drift_factor: float
-    patience: float
+    node_timeout: float
     quarantine_ms: int
     previous: Reservation | None = None
-    for_another: bool = False
+    as_reservation: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Attempt:
         return self.round.phase
 
     @property
-    def undecided(self) -> bool:
+    def is_undecided(self) -> bool:
         """Tell whether another attempt may well end otherwise although nothing has changed."""
         return self.phase is Phase.SPLIT or (
             self.phase is Phase.UNAVAILABLE
@@ -85,16 +85,16 @@ class Attempt:
         )
 
     @property
-    def granted(self) -> bool:
+    def is_granted(self) -> bool:
         """Tell whether the lock is ours."""
         return self.round.phase is Phase.GRANTED
 
-    def not_taken_over(self) -> AckedNodes:
+    def nodes_not_taken_over(self) -> AckedNodes:
         """Return the nodes that are not known to have given up what we took over."""
         return AckedNodes(set(range(len(self.round.votes))) - (self.acked or set()))
 
 
-def attempt_once(transport: Transport, terms: Terms) -> Attempt:
+def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
     """
     Try once, with a fresh owner value.
 
@@ -102,45 +102,47 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
     release is queued behind the acquire on the same connections, also where no answer came.
     """
     owner = ""
-    previous = terms.previous
-    acked: AckedNodes | None = None if previous is None and not terms.for_another else AckedNodes()
+    previous = params.previous
+    acked: AckedNodes | None = (
+        None if previous is None and not params.as_reservation else AckedNodes()
+    )
     channel = transport.checkout()
     try:
         channel.connect()
         candidate = transport.wall_us()
         if previous is not None:
             candidate = max(candidate, candidate_above(previous.owner, candidate))
-        owner = owner_value(os.urandom(16), candidate, terms.label)
-        round_ = (ReserveRound if terms.for_another else AcquireRound)(
+        owner = owner_value(os.urandom(16), candidate, params.label)
+        round_ = (ReserveRound if params.as_reservation else AcquireRound)(
             len(transport.names),
             sent_at=transport.now(),
-            ttl=terms.ttl,
-            drift_factor=terms.drift_factor,
+            ttl=params.ttl,
+            drift_factor=params.drift_factor,
         )
         command = acquire(
-            terms.keys,
+            params.node_keys,
             owner,
-            milliseconds(terms.ttl),
+            milliseconds(params.ttl),
             candidate,
-            terms.quarantine_ms,
+            params.quarantine_ms,
             "" if previous is None else previous.owner,
         )
-        channel.exchange(((command, round_),), terms.patience, acked=acked)
+        channel.exchange(((command, round_),), params.node_timeout, acked=acked)
         if round_.phase is Phase.RAISING:
-            second = raise_fence(terms.keys, owner, round_.token)
+            second = raise_fence(params.node_keys, owner, round_.token)
             acked = (
                 None if acked is None else AckedNodes()
             )  # who is silent now may have been stopped since
-            channel.exchange(((second, round_),), terms.patience, acked=acked)
-        if previous is not None and _another_has_it(round_, terms, previous):
+            channel.exchange(((second, round_),), params.node_timeout, acked=acked)
+        if previous is not None and _is_held_by_another(round_, params, previous):
             acked = None
         if round_.phase is not Phase.GRANTED:
-            _undo(transport, channel, terms, owner, acked)
+            _undo(transport, channel, params, owner, acked)
         nodes_in_doubt = channel.nodes_in_doubt()
     except BaseException:
         # A time limit or Ctrl-C in the middle leaves the channel in an unknown state.
         try:
-            channel.send(release(terms.keys, owner, 0))
+            channel.send(release(params.node_keys, owner, 0))
         finally:
             transport.discard(channel)
         raise
@@ -148,32 +150,36 @@ def attempt_once(transport: Transport, terms: Terms) -> Attempt:
     return Attempt(owner, round_, channel, nodes_in_doubt, acked)
 
 
-def _another_has_it(round_: AcquireRound, terms: Terms, previous: Reservation) -> bool:
+def _is_held_by_another(round_: AcquireRound, params: AcquireParams, previous: Reservation) -> bool:
     """
     Tell whether a quorum has shown that the reservation, or its message, is in other hands.
 
     Then there is nobody to give it back to: what a minority got back would only be in the way.
     """
     return any(
-        terms.keys[at] in previous.keys or terms.keys[at].startswith(META_PREFIX)
+        params.node_keys[at] in previous.node_keys or params.node_keys[at].startswith(META_PREFIX)
         for at in round_.taken_keys()
     )
 
 
 def _undo(
-    transport: Transport, channel: Channel, terms: Terms, owner: str, acked: AckedNodes | None
+    transport: Transport,
+    channel: Channel,
+    params: AcquireParams,
+    owner: str,
+    acked: AckedNodes | None,
 ) -> None:
     """Release on all nodes, and give back what was taken over."""
-    undoing = release(terms.keys, owner, 0)
-    previous = terms.previous
-    left = 0 if previous is None else previous.left_ms(transport.wall_us())
-    if previous is None or left <= 0:
+    undoing = release(params.node_keys, owner, 0)
+    previous = params.previous
+    remaining_ms = 0 if previous is None else previous.left_ms(transport.wall_us())
+    if previous is None or remaining_ms <= 0:
         channel.send(undoing)
         return
     # Only to nodes that are known to be done with the acquire. One that is stopped may run it when
     # the message has long been dealt with, and what it then gave back would block the key.
     channel.drain()
-    there = sorted(acked or ())
-    actions = dict.fromkeys(previous.keys, ReleaseAction(left, previous.owner))
-    channel.send(release(terms.keys, owner, 0, actions=actions), there)
-    channel.send(undoing, [node for node in range(len(transport.names)) if node not in there])
+    nodes = sorted(acked or ())
+    actions = dict.fromkeys(previous.node_keys, ReleaseAction(remaining_ms, previous.owner))
+    channel.send(release(params.node_keys, owner, 0, actions=actions), nodes)
+    channel.send(undoing, [node for node in range(len(transport.names)) if node not in nodes])

@@ -26,6 +26,6 @@ def current_lease() -> Lease | None:
     return _current.get()
 
 
-def enter_lease(lease: Lease | None) -> None:
+def set_current_lease(lease: Lease | None) -> None:
     """Make `lease` the one that the calling code runs under."""
     _current.set(lease)

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from celery_redlock.core.attempt import Attempt, Terms
+from celery_redlock.core.attempt import AcquireParams, Attempt
 from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
 from celery_redlock.protocol import Failed, Phase, Quarantined, Round
 from celery_redlock.protocol.keys import META_PREFIX, owner_label
 from celery_redlock.protocol.texts import enumerated, shortened
 
 
-def failure(
-    attempt: Attempt, terms: Terms, prefix: str, nodes: tuple[str, ...], waited: float
+def not_acquired_error(
+    attempt: Attempt, params: AcquireParams, prefix: str, nodes: tuple[str, ...], waited: float
 ) -> LockNotAcquired:
     """
     Return the error that says why an attempt was not granted.
@@ -27,12 +27,14 @@ def failure(
         waited: for how many seconds it was tried.
     """
     round_ = attempt.round
-    shown = [as_asked(place, prefix) for place in terms.keys]
+    shown = [user_key(node_key, prefix) for node_key in params.node_keys]
     key = shown[0] if len(shown) == 1 else enumerated(shown)
     name = repr(shortened(key) if len(shown) == 1 else key)
     after = f" within {waited:g} s" if waited else ""
     if round_.phase in (Phase.CONTENDED, Phase.SPLIT):
-        records = [at for at, place in enumerate(terms.keys) if place.startswith(META_PREFIX)]
+        records = [
+            at for at, node_key in enumerate(params.node_keys) if node_key.startswith(META_PREFIX)
+        ]
         holder = round_.holder(records)
         split = round_.phase is Phase.SPLIT
         if holder is None or split:
@@ -56,28 +58,30 @@ def failure(
             split,
             [shown[at] for at in sorted(round_.taken_keys(holder.owner))] if holder else (),
         )
-    why_not = reasons(round_, nodes)
+    problems = node_problems(round_, nodes)
     if round_.phase is Phase.LATE:
-        why_not.setdefault("this process", "took the answers only when the lease had all but ended")
+        problems.setdefault(
+            "this process", "took the answers only when the lease had all but ended"
+        )
     return QuorumUnavailable(
         f"Lock {name} needs {round_.needed} of {len(nodes)} nodes; not taken{after}. "
-        f"{listed(why_not)}.",
+        f"{describe_problems(problems)}.",
         key,
-        why_not,
+        problems,
     )
 
 
-def as_asked(place: str, prefix: str) -> str:
+def user_key(node_key: str, prefix: str) -> str:
     """Return a key as it was asked for: a lock key without the prefix, a record by its place."""
-    return place if place.startswith(META_PREFIX) else place.removeprefix(prefix)
+    return node_key if node_key.startswith(META_PREFIX) else node_key.removeprefix(prefix)
 
 
-def listed(why_not: Mapping[str, str]) -> str:
+def describe_problems(problems: Mapping[str, str]) -> str:
     """Return the nodes that did not help, each with its reason, as errors tell them."""
-    return "; ".join(f"{name}: {why}" for name, why in why_not.items())
+    return "; ".join(f"{name}: {why}" for name, why in problems.items())
 
 
-def reasons(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
+def node_problems(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
     """Return why each node did not help, where it is the node's doing."""
     found = {}
     for name, vote in zip(names, round_.votes, strict=True):

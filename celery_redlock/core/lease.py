@@ -11,16 +11,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from celery_redlock._greenlets.threads import call_in_app
-from celery_redlock.core.attempt import Attempt, Terms
-from celery_redlock.core.failures import as_asked, listed, reasons
-from celery_redlock.core.releasing import (
-    HAND_BACK_GRACE,
+from celery_redlock.core.attempt import AcquireParams, Attempt
+from celery_redlock.core.failures import describe_problems, node_problems, user_key
+from celery_redlock.core.release import (
+    HANDBACK_TTL,
     release_leases,
-    say_and_lengthen,
-    say_release,
+    release_to,
+    send_release,
 )
 from celery_redlock.core.reservation import Reservation
-from celery_redlock.core.trust import State, Trust
+from celery_redlock.core.validity import LeaseState, LeaseValidity
 from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.protocol import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-class Lease(Trust):
+class Lease(LeaseValidity):
     """
     A lock that a quorum of nodes has granted, until it expires, is lost or is released.
 
@@ -65,21 +65,21 @@ class Lease(Trust):
     """
 
     def __init__(
-        self, client: Redlock, names: tuple[str, ...], terms: Terms, attempt: Attempt
+        self, client: Redlock, names: tuple[str, ...], params: AcquireParams, attempt: Attempt
     ) -> None:
         round_ = attempt.round
         super().__init__(client.transport, names[0], round_.token, round_.valid_until)
         self.keys = names
         self.owner = attempt.owner
-        self.ttl = terms.ttl
+        self.ttl = params.ttl
         self._client = client
-        self._terms = terms
+        self._params = params
         # Where something said for this lease may yet set a key. It is noted at once: when the
         # answer has come, the key may have been set behind a release on another connection.
         self._in_doubt: dict[Channel, set[int]] = {attempt.channel: set(attempt.nodes_in_doubt)}
-        self._takeover = attempt if terms.previous else None
+        self._takeover = attempt if params.previous else None
         self._acquired_at = self._transport.now()
-        self._keep_until = 0.0
+        self._hold_until = 0.0
 
     def __repr__(self) -> str:
         state = f"lost: {self.lost}" if self.lost else f"{self.expires_in:.3f} s left"
@@ -99,22 +99,22 @@ class Lease(Trust):
         self.check()
         if ttl is not None:
             self.ttl = self._client.checked_ttl(ttl)
-        channel = self._transport.checkout(native=process_watchdog().runs_here())
+        channel = self._transport.checkout(native=process_watchdog().is_current_thread())
         try:
             channel.connect(self.expires_in)
-            command, round_ = self.extension()
-            channel.exchange([(command, round_)], min(self._terms.patience, self.expires_in))
-            self.settle_extension(command, round_, channel)
+            command, round_ = self.extend_command()
+            channel.exchange([(command, round_)], min(self._params.node_timeout, self.expires_in))
+            self.apply_extension(command, round_, channel)
         except BaseException:
             self._transport.discard(channel)
             raise
         self._transport.checkin(channel)
         self.check()
         if round_.phase is not Phase.GRANTED:
-            nodes = reasons(round_, self._transport.names)
+            nodes = node_problems(round_, self._transport.names)
             raise QuorumUnavailable(
                 f"The lease on {shortened(self.key)!r} was not extended and has "
-                f"{self.expires_in:.3g} s left. {listed(nodes)}.",
+                f"{self.expires_in:.3g} s left. {describe_problems(nodes)}.",
                 self.key,
                 nodes,
             )
@@ -135,14 +135,14 @@ class Lease(Trust):
     @property
     def unreleased(self) -> str:
         """The nodes that refuse releases now, each with its reason; empty where none does."""
-        return listed(self._transport.refusals(Script.RELEASE))
+        return describe_problems(self._transport.refusals(Script.RELEASE))
 
-    def finish(
+    def release_with(
         self,
         actions: Mapping[str, ReleaseAction],
         reservation: Reservation | None = None,
         *,
-        grace: float = HAND_BACK_GRACE,
+        grace: float = HANDBACK_TTL,
     ) -> bool:
         """
         Give the lock up as `release` does, but leave some keys behind. Never raises.
@@ -161,38 +161,38 @@ class Lease(Trust):
             held = self.begin_release()
             if held is None:
                 return False
-            return self._finish(actions, reservation, grace) and held
+            return self._release_with(actions, reservation, grace) and held
         except Exception as exc:
             self._log_failure(exc)
             return False
 
-    def give_up(self, places: Sequence[str]) -> None:
+    def release_keys(self, node_keys: Sequence[str]) -> None:
         """
         Release some of the keys now; the lease goes on with the others.
 
         Args:
-            places: names of keys on the nodes.
+            node_keys: names of keys on the nodes.
         """
         with self._lock:
-            given = tuple(key for key in self._terms.keys if key in places)
-            left = tuple(key for key in self._terms.keys if key not in places)
-            if self._pid != os.getpid() or self._state is State.RELEASED or not given:
+            given = tuple(key for key in self._params.node_keys if key in node_keys)
+            left = tuple(key for key in self._params.node_keys if key not in node_keys)
+            if self._pid != os.getpid() or self._state is LeaseState.RELEASED or not given:
                 return
             if not left:
                 raise ValueError("A lease that has no key is no lease; release it.")
-            self._terms = replace(self._terms, keys=left)
-            self.keys = tuple(as_asked(key, self._client.key_prefix) for key in left)
+            self._params = replace(self._params, node_keys=left)
+            self.keys = tuple(user_key(key, self._client.key_prefix) for key in left)
             self.key = self.keys[0]
         # One that was said for all keys would find some of them missing.
-        process_watchdog().wait_for_renewal(self, 2 * self._terms.patience)
+        process_watchdog().wait_for_extension(self, 2 * self._params.node_timeout)
         command = release(given, self.owner, self.fencing_token)
         round_ = ReleaseRound(len(self._transport.names))
-        channel = say_release(self._transport, [(command, round_)], self._terms.patience)
-        self._say_where_unsettled(command, channel)
+        channel = send_release(self._transport, [(command, round_)], self._params.node_timeout)
+        self._send_where_in_doubt(command, channel)
 
-    def keep(self, seconds: float) -> None:
+    def hold_at_least(self, seconds: float) -> None:
         """Hold the lock for at least so long after it was acquired: release only shortens it."""
-        self._keep_until = self._acquired_at + seconds
+        self._hold_until = self._acquired_at + seconds
 
     def _log_failure(self, error: Exception) -> None:
         text = "Release of lock %r failed; it ends with its TTL"
@@ -204,18 +204,18 @@ class Lease(Trust):
             return False
         return release_leases(self._transport, (self,)) and held
 
-    def _finish(
+    def _release_with(
         self, actions: Mapping[str, ReleaseAction], reservation: Reservation | None, grace: float
     ) -> bool:
         command = self.release_command(actions, reservation, grace)
-        patience = self._terms.patience
+        node_timeout = self._params.node_timeout
         if reservation is None:
             round_ = ReleaseRound(len(self._transport.names))
-            channel = say_release(self._transport, [(command, round_)], patience)
+            channel = send_release(self._transport, [(command, round_)], node_timeout)
             had = round_.phase is Phase.GRANTED
         else:
-            had, channel = say_and_lengthen(self._transport, command, reservation, patience)
-        self.settle_release(command, channel)
+            had, channel = release_to(self._transport, command, reservation, node_timeout)
+        self.after_release(command, channel)
         return had
 
     def begin_release(self) -> bool | None:
@@ -224,84 +224,86 @@ class Lease(Trust):
             return None
         process_watchdog().unwatch(self)
         with self._lock:
-            if self._state is State.RELEASED:
+            if self._state is LeaseState.RELEASED:
                 return None
-            held = self._state is State.HELD and self._valid_until > self._transport.now()
-            self._state = State.RELEASED
+            held = self._state is LeaseState.HELD and self._valid_until > self._transport.now()
+            self._state = LeaseState.RELEASED
         return held
 
     def release_command(
         self,
         actions: Mapping[str, ReleaseAction] | None = None,
         reservation: Reservation | None = None,
-        grace: float = HAND_BACK_GRACE,
+        grace: float = HANDBACK_TTL,
     ) -> Command:
         """Return what a release says."""
-        keep = milliseconds(max(0.0, self._keep_until - self._transport.now()))
+        keep = milliseconds(max(0.0, self._hold_until - self._transport.now()))
         if reservation is not None:
             left = reservation.left_ms(self._transport.wall_us())
             back = ReleaseAction(min(left, milliseconds(grace)), reservation.owner)
-            actions = {**(actions or {}), **dict.fromkeys(reservation.keys, back)}
+            actions = {**(actions or {}), **dict.fromkeys(reservation.node_keys, back)}
         if keep or (
             actions and any(action.keep_ms and not action.value for action in actions.values())
         ):
             # An extension that arrives after it would lengthen what is left of the hold.
-            process_watchdog().wait_for_renewal(self, self._terms.patience)
-        return release(self._terms.keys, self.owner, self.fencing_token, keep, actions)
+            process_watchdog().wait_for_extension(self, self._params.node_timeout)
+        return release(self._params.node_keys, self.owner, self.fencing_token, keep, actions)
 
-    def settle_release(self, command: Command, channel: Channel) -> None:
+    def after_release(self, command: Command, channel: Channel) -> None:
         """Say the release on other channels, too, where something of ours is still under way."""
-        self._say_where_unsettled(command, channel)
+        self._send_where_in_doubt(command, channel)
         self._client.forget(self)
-        previous = self._terms.previous
+        previous = self._params.previous
         if previous is None or self._takeover is None or previous.owner in command.args:
             return
         # Nodes that were down or sat out when it was taken over would keep it to its end.
-        left_behind = self._takeover.not_taken_over()
-        if left_behind:
-            forgotten = release(previous.keys, previous.owner, 0)
-            self._transport.send_after_ack(channel, forgotten, left_behind)
+        kept_by = self._takeover.nodes_not_taken_over()
+        if kept_by:
+            forgotten = release(previous.node_keys, previous.owner, 0)
+            self._transport.send_after_ack(channel, forgotten, kept_by)
 
-    def _say_where_unsettled(self, command: Command, channel: Channel) -> None:
+    def _send_where_in_doubt(self, command: Command, channel: Channel) -> None:
         for used, nodes in self._in_doubt.items():
             if nodes and used is not channel:
                 self._transport.send_behind(used, command, sorted(nodes))
 
-    def extension(self) -> tuple[Command, ExtendRound]:
+    def extend_command(self) -> tuple[Command, ExtendRound]:
         """Return what an extension says, and the round that counts its votes."""
-        command = extend(self._terms.keys, self.owner, milliseconds(self.ttl), self.fencing_token)
+        command = extend(
+            self._params.node_keys, self.owner, milliseconds(self.ttl), self.fencing_token
+        )
         round_ = ExtendRound(
             len(self._transport.names),
             sent_at=self._transport.now(),
             ttl=self.ttl,
-            drift_factor=self._terms.drift_factor,
+            drift_factor=self._params.drift_factor,
             valid_until=self._valid_until,
         )
         return command, round_
 
-    def settle_extension(self, command: Command, round_: ExtendRound, channel: Channel) -> None:
+    def apply_extension(self, command: Command, round_: ExtendRound, channel: Channel) -> None:
         """Take over what an extension achieved, and heal the nodes that lost our keys."""
         # It may have been said before some of the keys were given up; those do not count.
-        outdated = len(command.keys) > 2 * len(self._terms.keys)
+        outdated = len(command.keys) > 2 * len(self._params.node_keys)
         if round_.phase is Phase.GONE and not outdated:
-            self.lose("a quorum of nodes no longer has it")
+            self.mark_lost("a quorum of nodes no longer has it")
         if round_.phase is not Phase.GRANTED:
             return
         with self._lock:
             old_trust = self._valid_until
             # Whoever has looked since the old deadline has found it lost, and lost it stays.
-            if self._state is not State.HELD or self._transport.now() >= old_trust:
+            if self._state is not LeaseState.HELD or self._transport.now() >= old_trust:
                 return
             self._valid_until = max(old_trust, round_.valid_until)
             # Under the lock that release takes first: a heal never follows a release.
             if round_.missing:
                 command = heal(
-                    self._terms.keys, self.owner, milliseconds(self.ttl), self.fencing_token
+                    self._params.node_keys, self.owner, milliseconds(self.ttl), self.fencing_token
                 )
                 channel.send(command, round_.missing)
                 self._in_doubt.setdefault(channel, set()).update(round_.missing)
 
     @property
-    def patience(self) -> float:
+    def node_timeout(self) -> float:
         """Seconds in which a node has to answer."""
-        return self._terms.patience
+        return self._params.node_timeout

@@ -23,7 +23,7 @@ _WRONG_SETTING = (AuthenticationError, AuthorizationError, NoPermissionError, Re
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class ProbeResult:
     """
     How one node answered.
 
@@ -38,20 +38,20 @@ class Probe:
     lasting: bool
 
 
-def probe_nodes(nodes: str | Sequence[str], *, timeout: float = 1.0) -> list[Probe]:
+def probe_nodes(nodes: str | Sequence[str], *, timeout: float = 1.0) -> list[ProbeResult]:
     """Connect to each node, authenticate, and load the scripts; takes about `timeout` at most."""
     addresses = parse_nodes(nodes)
     with ThreadPoolExecutor(len(addresses)) as pool:
         return list(pool.map(lambda node: _probe(node, timeout), addresses))
 
 
-def _probe(node: NodeAddress, timeout: float) -> Probe:
+def _probe(node: NodeAddress, timeout: float) -> ProbeResult:
     if node.name.startswith("memory://"):
-        return Probe(name=node.name, problem=None, lasting=False)
+        return ProbeResult(name=node.name, problem=None, lasting=False)
     try:
         connection, _ = Connector(node, timeout).connect(native=False)
     except Exception as exc:
         lasting = isinstance(exc, _WRONG_SETTING)
-        return Probe(name=node.name, problem=describe_failure(exc), lasting=lasting)
+        return ProbeResult(name=node.name, problem=describe_failure(exc), lasting=lasting)
     connection.close()
-    return Probe(name=node.name, problem=None, lasting=False)
+    return ProbeResult(name=node.name, problem=None, lasting=False)

@@ -12,19 +12,19 @@ from typing import Self
 
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock.core.attempt import Attempt, attempt_once
-from celery_redlock.core.checks import (
+from celery_redlock.core.failures import not_acquired_error
+from celery_redlock.core.lease import Lease
+from celery_redlock.core.release import release_leases
+from celery_redlock.core.reservation import Reservation
+from celery_redlock.core.retry import RetryPolicy, checked_policy, try_until_granted
+from celery_redlock.core.validation import (
     checked_drift_factor,
-    checked_names,
+    checked_keys,
     checked_prefix,
     checked_seconds,
 )
-from celery_redlock.core.failures import failure
-from celery_redlock.core.lease import Lease
-from celery_redlock.core.releasing import release_leases
-from celery_redlock.core.reservation import Reservation
-from celery_redlock.core.waiting import RetryPolicy, checked_policy, try_until_granted
 from celery_redlock.core.watchdog import process_watchdog
-from celery_redlock.core.wishing import Wish, Wishing
+from celery_redlock.core.wishing import AcquireRequest, RequestBuilder
 from celery_redlock.errors import LockContended
 from celery_redlock.transport import Transport, open_transport, parse_nodes
 
@@ -36,7 +36,7 @@ _MANY_LEASES = 1000
 MAX_HOLD = 24 * 3600.0
 
 
-class Redlock(Wishing):
+class Redlock(RequestBuilder):
     """
     A client for locks on N independent Redis or Valkey masters.
 
@@ -88,7 +88,7 @@ class Redlock(Wishing):
         )
         # Held strongly: a lease that its taker has dropped keeps its keys until it is released.
         self._leases: set[Lease] = set()
-        self._look_through_at = _MANY_LEASES
+        self._sweep_at = _MANY_LEASES
         if len(addresses) == 1:
             _logger.info(
                 "One lock node (%s): its loss stops all locks, and its restart may allow two "
@@ -140,8 +140,8 @@ class Redlock(Wishing):
             QuorumUnavailable: too few nodes answered.
             LockKeyError: the key cannot be used.
         """
-        return self.take(
-            checked_names(key),
+        return self.acquire_for_task(
+            checked_keys(key),
             ttl=ttl,
             wait=wait,
             retry=retry,
@@ -149,10 +149,10 @@ class Redlock(Wishing):
             at_least_for=at_least_for,
         )
 
-    def take(
+    def acquire_for_task(
         self,
-        names: Sequence[str],
-        extras: Sequence[str] = (),
+        keys: Sequence[str],
+        reserved_keys: Sequence[str] = (),
         *,
         ttl: float | timedelta | None = None,
         wait: float | timedelta = 0.0,
@@ -160,14 +160,14 @@ class Redlock(Wishing):
         label: str = "",
         at_least_for: float | timedelta = 0.0,
         reservation: Reservation | None = None,
-        final: Callable[[LockContended], bool] | None = None,
+        give_up_on: Callable[[LockContended], bool] | None = None,
     ) -> Lease:
         """
         Take locks as `acquire` does, and reserved records with them; take a reservation over.
 
         Args:
-            names: lock keys; may be empty if there are extras.
-            extras: names of reserved records on the nodes.
+            keys: lock keys; may be empty if there are extras.
+            reserved_keys: names of reserved records on the nodes.
             ttl: lease length in seconds.
             wait: how long to try in seconds.
             retry: how to wait between tries; the client's policy if not given.
@@ -175,46 +175,48 @@ class Redlock(Wishing):
             at_least_for: seconds for which the lock stays taken even if it is released earlier.
             reservation: keys that it has count as free. If the lock is not granted, it gets them
                 back, but for the nodes that gave no answer.
-            final: tells that no waiting will help against this error.
+            give_up_on: tells that no waiting will help against this error.
 
         Raises:
             LockContended: somebody else holds one of them: its `key`.
             QuorumUnavailable: too few nodes answered.
             LockKeyError: a key cannot be used.
         """
-        wish = self.wish(
-            names,
-            extras,
+        request = self._build_request(
+            keys,
+            reserved_keys,
             ttl=ttl,
             wait=wait,
             retry=retry,
             label=label,
             at_least_for=at_least_for,
             reservation=reservation,
-            final=final,
+            give_up_on=give_up_on,
         )
         transport = self.transport
-        attempt = attempt_once(transport, wish.terms)
-        if not attempt.granted:
+        attempt = attempt_once(transport, request.params)
+        if not attempt.is_granted:
             attempt = try_until_granted(
                 attempt,
-                lambda: attempt_once(transport, wish.terms),
-                wish.patience,
+                lambda: attempt_once(transport, request.params),
+                request.budget,
                 transport.sleep,
             )
-        return self.granted(wish, attempt)
+        return self._lease_from(request, attempt)
 
-    def granted(self, wish: Wish, attempt: Attempt) -> Lease:
+    def _lease_from(self, request: AcquireRequest, attempt: Attempt) -> Lease:
         """Return the lease that the last attempt at a wish has brought, or raise why it has not."""
-        if not attempt.granted:
-            waited = wish.patience.wait
-            raise failure(attempt, wish.terms, self.key_prefix, self.node_names, waited)
-        lease = Lease(self, wish.names, wish.terms, attempt)
-        if wish.at_least_for:
-            lease.keep(wish.at_least_for)
+        if not attempt.is_granted:
+            waited = request.budget.wait
+            raise not_acquired_error(
+                attempt, request.params, self.key_prefix, self.node_names, waited
+            )
+        lease = Lease(self, request.keys, request.params, attempt)
+        if request.at_least_for:
+            lease.hold_at_least(request.at_least_for)
         self._leases.add(lease)
-        if len(self._leases) > self._look_through_at:
-            self._forget_ended()
+        if len(self._leases) > self._sweep_at:
+            self._forget_expired()
         return lease
 
     @contextlib.contextmanager
@@ -270,7 +272,7 @@ class Redlock(Wishing):
             max_hold: seconds from now after which it is no longer renewed but reported as lost;
                 `math.inf` for no end.
         """
-        lease.call_when_lost(on_lost)
+        lease.set_on_lost(on_lost)
         process_watchdog().watch(lease, max_hold)
 
     def unwatch(self, lease: Lease) -> None:
@@ -295,9 +297,9 @@ class Redlock(Wishing):
     def _unreleased(self) -> list[Lease]:
         return list(self._leases)
 
-    def _forget_ended(self) -> None:
+    def _forget_expired(self) -> None:
         """Drop the leases that were left to end by themselves."""
         for lease in self._unreleased():
             if not lease.is_valid:
                 self._leases.discard(lease)
-        self._look_through_at = 2 * len(self._leases) + _MANY_LEASES
+        self._sweep_at = 2 * len(self._leases) + _MANY_LEASES

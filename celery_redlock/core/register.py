@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from celery_redlock.core.checks import checked_token
-from celery_redlock.core.failures import listed, reasons
+from celery_redlock.core.failures import describe_problems, node_problems
 from celery_redlock.core.redlock import Redlock
+from celery_redlock.core.validation import checked_token
 from celery_redlock.errors import (
     ConfigurationError,
     LockKeyError,
@@ -35,10 +35,10 @@ from celery_redlock.protocol.keys import validate_name
 __all__ = ["Register", "VersionedValue"]
 
 #: Fields that are said to a node or asked of it at once.
-_MOST_FIELDS = 500
+_MAX_FIELDS = 500
 
 #: Bytes of one text: what nodes answer with texts of this size is far below what counts as garbage.
-MOST_TEXT = 1_000_000
+MAX_TEXT = 1_000_000
 
 _Field = tuple[int, str] | None
 
@@ -88,7 +88,7 @@ class Register:
             StaleFencingToken: a newer holder has claimed or written already.
             QuorumUnavailable: too few nodes answered; some may refuse older tokens already.
         """
-        return self._fetch(checked_token(token), ())
+        return self._read(checked_token(token), ())
 
     def read(self, names: Sequence[str] = ()) -> dict[str, VersionedValue]:
         """
@@ -104,8 +104,8 @@ class Register:
             raise LockKeyError(f"Fields are a sequence of names, not one str: [{names!r}].")
         wanted = list(dict.fromkeys(map(self._checked_field_name, names)))
         found: dict[str, VersionedValue] = {}
-        for at in range(0, len(wanted) or 1, _MOST_FIELDS):
-            found |= self._fetch(0, wanted[at : at + _MOST_FIELDS])
+        for at in range(0, len(wanted) or 1, _MAX_FIELDS):
+            found |= self._read(0, wanted[at : at + _MAX_FIELDS])
         return found
 
     def write(self, token: int, fields: Mapping[str, _Field]) -> None:
@@ -128,28 +128,28 @@ class Register:
         checked_token(token)
         for name, field in fields.items():
             self._check_field(name, field)
-        for piece in _pieces(fields):
+        for chunk in _chunks(fields):
             round_ = RegisterWriteRound(len(self._redlock.node_names))
-            self._say(write_register(self._record, token, piece), round_, token)
+            self._send(write_register(self._record, token, chunk), round_, token)
 
-    def _fetch(self, token: int, names: Sequence[str]) -> dict[str, VersionedValue]:
+    def _read(self, token: int, names: Sequence[str]) -> dict[str, VersionedValue]:
         """Return fields; with a token every piece is asked for with a promise of its own."""
-        found, truncated = self._fetch_piece(token, names)
+        found, truncated = self._read_chunk(token, names)
         while truncated:
             # The first one asked for is always told.
-            more, still = self._fetch_piece(token, truncated[:_MOST_FIELDS])
+            more, still = self._read_chunk(token, truncated[:_MAX_FIELDS])
             found |= more
-            truncated = still + truncated[_MOST_FIELDS:]
+            truncated = still + truncated[_MAX_FIELDS:]
         return found
 
-    def _fetch_piece(
+    def _read_chunk(
         self, token: int, names: Sequence[str]
     ) -> tuple[dict[str, VersionedValue], list[str]]:
         round_ = RegisterReadRound(len(self._redlock.node_names))
-        self._say(read_register(self._record, token, names), round_, token)
+        self._send(read_register(self._record, token, names), round_, token)
         return round_.fields(), round_.truncated()
 
-    def _say(
+    def _send(
         self, command: Command, round_: RegisterReadRound | RegisterWriteRound, token: int
     ) -> None:
         transport = self._redlock.transport
@@ -171,14 +171,14 @@ class Register:
     ) -> StaleFencingToken:
         seen = round_.newest_token
         nodes = self._redlock.node_names
-        told = [
+        newer = [
             node
             for node, vote in zip(nodes, round_.votes, strict=True)
             if isinstance(vote, Superseded)
         ]
         return StaleFencingToken(
-            f"Register {self._name!r} has seen fencing token {seen} on {', '.join(told)} "
-            f"({len(told)} of {len(nodes)} nodes); token {token} is older and was refused. The "
+            f"Register {self._name!r} has seen fencing token {seen} on {', '.join(newer)} "
+            f"({len(newer)} of {len(nodes)} nodes); token {token} is older and was refused. The "
             "lock was given to somebody else meanwhile: stop, and let the new holder work.",
             self._name,
             seen,
@@ -186,12 +186,12 @@ class Register:
         )
 
     def _unavailable(self, round_: Round) -> QuorumUnavailable:
-        why_not = reasons(round_, self._redlock.node_names)
+        problems = node_problems(round_, self._redlock.node_names)
         return QuorumUnavailable(
             f"Register {self._name!r} needs {round_.needed} of {len(round_.votes)} nodes. "
-            f"{listed(why_not)}. Try again when they answer.",
+            f"{describe_problems(problems)}. Try again when they answer.",
             self._name,
-            why_not,
+            problems,
         )
 
     def _checked_field_name(self, name: Any) -> str:
@@ -215,22 +215,22 @@ class Register:
             size = len(text.encode())
         except UnicodeEncodeError as exc:
             raise ConfigurationError(f"{what} cannot be written as UTF-8: {exc.reason}.") from None
-        if size > MOST_TEXT:
+        if size > MAX_TEXT:
             raise ConfigurationError(
-                f"{what} has a text of {size:,} bytes; at most {MOST_TEXT:,} fit. Keep a reference "
+                f"{what} has a text of {size:,} bytes; at most {MAX_TEXT:,} fit. Keep a reference "
                 "to the text here, and the text elsewhere."
             )
 
 
-def _pieces(fields: Mapping[str, _Field]) -> Iterator[dict[str, _Field]]:
+def _chunks(fields: Mapping[str, _Field]) -> Iterator[dict[str, _Field]]:
     """Divide fields into what may go to a node at once; there is at least one piece."""
-    piece: dict[str, _Field] = {}
+    chunk: dict[str, _Field] = {}
     size = 0
     for name, field in fields.items():
         more = len(field[1].encode()) if field else 0
-        if piece and (len(piece) >= _MOST_FIELDS or size + more > CHUNK_BYTES):
-            yield piece
-            piece, size = {}, 0
-        piece[name] = field
+        if chunk and (len(chunk) >= _MAX_FIELDS or size + more > CHUNK_BYTES):
+            yield chunk
+            chunk, size = {}, 0
+        chunk[name] = field
         size += more
-    yield piece
+    yield chunk

@@ -17,12 +17,12 @@ class Reservation:
     in one task more than wanted, never in two holders at once.
 
     Attributes:
-        keys: its lock keys as they stand on the nodes, prefix included.
+        node_keys: its lock keys as they stand on the nodes, prefix included.
         owner: the value that marks it there.
         expires_at: when it ends by itself, in seconds since the epoch.
     """
 
-    keys: tuple[str, ...]
+    node_keys: tuple[str, ...]
     owner: str
     expires_at: float
 

@@ -31,38 +31,38 @@ _logger = logging.getLogger(__name__)
 _BATCH = 100
 
 #: Leases that are due within this time are renewed together.
-_TOGETHER = 0.01
+_COALESCE = 0.01
 
 #: Watches of released leases that may wait in the heap for their time, beside as many live ones.
-_MOST_STALE = 100
+_MAX_STALE = 100
 
 #: A lease that is shorter has the watchdog connect at once, not when the first renewal is due.
-_SHORT = 6.0
+_SHORT_TTL = 6.0
 
 #: The thread ends when it has had nothing to watch for so long.
-_IDLE = 10.0
+_IDLE_TIMEOUT = 10.0
 
 
 class Watch:
     """One lease under watch; times are on its transport's clock."""
 
-    __slots__ = ("lease", "renew_at", "until")
+    __slots__ = ("extend_at", "hold_until", "lease")
 
     def __init__(self, lease: Lease, max_hold: float) -> None:
         now = lease.now()
         self.lease = lease
-        self.renew_at = now + lease.ttl / 3
-        self.until = now + max_hold
+        self.extend_at = now + lease.ttl / 3
+        self.hold_until = now + max_hold
 
     @property
-    def lose_at(self) -> float:
+    def lost_at(self) -> float:
         """When the loss is reported: a little before trust ends, so that a body can still stop."""
         return self.lease.valid_until - min(self.lease.ttl / 10, 0.5)
 
     @property
     def due(self) -> float:
         """When this lease needs a look."""
-        return min(self.renew_at, self.lose_at, self.until)
+        return min(self.extend_at, self.lost_at, self.hold_until)
 
 
 class _Thread:
@@ -89,10 +89,10 @@ class Watchdog:
         self._lock = native_lock()
         self._watches: dict[Lease, Watch] = {}
         self._heap: list[tuple[float, int, Watch]] = []
-        self._renewing: list[Watch] = []
+        self._extending: list[Watch] = []
         self._sequence = itertools.count()
         self._thread: _Thread | None = None
-        self._met: weakref.WeakSet[Transport] = weakref.WeakSet()
+        self._known_transports: weakref.WeakSet[Transport] = weakref.WeakSet()
         self._stopping = False
         self._wakes_at = 0.0
         self._get_ident = unpatched("_thread", "get_ident")
@@ -106,16 +106,16 @@ class Watchdog:
         often this is called.
         """
         watch = Watch(lease, max_hold)
-        if lease.ttl < _SHORT and lease.transport not in self._met:
+        if lease.ttl < _SHORT_TTL and lease.transport not in self._known_transports:
             # To connect, with TLS perhaps, can take as long as such a lease has until its end.
-            self._met.add(lease.transport)
-            watch.renew_at = lease.now()
+            self._known_transports.add(lease.transport)
+            watch.extend_at = lease.now()
         with self._lock:
             known = self._watches.get(lease)
             if known is not None:
-                watch.renew_at = min(watch.renew_at, known.renew_at)
+                watch.extend_at = min(watch.extend_at, known.extend_at)
             self._watches[lease] = watch
-            if len(self._heap) > _MOST_STALE + 2 * len(self._watches):
+            if len(self._heap) > _MAX_STALE + 2 * len(self._watches):
                 self._heap = [entry for entry in self._heap if self._is_live(entry[2])]
                 heapq.heapify(self._heap)
             self._push(watch)
@@ -129,15 +129,15 @@ class Watchdog:
         with self._lock:
             self._watches.pop(lease, None)
 
-    def wait_for_renewal(self, lease: Lease, limit: float) -> None:
+    def wait_for_extension(self, lease: Lease, limit: float) -> None:
         """Let a renewal of `lease` that is under way end, for `limit` seconds at most."""
         deadline = lease.now() + limit
-        while not self.runs_here() and lease.now() < deadline and not sys.is_finalizing():
-            if all(watch.lease is not lease for watch in self._renewing):
+        while not self.is_current_thread() and lease.now() < deadline and not sys.is_finalizing():
+            if all(watch.lease is not lease for watch in self._extending):
                 return
             time.sleep(0.001)
 
-    def runs_here(self) -> bool:
+    def is_current_thread(self) -> bool:
         """Tell whether the caller is the watchdog's thread, in a callback."""
         thread = self._thread
         return thread is not None and thread.ident == self._get_ident()
@@ -154,12 +154,12 @@ class Watchdog:
         while (
             self._thread is thread
             and self._stopping
-            and not self.runs_here()
+            and not self.is_current_thread()
             and not sys.is_finalizing()
         ):
             time.sleep(0.001)
 
-    def abandon(self) -> None:
+    def reset_after_fork(self) -> None:
         """Close what a forked child inherited of its parent's watchdog."""
         if self._thread is not None:
             self._thread.wakeup.close_in_child()
@@ -195,28 +195,28 @@ class Watchdog:
         poller.register(thread.wakeup.fd, READ)
         while True:
             try:
-                if self._rest(thread, poller):
+                if self._wait_for_work(thread, poller):
                     break
                 due = self._take_due()
             except BaseException as exc:
-                self._outlive(exc)
+                self._log_and_continue(exc)
                 continue
             for transport, watches in due:
                 try:
-                    self._renew(transport, watches)
+                    self._extend_due(transport, watches)
                 except BaseException as exc:
-                    self._outlive(exc)
+                    self._log_and_continue(exc)
         # A TLS connection, which stays patched, may have waited.
         close_greenlet_hub()
 
-    def _outlive(self, error: BaseException) -> None:
+    def _log_and_continue(self, error: BaseException) -> None:
         """Tell of an error and go on: whatever it was, the other leases still need renewals."""
         call_in_app(
             _logger.error, "The lock watchdog failed in a round and goes on", exc_info=error
         )
         self._sleep(0.01)
 
-    def _rest(self, thread: _Thread, poller: Any) -> bool:
+    def _wait_for_work(self, thread: _Thread, poller: Any) -> bool:
         """Sleep until something is due; return True when the thread shall end."""
         idle_since: float | None = None
         while True:
@@ -224,7 +224,7 @@ class Watchdog:
                 if self._thread is not thread:
                     thread.wakeup.close()
                     return True
-                self._forget_unwatched()
+                self._drop_unwatched()
                 if self._heap:
                     idle_since = None
                     left = self._heap[0][0] - self._heap[0][2].lease.now()
@@ -232,7 +232,7 @@ class Watchdog:
                 else:
                     now = time.monotonic()
                     idle_since = idle_since or now
-                    left = idle_since + _IDLE - now
+                    left = idle_since + _IDLE_TIMEOUT - now
                     self._wakes_at = float("inf")
                     if left <= 0 or self._stopping:
                         self._thread = None
@@ -245,7 +245,7 @@ class Watchdog:
             poller.poll(as_milliseconds(left))
             thread.wakeup.drain()
 
-    def _forget_unwatched(self) -> None:
+    def _drop_unwatched(self) -> None:
         while self._heap and not self._is_live(self._heap[0][2]):
             heapq.heappop(self._heap)
 
@@ -256,7 +256,7 @@ class Watchdog:
             try:
                 while self._heap:
                     watch = self._heap[0][2]
-                    if self._heap[0][0] > watch.lease.now() + _TOGETHER:
+                    if self._heap[0][0] > watch.lease.now() + _COALESCE:
                         break
                     taken.append(self._heap[0])
                     heapq.heappop(self._heap)
@@ -273,32 +273,32 @@ class Watchdog:
             for start in range(0, len(watches), _BATCH)
         ]
 
-    def _renew(self, transport: Transport, watches: list[Watch]) -> None:
+    def _extend_due(self, transport: Transport, watches: list[Watch]) -> None:
         with self._lock:
             # Earlier batches took their time; what has been released meanwhile is not renewed.
-            self._renewing = watches = [watch for watch in watches if self._is_live(watch)]
+            self._extending = watches = [watch for watch in watches if self._is_live(watch)]
         try:
-            alive = [watch for watch in watches if not self._ended(watch)]
+            alive = [watch for watch in watches if not self._report_if_over(watch)]
             if alive:
                 self._extend(transport, alive)
         finally:
             with self._lock:
-                self._renewing = []
+                self._extending = []
                 for watch in watches:
                     if self._is_live(watch):
                         self._push(watch)
 
-    def _ended(self, watch: Watch) -> bool:
+    def _report_if_over(self, watch: Watch) -> bool:
         """Report a lease whose time has come, and stop watching it."""
         now = watch.lease.now()
-        if now >= watch.until:
+        if now >= watch.hold_until:
             reason = "it was held for as long as max_hold allows"
-        elif now >= watch.lose_at:
+        elif now >= watch.lost_at:
             reason = "no quorum of nodes extended it in time"
         else:
             return False
         self.unwatch(watch.lease)
-        watch.lease.lose(reason)
+        watch.lease.mark_lost(reason)
         return True
 
     def _extend(self, transport: Transport, watches: list[Watch]) -> None:
@@ -306,12 +306,12 @@ class Watchdog:
         try:
             # No wait may run past the instant at which any lease has to be reported.
             channel.connect(max(0.0, self._next_loss() - transport.now()))
-            batch = [watch.lease.extension() for watch in watches]
+            batch = [watch.lease.extend_command() for watch in watches]
             left = max(0.001, self._next_loss() - transport.now())
-            patience = min(watch.lease.patience for watch in watches)
-            channel.exchange(batch, min(patience, left), linger=min(patience, left))
+            node_timeout = min(watch.lease.node_timeout for watch in watches)
+            channel.exchange(batch, min(node_timeout, left), linger=min(node_timeout, left))
             for watch, (command, round_) in zip(watches, batch, strict=True):
-                watch.lease.settle_extension(command, round_, channel)
+                watch.lease.apply_extension(command, round_, channel)
                 self._reschedule(watch, granted=round_.phase is Phase.GRANTED)
         except BaseException:
             for watch in watches:
@@ -322,7 +322,7 @@ class Watchdog:
 
     def _next_loss(self) -> float:
         with self._lock:
-            return min((watch.lose_at for watch in self._watches.values()), default=float("inf"))
+            return min((watch.lost_at for watch in self._watches.values()), default=float("inf"))
 
     def _reschedule(self, watch: Watch, *, granted: bool) -> None:
         lease = watch.lease
@@ -330,10 +330,10 @@ class Watchdog:
         if lease.lost or not lease.is_valid:
             self.unwatch(lease)
         elif granted:
-            watch.renew_at = lease.now() + lease.ttl / 3
+            watch.extend_at = lease.now() + lease.ttl / 3
         else:
             pause = min(lease.ttl / 12, 1.0)
-            watch.renew_at = lease.now() + pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+            watch.extend_at = lease.now() + pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
 
 
 _watchdog = Watchdog()
@@ -346,7 +346,7 @@ def process_watchdog() -> Watchdog:
 
 def _after_fork() -> None:
     global _watchdog  # one thread for a process is the point
-    _watchdog.abandon()
+    _watchdog.reset_after_fork()
     _watchdog = Watchdog()
 
 

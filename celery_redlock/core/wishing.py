@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from celery_redlock.core.attempt import Attempt, Terms
-from celery_redlock.core.checks import checked_keys, checked_seconds
-from celery_redlock.core.failures import failure
+from celery_redlock.core.attempt import AcquireParams, Attempt
+from celery_redlock.core.failures import not_acquired_error
 from celery_redlock.core.reservation import Reservation
-from celery_redlock.core.reserving import Reserving
-from celery_redlock.core.waiting import Patience, RetryPolicy, checked_policy
+from celery_redlock.core.reservations import Reservations
+from celery_redlock.core.retry import RetryBudget, RetryPolicy, checked_policy
+from celery_redlock.core.validation import checked_node_keys, checked_seconds
 from celery_redlock.errors import ConfigurationError, LockContended
 from celery_redlock.protocol import Phase
 
@@ -21,24 +21,24 @@ SHORTEST_TTL = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class AcquireRequest:
     """
     A lock that is asked for, checked.
 
     Attributes:
-        names: its keys as they were asked for.
+        keys: its keys as they were asked for.
         terms: what the nodes are asked.
-        patience: for how long it is tried.
+        budget: for how long it is tried.
         at_least_for: seconds for which it stays taken even if it is released earlier.
     """
 
-    names: tuple[str, ...]
-    terms: Terms
-    patience: Patience
+    keys: tuple[str, ...]
+    params: AcquireParams
+    budget: RetryBudget
     at_least_for: float
 
 
-class Wishing(Reserving):
+class RequestBuilder(Reservations):
     """
     The part of a client that knows what may be asked for.
 
@@ -50,10 +50,10 @@ class Wishing(Reserving):
     ttl: float
     policy: RetryPolicy
 
-    def wish(
+    def _build_request(
         self,
-        names: Sequence[str],
-        extras: Sequence[str] = (),
+        keys: Sequence[str],
+        reserved_keys: Sequence[str] = (),
         *,
         ttl: float | timedelta | None = None,
         wait: float | timedelta = 0.0,
@@ -61,43 +61,45 @@ class Wishing(Reserving):
         label: str = "",
         at_least_for: float | timedelta = 0.0,
         reservation: Reservation | None = None,
-        final: Callable[[LockContended], bool] | None = None,
-    ) -> Wish:
-        """Check what `take` is asked for, and say it to nobody yet."""
-        names = tuple(names)
-        terms = self._terms(
-            names,
+        give_up_on: Callable[[LockContended], bool] | None = None,
+    ) -> AcquireRequest:
+        """Check what `acquire_for_task` is asked for, and say it to nobody yet."""
+        keys = tuple(keys)
+        params = self._build_params(
+            keys,
             self.ttl if ttl is None else self.checked_ttl(ttl),
             label,
-            extras=extras,
+            reserved_keys=reserved_keys,
             previous=reservation,
         )
         seconds = checked_seconds("wait", wait) if wait else 0.0
 
-        return Wish(
-            names=names or tuple(extras),
-            terms=terms,
-            patience=Patience(
+        return AcquireRequest(
+            keys=keys or tuple(reserved_keys),
+            params=params,
+            budget=RetryBudget(
                 wait=seconds,
                 policy=self.policy if retry is None else checked_policy(retry),
                 now=self.transport.now,
-                final=None if final is None else self._hopeless(terms, seconds, final),
+                give_up_on=None
+                if give_up_on is None
+                else self._gives_up_on(params, seconds, give_up_on),
             ),
             at_least_for=checked_seconds("at_least_for", at_least_for) if at_least_for else 0.0,
         )
 
-    def _hopeless(
-        self, terms: Terms, wait: float, final: Callable[[LockContended], bool]
+    def _gives_up_on(
+        self, params: AcquireParams, wait: float, give_up_on: Callable[[LockContended], bool]
     ) -> Callable[[Attempt], bool]:
-        """Let `final` judge attempts by the error that they would end with."""
+        """Let `give_up_on` judge attempts by the error that they would end with."""
 
-        def hopeless(made: Attempt) -> bool:
+        def gives_up(made: Attempt) -> bool:
             if made.phase is not Phase.CONTENDED:
                 return False
-            error = failure(made, terms, self.key_prefix, self.transport.names, wait)
-            return isinstance(error, LockContended) and final(error)
+            error = not_acquired_error(made, params, self.key_prefix, self.transport.names, wait)
+            return isinstance(error, LockContended) and give_up_on(error)
 
-        return hopeless
+        return gives_up
 
     def checked_ttl(self, ttl: float | timedelta) -> float:
         """Return a lease length in seconds, or raise `ConfigurationError`."""
@@ -110,14 +112,14 @@ class Wishing(Reserving):
             "renewed (lock, watch) may be short however long the work takes."
         )
 
-    def _terms(
+    def _build_params(
         self,
-        names: tuple[str, ...],
+        keys: tuple[str, ...],
         ttl: float,
         label: str,
         *,
-        extras: Sequence[str] = (),
+        reserved_keys: Sequence[str] = (),
         previous: Reservation | None = None,
-    ) -> Terms:
-        keys = checked_keys(self.key_prefix, names, extras)
-        return self._terms_for(keys, ttl, label, previous)
+    ) -> AcquireParams:
+        keys = checked_node_keys(self.key_prefix, keys, reserved_keys)
+        return self._params_for(keys, ttl, label, previous)

@@ -4,8 +4,8 @@ The number that a guard compares.
 
 from __future__ import annotations
 
-from celery_redlock.core.checks import checked_token
 from celery_redlock.core.current import current_lease
+from celery_redlock.core.validation import checked_token
 from celery_redlock.errors import InvalidFencingToken, StaleFencingToken
 from celery_redlock.protocol.timing import MAX_TOKEN
 

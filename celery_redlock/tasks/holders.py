@@ -11,7 +11,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_redlock.core import Held
+from celery_redlock.core import LockInfo
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.messages.owners import Role, read_owner
@@ -65,7 +65,7 @@ def holder_of(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Lock
         ConfigurationError: the task does not lock.
     """
     places = _places(task, args, kwargs)
-    held = redlock_for(task.app).look(places)
+    held = redlock_for(task.app).reservations.inspect(places)
     for place, found in zip(places, held, strict=True):
         if found is not None:
             return _holder(place, found)
@@ -84,10 +84,10 @@ def release_for(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
     redlock = redlock_for(task.app)
     places = _places(task, args, kwargs)
     released = False
-    for place, found in zip(places, redlock.look(places), strict=True):
+    for place, found in zip(places, redlock.reservations.inspect(places), strict=True):
         if found is not None:
             # Not what this returns: with a node down a quorum need not say that it had the key.
-            redlock.evict(place, found.owner)
+            redlock.reservations.evict(place, found.owner)
             released = True
             logger.warning("Lock %r of task %s is taken from %s", place, task.name, found.owner)
     return released
@@ -113,8 +113,8 @@ def revoke_for(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Loc
             f"{plan.options.rules.name!r}), so no message waits with it; revoke the task by its id."
         )
     # A message has all of its keys, or those that are left of them, under one owner value.
-    held: dict[str, list[tuple[str, Held]]] = {}
-    for place, found in zip(places, redlock.look(places), strict=True):
+    held: dict[str, list[tuple[str, LockInfo]]] = {}
+    for place, found in zip(places, redlock.reservations.inspect(places), strict=True):
         if found is not None:
             held.setdefault(found.owner, []).append((place, found))
     revoked = None
@@ -130,7 +130,7 @@ def revoke_for(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Loc
         if marked is None and owner.mark is not None:
             continue
         for key, _ in keys:
-            redlock.evict(key, value)
+            redlock.reservations.evict(key, value)
         logger.info("Task %s[%s] is revoked while it waits", task.name, owner.task_id)
         revoke_in_workers(task.app, owner.task_id)
         revoked = revoked or _holder(place, found)
@@ -149,14 +149,14 @@ def _plan(task: Any) -> Any:
 def _places(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
     plan, redlock = _plan(task), redlock_for(task.app)
     keys = plan.keys.keys_for(args, kwargs)
-    running = tuple(redlock.place(key) for key in keys)
+    running = tuple(redlock.node_key(key) for key in keys)
     waiting = publish_places(redlock, plan.options.rules, keys)
     if plan.options.overlap == "replace":
         waiting = tuple(map(companion_place, running))
     return tuple(dict.fromkeys((*running, *waiting)))
 
 
-def _holder(place: str, found: Held) -> LockHolder:
+def _holder(place: str, found: LockInfo) -> LockHolder:
     owner = read_owner(found.owner)
     if owner is None:
         return LockHolder(key=place, owner=found.owner, state=FOREIGN, expires_in=found.expires_in)

@@ -80,7 +80,9 @@ def do_everything(cluster: LocalCluster) -> None:
         with pytest.raises(LockContended) as raised:
             redlock.acquire("a", ttl=10.0)
         assert 0 < (raised.value.expires_in or 0) <= 10.0
-        assert [held and held.owner for held in redlock.look(["redlock:a"])] == [lease.owner]
+        assert [held and held.owner for held in redlock.reservations.inspect(["redlock:a"])] == [
+            lease.owner
+        ]
 
         lease.extend(30.0)
         _wait_until(cluster, "redlock:a", 10.0, 30.0)
@@ -100,7 +102,7 @@ def do_everything(cluster: LocalCluster) -> None:
         _wait_until(cluster, "redlock:a", -1.0, 0.0)
 
         held = redlock.acquire("c", ttl=30.0)
-        held.keep(10.0)
+        held.hold_at_least(10.0)
         assert held.release()
         _wait_until(cluster, "redlock:c", 0.0, 10.0)
 

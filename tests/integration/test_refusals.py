@@ -105,11 +105,18 @@ def test_a_refusal_is_found_in_an_answer_that_nobody_waited_for(
     nodes: RestrictedNodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = nodes.connected()
-    made = client.reserve([client.place("key")], ttl=5.0, grace=5.0, label="", patience=CALM)
+    made = client.reservations.reserve(
+        [client.node_key("key")], ttl=5.0, grace=5.0, label="", retry_for=CALM
+    )
     nodes.grant(but="+del")
-    assert client.cancel(made.reservation)
+    assert client.reservations.cancel(made.reservation)
     # Whoever speaks to the nodes next reads it.
-    wait_until(lambda: client.look([client.place("key")]) and refusals(caplog, "release", "del"))
+    wait_until(
+        lambda: (
+            client.reservations.inspect([client.node_key("key")])
+            and refusals(caplog, "release", "del")
+        )
+    )
 
 
 def test_a_refused_extension_is_logged_and_the_caller_gets_the_right(
@@ -128,10 +135,17 @@ def test_a_refused_lengthening_is_logged(
     nodes: RestrictedNodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = nodes.connected()
-    made = client.reserve([client.place("key")], ttl=60.0, grace=5.0, label="", patience=CALM)
+    made = client.reservations.reserve(
+        [client.node_key("key")], ttl=60.0, grace=5.0, label="", retry_for=CALM
+    )
     nodes.grant(but="+pexpire")
-    client.lengthen(made)
-    wait_until(lambda: client.look([client.place("key")]) and refusals(caplog, "extend", "pexpire"))
+    client.reservations.confirm(made)
+    wait_until(
+        lambda: (
+            client.reservations.inspect([client.node_key("key")])
+            and refusals(caplog, "extend", "pexpire")
+        )
+    )
 
 
 def test_a_refused_heal_is_logged(nodes: RestrictedNodes, caplog: pytest.LogCaptureFixture) -> None:

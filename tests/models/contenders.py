@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from celery_redlock.core.attempt import Terms
+from celery_redlock.core.attempt import AcquireParams
 from celery_redlock.protocol import Phase, Script
 from celery_redlock.protocol.votes import Quarantined, Refused
 from tests.models import shipped
@@ -25,18 +25,18 @@ from tests.models.talk import Move, Talk, distinct, took
 _NOTHING = (Refused, Quarantined)
 
 
-def terms_of(setting: Setting) -> list[Terms]:
+def terms_of(setting: Setting) -> list[AcquireParams]:
     """Return what each contender asks for."""
     return [
-        Terms(
-            keys=contender.keys,
+        AcquireParams(
+            node_keys=contender.keys,
             ttl=(GRACE if contender.reserves else setting.ttl) * TICK,
             label=NAMES[index if contender.after is None else contender.after],
             drift_factor=setting.drift_factor,
-            patience=1.0,
+            node_timeout=1.0,
             quarantine_ms=setting.max_ttl,
             previous=previous_of(setting, contender),
-            for_another=contender.reserves,
+            as_reservation=contender.reserves,
         )
         for index, contender in enumerate(setting.contenders)
     ]
@@ -48,7 +48,7 @@ class ContenderMoves:
 
     _setting: Setting
     _tables: Tables
-    _terms: list[Terms]
+    _params: list[AcquireParams]
     _reached: set[str]
     _known: dict[Any, list[Move]] = field(default_factory=dict)
     _hands_over: bool = field(init=False)
@@ -57,12 +57,12 @@ class ContenderMoves:
     _hand_over: HandOver = field(init=False)
 
     def __post_init__(self) -> None:
-        self._hands_over = any(terms.previous or terms.for_another for terms in self._terms)
+        self._hands_over = any(params.previous or params.as_reservation for params in self._params)
         # Where keys vanish at any moment, a quorum may have something at both ends and not between.
         self._bars = self._hands_over and (self._setting.timed or not self._setting.expiries)
         self._talk = Talk(self._tables, self._hands_over)
         self._hand_over = HandOver(
-            self._setting, self._tables, self._terms, self._reached, self._talk
+            self._setting, self._tables, self._params, self._reached, self._talk
         )
 
     def moves_of(
@@ -141,7 +141,7 @@ class ContenderMoves:
         barred: frozenset[str] = frozenset(),
     ) -> Move:
         stage = self._stage(time, index)
-        shipped.run_attempt(index, self._terms[index], stage)
+        shipped.run_attempt(index, self._params[index], stage)
         label = (f"{NAMES[index]} starts", ())
         then = Part("asks", time, floor, barred=barred)
         return label, self._tables.parts.number(then), self._talk.said(stage, lanes), ""
@@ -160,7 +160,7 @@ class ContenderMoves:
             if part.stands == "raises":
                 counted = tuple(self._tables.lanes.things[lane].counted for lane in lanes)
                 stage.restored = [(part.scalars, counted)]
-            end = shipped.run_attempt(index, self._terms[index], stage)
+            end = shipped.run_attempt(index, self._params[index], stage)
             if stage.decided != (0 if gives_up else len(feed)):
                 continue  # not enough to decide, or a shorter way to decide the same
             label = took(name, feed, gives_up)
@@ -191,7 +191,7 @@ class ContenderMoves:
             else:
                 told = phase.name
                 undone = 0
-                if self._terms[index].previous is not None:
+                if self._params[index].previous is not None:
                     refused = {node for node, vote, _ in feed if isinstance(vote, _NOTHING)}
                     # What somebody else has on a quorum is not given back.
                     sure = set() if phase is Phase.CONTENDED else stage.done
@@ -214,21 +214,21 @@ class ContenderMoves:
             yield label, self._tables.parts.number(then), lanes_then, danger
 
     def _knows(self, index: int, stage: Stage) -> Collection[int]:
-        if self._terms[index].previous is None:
+        if self._params[index].previous is None:
             return ()
         return stage.known or stage.done
 
     def _catching(self, index: int) -> tuple[bool, ...]:
-        return (False,) if self._terms[index].previous is None else (False, True)
+        return (False,) if self._params[index].previous is None else (False, True)
 
     def _hold(self, index: int, part: Part, time: int, lanes: tuple[int, ...]) -> Iterator[Move]:
         contender = self._setting.contenders[index]
-        terms = self._terms[index]
+        params = self._params[index]
         held = part.held
         assert held is not None
         if part.extended < contender.extends:
             stage = self._stage(time, index)
-            shipped.run_extend(held, terms, stage, contender.extends_to)
+            shipped.run_extend(held, params, stage, contender.extends_to)
             if stage.said:
                 then = replace(part, stands="extends", since=time, extended=part.extended + 1)
                 label = (f"{NAMES[index]} extends", ())
@@ -239,7 +239,7 @@ class ContenderMoves:
         elif contender.releases:
             stage = self._stage(time, index)
             stage.time += MOMENT
-            shipped.run_release(held, terms, stage)
+            shipped.run_release(held, params, stage)
             ended = Part("ended", held=replace(held, valid_until=0.0))
             label = (f"{NAMES[index]} releases", ())
             yield (
@@ -263,7 +263,7 @@ class ContenderMoves:
                 stage.feed = tuple((node, vote) for node, vote, _ in feed)
                 stage.gives_up = gives_up
                 extends_to = self._setting.contenders[index].extends_to
-                end = shipped.run_extend(held, self._terms[index], stage, extends_to)
+                end = shipped.run_extend(held, self._params[index], stage, extends_to)
                 if end is None:
                     continue
                 told, now = end

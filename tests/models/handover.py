@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from celery_redlock.core.attempt import Terms
+from celery_redlock.core.attempt import AcquireParams
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.protocol import ReleaseAction, Script
 from celery_redlock.protocol.keys import owner_value
@@ -32,17 +32,19 @@ def previous_of(setting: Setting, contender: Contender) -> Reservation | None:
     if not name:
         return None
     if name == "Q":
-        return Reservation(keys=("k",), owner=BROUGHT, expires_at=LONG * TICK)
+        return Reservation(node_keys=("k",), owner=BROUGHT, expires_at=LONG * TICK)
     giver = setting.contenders[NAMES.index(name)]
     if not giver.reserves:
         return _handed_back(name)
     # Whoever reserves does so when the clocks say 0, so that its owner value is known.
     owner = owner_value(bytes([NAMES.index(name) + 1]) * 16, giver.candidate, name)
-    return Reservation(keys=("k",), owner=owner, expires_at=LONG * TICK)
+    return Reservation(node_keys=("k",), owner=owner, expires_at=LONG * TICK)
 
 
 def _handed_back(name: str) -> Reservation:
-    return Reservation(keys=("k",), owner=f"handed back by {name.lower()}", expires_at=LONG * TICK)
+    return Reservation(
+        node_keys=("k",), owner=f"handed back by {name.lower()}", expires_at=LONG * TICK
+    )
 
 
 def is_reservation(setting: Setting, owner: str) -> bool:
@@ -89,7 +91,7 @@ class HandOver:
 
     _setting: Setting
     _tables: Tables
-    _terms: list[Terms]
+    _params: list[AcquireParams]
     _reached: set[str]
     _talk: Talk
 
@@ -120,7 +122,7 @@ class HandOver:
     def _finish(self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]) -> Move:
         assert part.held is not None
         stage.hasty = True
-        shipped.run_finish(part.held, self._terms[index], stage, self._fates(index), None)
+        shipped.run_finish(part.held, self._params[index], stage, self._fates(index), None)
         self._reached.add("finished")
         ended = Part("ended", held=replace(part.held, valid_until=0.0))
         label = (f"{NAMES[index]} finishes", ())
@@ -133,7 +135,7 @@ class HandOver:
     def _hand_back(self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]) -> Move:
         assert part.held is not None
         back = _handed_back(NAMES[index])
-        shipped.run_finish(part.held, self._terms[index], stage, self._fates(index), back)
+        shipped.run_finish(part.held, self._params[index], stage, self._fates(index), back)
         held = replace(part.held, valid_until=0.0)
         then = replace(part, stands="hands", held=held, barred=frozenset())
         label = (f"{NAMES[index]} hands back", ())
@@ -147,7 +149,7 @@ class HandOver:
         back = _handed_back(NAMES[index])
         for feed in self._answers(lanes):
             now = self._resumed(part, stage, lanes, feed)
-            shipped.run_finish(part.held, self._terms[index], now, self._fates(index), back)
+            shipped.run_finish(part.held, self._params[index], now, self._fates(index), back)
             if now.stopped:
                 yield self._proving(index, replace(part, stands="proves"), now, lanes, feed)
                 continue
@@ -210,7 +212,7 @@ class HandOver:
         )
 
     def _cancel(self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]) -> Move:
-        previous = self._terms[index].previous
+        previous = self._params[index].previous
         shipped.run_cancel(self._reserved(index), previous, stage)
         self._reached.add("cancelled")
         then = Part("ended" if previous is None else "cancels")
@@ -222,7 +224,7 @@ class HandOver:
         for feed in self._answers(lanes):
             now = self._resumed(part, stage, lanes, feed)
             now.known = frozenset()
-            shipped.run_cancel(self._reserved(index), self._terms[index].previous, now)
+            shipped.run_cancel(self._reserved(index), self._params[index].previous, now)
             if now.stopped:
                 then = replace(part, stands="proves it back")
                 yield self._proving(index, then, now, lanes, feed)

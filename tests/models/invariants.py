@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from celery_redlock.core.attempt import Terms
+from celery_redlock.core.attempt import AcquireParams
 from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US
 from tests.models import shipped
 from tests.models.explorer import Label, ViolationError
@@ -24,7 +24,7 @@ class Invariants:
 
     _setting: Setting
     _tables: Tables
-    _terms: list[Terms]
+    _params: list[AcquireParams]
     _trust: dict[tuple[int, int], bool] = field(default_factory=dict)
 
     def check(self, globe: int, parts: tuple[int, ...], index: int, label: Label) -> None:
@@ -92,8 +92,8 @@ class Invariants:
                 return
             left += any(key == "k" and owner == BROUGHT for key, owner, _ in node.keys)
         if any(
-            part.held is not None and terms.previous is not None
-            for part, terms in zip(there, self._terms, strict=True)
+            part.held is not None and params.previous is not None
+            for part, params in zip(there, self._params, strict=True)
         ):
             if left:
                 raise ViolationError(_ALL_DONE, f"a used reservation is left on {left} nodes")
@@ -108,9 +108,9 @@ class Invariants:
     def check_cleared(self, columns: tuple[int, ...], parts: tuple[int, ...]) -> None:
         """Raise if a node keeps a reservation for long that was taken over and given up."""
         used = {
-            terms.previous.owner
-            for number, terms in zip(parts, self._terms, strict=True)
-            if terms.previous is not None
+            params.previous.owner
+            for number, params in zip(parts, self._params, strict=True)
+            if params.previous is not None
             and (part := self._tables.parts.things[number]).stands == "ended"
             and part.held is not None
         }
@@ -127,6 +127,6 @@ class Invariants:
         found = self._trust.get((number, time))
         if found is None:
             held = self._tables.parts.things[number].held
-            found = shipped.is_trusted(held, self._terms[index], time * TICK + MOMENT)
+            found = shipped.is_trusted(held, self._params[index], time * TICK + MOMENT)
             self._trust[number, time] = found
         return found

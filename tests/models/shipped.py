@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery_redlock.core import attempt as attempt_module
-from celery_redlock.core import reserving as reserving_module
-from celery_redlock.core.attempt import Terms, attempt_once
+from celery_redlock.core import reservations as reservations_module
+from celery_redlock.core.attempt import AcquireParams, attempt_once
 from celery_redlock.core.lease import Lease
 from celery_redlock.core.reservation import Reservation
-from celery_redlock.core.reserving import Reserved, _cancel, _give_back
+from celery_redlock.core.reservations import PendingReservation, _cancel, _give_back
 from celery_redlock.errors import LeaseLost, QuorumUnavailable
 from celery_redlock.protocol import Command, Failed, Phase, ReleaseAction, Round, Vote
 from celery_redlock.transport import AckedNodes
@@ -219,8 +219,8 @@ class _Client:
 def prepared() -> Iterator[None]:
     """Make the shipped code deterministic and silent meanwhile."""
     logger = logging.getLogger("celery_redlock")
-    before = attempt_module.os, logger.level, reserving_module.HAND_BACK_GRACE
-    reserving_module.HAND_BACK_GRACE = GRACE * TICK  # type: ignore[misc]
+    before = attempt_module.os, logger.level, reservations_module.HANDBACK_TTL
+    reservations_module.HANDBACK_TTL = GRACE * TICK  # type: ignore[misc]
     attempt_module.os = types.SimpleNamespace(urandom=_Entropy.urandom)  # type: ignore[attr-defined]
     logger.setLevel(logging.CRITICAL)
     try:
@@ -228,14 +228,16 @@ def prepared() -> Iterator[None]:
     finally:
         attempt_module.os = before[0]  # type: ignore[attr-defined]
         logger.setLevel(before[1])
-        reserving_module.HAND_BACK_GRACE = before[2]  # type: ignore[misc]
+        reservations_module.HANDBACK_TTL = before[2]  # type: ignore[misc]
 
 
-def run_attempt(index: int, terms: Terms, stage: Stage) -> tuple[Phase, int, float, str] | None:
+def run_attempt(
+    index: int, params: AcquireParams, stage: Stage
+) -> tuple[Phase, int, float, str] | None:
     """Run attempt number `index`; return its end, or None where it waits."""
     _Entropy.current = index
     try:
-        made = attempt_once(stage, terms)  # type: ignore[arg-type]
+        made = attempt_once(stage, params)  # type: ignore[arg-type]
     except Paused:
         return None
     return made.phase, made.round.token, made.round.valid_until, made.owner
@@ -250,7 +252,7 @@ class Held:
     valid_until: float
 
 
-def revive(held: Held, terms: Terms, stage: Stage) -> Lease:
+def revive(held: Held, params: AcquireParams, stage: Stage) -> Lease:
     """Make the lease that a model remembers."""
     round_ = types.SimpleNamespace(token=held.token, valid_until=held.valid_until)
     made = types.SimpleNamespace(
@@ -258,16 +260,16 @@ def revive(held: Held, terms: Terms, stage: Stage) -> Lease:
         round=round_,
         channel=stage,
         nodes_in_doubt=stage.nodes_in_doubt(),
-        not_taken_over=lambda: AckedNodes(set(range(stage.count)) - stage.known),
+        nodes_not_taken_over=lambda: AckedNodes(set(range(stage.count)) - stage.known),
     )
-    return Lease(_Client(stage), terms.keys, terms, made)  # type: ignore[arg-type]
+    return Lease(_Client(stage), params.node_keys, params, made)  # type: ignore[arg-type]
 
 
 def run_extend(
-    held: Held, terms: Terms, stage: Stage, ticks: int | None
+    held: Held, params: AcquireParams, stage: Stage, ticks: int | None
 ) -> tuple[str, Held] | None:
     """Extend a lease; return how it ended (kept, lost, no quorum), or None where it waits."""
-    lease = revive(held, terms, stage)
+    lease = revive(held, params, stage)
     try:
         lease.extend(None if ticks is None else ticks * TICK)
         end = "kept"
@@ -280,34 +282,34 @@ def run_extend(
     return end, Held(held.owner, held.token, lease.valid_until)
 
 
-def run_release(held: Held, terms: Terms, stage: Stage) -> None:
+def run_release(held: Held, params: AcquireParams, stage: Stage) -> None:
     """Release a lease; what it says is in `stage.said`."""
     with contextlib.suppress(Paused):
-        revive(held, terms, stage).release()
+        revive(held, params, stage).release()
 
 
-def is_trusted(held: Held, terms: Terms, time: float) -> bool:
+def is_trusted(held: Held, params: AcquireParams, time: float) -> bool:
     """Tell whether the holder may act at this instant."""
-    return revive(held, terms, Stage(1, time)).is_valid
+    return revive(held, params, Stage(1, time)).is_valid
 
 
 def run_finish(
     held: Held,
-    terms: Terms,
+    params: AcquireParams,
     stage: Stage,
     actions: dict[str, ReleaseAction],
     back: Reservation | None,
 ) -> None:
     """Give a lease up but for some keys, perhaps to a message; what it says is in `stage.said`."""
-    lease = revive(held, terms, stage)
+    lease = revive(held, params, stage)
     with contextlib.suppress(Paused):
-        lease.finish(actions, back, grace=GRACE * TICK)
+        lease.release_with(actions, back, grace=GRACE * TICK)
 
 
 def run_lengthen(reservation: Reservation, stage: Stage) -> None:
     """Lengthen a reservation, as its message is out."""
     stage.acked = AckedNodes(stage.known)
-    Reserved(reservation, stage, stage.acked).lengthen(stage)  # type: ignore[arg-type]
+    PendingReservation(reservation, stage, stage.acked).confirm(stage)  # type: ignore[arg-type]
 
 
 def run_late(reservation: Reservation, stage: Stage) -> None:

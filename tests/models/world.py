@@ -39,10 +39,10 @@ class World:
     _invariants: Invariants = field(init=False)
 
     def __post_init__(self) -> None:
-        terms = terms_of(self.setting)
+        params = terms_of(self.setting)
         self._nodes = NodeMoves(self.setting, self._tables, self.reached, self._first_node())
-        self._contenders = ContenderMoves(self.setting, self._tables, terms, self.reached)
-        self._invariants = Invariants(self.setting, self._tables, terms)
+        self._contenders = ContenderMoves(self.setting, self._tables, params, self.reached)
+        self._invariants = Invariants(self.setting, self._tables, params)
 
     def initial(self) -> State:
         setting = self.setting

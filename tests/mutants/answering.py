@@ -43,8 +43,9 @@ TRANSPORT = (
         simulated("late", "1-60"),
         (
             "core/wishing.py",
-            "            extras=extras,\n            previous=reservation,",
-            "            extras=() if names else extras,\n            previous=reservation,",
+            "            reserved_keys=reserved_keys,\n            previous=reservation,",
+            "            reserved_keys=() if keys else reserved_keys,\n"
+            "            previous=reservation,",
         ),
     ),
     mutant(

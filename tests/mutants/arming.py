@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from tests.mutants.writing import ARMING, mutant, tested
 
-FORGOTTEN = tested("test_arming.py", "test_a_majority_that_forgot_a_lease_is_not_armed")
+FORGOTTEN = tested("test_node_admin.py", "test_a_majority_that_forgot_a_lease_is_not_armed")
 
 ARMING_FAULTS = (
     mutant(
@@ -19,14 +19,14 @@ ARMING_FAULTS = (
         FORGOTTEN,
         (
             ARMING,
-            'if any(answer.state not in ("missing", "failed") for answer in seen):',
+            'if any(answer.state not in ("missing", "failed") for answer in results):',
             "if False:",
         ),
     ),
     mutant(
         "a node that restarted since it was looked at is armed",
         tested(
-            "test_arming.py",
+            "test_node_admin.py",
             "test_a_node_that_restarts_between_the_look_and_the_arming_is_not_armed",
         ),
         (ARMING, "single_connection_client=True", "single_connection_client=False"),

@@ -60,8 +60,8 @@ EXCLUSION = (
         modelled("trust-stay"),
         (
             ATTEMPT,
-            "            milliseconds(terms.ttl),\n",
-            "            milliseconds(terms.ttl) // 2,\n",
+            "            milliseconds(params.ttl),\n",
+            "            milliseconds(params.ttl) // 2,\n",
         ),
     ),
     mutant(
@@ -107,8 +107,8 @@ EXCLUSION = (
         modelled("trust-again"),
         (
             ATTEMPT,
-            "owner_value(os.urandom(16), candidate, terms.label)",
-            "owner_value(bytes(16), 0, terms.label)",
+            "owner_value(os.urandom(16), candidate, params.label)",
+            "owner_value(bytes(16), 0, params.label)",
         ),
     ),
     mutant(
@@ -117,11 +117,11 @@ EXCLUSION = (
         (
             ATTEMPT,
             """        if round_.phase is not Phase.GRANTED:
-            _undo(transport, channel, terms, owner, acked)
+            _undo(transport, channel, params, owner, acked)
 """,
             """        if round_.phase is not Phase.GRANTED:
             granted = [n for n, vote in enumerate(round_.votes) if hasattr(vote, "low")]
-            channel.send(release(terms.keys, owner, 0), granted)
+            channel.send(release(params.node_keys, owner, 0), granted)
 """,
         ),
     ),
@@ -131,7 +131,7 @@ EXCLUSION = (
         (
             ATTEMPT,
             """        if round_.phase is not Phase.GRANTED:
-            _undo(transport, channel, terms, owner, acked)
+            _undo(transport, channel, params, owner, acked)
 """,
             "",
         ),

@@ -50,8 +50,8 @@ FENCING = (
         modelled("fence-equal"),
         (
             ATTEMPT,
-            "raise_fence(terms.keys, owner, round_.token)",
-            "raise_fence(terms.keys, owner, round_.token - 1)",
+            "raise_fence(params.node_keys, owner, round_.token)",
+            "raise_fence(params.node_keys, owner, round_.token - 1)",
         ),
     ),
     mutant(

@@ -17,8 +17,8 @@ from tests.mutants.writing import (
     tested,
 )
 
-_GIVEN_BACK = """    channel.send(release(terms.keys, owner, 0, actions=actions), there)
-    channel.send(undoing, [node for node in range(len(transport.names)) if node not in there])
+_GIVEN_BACK = """    channel.send(release(params.node_keys, owner, 0, actions=actions), nodes)
+    channel.send(undoing, [node for node in range(len(transport.names)) if node not in nodes])
 """
 
 HAND_OVER = (
@@ -58,8 +58,8 @@ HAND_OVER = (
         modelled("hand-vanish"),
         (
             ATTEMPT,
-            "(ReserveRound if terms.for_another else AcquireRound)(",
-            "(ReserveRound if terms.for_another or previous else AcquireRound)(",
+            "(ReserveRound if params.as_reservation else AcquireRound)(",
+            "(ReserveRound if params.as_reservation or previous else AcquireRound)(",
         ),
     ),
     mutant(
@@ -76,7 +76,7 @@ HAND_OVER = (
     mutant(
         "a failed takeover deletes the reservation",
         modelled("hand-kept"),
-        (ATTEMPT, "    if previous is None or left <= 0:\n", "    if True:\n"),
+        (ATTEMPT, "    if previous is None or remaining_ms <= 0:\n", "    if True:\n"),
     ),
     mutant(
         "a failed takeover gives back where nobody has answered",
@@ -84,13 +84,13 @@ HAND_OVER = (
         (
             ATTEMPT,
             _GIVEN_BACK,
-            "    channel.send(release(terms.keys, owner, 0, actions=actions))\n",
+            "    channel.send(release(params.node_keys, owner, 0, actions=actions))\n",
         ),
     ),
     mutant(
         "a failed takeover gives back only what was counted",
         modelled("hand-kept"),
-        (ATTEMPT, "    there = sorted(acked or ())\n", "    there = sorted(acked or ())[:1]\n"),
+        (ATTEMPT, "    nodes = sorted(acked or ())\n", "    nodes = sorted(acked or ())[:1]\n"),
     ),
     mutant(
         "a mark is deleted with the lock",
@@ -142,12 +142,12 @@ HAND_OVER = (
     mutant(
         "a hand back is lengthened without asking whether it stands",
         modelled("hand-back-late"),
-        (RELEASING, "    if standing.phase is Phase.GRANTED:\n", "    if True:\n"),
+        (RELEASING, "    if check.phase is Phase.GRANTED:\n", "    if True:\n"),
     ),
     mutant(
         "what a minority kept of a used reservation stays",
         modelled("hand-left"),
-        (LEASE, "        if left_behind:\n", "        if False:\n"),
+        (LEASE, "        if kept_by:\n", "        if False:\n"),
     ),
     mutant(
         "the script takes over whatever is there",
@@ -172,7 +172,7 @@ HAND_OVER = (
     ),
     mutant(
         "the script gives a key its fate whoever has it",
-        tested("test_handing_on.py", "test_what_somebody_else_has_is_not_marked"),
+        tested("test_release_with.py", "test_what_somebody_else_has_is_not_marked"),
         (
             RELEASE_LUA,
             "  if redis.pcall('GET', KEYS[i]) == ARGV[2] then\n",
@@ -181,7 +181,7 @@ HAND_OVER = (
     ),
     mutant(
         "the script marks nothing",
-        tested("test_handing_on.py", "test_each_key_ends_as_it_was_told"),
+        tested("test_release_with.py", "test_each_key_ends_as_it_was_told"),
         (RELEASE_LUA, "    elseif value == '' then", "    elseif true then"),
     ),
 )

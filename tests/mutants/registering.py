@@ -38,7 +38,7 @@ REGISTER_FAULTS = (
     mutant(
         "a claim only reads",
         modelled("leaders-two"),
-        (REGISTER, "return self._fetch(checked_token(token), ())", "return self._fetch(0, ())"),
+        (REGISTER, "return self._read(checked_token(token), ())", "return self._read(0, ())"),
     ),
     mutant(
         "an older claim takes a newer promise back",

@@ -35,11 +35,11 @@ EQUIVALENT: dict[str, str] = {
         "of equal counters or not given; planted together with that refusal gone"
     ),
     "only ExtendRound's lateness check is gone": (
-        "Lease.settle_extension looks at the clock again, later; both are gone in a mutant"
+        "Lease.apply_extension looks at the clock again, later; both are gone in a mutant"
     ),
     "LATE one comparison later (now > valid_until)": (
         "a lease that is granted at the instant when trust ends is not valid at any instant"
     ),
-    "ExtendRound.valid_until without max": "Lease.settle_extension takes the larger anyway",
+    "ExtendRound.valid_until without max": "Lease.apply_extension takes the larger anyway",
     "a node's second answer in a round counts": "a transport gives one answer for each command",
 }

@@ -7,19 +7,19 @@ from __future__ import annotations
 from tests.mutants.planting import Edit, Mutant
 
 ARRIVAL = "tasks/rules/arrival.py"
-ARMING = "core/arming.py"
+ARMING = "core/node_admin.py"
 ATTEMPT = "core/attempt.py"
 LEASE = "core/lease.py"
 NODE = "protocol/node_model.py"
 PUBLISH = "tasks/rules/publish.py"
 ROUNDS = "protocol/rounds.py"
 TIMING = "protocol/timing.py"
-TRUST = "core/trust.py"
+TRUST = "core/validity.py"
 CHANNEL = "transport/redis/channel.py"
 CLOCK = "transport/clock.py"
 LINK = "transport/redis/connection.py"
-RELEASING = "core/releasing.py"
-RESERVING = "core/reserving.py"
+RELEASING = "core/release.py"
+RESERVING = "core/reservations.py"
 ACQUIRE_LUA = "protocol/lua/acquire.lua"
 RELEASE_LUA = "protocol/lua/release.lua"
 

@@ -101,15 +101,15 @@ class Tidiness:
         rng, client = self._machine.random, self._client
         while self._passed() < _TROUBLE + _SENDING:
             try:
-                reserved = client.reserve(
-                    ("message",), ttl=_TTL, grace=_GRACE, label="queued", patience=0.0
+                reserved = client.reservations.reserve(
+                    ("message",), ttl=_TTL, grace=_GRACE, label="queued", retry_for=0.0
                 )
             except LockNotAcquired:
                 self._machine.wait(rng.expovariate(30.0))
                 continue
             self._messages.append(reserved.reservation)
             self._machine.wait(rng.choice((0.0, 0.002, 0.1)))
-            client.lengthen(reserved)
+            client.reservations.confirm(reserved)
             self._world.history.counters["tidy message"] += 1
 
     def _work(self) -> None:
@@ -128,15 +128,17 @@ class Tidiness:
             onward = None
             if rng.random() < 0.3:
                 until = self._at_work.transport.wall_us() / 1_000_000 + _TTL
-                owner = self._at_work.fresh_owner("queued")
+                owner = self._at_work.reservations.new_owner_value("queued")
                 self._handed.add(owner)
-                onward = Reservation(keys=("message",), owner=owner, expires_at=until)
+                onward = Reservation(node_keys=("message",), owner=owner, expires_at=until)
                 self._messages.append(onward)
-            lease.finish({}, onward, grace=_GRACE)
+            lease.release_with({}, onward, grace=_GRACE)
 
     def _taken(self) -> Lease | None:
         try:
-            return self._at_work.take(("message",), ttl=_TTL, reservation=self._messages[0])
+            return self._at_work.reservations.acquire_for_task(
+                ("message",), ttl=_TTL, reservation=self._messages[0]
+            )
         except LockNotAcquired:
             return None
 

@@ -15,7 +15,7 @@ from celery_redlock.core import ReleaseAction, Reservation
 from celery_redlock.errors import LeaseLost, LockContended
 
 if TYPE_CHECKING:
-    from celery_redlock.core import Lease, Redlock, Reserved
+    from celery_redlock.core import Lease, PendingReservation, Redlock
     from tests.simulation.history import Hold
     from tests.simulation.scheduler import Machine
     from tests.simulation.world import World
@@ -96,30 +96,34 @@ class UniqueTasks:
         holder = error.holder or ""
         reserved = self._reserve(key, holder, until)
         if self._random.random() < 0.3:
-            self._client.cancel(reserved.reservation, previous=holder, until=until)
+            self._client.reservations.cancel(
+                reserved.reservation, previous=holder, previous_until=until
+            )
             self._history.counters["replacement undone"] += 1
         else:
             self._history.counters["replaced"] += 1
             self._send(key, reserved)
 
-    def _reserve(self, key: str, previous: str = "", previous_until: float = 0.0) -> Reserved:
-        return self._client.reserve(
+    def _reserve(
+        self, key: str, previous: str = "", previous_until: float = 0.0
+    ) -> PendingReservation:
+        return self._client.reservations.reserve(
             (key,),
             ttl=self._ttl,
             grace=self._ttl / 3,
             label=_QUEUED,
-            patience=self._ttl / 4,
+            retry_for=self._ttl / 4,
             previous=previous,
             previous_until=previous_until,
         )
 
-    def _send(self, key: str, reserved: Reserved) -> None:
+    def _send(self, key: str, reserved: PendingReservation) -> None:
         self._machine.wait(self._random.choice((0.0, 0.002, self._ttl / 4)))
         if self._random.random() < 0.1:
-            self._client.cancel(reserved.reservation, wait=self._random.random() < 0.5)
+            self._client.reservations.cancel(reserved.reservation, wait=self._random.random() < 0.5)
             return
         self._broker.put(Message(key, self._broker.new_mark(), reserved.reservation))
-        self._client.lengthen(reserved)
+        self._client.reservations.confirm(reserved)
         self._history.counters["reservations"] += 1
 
     def work(self) -> None:
@@ -130,7 +134,7 @@ class UniqueTasks:
         if self._random.random() < 0.6:
             self._broker.acknowledge(message)
         try:
-            lease = self._client.take(
+            lease = self._client.reservations.acquire_for_task(
                 (message.key,),
                 (message.mark,),
                 ttl=self._ttl,
@@ -170,26 +174,26 @@ class UniqueTasks:
     def _finish(self, message: Message, hold: Hold) -> None:
         lease, client, chance = hold.lease, self._client, self._random.random()
         self._history.ended(hold)
-        marker = client.fresh_owner(_FINISHED)
+        marker = client.reservations.new_owner_value(_FINISHED)
         actions = {message.mark: ReleaseAction(_REMEMBERED, marker)}
         if chance < 0.6:
-            if lease.finish(actions):
+            if lease.release_with(actions):
                 self._history.finished(message.mark)
             self._acknowledge(message)
         elif chance < 0.9:
             # A retry: its message is out before the lock is handed on.
             until = client.transport.wall_us() / 1_000_000 + self._ttl
-            owner = client.fresh_owner(_QUEUED)
-            onward = Reservation(keys=(message.key,), owner=owner, expires_at=until)
+            owner = client.reservations.new_owner_value(_QUEUED)
+            onward = Reservation(node_keys=(message.key,), owner=owner, expires_at=until)
             self._broker.put(Message(message.key, self._broker.new_mark(), onward))
             self._machine.wait(self._random.choice((0.0, 0.002)))
-            if lease.finish(actions, onward, grace=self._ttl / 3):
+            if lease.release_with(actions, onward, grace=self._ttl / 3):
                 self._history.finished(message.mark)
                 self._history.counters["hand back"] += 1
             self._acknowledge(message)
         else:
             # Rejected: the broker delivers it again, with the lock that it brought.
-            lease.finish({}, message.reservation, grace=self._ttl / 3)
+            lease.release_with({}, message.reservation, grace=self._ttl / 3)
             if message not in self._broker.messages:
                 self._broker.put(message)
 

@@ -18,8 +18,8 @@ from typing import Any
 import celery_redlock.core.attempt as attempt_module
 import celery_redlock.core.lease as lease_module
 import celery_redlock.core.redlock as redlock_module
-import celery_redlock.core.releasing as releasing_module
-import celery_redlock.core.reserving as reserving_module
+import celery_redlock.core.release as release_module
+import celery_redlock.core.reservations as reservations_module
 import celery_redlock.core.watchdog as watchdog_module
 import celery_redlock.transport.clock as clock_module
 import celery_redlock.transport.redis.channel as channel_module
@@ -260,22 +260,22 @@ def _simulated(world: World) -> Iterator[None]:
     really_raise, really_heal = attempt_module.raise_fence, lease_module.heal
     split: dict[int, Any] = {}
 
-    def attempt_once(transport: Any, terms: Any) -> Any:
-        floors = history.floors(terms.keys)
+    def attempt_once(transport: Any, params: Any) -> Any:
+        floors = history.floors(params.node_keys)
         counters["attempts"] += 1
-        if split.pop(id(terms), None) is terms:
+        if split.pop(id(params), None) is params:
             counters["split retry"] += 1
-        made = really_attempt(transport, terms)
+        made = really_attempt(transport, params)
         files.machine().owners.add(made.owner)
-        if made.granted:
+        if made.is_granted:
             history.won(made.owner, floors)
         elif made.phase is Phase.SPLIT:
-            split[id(terms)] = terms
+            split[id(params)] = params
         if any(type(vote) is Quarantined for vote in made.round.votes):
             counters["quarantine"] += 1
         if world._traced:
             world.trace(
-                f"{files.machine().name} attempt {made.owner[:8]} on {' '.join(terms.keys)}: "
+                f"{files.machine().name} attempt {made.owner[:8]} on {' '.join(params.node_keys)}: "
                 f"{made.phase.name} {made.round.token}"
             )
         return made
@@ -305,9 +305,9 @@ def _simulated(world: World) -> Iterator[None]:
         (attempt_module, "raise_fence", raise_fence),
         (lease_module, "heal", heal),
         (lease_module, "process_watchdog", world.process_watchdog),
-        (releasing_module, "process_watchdog", world.process_watchdog),
-        (reserving_module, "attempt_once", attempt_once),
-        (reserving_module, "os", os_),
+        (release_module, "process_watchdog", world.process_watchdog),
+        (reservations_module, "attempt_once", attempt_once),
+        (reservations_module, "os", os_),
         # How many bytes a command has, and so what fits into a buffer, depends on earlier nonces.
         (channel_module, "_nonces", itertools.count(1)),
         (watchdog_module, "WakeupPipe", wakeup),

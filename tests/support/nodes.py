@@ -78,7 +78,7 @@ class Nodes(ABC):
 
     def attempt(self, client: Redlock, *names: str, ttl: float = 30.0) -> Attempt:
         """Make exactly one attempt and return it with every vote."""
-        return attempt_once(client.transport, client._terms(names, ttl, ""))
+        return attempt_once(client.transport, client._build_params(names, ttl, ""))
 
     def owners(self, name: str) -> list[str | None]:
         """Return who has a key on each node."""

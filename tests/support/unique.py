@@ -69,4 +69,6 @@ def owned_by(bench: Bench, task_id: str, role: Role = Role.RUNNING, place: str =
     """Let another task have a place."""
     key = place.removeprefix("redlock:")
     names, extras = ((key,), ()) if key != place else ((), (place,))
-    return bench.elsewhere.take(names, extras, ttl=60, label=label_for(role, task_id, "w@host"))
+    return bench.elsewhere.reservations.acquire_for_task(
+        names, extras, ttl=60, label=label_for(role, task_id, "w@host")
+    )

@@ -17,19 +17,19 @@ from functools import partial
 from typing import Literal, Self
 
 from celery_redlock.core.aio.lease import AsyncLease
-from celery_redlock.core.aio.threads import Threads
+from celery_redlock.core.aio.pool import CallPool
 from celery_redlock.core.attempt import Attempt, attempt_once
-from celery_redlock.core.checks import checked_names
 from celery_redlock.core.lease import Lease
 from celery_redlock.core.redlock import MAX_HOLD, Redlock
-from celery_redlock.core.waiting import RetryPolicy, try_until_granted_async
-from celery_redlock.core.wishing import Wish
+from celery_redlock.core.retry import RetryPolicy, try_until_granted_async
+from celery_redlock.core.validation import checked_keys
+from celery_redlock.core.wishing import AcquireRequest
 from celery_redlock.errors import ConfigurationError
 
 #: A call takes as long as the fastest quorum of nodes. More threads bear slower nodes better, but
 #: where nodes are fast they take the interpreter from the event loop.
-ASKERS = 8
-HOLDERS = 4
+ACQUIRE_THREADS = 8
+HOLDER_THREADS = 4
 
 
 class AsyncRedlock:
@@ -82,8 +82,8 @@ class AsyncRedlock:
             retry=retry,
         )
         # Who holds a lock must not queue behind all those who want one.
-        self._askers = Threads(ASKERS)
-        self._holders = Threads(HOLDERS)
+        self._acquire_pool = CallPool(ACQUIRE_THREADS)
+        self._holder_pool = CallPool(HOLDER_THREADS)
 
     def __repr__(self) -> str:
         return f"<Async{repr(self._redlock)[1:]}"
@@ -126,20 +126,20 @@ class AsyncRedlock:
             QuorumUnavailable: too few nodes answered.
             LockKeyError: the key cannot be used.
         """
-        wish = self._redlock.wish(
-            checked_names(key),
+        request = self._redlock._build_request(
+            checked_keys(key),
             ttl=ttl,
             wait=wait,
             retry=retry,
             label=label,
             at_least_for=at_least_for,
         )
-        attempt = await self._attempt(wish)
-        if not attempt.granted:
+        attempt = await self._attempt(request)
+        if not attempt.is_granted:
             attempt = await try_until_granted_async(
-                attempt, partial(self._attempt, wish), wish.patience, asyncio.sleep
+                attempt, partial(self._attempt, request), request.budget, asyncio.sleep
             )
-        return AsyncLease(self._redlock.granted(wish, attempt), self._holders)
+        return AsyncLease(self._redlock._lease_from(request, attempt), self._holder_pool)
 
     @contextlib.asynccontextmanager
     async def lock(
@@ -193,21 +193,21 @@ class AsyncRedlock:
         is not valid any more.
         """
         try:
-            await self._holders.run(self._close)
+            await self._holder_pool.run(self._close)
         finally:
-            self._holders.close(wait=False)
+            self._holder_pool.close(wait=False)
 
     def _close(self) -> None:
-        self._askers.close(wait=True)
+        self._acquire_pool.close(wait=True)
         self._redlock.close()
 
-    async def _attempt(self, wish: Wish) -> Attempt:
+    async def _attempt(self, request: AcquireRequest) -> Attempt:
         def give_back(attempt: Attempt) -> None:
-            if attempt.granted:  # any other has been undone already
-                self._redlock.granted(replace(wish, at_least_for=0.0), attempt).release()
+            if attempt.is_granted:  # any other has been undone already
+                self._redlock._lease_from(replace(request, at_least_for=0.0), attempt).release()
 
-        attempt = partial(attempt_once, self._redlock.transport, wish.terms)
-        return await self._askers.run_or_undo(attempt, give_back)
+        attempt = partial(attempt_once, self._redlock.transport, request.params)
+        return await self._acquire_pool.run_or_undo(attempt, give_back)
 
     @contextlib.asynccontextmanager
     async def _interrupted(self, lease: Lease, max_hold: float) -> AsyncIterator[None]:
@@ -221,10 +221,10 @@ class AsyncRedlock:
                 yield
         except TimeoutError as error:
             if limit.expired():
-                raise lease.loss() from error
+                raise lease.lost_error() from error
             raise
         if lease.lost:
-            raise lease.loss()
+            raise lease.lost_error()
 
 
 def _expire(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from celery_redlock.core.aio.threads import Threads
+    from celery_redlock.core.aio.pool import CallPool
     from celery_redlock.core.lease import Lease
 
 
@@ -23,9 +23,9 @@ class AsyncLease:
         lease: the lease itself, whose methods block.
     """
 
-    def __init__(self, lease: Lease, threads: Threads) -> None:
+    def __init__(self, lease: Lease, pool: CallPool) -> None:
         self.lease = lease
-        self._threads = threads
+        self._pool = pool
 
     def __repr__(self) -> str:
         return f"<Async{repr(self.lease)[1:]}"
@@ -85,7 +85,7 @@ class AsyncLease:
             LeaseLost: it was no longer valid, or a quorum of nodes no longer has it.
             QuorumUnavailable: no quorum answered; the lease keeps the time that it has.
         """
-        await self._threads.run(partial(self.lease.extend, ttl))
+        await self._pool.run(partial(self.lease.extend, ttl))
 
     async def release(self) -> bool:
         """
@@ -96,4 +96,4 @@ class AsyncLease:
         Returns:
             Whether the lease was still valid and a quorum of nodes still had it.
         """
-        return await self._threads.run(self.lease.release)
+        return await self._pool.run(self.lease.release)

@@ -15,7 +15,7 @@ from celery.app import utils as celery_utils
 from celery.local import Proxy
 
 from celery_redlock.core import SHORTEST_TTL
-from celery_redlock.core.checks import checked_drift_factor
+from celery_redlock.core.validation import checked_drift_factor
 from celery_redlock.errors import ConfigurationError, LockKeyError
 from celery_redlock.protocol.keys import validate_key, validate_name
 from celery_redlock.tasks.config.nodes import node_from_broker

@@ -120,7 +120,7 @@ class Claim:
     @property
     def places(self) -> tuple[str, ...]:
         """Where its lock keys stand on the nodes."""
-        return tuple(self.redlock.place(key) for key in self.keys)
+        return tuple(self.redlock.node_key(key) for key in self.keys)
 
     @property
     def companions(self) -> tuple[str, ...]:
@@ -203,7 +203,7 @@ class Claim:
         queued = self.published if options.rules.own_queue_key else ()
         extras = (*queued, *self.companions)
         try:
-            return self.redlock.take(
+            return self.redlock.reservations.acquire_for_task(
                 self.keys,
                 # The first of those that are held is what the error names: a twin before all.
                 (self.message, *extras) if self.message else extras,
@@ -213,7 +213,7 @@ class Claim:
                 label=self.label,
                 at_least_for=0.0 if self.marks else options.at_least_for,
                 reservation=self.envelope.reservation,
-                final=self._hopeless(final) if self.marks else None,
+                give_up_on=self._hopeless(final) if self.marks else None,
             )
         except LockContended as error:
             raise about_key(error, self.redlock) from None
@@ -230,9 +230,9 @@ class Claim:
         previous = None
         if over is not None and over.holder is not None:
             until = time.time() + (over.expires_in or 0.0)
-            previous = Reservation(keys=(self.message,), owner=over.holder, expires_at=until)
+            previous = Reservation(node_keys=(self.message,), owner=over.holder, expires_at=until)
         label = self.label_as(Role.QUEUED)
-        return self.redlock.take(
+        return self.redlock.reservations.acquire_for_task(
             (), (self.message,), ttl=self.options.ttl, label=label, reservation=previous
         )
 
@@ -277,7 +277,7 @@ def claim_for(
         keys = maker.keys_for(args, kwargs) if maker is not None else ()
     except LockKeyError:
         if envelope.reservation is not None:
-            redlock.cancel(envelope.reservation)
+            redlock.reservations.cancel(envelope.reservation)
         raise
     claim = Claim(
         task=task,
@@ -313,9 +313,9 @@ def _mark(redlock: Redlock, request: Any, plan: LockPlan, task: Any, envelope: E
 
 def _with_fitting_reservation(claim: Claim) -> Claim:
     reservation = claim.envelope.reservation
-    if reservation is None or set(reservation.keys) == set(claim.published):
+    if reservation is None or set(reservation.node_keys) == set(claim.published):
         return claim
-    if claim.companions and set(reservation.keys) <= set(claim.companions):
+    if claim.companions and set(reservation.node_keys) <= set(claim.companions):
         return claim  # it has asked an older run to stop, and is the next
     logger.warning(
         "Task %s[%s] was sent with a lock on %.200s, but its lock_key and lock_mode come to %s "
@@ -323,8 +323,8 @@ def _with_fitting_reservation(claim: Claim) -> Claim:
         "the former is given up. Let publishers and workers run the same code.",
         claim.task.name,
         claim.request.id,
-        ", ".join(reservation.keys),
+        ", ".join(reservation.node_keys),
         ", ".join(claim.published or claim.places),
     )
-    claim.redlock.cancel(reservation, wait=True)
+    claim.redlock.reservations.cancel(reservation, wait=True)
     return replace(claim, envelope=replace(claim.envelope, reservation=None))

@@ -140,7 +140,7 @@ def _kept(hold: Hold, ending: Ending) -> ReleaseAction | None:
 
 
 def _over(claim: Claim, role: Role, seconds: float) -> ReleaseAction:
-    owner = claim.redlock.fresh_owner(claim.label_as(role))
+    owner = claim.redlock.reservations.new_owner_value(claim.label_as(role))
     return ReleaseAction(keep_ms=_milliseconds(seconds), value=owner)
 
 

@@ -70,10 +70,10 @@ def handed_on(
         return None
     due_us = None if claim.tick is None else claim.tick.due_us
     label = label_for(Role.QUEUED, task_id, due_us=due_us, piece=claim.piece, mark=mark, task=name)
-    owner = claim.redlock.fresh_owner(label)
+    owner = claim.redlock.reservations.new_owner_value(label)
     envelope = Envelope(
         nonce=nonce,
-        reservation=Reservation(keys=places, owner=owner, expires_at=expires_at),
+        reservation=Reservation(node_keys=places, owner=owner, expires_at=expires_at),
         hop=claim.envelope.hop + 1,
         window_until=claim.window_until,
     )

@@ -14,7 +14,7 @@ from typing import Any
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
-from celery_redlock.core import Lease, Reservation, enter_lease
+from celery_redlock.core import Lease, Reservation, set_current_lease
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.holding.arrival import Claim
@@ -98,7 +98,7 @@ class Hold:
             _end_forgotten()
         self.request.redlock_hold = self
         _current.set(self)
-        enter_lease(None)
+        set_current_lease(None)
         _holds.add(self)
 
     def take_over(self, lease: Lease) -> None:
@@ -111,13 +111,13 @@ class Hold:
             self.lease = None
             return
         if self.claim.not_in_body:
-            lease.give_up(self.claim.not_in_body)
+            lease.release_keys(self.claim.not_in_body)
         if self.claim.companions:
             self.keeper = Keeper(self.claim, lease)
         if self.claim.keys and in_body:
             self.shown = lease
             self.request.fencing_token = lease.fencing_token
-            enter_lease(lease)
+            set_current_lease(lease)
 
     def reach(self, lost_signal: int) -> Reach:
         """Prepare the way for a `LeaseLost` into the body that is about to run here."""
@@ -174,14 +174,14 @@ class Hold:
             self.body.leave(self.forget_thrown)
         if _current.get() is self:
             _current.set(self.enclosing)
-            enter_lease(self.enclosing.shown if self.enclosing else None)
+            set_current_lease(self.enclosing.shown if self.enclosing else None)
 
     def _let_go(self, lease: Lease, state: str | None, outcome: Any) -> bool:
         if not self.claim.marks:
             return lease.release()
         ending = ending_of(self, state, outcome, self._unwinding())
         fates, successor = fates_of(self, ending)
-        held = lease.finish(fates, successor, grace=self.claim.options.publish_grace)
+        held = lease.release_with(fates, successor, grace=self.claim.options.publish_grace)
         if successor is not None and successor is self.handed:
             self._take_back_if_dropped(successor)
         return held
@@ -197,12 +197,12 @@ class Hold:
         if owner is None or owner.mark is None:
             return
         try:
-            (found,) = redlock.look([mark_of_digest(owner.mark)])
+            (found,) = redlock.reservations.inspect([mark_of_digest(owner.mark)])
         except QuorumUnavailable:
             return
         marked = None if found is None else read_owner(found.owner)
         if marked is not None and marked.role in DROPPED:
-            redlock.cancel(successor)
+            redlock.reservations.cancel(successor)
 
     def _give_reservation_up(self, error: BaseException | None) -> None:
         """Cancel the lock that the message brought and that no body took over, if all is over."""
@@ -212,7 +212,7 @@ class Hold:
         # A twin's lock is its sibling's; that of a task that was replaced is nobody's.
         twin = isinstance(error, Ignore) and not self.settled
         if self.ran or not (twin or comes_again(self.task, error)):
-            self.claim.redlock.cancel(reservation)
+            self.claim.redlock.reservations.cancel(reservation)
 
     def _unwinding(self) -> BaseException | None:
         """Return the exception that passes through here, if any."""

@@ -57,7 +57,7 @@ class Keeper:
     def close(self) -> None:
         """The body has ended: from now on no newer run needs to ask it. For the body's thread."""
         if not self._lease.lost:
-            self._lease.give_up(self._claim.companions)
+            self._lease.release_keys(self._claim.companions)
 
     def end(self) -> tuple[Lease, bool]:
         """Return the lease that has the keys now, and whether all that it lost was asked for."""
@@ -73,7 +73,7 @@ class Keeper:
         claim, owner = self._claim, self._lease.owner
         places, companions = claim.places, claim.companions
         try:
-            held = claim.redlock.look((*places, *companions))
+            held = claim.redlock.reservations.inspect((*places, *companions))
         except LockNotAcquired as error:
             logger.warning(
                 "Task %s[%s] lost its lease, and whether a newer run asked for it is not known: %s",
@@ -91,7 +91,7 @@ class Keeper:
         extras = (claim.message,) if claim.message else ()
         age = time.monotonic() - self._began
         try:
-            relief = claim.redlock.take(
+            relief = claim.redlock.reservations.acquire_for_task(
                 claim.keys,
                 extras,
                 ttl=options.ttl,
@@ -99,7 +99,7 @@ class Keeper:
                 label=claim.label,
                 at_least_for=0.0 if claim.marks else max(0.0, options.at_least_for - age),
                 reservation=Reservation(
-                    keys=(*claim.places, *extras),
+                    node_keys=(*claim.places, *extras),
                     owner=self._lease.owner,
                     expires_at=time.time() + options.ttl,
                 ),

@@ -92,7 +92,7 @@ def _life_of(claim: Claim, reservation: Reservation, whole: float) -> tuple[floa
 def _look(claim: Claim, reservation: Reservation) -> float | None:
     """Return how long a reservation has left on the nodes; None where it does not stand there."""
     try:
-        held = claim.redlock.look(claim.published)
+        held = claim.redlock.reservations.inspect(claim.published)
     except QuorumUnavailable:
         return None
     lives = [it.expires_in for it in held if it is not None and it.owner == reservation.owner]

@@ -124,7 +124,7 @@ class Envelope:
         if self.reservation is not None:
             lock = self.reservation
             header["lock"] = {
-                "keys": list(lock.keys),
+                "keys": list(lock.node_keys),
                 "owner": lock.owner,
                 "expires_at": lock.expires_at,
             }
@@ -168,7 +168,7 @@ def _reservation(lock: Any) -> Reservation | None:
     # Whoever has read another task's owner value must not take its lock over with it.
     if value is None or owner is None or owner.role is not Role.QUEUED or expires_at is None:
         return None
-    return Reservation(keys=keys, owner=value, expires_at=expires_at)
+    return Reservation(node_keys=keys, owner=value, expires_at=expires_at)
 
 
 def _original(value: Any) -> Original | None:

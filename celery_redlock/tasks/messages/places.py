@@ -38,7 +38,7 @@ PIECE_DIGITS = 12
 
 def queue_place(redlock: Redlock, key: str) -> str:
     """Return the place of a message that waits for lock `key` without excluding its holder."""
-    return QUEUED + redlock.place(key)
+    return QUEUED + redlock.node_key(key)
 
 
 def companion_place(place: str) -> str:
@@ -51,7 +51,7 @@ def about_key(error: LockContended, redlock: Redlock) -> LockContended:
     companion = error.key or ""
     if not companion.startswith(RUNNING):
         return error
-    key = redlock.as_asked(companion.removeprefix(RUNNING))
+    key = redlock.user_key(companion.removeprefix(RUNNING))
     return LockContended(
         error.message.replace(repr(companion), repr(key)),
         key,
@@ -68,7 +68,7 @@ def publish_places(redlock: Redlock, rules: Mode, keys: Iterable[str]) -> tuple[
         return ()
     if rules.own_queue_key:
         return tuple(queue_place(redlock, key) for key in keys)
-    return tuple(redlock.place(key) for key in keys)
+    return tuple(redlock.node_key(key) for key in keys)
 
 
 def does_same_work(
@@ -77,7 +77,7 @@ def does_same_work(
     """Return whether a holder runs the same task with all these places, not only some of them."""
     if holder is not None and not holder.runs(name):
         return False
-    return len(places) == 1 or {redlock.as_asked(place) for place in places} <= set(error.keys)
+    return len(places) == 1 or {redlock.user_key(place) for place in places} <= set(error.keys)
 
 
 def mark_for(

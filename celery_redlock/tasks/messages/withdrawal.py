@@ -46,12 +46,12 @@ def withdraw(
         return None
     place = mark_of_digest(holder.mark)
     try:
-        return redlock.reserve(
+        return redlock.reservations.reserve(
             (place,),
             ttl=remembered_for,
             grace=remembered_for,
             label=label_for(role, by),
-            patience=PATIENCE,
+            retry_for=PATIENCE,
         ).reservation
     except LockContended as error:
         if error.split:
@@ -61,7 +61,7 @@ def withdraw(
             return None
         # Done before, by somebody who may not have come to the rest.
         until = time.time() + (error.expires_in or 0.0)
-        return Reservation(keys=(place,), owner=error.holder or "", expires_at=until)
+        return Reservation(node_keys=(place,), owner=error.holder or "", expires_at=until)
 
 
 def revoke_in_workers(app: Any, task_id: str) -> None:

@@ -110,11 +110,11 @@ def _cancel(app: Any, header: Any) -> None:
                 _mark_as_dropped(redlock, reservation)
         finally:
             # Also where the mark was not set: only the task before it can need that.
-            redlock.cancel(reservation)
+            redlock.reservations.cancel(reservation)
     except Exception as exc:
         logger.warning(
             "The lock of a message that never ran is left to end by itself (%.200s): %r",
-            ", ".join(reservation.keys),
+            ", ".join(reservation.node_keys),
             exc,
         )
 

@@ -28,7 +28,9 @@ logger = get_logger(__name__)
 def worker_on(task: Any, redlock: Redlock, tick: Tick) -> Owner | None:
     """Return who works on a tick, or has done so; None also where too few nodes can tell."""
     try:
-        (held,) = redlock.look([tick_place(redlock, tick, name=task.name, retries=0, nesting=0)])
+        (held,) = redlock.reservations.inspect(
+            [tick_place(redlock, tick, name=task.name, retries=0, nesting=0)]
+        )
     except QuorumUnavailable:
         return None  # the worker that gets the message asks again
     return None if held is None else read_owner(held.owner)

@@ -11,7 +11,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_redlock.core import Redlock, Reservation, Reserved
+from celery_redlock.core import PendingReservation, Redlock, Reservation
 from celery_redlock.errors import (
     DuplicateTask,
     LockContended,
@@ -120,32 +120,32 @@ class Sending:
             return self._send_with(reserved)
         return self._send_once(reserved, self.tick)
 
-    def _send_once(self, reserved: Reserved, tick: Tick) -> Any:
+    def _send_once(self, reserved: PendingReservation, tick: Tick) -> Any:
         """Send the message of a tick, unless another one has been dealt with."""
         # Asked with the lock in hand: the other message may be dealt with at any time before, which
         # frees the lock and says so in one step.
         other = worker_on(self.task, self.redlock, tick)
         if other is None:
             return self._send_with(reserved)
-        self.redlock.cancel(reserved.reservation, wait=True)
+        self.redlock.reservations.cancel(reserved.reservation, wait=True)
         if other.role.is_over:
             return drop_copy(self.task, tick, other)
         return self._send_without()  # whoever works on it may yet die
 
     def _reserve(
         self, previous: str = "", previous_until: float = 0.0, wait_for: str = ""
-    ) -> Reserved:
+    ) -> PendingReservation:
         life = max(SHORTEST_LIFE, self.end - time.time())
-        return self.redlock.reserve(
+        return self.redlock.reservations.reserve(
             self.places,
             ttl=life,
             grace=min(life, self.lock.publish_grace),
             label=self._label,
             previous=previous,
             previous_until=previous_until,
-            patience=PATIENCE,
+            retry_for=PATIENCE,
             wait=RELEASE_WAIT if wait_for else 0.0,
-            wait_for=wait_for,
+            wait_for_owner=wait_for,
         )
 
     @property
@@ -276,10 +276,10 @@ class Sending:
         if withdrawn is not None:
             remembered_for = (error.expires_in or 0.0) + self.lock.dedupe_window
             label = label_for(Role.REPLACED, self.task_id)
-            self.redlock.turn(withdrawn, label, remembered_for)
+            self.redlock.reservations.relabel(withdrawn, label, remembered_for)
         # A minority of nodes may have been late with the older one's own publish.
-        older = Reservation(keys=self.places, owner=previous, expires_at=until)
-        self.redlock.cancel(older)
+        older = Reservation(node_keys=self.places, owner=previous, expires_at=until)
+        self.redlock.reservations.cancel(older)
         logger.info(
             "Task %s[%s] takes the place of %s, which is revoked",
             self.task.name,
@@ -312,7 +312,7 @@ class Sending:
 
     def _send_with(
         self,
-        reserved: Reserved,
+        reserved: PendingReservation,
         previous: str = "",
         until: float = 0.0,
         withdrawn: Reservation | None = None,
@@ -323,11 +323,13 @@ class Sending:
             sent = self._send(reservation)
         except BaseException:
             if withdrawn is not None:
-                self.redlock.cancel(withdrawn, wait=True)
+                self.redlock.reservations.cancel(withdrawn, wait=True)
             # Awaited, so that a caller who tries again at once finds the lock free.
-            self.redlock.cancel(reservation, wait=True, previous=previous, until=until)
+            self.redlock.reservations.cancel(
+                reservation, wait=True, previous=previous, previous_until=until
+            )
             raise
-        self.redlock.lengthen(reserved)
+        self.redlock.reservations.confirm(reserved)
         took = time.monotonic() - began
         if took >= self.lock.publish_grace:
             logger.warning(

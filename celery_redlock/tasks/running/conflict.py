@@ -56,7 +56,7 @@ def settle(hold: Hold, error: LockNotAcquired) -> Lease | Verdict:
     """
     claim = hold.claim
     if _is_about_the_mark(error, claim) and passes(claim, error):
-        claim.redlock.evict(claim.message, error.holder or "")
+        claim.redlock.reservations.evict(claim.message, error.holder or "")
         try:
             return claim.take(final=partial(ends_here, claim))
         except LockNotAcquired as another:

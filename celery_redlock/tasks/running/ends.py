@@ -56,4 +56,4 @@ def _cancel_unused(task: Any, request: Any, outcome: Any) -> None:
     reservation = Envelope.read(request.headers).reservation
     error = outcome if isinstance(outcome, BaseException) else sys.exc_info()[1]
     if reservation is not None and not comes_again(task, error):
-        redlock_for(task.app).cancel(reservation)
+        redlock_for(task.app).reservations.cancel(reservation)

@@ -85,22 +85,22 @@ def _as_the_next(claim: Claim, error: LockContended) -> Claim:
     holder = read_owner(error.holder)
     before = claim.envelope.reservation
     keys = [key for key in claim.keys if key in error.keys] or claim.keys
-    companions = tuple(companion_place(redlock.place(key)) for key in keys)
-    if before is not None and not set(companions) <= set(before.keys):
+    companions = tuple(companion_place(redlock.node_key(key)) for key in keys)
+    if before is not None and not set(companions) <= set(before.node_keys):
         # It is the next for other keys already, and a message carries one reservation.
         for companion in companions:
-            redlock.evict(companion, error.holder or "")
+            redlock.reservations.evict(companion, error.holder or "")
         return claim
     asked = before is not None and holder is not None and holder.role is Role.RUNNING
     previous = before.owner if before is not None and asked else error.holder or ""
     life = TURN * options.ttl
     try:
-        reserved = redlock.reserve(
+        reserved = redlock.reservations.reserve(
             companions,
             ttl=life,
             grace=min(life, options.publish_grace),
             label=claim.label_as(Role.QUEUED),
-            patience=PATIENCE,
+            retry_for=PATIENCE,
             previous=previous,
             previous_until=time.time() + (error.expires_in or 0.0),
         )
@@ -112,7 +112,7 @@ def _as_the_next(claim: Claim, error: LockContended) -> Claim:
             failure,
         )
         return claim
-    redlock.lengthen(reserved)
+    redlock.reservations.confirm(reserved)
     if holder is not None and not asked:
         _tell_replaced(claim, holder)
     return replace(claim, envelope=replace(claim.envelope, reservation=reserved.reservation))

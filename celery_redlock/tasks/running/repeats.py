@@ -55,7 +55,7 @@ def _shown_of(claim: Claim, original: Original) -> list[tuple[Sighting, str | No
     """Return what each node shows of a call, and the owner value by which it does."""
     shown = []
     places = (mark_of_digest(original.mark), *claim.published)
-    for mark, *keys in claim.redlock.owners(places):
+    for mark, *keys in claim.redlock.reservations.owners_by_node(places):
         marked = read_owner(mark)
         owners = {value: read_owner(value) for value in keys}
         own = [value for value, at in owners.items() if at and at.task_id == original.task_id]

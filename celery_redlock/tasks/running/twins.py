@@ -59,7 +59,7 @@ def settle_twin(claim: Claim, error: LockContended) -> NoReturn:
         if claim.envelope.reservation is not None:
             # Of another beat than the one that ran, which has taken its own lock over; or used up,
             # and given back late on a node by a copy that had failed to take it.
-            claim.redlock.cancel(claim.envelope.reservation)
+            claim.redlock.reservations.cancel(claim.envelope.reservation)
         raise Ignore("this message's task has finished already")
     wait_for_other(claim, error)
 

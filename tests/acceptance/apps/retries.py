@@ -15,7 +15,7 @@ BASE = {"base": RedlockTask, "bind": True, "lock_key": "{key}", "acks_late": Tru
 
 def lose(task: Any) -> None:
     """Lose the lease as the watchdog does: from another thread, which does not wait."""
-    _thread.start_new_thread(task.lease.lose, ("taken away",))
+    _thread.start_new_thread(task.lease.mark_lost, ("taken away",))
 
 
 AUTOMATIC = {

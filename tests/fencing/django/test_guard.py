@@ -14,7 +14,7 @@ from django.template import Context, Engine, Template
 from django.test.utils import CaptureQueriesContext
 
 from celery_redlock import Lease, Redlock
-from celery_redlock.core import enter_lease
+from celery_redlock.core import set_current_lease
 from celery_redlock.errors import (
     ConfigurationError,
     FencedResourceMissing,
@@ -44,9 +44,9 @@ def account(database: str) -> Account:
 @pytest.fixture
 def lease() -> Iterator[Lease]:
     with Redlock(["memory://django"]) as redlock, redlock.lock("key") as lease:
-        enter_lease(lease)
+        set_current_lease(lease)
         yield lease
-        enter_lease(None)
+        set_current_lease(None)
 
 
 def of(account: Account) -> Any:

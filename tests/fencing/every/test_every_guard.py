@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_redlock import Redlock
-from celery_redlock.core import Lease, enter_lease
+from celery_redlock.core import Lease, set_current_lease
 from celery_redlock.errors import FenceRecordDamaged, InvalidFencingToken, StaleFencingToken
 from celery_redlock.testing.plugin import ClusterFactory
 from tests.fencing.kinds import CLAIMING, KINDS, Guarded
@@ -32,9 +32,9 @@ def guarded(
 @pytest.fixture
 def lease(redlock_memory_nodes: list[str]) -> Iterator[Lease]:
     with Redlock(redlock_memory_nodes) as redlock, redlock.lock("a") as lease:
-        enter_lease(lease)
+        set_current_lease(lease)
         yield lease
-        enter_lease(None)
+        set_current_lease(None)
 
 
 def test_a_first_write_is_made(guarded: Guarded) -> None:

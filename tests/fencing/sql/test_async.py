@@ -10,7 +10,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from celery_redlock import Redlock
-from celery_redlock.core import enter_lease
+from celery_redlock.core import set_current_lease
 from celery_redlock.errors import FencedResourceMissing, StaleFencingToken
 from celery_redlock.fencing.sqlalchemy import (
     fenced_claim_async,
@@ -91,7 +91,7 @@ def test_an_upsert_inserts_writes_and_refuses(run: Run) -> None:
 def test_the_token_is_that_of_the_lease_under_which_the_coroutine_runs(run: Run) -> None:
     async def work(engine: AsyncEngine) -> None:
         with Redlock(["memory://async"]) as redlock, redlock.lock("key") as lease:
-            enter_lease(lease)
+            set_current_lease(lease)
             async with AsyncSession(engine) as session, session.begin():
                 await fenced_update_async(session, Account, Account.id == 1, values={"balance": 5})
                 account = await session.get(Account, 1)

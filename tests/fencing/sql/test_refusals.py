@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from celery_redlock import Lease, Redlock
-from celery_redlock.core import enter_lease
+from celery_redlock.core import set_current_lease
 from celery_redlock.errors import (
     ConfigurationError,
     FencedResourceMissing,
@@ -52,9 +52,9 @@ def session() -> Iterator[Session]:
 @pytest.fixture
 def lease() -> Iterator[Lease]:
     with Redlock(["memory://refusals"]) as redlock, redlock.lock("key") as lease:
-        enter_lease(lease)
+        set_current_lease(lease)
         yield lease
-        enter_lease(None)
+        set_current_lease(None)
 
 
 def foreign_engine(name: str) -> Engine:

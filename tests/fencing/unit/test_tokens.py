@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from celery_redlock import Redlock
-from celery_redlock.core import Lease, enter_lease
+from celery_redlock.core import Lease, set_current_lease
 from celery_redlock.errors import InvalidFencingToken
 from celery_redlock.fencing import checked_token, token_or_current
 from celery_redlock.fencing.tokens import stale
@@ -46,9 +46,9 @@ def test_the_smallest_and_the_largest_token_pass(token: int) -> None:
 @pytest.fixture
 def lease(redlock_memory_nodes: list[str]) -> Iterator[Lease]:
     with Redlock(redlock_memory_nodes) as redlock, redlock.lock("a") as lease:
-        enter_lease(lease)
+        set_current_lease(lease)
         yield lease
-        enter_lease(None)
+        set_current_lease(None)
 
 
 def test_the_token_is_the_current_lease_s(lease: Lease) -> None:
@@ -60,7 +60,7 @@ def test_a_given_token_goes_before_the_current_lease_s(lease: Lease) -> None:
 
 
 def test_a_lease_that_was_lost_still_has_its_token(lease: Lease) -> None:
-    lease.lose("a test")
+    lease.mark_lost("a test")
     assert token_or_current() == lease.fencing_token
 
 

@@ -17,7 +17,7 @@ def test_early_decision_a_grant_does_not_wait_for_stopped_nodes(any_nodes: Nodes
     client = any_nodes.connected()
     any_nodes.pause(3, 4)
     attempt = any_nodes.attempt(client, "key")
-    assert attempt.granted
+    assert attempt.is_granted
     assert attempt.round.votes[3:] == [None, None]
     any_nodes.resume(3, 4)
 

@@ -157,7 +157,7 @@ def test_a_node_that_copied_another_sits_out(servers: ServerNodes) -> None:
     wait_until(lambda: copy.info("replication")["master_link_status"] == "up")
     while_replica = servers.attempt(client, "key")
     copy.replicaof("NO", "ONE")
-    assert while_replica.granted
+    assert while_replica.is_granted
 
     def vote_as_master() -> object:
         return servers.attempt(client, uuid.uuid4().hex).round.votes[0]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_redlock import Redlock
-from celery_redlock.core import Reservation, Reserved
+from celery_redlock.core import PendingReservation, Reservation
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport.redis import channel
 from tests.support.nodes import ServerNodes
@@ -54,14 +54,14 @@ def near(nodes: ServerNodes) -> Redlock:
     return client
 
 
-def reserve(client: Redlock, **options: object) -> Reserved:
-    options = {"ttl": HOUR, "grace": GRACE, "label": "queued", "patience": 5.0, **options}
-    return client.reserve([client.place("key")], **options)  # type: ignore[arg-type]
+def reserve(client: Redlock, **options: object) -> PendingReservation:
+    options = {"ttl": HOUR, "grace": GRACE, "label": "queued", "retry_for": 5.0, **options}
+    return client.reservations.reserve([client.node_key("key")], **options)  # type: ignore[arg-type]
 
 
 def run_task(client: Redlock, reservation: Reservation) -> None:
     """Take a message's lock over on every node that lets it, and end."""
-    assert client.take(["key"], reservation=reservation).finish({})
+    assert client.reservations.acquire_for_task(["key"], reservation=reservation).release_with({})
 
 
 def has(nodes: ServerNodes, which: tuple[int, ...], reservation: Reservation) -> Callable[[], bool]:
@@ -81,7 +81,7 @@ def test_a_far_node_that_grants_when_the_task_has_ended_is_freed_as_its_answer_i
     reserved = reserve(far)
     run_task(near, reserved.reservation)
     wait_until(has(nodes, FAR_NODES, reserved.reservation))
-    far.lengthen(reserved)
+    far.reservations.confirm(reserved)
     read_answers(far, nodes)
     nodes.wait_free("key")
 
@@ -91,7 +91,7 @@ def test_a_far_node_that_grants_when_the_task_has_ended_keeps_the_key_for_the_gr
 ) -> None:
     reserved = reserve(far, grace=2 * FAR)
     run_task(near, reserved.reservation)
-    far.lengthen(reserved)
+    far.reservations.confirm(reserved)
     wait_until(has(nodes, FAR_NODES, reserved.reservation))
     nodes.wait_free("key")
 
@@ -102,21 +102,21 @@ def test_with_a_dead_node_the_key_is_reserved_at_once_when_a_task_has_ended(
     reserved = reserve(far)
     run_task(near, reserved.reservation)
     wait_until(has(nodes, FAR_NODES, reserved.reservation))
-    far.lengthen(reserved)
+    far.reservations.confirm(reserved)
     read_answers(far, nodes)
     nodes.wait_free("key")
 
     nodes.kill(0)
 
     # No patience: a first try that does not decide would raise.
-    assert reserve(far, patience=0.0)
+    assert reserve(far, retry_for=0.0)
 
 
 def test_a_far_node_that_grants_before_anybody_else_has_been_there_keeps_the_key_to_its_end(
     nodes: ServerNodes, far: Redlock
 ) -> None:
     reserved = reserve(far)
-    far.lengthen(reserved)
+    far.reservations.confirm(reserved)
     wait_until(has(nodes, FAR_NODES, reserved.reservation))
     read_answers(far, nodes)
     wait_until(lambda: all(nodes.left(node, "key") > LONG for node in range(5)))
@@ -126,16 +126,16 @@ def test_a_far_node_that_grants_when_the_message_was_dropped_is_freed_as_its_ans
     nodes: ServerNodes, far: Redlock, near: Redlock
 ) -> None:
     reserved = reserve(far)
-    assert near.cancel(reserved.reservation, wait=True)
+    assert near.reservations.cancel(reserved.reservation, wait=True)
     for node in range(5):
         wait_until(lambda node=node: nodes.fence(node, "key") > number_of(reserved))
     wait_until(has(nodes, FAR_NODES, reserved.reservation))
-    far.lengthen(reserved)
+    far.reservations.confirm(reserved)
     read_answers(far, nodes)
     nodes.wait_free("key")
 
 
-def number_of(reserved: Reserved) -> int:
+def number_of(reserved: PendingReservation) -> int:
     return int(reserved.reservation.owner.split(" ")[1])
 
 
@@ -145,9 +145,11 @@ def test_what_a_far_node_hands_on_when_the_next_task_has_ended_lasts_for_the_gra
     lease = far.acquire("key")
     nodes.wait_held(lease)
     onward = Reservation(
-        keys=(far.place("key"),), owner=far.fresh_owner("queued"), expires_at=time.time() + HOUR
+        node_keys=(far.node_key("key"),),
+        owner=far.reservations.new_owner_value("queued"),
+        expires_at=time.time() + HOUR,
     )
-    assert lease.finish({}, onward, grace=GRACE)
+    assert lease.release_with({}, onward, grace=GRACE)
     run_task(near, onward)
     wait_until(has(nodes, FAR_NODES, onward))
     read_answers(far, nodes)
@@ -162,7 +164,7 @@ def test_a_node_that_is_cut_off_from_one_side_is_free_once_it_answers_again(
     publisher, worker = (cut, near) if who == "publisher" else (near, cut)
     nodes.cluster.partition(4)
     reserved = reserve(publisher)
-    publisher.lengthen(reserved)
+    publisher.reservations.confirm(reserved)
     run_task(worker, reserved.reservation)
     nodes.cluster.heal(4)
     nodes.connect(cut)
@@ -175,7 +177,7 @@ def test_a_node_that_was_stopped_is_free_once_it_answers_again(
     publisher = nodes.connected(node_timeout=0.2)
     nodes.pause(4)
     reserved = reserve(publisher)
-    publisher.lengthen(reserved)
+    publisher.reservations.confirm(reserved)
     run_task(near, reserved.reservation)
     nodes.resume(4)
     nodes.connect(publisher)

@@ -13,10 +13,10 @@ def test_the_most_keys_are_taken_extended_seen_as_held_and_released(any_nodes: N
     keys = [f"key-{number}" for number in range(MAX_KEYS)]
     client = any_nodes.client()
     marks = [f"redlock-meta:test:{number}" for number in range(MAX_KEYS)]
-    lease = client.take(keys, marks, wait=CALM)
+    lease = client.reservations.acquire_for_task(keys, marks, wait=CALM)
     lease.extend()
     with pytest.raises(LockContended) as refused:
-        client.take(keys, marks)
+        client.reservations.acquire_for_task(keys, marks)
     assert len(refused.value.keys) == 2 * MAX_KEYS
     assert lease.release()
 
@@ -28,7 +28,7 @@ def test_more_keys_are_refused_by_number(redlock_memory_nodes: list[str]) -> Non
             client.acquire(keys)
         assert len(str(refused.value)) < 300
         with pytest.raises(LockKeyError, match="12,000 keys; at most 1,000"):
-            client.reserve(keys, ttl=9.0, grace=9.0, label="", patience=1.0)
+            client.reservations.reserve(keys, ttl=9.0, grace=9.0, label="", retry_for=1.0)
 
 
 def test_what_many_long_keys_are_told_by_is_short(any_nodes: Nodes) -> None:
@@ -40,8 +40,8 @@ def test_what_many_long_keys_are_told_by_is_short(any_nodes: Nodes) -> None:
         assert held.value.key in keys
         assert len(str(held.value)) < 1000
         assert len(repr(lease)) < 1000
-        lease.lose("for a test")
-        assert len(str(lease.loss())) < 1000
+        lease.mark_lost("for a test")
+        assert len(str(lease.lost_error())) < 1000
     any_nodes.kill(*range(len(any_nodes)))
     with pytest.raises(QuorumUnavailable, match=r"\.\.\. and 15 more") as failed:
         client.acquire(keys)

@@ -18,8 +18,10 @@ MESSAGE = "redlock-meta:message:one"
 
 def reserve(nodes: Nodes, client: Redlock, *names: str) -> Reservation:
     """Reserve keys for an hour, and wait until every node has them."""
-    places = [client.place(name) for name in names]
-    reserved = client.reserve(places, ttl=3600.0, grace=3600.0, label="queued", patience=5.0)
+    places = [client.node_key(name) for name in names]
+    reserved = client.reservations.reserve(
+        places, ttl=3600.0, grace=3600.0, label="queued", retry_for=5.0
+    )
     owner = reserved.reservation.owner
     for name in names:
         wait_until(lambda name=name: nodes.owners(name) == [owner] * len(nodes))
@@ -35,7 +37,7 @@ def share_out(nodes: Nodes, name: str) -> None:
 def test_a_reservation_is_taken_over(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reservation = reserve(any_nodes, client, "key")
-    lease = client.take(["key"], reservation=reservation, ttl=30.0)
+    lease = client.reservations.acquire_for_task(["key"], reservation=reservation, ttl=30.0)
     any_nodes.wait_held(lease)
     assert all(any_nodes.left(node, "key") <= 30 for node in range(5))
     assert lease.release()
@@ -48,12 +50,12 @@ def test_each_takeover_has_a_larger_token(any_nodes: Nodes) -> None:
     tokens = [lease.fencing_token]
     for _ in range(3):
         back = Reservation(
-            keys=(client.place("key"),),
-            owner=client.fresh_owner("queued"),
+            node_keys=(client.node_key("key"),),
+            owner=client.reservations.new_owner_value("queued"),
             expires_at=time.time() + 3600,
         )
-        assert lease.finish({}, back)
-        lease = client.take(["key"], reservation=back)
+        assert lease.release_with({}, back)
+        lease = client.reservations.acquire_for_task(["key"], reservation=back)
         tokens.append(lease.fencing_token)
     assert tokens == sorted(set(tokens))
 
@@ -63,7 +65,7 @@ def test_a_key_that_somebody_else_has_is_not_taken_over(any_nodes: Nodes) -> Non
     reservation = reserve(any_nodes, client, "key")
     any_nodes.hold("key", "them", range(5))
     with pytest.raises(LockContended) as taken:
-        client.take(["key"], reservation=reservation)
+        client.reservations.acquire_for_task(["key"], reservation=reservation)
     assert taken.value.holder == "them"
     assert any_nodes.owners("key") == ["them"] * 5
 
@@ -71,9 +73,9 @@ def test_a_key_that_somebody_else_has_is_not_taken_over(any_nodes: Nodes) -> Non
 def test_only_one_copy_of_a_message_takes_its_reservation_over(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reservation = reserve(any_nodes, client, "key")
-    lease = client.take(["key"], reservation=reservation)
+    lease = client.reservations.acquire_for_task(["key"], reservation=reservation)
     with pytest.raises(LockContended) as taken:
-        client.take(["key"], reservation=reservation)
+        client.reservations.acquire_for_task(["key"], reservation=reservation)
     assert taken.value.holder == lease.owner
 
 
@@ -82,13 +84,15 @@ def test_a_reservation_that_has_ended_is_taken_afresh(any_nodes: Nodes) -> None:
     reservation = reserve(any_nodes, client, "key")
     for node in range(5):
         any_nodes.forget(node, "key")
-    any_nodes.wait_held(client.take(["key"], reservation=reservation))
+    any_nodes.wait_held(client.reservations.acquire_for_task(["key"], reservation=reservation))
 
 
 def test_free_keys_and_reserved_ones_are_taken_together(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reservation = reserve(any_nodes, client, "queued")
-    lease = client.take(["queued", "run"], [MESSAGE], reservation=reservation)
+    lease = client.reservations.acquire_for_task(
+        ["queued", "run"], [MESSAGE], reservation=reservation
+    )
     for name in ("queued", "run", MESSAGE):
         wait_until(lambda name=name: any_nodes.owners(name) == [lease.owner] * 5)
 
@@ -120,7 +124,7 @@ def test_a_takeover_that_is_not_granted_gives_the_reservation_back(any_nodes: No
     reservation = reserve(any_nodes, client, "queued")
     share_out(any_nodes, "run")
     with pytest.raises(LockContended) as undecided:
-        client.take(["queued", "run"], [MESSAGE], reservation=reservation)
+        client.reservations.acquire_for_task(["queued", "run"], [MESSAGE], reservation=reservation)
     assert undecided.value.split
     wait_until(lambda: any_nodes.owners("queued") == [reservation.owner] * 5)
     assert all(any_nodes.left(node, "queued") > 3000 for node in range(5))
@@ -135,7 +139,7 @@ def test_a_run_key_that_another_task_has_does_not_cost_the_message_its_place(
     reservation = reserve(any_nodes, client, "queued")
     any_nodes.hold("run", "them", range(5))
     with pytest.raises(LockContended):
-        client.take(["queued", "run"], [MESSAGE], reservation=reservation)
+        client.reservations.acquire_for_task(["queued", "run"], [MESSAGE], reservation=reservation)
     assert any_nodes.owners("queued") == [reservation.owner] * 5
     any_nodes.wait_free(MESSAGE)
 
@@ -148,7 +152,7 @@ def test_nothing_is_given_back_when_another_copy_of_the_message_has_it(
     reservation = reserve(any_nodes, client, "key")
     any_nodes.hold(held, "the other copy", [0, 1, 2])
     with pytest.raises(LockContended):
-        client.take(["key"], [MESSAGE], reservation=reservation)
+        client.reservations.acquire_for_task(["key"], [MESSAGE], reservation=reservation)
     # Whatever the other two nodes granted is deleted there, not given back.
     wait_until(lambda: any_nodes.owners("key")[3:] == [None, None])
 
@@ -160,7 +164,7 @@ def test_a_node_that_gave_no_answer_is_not_given_the_reservation_back(any_nodes:
     any_nodes.hold("run", "another", [2, 3])
     any_nodes.pause(4)
     with pytest.raises(LockContended):
-        client.take(["queued", "run"], reservation=reservation)
+        client.reservations.acquire_for_task(["queued", "run"], reservation=reservation)
     any_nodes.resume(4)
     # It takes the reservation over when it goes on, and then deletes what it took.
     wait_until(lambda: any_nodes.owners("queued") == [reservation.owner] * 4 + [None])
@@ -182,7 +186,7 @@ def test_a_takeover_that_an_exception_cuts_short_gives_nothing_back(
     with monkeypatch.context() as patched:
         patched.setattr(type(channel), "exchange", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            client.take(["key"], reservation=reservation)
+            client.reservations.acquire_for_task(["key"], reservation=reservation)
     nodes.wait_free("key")
 
 
@@ -194,7 +198,7 @@ def test_a_takeover_whose_counters_differ_gets_its_token_in_a_second_round(
     ahead = 2**52
     for node in range(5):
         any_nodes.set_fence(node, "key", ahead + node)
-    lease = client.take(["key"], reservation=reservation)
+    lease = client.reservations.acquire_for_task(["key"], reservation=reservation)
     assert ahead + 3 <= lease.fencing_token <= ahead + 5
     any_nodes.wait_held(lease)
 
@@ -221,7 +225,7 @@ def test_a_takeover_whose_second_round_fails_gives_back_where_that_was_answered(
     with monkeypatch.context() as patched:
         patched.setattr(type(channel), "exchange", stopping)
         with pytest.raises(QuorumUnavailable):
-            client.take(["key"], reservation=reservation)
+            client.reservations.acquire_for_task(["key"], reservation=reservation)
     any_nodes.resume(0, 1, 2)
     left = [None, None, None, reservation.owner, reservation.owner]
     wait_until(
@@ -233,10 +237,10 @@ def test_what_a_minority_kept_of_a_reservation_ends_with_the_lease(nodes: Nodes)
     client = nodes.connected()
     reservation = reserve(nodes, client, "key")
     nodes.restart(3, 4, keep_data=True)
-    lease = client.take(["key"], reservation=reservation, wait=5.0)
+    lease = client.reservations.acquire_for_task(["key"], reservation=reservation, wait=5.0)
     nodes.wait_held(lease, [0, 1, 2])
     assert nodes.owners("key")[3:] == [reservation.owner] * 2
-    assert lease.finish({})
+    assert lease.release_with({})
 
     def free_everywhere() -> bool:
         client.acquire("other").release()  # connects to the nodes again
@@ -249,9 +253,9 @@ def test_what_a_minority_kept_stays_when_the_reservation_gets_its_lock_back(node
     client = nodes.connected()
     reservation = reserve(nodes, client, "key")
     nodes.restart(3, 4, keep_data=True)
-    lease = client.take(["key"], reservation=reservation, wait=5.0)
+    lease = client.reservations.acquire_for_task(["key"], reservation=reservation, wait=5.0)
     nodes.wait_held(lease, [0, 1, 2])
-    assert lease.finish({}, reservation)
+    assert lease.release_with({}, reservation)
     wait_until(lambda: nodes.owners("key") == [reservation.owner] * 5)
 
 
@@ -261,16 +265,16 @@ def test_restarted_nodes_do_not_let_a_reservation_be_taken_over(nodes: Nodes) ->
     # Their data may be older than somebody else's takeover.
     nodes.restart(0, 1, 2, keep_data=True)
     with pytest.raises(QuorumUnavailable, match="sits out"):
-        client.take(["key"], reservation=reservation, wait=BRIEF)
+        client.reservations.acquire_for_task(["key"], reservation=reservation, wait=BRIEF)
     wait_until(lambda: nodes.owners("key").count(reservation.owner) >= 3)
 
 
 def test_the_record_is_named_where_a_lock_key_is_held_as_well(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.take(["key"], [MESSAGE])
+    lease = client.reservations.acquire_for_task(["key"], [MESSAGE])
     any_nodes.wait_held(lease)
     with pytest.raises(LockContended, match=MESSAGE) as taken:
-        client.take(["other", "key"], [MESSAGE])
+        client.reservations.acquire_for_task(["other", "key"], [MESSAGE])
     assert (taken.value.key, taken.value.holder) == (MESSAGE, lease.owner)
 
 
@@ -292,7 +296,7 @@ def test_no_waiting_goes_on_that_is_said_to_be_of_no_use(nodes: Nodes) -> None:
         return len(seen) == 2
 
     with pytest.raises(LockContended) as taken:
-        client.take(["key"], [MESSAGE], wait=3600.0, final=final)
+        client.reservations.acquire_for_task(["key"], [MESSAGE], wait=3600.0, give_up_on=final)
     assert len(seen) == 2
     assert taken.value.key == seen[0].key == MESSAGE
 
@@ -301,13 +305,15 @@ def test_a_split_vote_is_never_final(nodes: Nodes) -> None:
     client = nodes.connected()
     share_out(nodes, "key")
     with pytest.raises(LockContended) as undecided:
-        client.take(["key"], final=lambda error: pytest.fail(f"asked about {error}"))
+        client.reservations.acquire_for_task(
+            ["key"], give_up_on=lambda error: pytest.fail(f"asked about {error}")
+        )
     assert undecided.value.split
 
 
 def test_a_record_can_be_taken_alone(nodes: Nodes) -> None:
     client = nodes.connected()
-    lease = client.take([], [MESSAGE])
+    lease = client.reservations.acquire_for_task([], [MESSAGE])
     assert (lease.key, lease.keys) == (MESSAGE, (MESSAGE,))
     nodes.wait_held(lease)
     assert lease.release()
@@ -317,4 +323,4 @@ def test_a_record_can_be_taken_alone(nodes: Nodes) -> None:
 @pytest.mark.parametrize("extra", ["key", "redlock:key", "redlock-meta:guard", ""])
 def test_no_other_record_can_be_taken(extra: str, redlock_memory_nodes: list[str]) -> None:
     with Redlock(redlock_memory_nodes) as client, pytest.raises(LockKeyError):
-        client.take(["key"], [extra])
+        client.reservations.acquire_for_task(["key"], [extra])

@@ -180,7 +180,7 @@ def test_a_release_without_its_script_still_undoes_a_failed_attempt(nodes: Serve
     nodes.hold("key", "somebody", [0, 1])
     for node in range(3):
         nodes.cluster.client(node).script_flush()
-    assert not nodes.attempt(client, "key").granted
+    assert not nodes.attempt(client, "key").is_granted
     # Whatever the third node answered late is read by the next attempt.
     wait_until(
         lambda: client.acquire("other", wait=CALM).release() and nodes.owner(2, "key") is None
@@ -258,6 +258,8 @@ def test_a_reservation_waits_for_connections_that_are_still_being_made(
     monkeypatch.setattr(Connector, "connect", late)
     monkeypatch.setattr(RedisTransport, "checkin", count)
     # It would be a pity if the first tasks of a process that has just begun went without a lock.
-    reserved = client.reserve(["redlock:key"], ttl=60, grace=60, label="queued", patience=CALM)
+    reserved = client.reservations.reserve(
+        ["redlock:key"], ttl=60, grace=60, label="queued", retry_for=CALM
+    )
     assert len(attempts) > 1
     wait_until(lambda: nodes.owners("key").count(reserved.reservation.owner) >= 2)

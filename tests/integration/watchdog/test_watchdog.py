@@ -196,10 +196,10 @@ def test_release_while_a_renewal_is_under_way_leaves_a_minimum_hold_as_it_is(
         proxied.cluster.delay(node, 0.5, only="requests")
     watch = process_watchdog()._watches[lease]
     with process_watchdog()._lock:
-        watch.renew_at = 0.0
+        watch.extend_at = 0.0
         process_watchdog()._push(watch)
     process_watchdog()._thread.wakeup.wake()  # type: ignore[union-attr]
-    wait_until(lambda: process_watchdog()._renewing, interval=0.001)
+    wait_until(lambda: process_watchdog()._extending, interval=0.001)
     assert lease.release()
     for node in range(5):
         proxied.cluster.heal(node)
@@ -234,7 +234,7 @@ def test_watching_again_and_again_puts_no_renewal_off(redlock_memory_nodes: list
         first = process_watchdog()._watches[lease]
         client.watch(lease, max_hold=100.0)
         again = process_watchdog()._watches[lease]
-        assert again.renew_at == first.renew_at
+        assert again.extend_at == first.extend_at
         assert again.until < first.until
 
 
@@ -265,7 +265,7 @@ def test_a_callback_may_use_and_close_the_client(nodes: Nodes) -> None:
         lease.release()
         client.acquire("from the callback").release()
         client.close()
-        done.append(process_watchdog().runs_here())
+        done.append(process_watchdog().is_current_thread())
 
     lease = client.acquire("key", ttl=30.0)
     client.watch(lease, on_lost=clean_up, max_hold=0.1)
@@ -285,7 +285,7 @@ def test_the_watchdog_survives_any_exception_and_keeps_the_other_leases(
     failures = iter([error] * 3)
 
     def failing(self: object, batch: object, *args: object, **options: object) -> None:
-        if process_watchdog().runs_here() and (failure := next(failures, None)):
+        if process_watchdog().is_current_thread() and (failure := next(failures, None)):
             raise failure
         exchange(self, batch, *args, **options)  # type: ignore[arg-type]
 
@@ -324,7 +324,11 @@ def test_an_error_while_it_takes_what_is_due_costs_no_lease_its_renewal(
 
     def failing(watchdog: Watchdog, watch: object) -> bool:
         # The first is popped then, and the second not looked at yet.
-        if process_watchdog().runs_here() and watch in taken and (failure := next(failures, None)):
+        if (
+            process_watchdog().is_current_thread()
+            and watch in taken
+            and (failure := next(failures, None))
+        ):
             raise failure
         return is_live(watchdog, watch)  # type: ignore[arg-type]
 
@@ -381,7 +385,7 @@ def test_a_lease_found_lost_by_somebody_else_is_told_about_too(nodes: Nodes) -> 
     client = nodes.connected()
     told = Told()
     lease = client.acquire("key", ttl=0.4, wait=CALM)
-    lease.call_when_lost(told)
+    lease.set_on_lost(told)
     wait_until(lambda: lease.lost)
     wait_until(lambda: lease.lost)
     assert told.leases == [lease]

@@ -17,7 +17,7 @@ from kombu.exceptions import OperationalError
 from celery_redlock import Lease, RedlockTask
 from celery_redlock.beat import RedlockScheduler, publishing
 from celery_redlock.beat.wrapped import abandon
-from celery_redlock.core import Register, VersionedValue, lease, redlock, releasing
+from celery_redlock.core import Register, VersionedValue, lease, redlock, release
 from celery_redlock.errors import RedlockError
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.messages.tick import Tick
@@ -52,39 +52,39 @@ class Watchdog:
     """Renews as the real one does, at a third of the lease, when the world's time comes to it."""
 
     def __init__(self) -> None:
-        self.renew_at: dict[Lease, float] = {}
+        self.extend_at: dict[Lease, float] = {}
         self.until: dict[Lease, float] = {}
 
     def watch(self, lease: Lease, max_hold: float) -> None:
-        self.renew_at.setdefault(lease, lease.now() + lease.ttl / 3)
+        self.extend_at.setdefault(lease, lease.now() + lease.ttl / 3)
         self.until[lease] = lease.now() + max_hold
 
     def unwatch(self, lease: Lease) -> None:
-        self.renew_at.pop(lease, None)
+        self.extend_at.pop(lease, None)
 
-    def wait_for_renewal(self, lease: Lease, limit: float) -> None: ...
+    def wait_for_extension(self, lease: Lease, limit: float) -> None: ...
 
-    def runs_here(self) -> bool:
+    def is_current_thread(self) -> bool:
         return False
 
     def stop_if_idle(self) -> None: ...
 
     @property
     def next_at(self) -> float:
-        return min(self.renew_at.values(), default=math.inf)
+        return min(self.extend_at.values(), default=math.inf)
 
     def renew(self) -> None:
-        lease = min(self.renew_at, key=lambda lease: self.renew_at[lease])
+        lease = min(self.extend_at, key=lambda lease: self.extend_at[lease])
         if lease.now() >= self.until[lease]:
             self.unwatch(lease)
-            lease.lose("it was held for as long as max_hold allows")
+            lease.mark_lost("it was held for as long as max_hold allows")
             return
         try:
             lease.extend()
         except RedlockError:
-            self.renew_at[lease] = lease.now() + lease.ttl / 12
+            self.extend_at[lease] = lease.now() + lease.ttl / 12
         else:
-            self.renew_at[lease] = lease.now() + lease.ttl / 3
+            self.extend_at[lease] = lease.now() + lease.ttl / 3
         if lease.lost:
             self.unwatch(lease)
 
@@ -302,7 +302,7 @@ def _next_event(beat: Beat) -> float:
 def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWorld]:
     """Have leases renewed and brokers fail as the worlds say that are made meanwhile."""
     made: list[World] = []
-    for module in (redlock, lease, releasing):
+    for module in (redlock, lease, release):
         monkeypatch.setattr(module, "process_watchdog", lambda: WATCHDOGS[-1])
     connect = publishing.limited_connection
 

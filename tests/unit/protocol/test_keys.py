@@ -122,10 +122,10 @@ def test_a_lock_key_is_no_extra() -> None:
 
 def test_a_client_tells_the_place_of_a_key(redlock_memory_nodes: list[str]) -> None:
     with Redlock(redlock_memory_nodes, key_prefix="app:") as client:
-        assert client.place("key") == "app:key"
+        assert client.node_key("key") == "app:key"
         for wrong in ("", 7, "x\udcff"):
             with pytest.raises(LockKeyError):
-                client.place(wrong)  # type: ignore[arg-type]
+                client.node_key(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ def declare(bench: Bench, **options: Any) -> Any:
 
 
 def running(bench: Bench, key: str = "1", role: Role = Role.RUNNING) -> Any:
-    return bench.elsewhere.take((key,), ttl=30, label=label_for(role, "runner", "w@host"))
+    return bench.elsewhere.reservations.acquire_for_task(
+        (key,), ttl=30, label=label_for(role, "runner", "w@host")
+    )
 
 
 def test_nobody_holds_a_lock_that_is_free(bench: Bench) -> None:

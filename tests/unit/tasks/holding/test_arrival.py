@@ -114,7 +114,7 @@ def test_waiting_for_the_lock_does_not_use_a_time_limit_up(
     bench: Bench, limit: str, said: str
 ) -> None:
     waits: list[float] = []
-    take = Redlock.take
+    take = Redlock.acquire_for_task
 
     def noted(redlock: Redlock, *args: Any, **options: Any) -> Any:
         waits.append(options["wait"])
@@ -124,7 +124,7 @@ def test_waiting_for_the_lock_does_not_use_a_time_limit_up(
     task = declare(bench, lock_wait=60, **of_task)
     task.apply_async(**of_call)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Redlock, "take", noted)
+        patch.setattr(Redlock, "acquire_for_task", noted)
         assert bench.run(bench.receive()).value == "ran"
     assert waits == [1.0]
 

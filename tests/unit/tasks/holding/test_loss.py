@@ -29,7 +29,7 @@ def lose(lease: Any) -> None:
     """Lose a lease as the watchdog does: from another thread, which does not wait."""
     # One call into the interpreter: `Thread.start` is Python code of the body, which the loss may
     # strike half done.
-    _thread.start_new_thread(lease.lose, ("taken away",))
+    _thread.start_new_thread(lease.mark_lost, ("taken away",))
 
 
 def sleep_on(self: Any) -> None:
@@ -113,7 +113,7 @@ def test_a_body_that_ended_after_its_lease_says_so(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     def body(self: Any) -> None:
-        self.lease.lose("taken away")
+        self.lease.mark_lost("taken away")
 
     bench.call(job(bench, body, lock_on_lost="flag"))
     assert "ended without its lock k: taken away" in caplog.text
@@ -203,7 +203,7 @@ import threading, time
 bench = Bench()
 def body(self, how):
     lease = self.lease
-    start_native_thread(lambda: lease.lose("taken away"))
+    start_native_thread(lambda: lease.mark_lost("taken away"))
     if how == "sleep":
         time.sleep(30)
     until = time.monotonic() + 30

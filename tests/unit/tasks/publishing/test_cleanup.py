@@ -85,7 +85,7 @@ def test_a_lock_that_a_body_has_taken_over_stays(bench: Bench) -> None:
     lock = bench.node.state.keys["redlock:k"]
     bench.node.state.keys["redlock:k"] = type(lock)("a body's", lock.expires_at)
     signals.task_revoked.send(sender=task, request=Context(message), terminated=True)
-    bench.elsewhere.look(("redlock:k",))
+    bench.elsewhere.reservations.inspect(("redlock:k",))
     assert bench.is_held("k")
 
 

@@ -97,7 +97,7 @@ def test_what_a_function_raises_reaches_the_caller(bench: Bench) -> None:
 
 @pytest.mark.parametrize("foreign", ["canonical client", "0" * 32, f"{'0' * 32} 17 queued x"])
 def test_a_lock_that_no_task_holds_drops_nothing(bench: Bench, foreign: str) -> None:
-    bench.elsewhere.take(("k",), ttl=30)
+    bench.elsewhere.reservations.acquire_for_task(("k",), ttl=30)
     key = bench.node.state.keys[KEY]
     bench.node.state.keys[KEY] = type(key)(foreign, key.expires_at)
     assert Envelope.read(bench.send(declare(bench))).reservation is None
@@ -117,5 +117,7 @@ def test_a_task_is_no_duplicate_of_one_that_has_only_some_of_its_keys(bench: Ben
 
 
 def test_a_task_is_a_duplicate_of_one_that_has_all_of_its_keys(bench: Bench) -> None:
-    bench.elsewhere.take(("j", "k"), ttl=30, label=label_for(Role.RUNNING, "other", "w@host"))
+    bench.elsewhere.reservations.acquire_for_task(
+        ("j", "k"), ttl=30, label=label_for(Role.RUNNING, "other", "w@host")
+    )
     assert declare(bench, lock_key=["k", "j"]).delay().id == "other"

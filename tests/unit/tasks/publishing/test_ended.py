@@ -186,7 +186,7 @@ def test_the_end_of_another_task_with_the_key_is_not_asked_for(
     bench: Bench, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = bench.task(lambda: None, name="other", lock_key="k", lock_mode="until_executed")
-    bench.elsewhere.take(
+    bench.elsewhere.reservations.acquire_for_task(
         ("k",), ttl=60, label=label_for(Role.RUNNING, first, "w@host", task="another")
     )
     monkeypatch.setattr(other.backend, "get_task_meta", lambda *args, **kwargs: 1 / 0)

@@ -269,7 +269,9 @@ def test_a_call_that_finds_its_older_one_begun_gets_the_lock_when_that_gives_it_
     def begin_first(*args: Any, previous: str = "", **options: Any) -> Any:
         if previous and not giving_up:
             label = label_for(Role.RUNNING, "older", "w@host")
-            lease = bench.elsewhere.take(("k",), ttl=60, label=label, reservation=lock)
+            lease = bench.elsewhere.reservations.acquire_for_task(
+                ("k",), ttl=60, label=label, reservation=lock
+            )
             giving_up.append(threading.Thread(target=lease.release))
             try:
                 return reserve(*args, previous=previous, **options)

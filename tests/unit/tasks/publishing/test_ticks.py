@@ -114,7 +114,7 @@ def test_a_tick_is_sent_where_nobody_can_say_who_works_on_it(bench: Bench) -> No
 def test_a_message_without_a_tick_is_not_looked_up(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_redlock.core.Redlock.look", lambda self, places: 1 / 0)
+    monkeypatch.setattr("celery_redlock.core.Redlock.inspect", lambda self, places: 1 / 0)
     declare(bench).delay()
     assert bench.queue_length == 1
 

@@ -100,5 +100,5 @@ def test_a_plain_call_in_the_body_neither_locks_nor_ends_anything(bench: Bench) 
 
 def test_under_apply_the_lock_of_another_is_waited_for_where_it_only_delays(bench: Bench) -> None:
     owned_by(bench, "other", place="redlock:k").release()
-    bench.elsewhere.take(("k",), ttl=0.3, label="somebody")
+    bench.elsewhere.reservations.acquire_for_task(("k",), ttl=0.3, label="somebody")
     assert declare(bench).apply().get() == "ran"

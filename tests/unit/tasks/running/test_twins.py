@@ -158,7 +158,7 @@ def test_the_twin_of_a_message_whose_process_died_does_the_work(bench: Bench, mo
 def test_the_twin_of_a_message_that_was_killed_waits_for_its_lock_to_end(bench: Bench) -> None:
     task, runs = counting(bench)
     request = bench.send(task)
-    bench.elsewhere.take(
+    bench.elsewhere.reservations.acquire_for_task(
         ("k",),
         (mark(bench, request),),
         ttl=60,
@@ -313,7 +313,7 @@ def test_a_mark_that_was_lost_to_a_twin_stays_with_it(bench: Bench) -> None:
     def body(self: Any) -> None:
         place = mark(bench, request)
         free(bench, place)
-        bench.elsewhere.take((), (place,), ttl=60, label="twin")
+        bench.elsewhere.reservations.acquire_for_task((), (place,), ttl=60, label="twin")
 
     request = bench.send(declare(bench, body))
     bench.run(request)

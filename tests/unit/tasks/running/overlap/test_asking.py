@@ -146,7 +146,7 @@ def test_of_several_holders_each_is_asked(bench: Bench) -> None:
     one.release()
     label = label_for(Role.RUNNING, "another", due_us=tick(-60).due_us)
     beside = "redlock-meta:running:redlock:l"
-    another = bench.elsewhere.take(["l"], [beside], ttl=60, label=label)
+    another = bench.elsewhere.reservations.acquire_for_task(["l"], [beside], ttl=60, label=label)
     assert bench.run(bench.receive()).state == "RETRY"
     assert value(bench, beside) is None
     another.release()
@@ -187,7 +187,7 @@ def test_with_several_keys_what_is_asked_is_who_has_them(bench: Bench) -> None:
     task = job(bench, "replace", lock_key=["k", "l"])
     occupy_for(bench, -60)
     free_one = "redlock-meta:running:redlock:l"
-    bench.elsewhere.take(["other"], [free_one], ttl=60)
+    bench.elsewhere.reservations.acquire_for_task(["other"], [free_one], ttl=60)
     request = send_tick(bench, task, tick())
     bench.run(request)
     assert next_one(bench) == request["id"]

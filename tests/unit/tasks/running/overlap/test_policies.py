@@ -69,7 +69,7 @@ def test_a_forbidden_run_waits_where_nobody_is_seen_to_have_the_lock(
     def split(*args: Any, **kwargs: Any) -> Any:
         raise LockContended("split", "k", "somebody", 1.0, split=True)
 
-    monkeypatch.setattr(Redlock, "take", split)
+    monkeypatch.setattr(Redlock, "acquire_for_task", split)
     assert bench.run(send_tick(bench, task, tick())).state == "RETRY"
 
 

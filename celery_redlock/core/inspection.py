@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_redlock.core.failures import listed, reasons
+from celery_redlock.core.failures import describe_problems, node_problems
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.protocol import (
     InspectRound,
@@ -20,7 +20,7 @@ from celery_redlock.transport import Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class LockInfo:
     """
     A key that one owner has on a quorum of nodes, as far as the nodes that answer can tell.
 
@@ -36,21 +36,21 @@ class Held:
     token: int | None
 
 
-def look_at(
-    transport: Transport, places: tuple[str, ...], patience: float
-) -> tuple[Held | None, ...]:
+def inspect_locks(
+    transport: Transport, node_keys: tuple[str, ...], node_timeout: float
+) -> tuple[LockInfo | None, ...]:
     """Return for each key who holds it, or None."""
-    round_ = _asked(transport, places, patience)
+    round_ = _run_inspection(transport, node_keys, node_timeout)
     return tuple(
-        _held(records, round_.needed) if records else None for records in round_.key_states()
+        _lock_info(records, round_.needed) if records else None for records in round_.key_states()
     )
 
 
-def owners_at(
-    transport: Transport, places: tuple[str, ...], patience: float
+def owners_by_node(
+    transport: Transport, node_keys: tuple[str, ...], node_timeout: float
 ) -> tuple[tuple[str | None, ...], ...]:
     """Return for each node that has answered the owner values that it shows, in the keys' order."""
-    votes = _asked(transport, places, patience).votes
+    votes = _run_inspection(transport, node_keys, node_timeout).votes
     return tuple(
         tuple(record.owner for record in vote.states)
         for vote in votes
@@ -58,31 +58,33 @@ def owners_at(
     )
 
 
-def _asked(transport: Transport, places: tuple[str, ...], patience: float) -> InspectRound:
+def _run_inspection(
+    transport: Transport, node_keys: tuple[str, ...], node_timeout: float
+) -> InspectRound:
     round_ = InspectRound(len(transport.names))
     channel = transport.checkout()
     try:
         channel.connect()
-        channel.exchange(((inspect(places), round_),), patience)
+        channel.exchange(((inspect(node_keys), round_),), node_timeout)
     except BaseException:
         transport.discard(channel)
         raise
     transport.checkin(channel)
     if round_.phase is not Phase.GRANTED:
-        nodes = reasons(round_, transport.names)
+        nodes = node_problems(round_, transport.names)
         raise QuorumUnavailable(
-            f"Who holds {', '.join(places)!r} is not known: {round_.needed} of "
-            f"{len(transport.names)} nodes have to say it. {listed(nodes)}.",
-            places[0],
+            f"Who holds {', '.join(node_keys)!r} is not known: {round_.needed} of "
+            f"{len(transport.names)} nodes have to say it. {describe_problems(nodes)}.",
+            node_keys[0],
             nodes,
         )
     return round_
 
 
-def _held(records: tuple[KeyState, ...], needed: int) -> Held:
+def _lock_info(records: tuple[KeyState, ...], needed: int) -> LockInfo:
     owner = records[0].owner or ""
     lives = [record.expires_in for record in records]
-    return Held(
+    return LockInfo(
         owner=owner,
         expires_in=min(lives) if min(lives) < 0 else max(lives),
         token=_token(owner, records, needed),

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from celery_redlock import LockContended, QuorumUnavailable, Redlock
-from celery_redlock.core import Reserved
+from celery_redlock.core import PendingReservation
 from celery_redlock.transport.redis import channel
 from tests.support.nodes import Nodes, ServerNodes
 from tests.support.waiting import wait_until
@@ -18,12 +18,12 @@ GRACE = 60.0
 LONG = 3000.0
 
 
-def reserve(client: Redlock, name: str = "key", **options: object) -> Reserved:
-    options = {"ttl": HOUR, "grace": GRACE, "label": "queued", "patience": 5.0, **options}
-    return client.reserve([client.place(name)], **options)  # type: ignore[arg-type]
+def reserve(client: Redlock, name: str = "key", **options: object) -> PendingReservation:
+    options = {"ttl": HOUR, "grace": GRACE, "label": "queued", "retry_for": 5.0, **options}
+    return client.reservations.reserve([client.node_key(name)], **options)  # type: ignore[arg-type]
 
 
-def everywhere(nodes: Nodes, reserved: Reserved, name: str = "key") -> bool:
+def everywhere(nodes: Nodes, reserved: PendingReservation, name: str = "key") -> bool:
     return nodes.owners(name) == [reserved.reservation.owner] * len(nodes)
 
 
@@ -33,8 +33,8 @@ def _slow_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "_FOLLOWUP_WINDOW", 3600.0)
 
 
-def long_on(nodes: Nodes, client: Redlock, reserved: Reserved, *which: int) -> bool:
-    client.look([client.place("other")])  # reads what came late
+def long_on(nodes: Nodes, client: Redlock, reserved: PendingReservation, *which: int) -> bool:
+    client.reservations.inspect([client.node_key("other")])  # reads what came late
     owner = reserved.reservation.owner
     return all(
         nodes.owner(node, "key") == owner and nodes.left(node, "key") > LONG for node in which
@@ -46,7 +46,7 @@ def test_a_reservation_stands_for_its_grace_until_it_is_lengthened(any_nodes: No
     reserved = reserve(client)
     wait_until(lambda: everywhere(any_nodes, reserved))
     assert all(any_nodes.left(node, "key") <= GRACE for node in range(5))
-    client.lengthen(reserved)
+    client.reservations.confirm(reserved)
     wait_until(lambda: long_on(any_nodes, client, reserved, *range(5)))
 
 
@@ -59,14 +59,14 @@ def test_a_grace_is_not_longer_than_the_reservation(nodes: Nodes) -> None:
     client = nodes.connected()
     reserved = reserve(client, ttl=5.0)
     wait_until(lambda: everywhere(nodes, reserved))
-    client.lengthen(reserved)
+    client.reservations.confirm(reserved)
     nodes.connect(client)
     assert all(nodes.left(node, "key") <= 5 for node in range(5))
 
 
 def test_a_reservation_may_be_longer_than_any_lease(nodes: Nodes) -> None:
     client = nodes.connected(max_ttl=5.0, ttl=5.0)
-    client.lengthen(reserved := reserve(client))
+    client.reservations.confirm(reserved := reserve(client))
     wait_until(lambda: long_on(nodes, client, reserved, *range(5)))
 
 
@@ -77,7 +77,7 @@ def test_a_stopped_node_keeps_what_it_sets_late_for_the_grace_only(
     client = any_nodes.connected()
     any_nodes.pause(3, 4)
     reserved = reserve(client)
-    client.lengthen(reserved)
+    client.reservations.confirm(reserved)
     any_nodes.resume(3, 4)
     any_nodes.connect(client)
     wait_until(lambda: everywhere(any_nodes, reserved))
@@ -92,7 +92,7 @@ def test_a_node_that_answers_after_the_quorum_is_lengthened_as_well(servers: Ser
     servers.resume(4)
     wait_until(lambda: servers.owner(4, "key"))
     # The answer is on the wire and not read; lengthening reads it first.
-    client.lengthen(reserved)
+    client.reservations.confirm(reserved)
     wait_until(lambda: long_on(servers, client, reserved, *range(5)))
 
 
@@ -102,7 +102,7 @@ def test_a_slow_node_is_lengthened_when_its_answer_is_read(
     client = servers.connected()
     servers.pause(4)
     reserved = reserve(client)
-    client.lengthen(reserved)
+    client.reservations.confirm(reserved)
     servers.resume(4)
 
     wait_until(lambda: long_on(servers, client, reserved, *range(5)))
@@ -114,7 +114,7 @@ def test_what_somebody_else_has_meanwhile_is_not_lengthened(any_nodes: Nodes) ->
     wait_until(lambda: everywhere(any_nodes, reserved))
     any_nodes.put(0, "key", "them", ttl=5.0)
     any_nodes.forget(1, "key")
-    client.lengthen(reserved)
+    client.reservations.confirm(reserved)
     wait_until(lambda: long_on(any_nodes, client, reserved, 2, 3, 4))
     assert any_nodes.owners("key")[:2] == ["them", None]
     assert any_nodes.left(0, "key") <= 5
@@ -125,7 +125,7 @@ def test_a_reservation_is_lengthened_behind_whoever_uses_its_connections(nodes: 
     reserved = reserve(client)
     wait_until(lambda: everywhere(nodes, reserved))
     borrowed = client.transport.checkout()
-    client.lengthen(reserved)
+    client.reservations.confirm(reserved)
     client.transport.checkin(borrowed)
     wait_until(lambda: long_on(nodes, client, reserved, *range(5)))
 
@@ -139,7 +139,7 @@ def test_a_reservation_is_lengthened_although_its_connections_are_given_up(nodes
     other = client.transport.checkout()
     other.connect()
     client.transport.checkin(other)
-    client.lengthen(reserved)
+    client.reservations.confirm(reserved)
     client.transport.discard(borrowed)
     # Some quorum: the nodes whose answers had been read.
     wait_until(lambda: sum(long_on(nodes, client, reserved, node) for node in range(5)) >= 3)
@@ -151,7 +151,7 @@ def test_a_server_that_forgot_its_scripts_lengthens_all_the_same(servers: Server
     wait_until(lambda: everywhere(servers, reserved))
     for node in range(5):
         servers.cluster.client(node).script_flush()
-    client.lengthen(reserved)
+    client.reservations.confirm(reserved)
 
     wait_until(lambda: long_on(servers, client, reserved, *range(5)))
 
@@ -160,7 +160,7 @@ def test_what_was_said_before_a_client_is_closed_is_done(nodes: Nodes) -> None:
     client = nodes.connected()
     reserved = reserve(client)
     wait_until(lambda: everywhere(nodes, reserved))
-    client.lengthen(reserved)
+    client.reservations.confirm(reserved)
     client.close()
     wait_until(lambda: long_on(nodes, client, reserved, *range(5)))
 
@@ -178,13 +178,13 @@ def test_a_forked_child_does_not_lengthen_what_its_parent_reserved(servers: Serv
     wait_until(lambda: everywhere(servers, reserved))
     child = os.fork()
     if child == 0:
-        client.lengthen(reserved)
+        client.reservations.confirm(reserved)
         client.close()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     servers.connect(client)
     assert all(servers.left(node, "key") <= GRACE for node in range(5))
-    client.lengthen(reserved)
+    client.reservations.confirm(reserved)
     wait_until(lambda: long_on(servers, client, reserved, *range(5)))
 
 
@@ -201,7 +201,7 @@ def test_without_a_quorum_nothing_is_reserved(nodes: Nodes) -> None:
     client = nodes.connected()
     nodes.kill(2, 3, 4)
     with pytest.raises(QuorumUnavailable):
-        reserve(client, patience=0.5)
+        reserve(client, retry_for=0.5)
     wait_until(lambda: nodes.owner(0, "key") is nodes.owner(1, "key") is None)
 
 
@@ -214,13 +214,13 @@ def test_of_many_that_reserve_at_once_one_succeeds_and_the_others_know_who(
     nodes: Nodes, crowd: list[Redlock]
 ) -> None:
     together = threading.Barrier(len(crowd))
-    won: list[Reserved] = []
+    won: list[PendingReservation] = []
     lost: list[LockContended] = []
 
     def publish(client: Redlock) -> None:
         together.wait()
         try:
-            won.append(reserve(client, patience=20.0))
+            won.append(reserve(client, retry_for=20.0))
         except LockContended as error:
             lost.append(error)
 
@@ -241,13 +241,13 @@ def test_a_queued_lock_moves_to_the_message_that_replaces_it(any_nodes: Nodes) -
     new = reserve(client, previous=old.owner, previous_until=old.expires_at)
     wait_until(lambda: everywhere(any_nodes, new))
     with pytest.raises(LockContended):
-        client.take(["key"], reservation=old)
+        client.reservations.acquire_for_task(["key"], reservation=old)
 
 
 def test_a_lock_that_has_gone_on_is_not_replaced(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     old = reserve(client).reservation
-    lease = client.take(["key"], reservation=old)
+    lease = client.reservations.acquire_for_task(["key"], reservation=old)
     any_nodes.wait_held(lease)
     with pytest.raises(LockContended) as taken:
         reserve(client, previous=old.owner, previous_until=old.expires_at)
@@ -259,18 +259,18 @@ def test_a_replacement_that_stays_undecided_gives_the_keys_back(any_nodes: Nodes
     client = any_nodes.connected()
     reserved = reserve(client)
     wait_until(lambda: everywhere(any_nodes, reserved))
-    client.lengthen(reserved)
+    client.reservations.confirm(reserved)
     wait_until(lambda: long_on(any_nodes, client, reserved, *range(5)))
     old = reserved.reservation
     any_nodes.hold("other", "one", [0, 1])
     any_nodes.hold("other", "another", [2])
     with pytest.raises(LockContended) as undecided:
-        client.reserve(
-            [client.place("key"), client.place("other")],
+        client.reservations.reserve(
+            [client.node_key("key"), client.node_key("other")],
             ttl=HOUR,
             grace=GRACE,
             label="queued",
-            patience=0.1,
+            retry_for=0.1,
             previous=old.owner,
             previous_until=old.expires_at,
         )
@@ -286,22 +286,24 @@ def test_a_replacement_whose_message_could_not_be_sent_gives_the_keys_back(
     old = first.reservation
     new = reserve(client, previous=old.owner, previous_until=old.expires_at)
     wait_until(lambda: everywhere(any_nodes, new))
-    assert client.cancel(new.reservation, previous=old.owner, until=old.expires_at)
+    assert client.reservations.cancel(
+        new.reservation, previous=old.owner, previous_until=old.expires_at
+    )
     wait_until(lambda: long_on(any_nodes, client, first, *range(5)))
 
 
 def test_a_reservation_that_is_cancelled_frees_every_node(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    client.lengthen(reserved := reserve(client))
-    assert client.cancel(reserved.reservation)
+    client.reservations.confirm(reserved := reserve(client))
+    assert client.reservations.cancel(reserved.reservation)
     any_nodes.wait_free("key")
 
 
 def test_cancelling_can_wait_for_a_quorum(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reserved = reserve(client)
-    assert client.cancel(reserved.reservation, wait=True)
-    assert not client.cancel(reserved.reservation, wait=True)
+    assert client.reservations.cancel(reserved.reservation, wait=True)
+    assert not client.reservations.cancel(reserved.reservation, wait=True)
     any_nodes.wait_free("key")
 
 
@@ -316,9 +318,9 @@ def test_a_client_that_has_no_connection_yet_cancels_all_the_same(any_nodes: Nod
 def test_cancelling_does_nothing_once_the_message_has_arrived(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reserved = reserve(client)
-    lease = client.take(["key"], reservation=reserved.reservation)
+    lease = client.reservations.acquire_for_task(["key"], reservation=reserved.reservation)
     any_nodes.wait_held(lease)
-    assert not client.cancel(reserved.reservation, wait=True)
+    assert not client.reservations.cancel(reserved.reservation, wait=True)
     any_nodes.wait_held(lease)
 
 
@@ -326,4 +328,4 @@ def test_cancelling_without_nodes_does_not_raise(nodes: Nodes) -> None:
     client = nodes.connected()
     reserved = reserve(client)
     nodes.kill(*range(5))
-    assert not client.cancel(reserved.reservation, wait=True)
+    assert not client.reservations.cancel(reserved.reservation, wait=True)

@@ -30,11 +30,11 @@ DEFAULT_WAIT = wait_random_exponential(multiplier=0.01, max=0.25)
 
 #: Where many ask at once and none waits for a holder, as publishers do: 100 that come back eight
 #: times a second each go on meeting while the nodes are busy.
-CROWD_WAIT = wait_random_exponential(multiplier=0.01, max=1.0)
+PUBLISH_WAIT = wait_random_exponential(multiplier=0.01, max=1.0)
 
 #: A split vote proves nothing about a holder, so it is tried again for so long even at `wait=0`;
 #: so is a quorum that was missed while nodes were left out that had failed lately.
-UNDECIDED_BUDGET = 0.25
+SPLIT_BUDGET = 0.25
 
 
 def checked_policy(retry: RetryPolicy | None) -> RetryPolicy:
@@ -50,7 +50,7 @@ def checked_policy(retry: RetryPolicy | None) -> RetryPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryBudget:
     """
     For how long, how often and by what it is tried again.
 
@@ -58,21 +58,21 @@ class Patience:
         wait: in seconds.
         policy: a tenacity wait, or a whole `Retrying` whose own stop then counts as well.
         now: reads the clock.
-        undecided: least patience while attempts end undecided.
-        final: tells that an attempt shows that no waiting will help.
+        undecided_wait: least patience while attempts end undecided.
+        give_up_on: tells that an attempt shows that no waiting will help.
     """
 
     wait: float
     policy: RetryPolicy
     now: Callable[[], float]
-    undecided: float = UNDECIDED_BUDGET
-    final: Callable[[Attempt], bool] | None = None
+    undecided_wait: float = SPLIT_BUDGET
+    give_up_on: Callable[[Attempt], bool] | None = None
 
 
 def try_until_granted(
     first: Attempt,
     attempt: Callable[[], Attempt],
-    patience: Patience,
+    budget: RetryBudget,
     sleep: Callable[[float], None],
 ) -> Attempt:
     """
@@ -81,19 +81,19 @@ def try_until_granted(
     Args:
         first: the attempt that has been made.
         attempt: makes another one.
-        patience: when to end.
+        budget: when to end.
         sleep: lets time pass.
     """
     made: list[Attempt] = [first]
-    policy = _policy(patience)
-    retrying = policy.copy(sleep=sleep, **_rules(first, patience, policy))
+    policy = _policy(budget)
+    retrying = policy.copy(sleep=sleep, **_tenacity_options(first, budget, policy))
     return retrying(lambda: made.pop() if made else attempt())
 
 
 async def try_until_granted_async(
     first: Attempt,
     attempt: Callable[[], Awaitable[Attempt]],
-    patience: Patience,
+    budget: RetryBudget,
     sleep: Callable[[float], Awaitable[None]],
 ) -> Attempt:
     """Try again as `try_until_granted` does, and let others run meanwhile."""
@@ -102,7 +102,7 @@ async def try_until_granted_async(
     async def next_attempt() -> Attempt:
         return made.pop() if made else await attempt()
 
-    policy = _policy(patience)
+    policy = _policy(budget)
     if not getattr(policy, "enabled", True):
         return first  # as tenacity does where it knows the switch; older versions do not
     retrying = AsyncRetrying(
@@ -110,26 +110,26 @@ async def try_until_granted_async(
         after=policy.after,
         before_sleep=policy.before_sleep,
         sleep=sleep,
-        **_rules(first, patience, policy),
+        **_tenacity_options(first, budget, policy),
     )
     return await retrying(next_attempt)
 
 
-def _policy(patience: Patience) -> BaseRetrying:
-    policy = patience.policy
+def _policy(budget: RetryBudget) -> BaseRetrying:
+    policy = budget.policy
     return policy if isinstance(policy, BaseRetrying) else Retrying(wait=policy)
 
 
-def _rules(first: Attempt, patience: Patience, policy: BaseRetrying) -> dict[str, Any]:
+def _tenacity_options(first: Attempt, budget: RetryBudget, policy: BaseRetrying) -> dict[str, Any]:
     """Return what tenacity is to go by, beside the hooks of the policy."""
-    begun, final = patience.now(), patience.final
+    begun, give_up_on = budget.now(), budget.give_up_on
 
     def last(state: RetryCallState) -> Attempt:
         return state.outcome.result() if state.outcome is not None else first
 
     def left(state: RetryCallState) -> float:
-        undecided = patience.undecided if last(state).undecided else 0.0
-        return begun + max(patience.wait, undecided) - patience.now()
+        undecided_wait = budget.undecided_wait if last(state).is_undecided else 0.0
+        return begun + max(budget.wait, undecided_wait) - budget.now()
 
     class _Exhausted(stop_base):
         def __call__(self, retry_state: RetryCallState) -> bool:
@@ -140,7 +140,7 @@ def _rules(first: Attempt, patience: Patience, policy: BaseRetrying) -> dict[str
         return min(policy.wait(state), max(0.0, left(state)))
 
     def try_again(made: Attempt) -> bool:
-        return not (made.granted or (final is not None and final(made)))
+        return not (made.is_granted or (give_up_on is not None and give_up_on(made)))
 
     return {
         "stop": stop_any(_Exhausted(), policy.stop),  # type: ignore[arg-type]

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.core.aio.threads import Threads
+from celery_redlock.core.aio.pool import CallPool
 from tests.support.waiting import PATIENCE, wait_until
 
 NUMBER = 3
 
 
 @pytest.fixture
-def threads() -> Iterator[Threads]:
-    threads = Threads(NUMBER)
-    yield threads
-    threads.close(wait=True)
+def pool() -> Iterator[CallPool]:
+    pool = CallPool(NUMBER)
+    yield pool
+    pool.close(wait=True)
 
 
 class Call:
@@ -59,24 +59,24 @@ async def began(call: Call) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_a_call_brings_its_result_or_its_error(threads: Threads) -> None:
+def test_a_call_brings_its_result_or_its_error(pool: CallPool) -> None:
     async def main() -> None:
-        assert await threads.run(lambda: 7) == 7
-        assert await threads.run_or_undo(lambda: 8, print) == 8
+        assert await pool.run(lambda: 7) == 7
+        assert await pool.run_or_undo(lambda: 8, print) == 8
         with pytest.raises(ZeroDivisionError):
-            await threads.run_or_undo(lambda: 1 // 0, print)
+            await pool.run_or_undo(lambda: 1 // 0, print)
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("ends_first", [False, True], ids=["under way", "done, not yet delivered"])
 def test_what_a_call_brings_to_nobody_is_undone_in_a_thread(
-    threads: Threads, ends_first: bool
+    pool: CallPool, ends_first: bool
 ) -> None:
     call = Call()
 
     async def main() -> None:
-        task = asyncio.create_task(threads.run_or_undo(call, call.undo))
+        task = asyncio.create_task(pool.run_or_undo(call, call.undo))
         await began(call)
         if ends_first:
             call.may_end.set()
@@ -90,30 +90,30 @@ def test_what_a_call_brings_to_nobody_is_undone_in_a_thread(
     assert call.undone == [("brought", False)]
 
 
-def test_a_call_that_is_cancelled_before_a_thread_is_free_is_never_made(threads: Threads) -> None:
+def test_a_call_that_is_cancelled_before_a_thread_is_free_is_never_made(pool: CallPool) -> None:
     busy, call = [Call() for _ in range(NUMBER)], Call()
 
     async def main() -> None:
-        others = [asyncio.create_task(threads.run(other)) for other in busy]
+        others = [asyncio.create_task(pool.run(other)) for other in busy]
         for other in busy:
             await began(other)
-        task = asyncio.create_task(threads.run_or_undo(call, call.undo))
+        task = asyncio.create_task(pool.run_or_undo(call, call.undo))
         await asyncio.sleep(0)
         await cancelled(task)
         for other in busy:
             other.may_end.set()
         await asyncio.gather(*others)
-        assert await threads.run(lambda: "after it") == "after it"
+        assert await pool.run(lambda: "after it") == "after it"
 
     asyncio.run(main())
     assert (call.begun.is_set(), call.undone) == (False, [])
 
 
-def test_a_call_to_its_end_is_made_though_its_caller_is_cancelled(threads: Threads) -> None:
+def test_a_call_to_its_end_is_made_though_its_caller_is_cancelled(pool: CallPool) -> None:
     call = Call()
 
     async def main() -> None:
-        task = asyncio.create_task(threads.run(call))
+        task = asyncio.create_task(pool.run(call))
         await began(call)
         await cancelled(task)
 
@@ -123,7 +123,7 @@ def test_a_call_to_its_end_is_made_though_its_caller_is_cancelled(threads: Threa
 
 
 def test_nothing_is_undone_that_has_failed_and_nobody_is_told(
-    threads: Threads, caplog: pytest.LogCaptureFixture
+    pool: CallPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     call = Call()
     undone: list[object] = []
@@ -133,11 +133,11 @@ def test_nothing_is_undone_that_has_failed_and_nobody_is_told(
         raise ValueError
 
     async def main() -> None:
-        task = asyncio.create_task(threads.run_or_undo(fails, undone.append))
+        task = asyncio.create_task(pool.run_or_undo(fails, undone.append))
         await began(call)
         await cancelled(task)
         call.may_end.set()
-        await asyncio.to_thread(threads.close, wait=True)
+        await asyncio.to_thread(pool.close, wait=True)
 
     asyncio.run(main(), debug=True)
     gc.collect()
@@ -145,17 +145,17 @@ def test_nothing_is_undone_that_has_failed_and_nobody_is_told(
 
 
 def test_a_call_that_can_have_no_thread_is_made_by_the_caller(
-    threads: Threads, monkeypatch: pytest.MonkeyPatch
+    pool: CallPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
-    assert asyncio.run(threads.run(threading.current_thread)) is threading.current_thread()
+    assert asyncio.run(pool.run(threading.current_thread)) is threading.current_thread()
 
 
 def test_a_call_whose_thread_could_not_be_had_is_made_once(
-    threads: Threads, monkeypatch: pytest.MonkeyPatch
+    pool: CallPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit = ThreadPoolExecutor.submit
     made: list[int] = []
@@ -165,18 +165,18 @@ def test_a_call_whose_thread_could_not_be_had_is_made_once(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", queue_and_fail)
-    asyncio.run(threads.run(lambda: made.append(1)))
-    threads.close(wait=True)
+    asyncio.run(pool.run(lambda: made.append(1)))
+    pool.close(wait=True)
     assert made == [1]
 
 
-def test_closing_waits_for_calls_and_a_call_afterwards_is_made(threads: Threads) -> None:
+def test_closing_waits_for_calls_and_a_call_afterwards_is_made(pool: CallPool) -> None:
     call = Call()
 
     async def main() -> None:
-        task = asyncio.create_task(threads.run(call))
+        task = asyncio.create_task(pool.run(call))
         await began(call)
-        closing = asyncio.create_task(asyncio.to_thread(threads.close, wait=True))
+        closing = asyncio.create_task(asyncio.to_thread(pool.close, wait=True))
         await asyncio.sleep(0)
         assert not closing.done()
         call.may_end.set()
@@ -185,15 +185,15 @@ def test_closing_waits_for_calls_and_a_call_afterwards_is_made(threads: Threads)
         assert await task == "brought"
 
     asyncio.run(main())
-    threads.close(wait=True)
-    assert asyncio.run(threads.run(lambda: 2)) == 2
+    pool.close(wait=True)
+    assert asyncio.run(pool.run(lambda: 2)) == 2
 
 
 EXITING = """
 import asyncio, concurrent.futures.thread, threading, time
-from celery_redlock.core.aio.threads import Threads
+from celery_redlock.core.aio.pool import CallPool
 
-threads, begun = Threads(1), threading.Event()
+pool, begun = CallPool(1), threading.Event()
 
 def call():
     begun.set()
@@ -202,7 +202,7 @@ def call():
     return "brought"
 
 async def main():
-    task = asyncio.create_task(threads.run_or_undo(call, lambda brought: print("undone", brought)))
+    task = asyncio.create_task(pool.run_or_undo(call, lambda brought: print("undone", brought)))
     while not begun.is_set():
         await asyncio.sleep(0.001)
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 _BATCH = 100
 
 #: Exchanges in a row without a quorum after which the nodes count as gone.
-_MOST_SILENT = 5
+_MAX_SILENT = 5
 
 #: Seconds for which what is handed back lasts until it is lengthened on the nodes that are known to
 #: have it. A node that sets it late keeps it no longer than this.
-HAND_BACK_GRACE = 10.0
+HANDBACK_TTL = 10.0
 
 #: So long are nodes waited for that are not needed for the quorum, before a hand back is lengthened
 #: where it was acknowledged: on all nodes it bears more than on a bare quorum.
@@ -46,29 +46,29 @@ def release_leases(transport: Transport, leases: Sequence[Lease]) -> bool:
     silent = 0
     for at in range(0, len(leases), _BATCH):
         batch = leases[at : at + _BATCH]
-        phases = _tell(transport, batch, wait=silent < _MOST_SILENT)
+        phases = _release_batch(transport, batch, wait=silent < _MAX_SILENT)
         released = released and phases == {Phase.GRANTED}
         silent = silent + 1 if phases <= {Phase.UNAVAILABLE, Phase.VOTING} else 0
     return released
 
 
-def _tell(transport: Transport, leases: Sequence[Lease], *, wait: bool) -> set[Phase]:
+def _release_batch(transport: Transport, leases: Sequence[Lease], *, wait: bool) -> set[Phase]:
     """Release leases in one exchange, and return how their rounds have ended."""
     nodes = len(transport.names)
     batch = [(lease.release_command(), ReleaseRound(nodes)) for lease in leases]
-    patience = min(lease.patience for lease in leases) if wait else 0.0
-    channel = say_release(transport, batch, patience)
+    node_timeout = min(lease.node_timeout for lease in leases) if wait else 0.0
+    channel = send_release(transport, batch, node_timeout)
     for lease, (command, _) in zip(leases, batch, strict=True):
-        lease.settle_release(command, channel)
+        lease.after_release(command, channel)
     return {round_.phase for _, round_ in batch}
 
 
-def say_release(
+def send_release(
     transport: Transport,
     batch: Sequence[tuple[Command, ReleaseRound]],
-    patience: float,
+    node_timeout: float,
     *,
-    given: Reservation | None = None,
+    reservation: Reservation | None = None,
 ) -> Channel:
     """
     Send releases to all nodes, wait for a quorum, and return the channel that was used.
@@ -76,17 +76,17 @@ def say_release(
     Args:
         transport: to the nodes.
         batch: releases, with the rounds that count their votes.
-        patience: seconds in which a node has to answer.
-        given: a reservation to which the only release leaves keys; it is lengthened.
+        node_timeout: seconds in which a node has to answer.
+        reservation: a reservation to which the only release leaves keys; it is lengthened.
     """
-    channel = transport.checkout(native=process_watchdog().runs_here())
+    channel = transport.checkout(native=process_watchdog().is_current_thread())
     try:
-        channel.connect(math.inf if patience else 0.0)
-        if given is None:
-            channel.exchange(batch, patience)
+        channel.connect(math.inf if node_timeout else 0.0)
+        if reservation is None:
+            channel.exchange(batch, node_timeout)
         else:
             [(command, round_)] = batch
-            _hand_over(transport, channel, (command, round_), patience, given)
+            _hand_over(transport, channel, (command, round_), node_timeout, reservation)
     except BaseException:
         # A time limit or Ctrl-C in the middle: not every node may have been told.
         try:
@@ -99,8 +99,8 @@ def say_release(
     return channel
 
 
-def say_and_lengthen(
-    transport: Transport, command: Command, given: Reservation, patience: float
+def release_to(
+    transport: Transport, command: Command, reservation: Reservation, node_timeout: float
 ) -> tuple[bool, Channel]:
     """
     Send a release that leaves keys to a reservation for a short time, and lengthen that.
@@ -109,7 +109,7 @@ def say_and_lengthen(
         Whether a quorum had the keys, and the channel that was used.
     """
     round_ = ReleaseRound(len(transport.names))
-    channel = say_release(transport, [(command, round_)], patience, given=given)
+    channel = send_release(transport, [(command, round_)], node_timeout, reservation=reservation)
     return round_.phase is Phase.GRANTED, channel
 
 
@@ -117,20 +117,22 @@ def _hand_over(
     transport: Transport,
     channel: Channel,
     releasing: tuple[Command, Round],
-    patience: float,
-    given: Reservation,
+    node_timeout: float,
+    reservation: Reservation,
 ) -> None:
     """Release, and let the reservation last where it cannot have been used up before it was set."""
     acked = AckedNodes()
-    channel.exchange([releasing], patience, linger=min(patience, _LINGER), acked=acked)
-    left = given.left_ms(transport.wall_us())
+    channel.exchange([releasing], node_timeout, linger=min(node_timeout, _LINGER), acked=acked)
+    left = reservation.left_ms(transport.wall_us())
     if releasing[1].phase is not Phase.GRANTED or left <= 0:
         return
     # Its message may be out: somebody may have taken it over on a quorum and be done with it while
     # one of these nodes still had our keys. Not if a quorum shows it now, when all of them have it:
     # whoever takes it over later finds it there, or clears that node.
-    there = sorted(acked)
-    standing = ReleaseRound(len(transport.names))
-    channel.exchange([(extend(given.keys, given.owner, 1, 0), standing)], patience)
-    if standing.phase is Phase.GRANTED:
-        channel.send(extend(given.keys, given.owner, left, 0), there)
+    nodes = sorted(acked)
+    check = ReleaseRound(len(transport.names))
+    channel.exchange(
+        [(extend(reservation.node_keys, reservation.owner, 1, 0), check)], node_timeout
+    )
+    if check.phase is Phase.GRANTED:
+        channel.send(extend(reservation.node_keys, reservation.owner, left, 0), nodes)

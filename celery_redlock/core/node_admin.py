@@ -22,7 +22,7 @@ from celery_redlock.transport.redis.connector import CheckingParser, describe_fa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Armed:
+class ArmResult:
     """
     What became of one node.
 
@@ -65,7 +65,7 @@ _UNKNOWN = (
 )
 
 
-def arm_nodes(nodes: str | Sequence[str], *, force: bool = False) -> list[Armed]:
+def arm_nodes(nodes: str | Sequence[str], *, force: bool = False) -> list[ArmResult]:
     """
     Let brand-new nodes vote at once.
 
@@ -81,29 +81,29 @@ def arm_nodes(nodes: str | Sequence[str], *, force: bool = False) -> list[Armed]
             anywhere.
     """
     with contextlib.ExitStack() as stack:
-        asked = [
+        connections = [
             stack.enter_context(contextlib.closing(_open(node))) for node in parse_nodes(nodes)
         ]
         if force:
-            return [node.ask("force") for node in asked]
-        seen = [node.ask("look") for node in asked]
-        doubt = _doubt(seen)
-        if doubt is None:
-            return [node.ask("new") for node in asked]
-    return [replace(one, detail=doubt) if one.state == "missing" else one for one in seen]
+            return [node.run("force") for node in connections]
+        results = [node.run("look") for node in connections]
+        why_not_new = _why_not_new(results)
+        if why_not_new is None:
+            return [node.run("new") for node in connections]
+    return [replace(one, detail=why_not_new) if one.state == "missing" else one for one in results]
 
 
-def _doubt(seen: Sequence[Armed]) -> str | None:
+def _why_not_new(results: Sequence[ArmResult]) -> str | None:
     """Say why a node without a record may be one that forgot; None if all are new."""
-    silent = [answer.name for answer in seen if answer.state == "failed"]
-    if any(answer.state not in ("missing", "failed") for answer in seen):
+    silent = [answer.name for answer in results if answer.state == "failed"]
+    if any(answer.state not in ("missing", "failed") for answer in results):
         return _IN_USE
     if silent:
         return _UNKNOWN.format(silent=", ".join(silent))
-    return _ALONE if len(seen) == 1 else None
+    return _ALONE if len(results) == 1 else None
 
 
-class _Asked(ABC):
+class _AdminConnection(ABC):
     """
     One node, on one connection from the look to the arming.
 
@@ -114,14 +114,14 @@ class _Asked(ABC):
     def __init__(self, node: NodeAddress) -> None:
         self._node = node
 
-    def ask(self, mode: str) -> Armed:
-        """Run the script, `look`, `new` or `force`."""
+    def run(self, mode: str) -> ArmResult:
+        """Run the script, `inspect`, `new` or `force`."""
         try:
             state = self._run(mode)
         except (RedisError, OSError) as exc:
-            return Armed(name=self._node.name, state="failed", detail=describe_failure(exc))
+            return ArmResult(name=self._node.name, state="failed", detail=describe_failure(exc))
         detail = _FORCED if (mode, state) == ("force", "armed") else _DETAIL[state]
-        return Armed(name=self._node.name, state=state, detail=detail)
+        return ArmResult(name=self._node.name, state=state, detail=detail)
 
     @abstractmethod
     def close(self) -> None:
@@ -132,7 +132,7 @@ class _Asked(ABC):
         """Run the script and return its answer."""
 
 
-class _Server(_Asked):
+class _ServerConnection(_AdminConnection):
     """A server."""
 
     def __init__(self, node: NodeAddress) -> None:
@@ -158,7 +158,7 @@ class _Server(_Asked):
         return answer.decode() if isinstance(answer, bytes) else str(answer)
 
 
-class _Memory(_Asked):
+class _MemoryConnection(_AdminConnection):
     """A node of this process; what the script does, in Python."""
 
     def __init__(self, node: NodeAddress) -> None:
@@ -184,5 +184,5 @@ class _Memory(_Asked):
         return "armed"
 
 
-def _open(node: NodeAddress) -> _Asked:
-    return _Memory(node) if node.name.startswith("memory://") else _Server(node)
+def _open(node: NodeAddress) -> _AdminConnection:
+    return _MemoryConnection(node) if node.name.startswith("memory://") else _ServerConnection(node)

@@ -13,10 +13,10 @@ from tenacity import AsyncRetrying, Retrying, stop_after_attempt, wait_fixed
 
 from celery_redlock import ConfigurationError, Redlock
 from celery_redlock.core.attempt import Attempt
-from celery_redlock.core.waiting import (
+from celery_redlock.core.retry import (
     DEFAULT_WAIT,
-    UNDECIDED_BUDGET,
-    Patience,
+    SPLIT_BUDGET,
+    RetryBudget,
     RetryPolicy,
     checked_policy,
     try_until_granted,
@@ -67,11 +67,11 @@ class Trial:
 
     def run(self, wait: float, policy: RetryPolicy = DEFAULT_WAIT) -> Attempt:
         first = attempt(self.votes)
-        patience = Patience(wait=wait, policy=policy, now=self.time.now)
+        budget = RetryBudget(wait=wait, policy=policy, now=self.time.now)
         if not self.in_loop:
-            return try_until_granted(first, self.again, patience, self.sleep)
+            return try_until_granted(first, self.again, budget, self.sleep)
         return asyncio.run(
-            try_until_granted_async(first, self.again_in_loop, patience, self.sleep_in_loop)
+            try_until_granted_async(first, self.again_in_loop, budget, self.sleep_in_loop)
         )
 
 
@@ -86,7 +86,7 @@ def test_without_patience_a_decided_attempt_is_the_only_one(
     trial_of: Callable[..., Trial], votes: list[Vote]
 ) -> None:
     trial = trial_of(votes)
-    assert not trial.run(0.0).granted
+    assert not trial.run(0.0).is_granted
     assert trial.made == 1
 
 
@@ -96,9 +96,9 @@ def test_an_undecided_attempt_is_repeated_for_a_small_budget_even_without_patien
     votes: list[Vote],
 ) -> None:
     trial = trial_of(votes)
-    assert not trial.run(0.0).granted
+    assert not trial.run(0.0).is_granted
     assert trial.made > 2
-    assert sum(trial.pauses) == pytest.approx(UNDECIDED_BUDGET)
+    assert sum(trial.pauses) == pytest.approx(SPLIT_BUDGET)
 
 
 def test_a_split_that_turns_into_a_conflict_ends_there() -> None:
@@ -107,7 +107,7 @@ def test_a_split_that_turns_into_a_conflict_ends_there() -> None:
     last = try_until_granted(
         attempt(SPLIT),
         lambda: next(outcomes),
-        Patience(wait=0.0, policy=DEFAULT_WAIT, now=trial.time.now),
+        RetryBudget(wait=0.0, policy=DEFAULT_WAIT, now=trial.time.now),
         trial.sleep,
     )
     assert last.round.holder() == KeyHolder(0, "other", 5.0)
@@ -117,13 +117,13 @@ def test_patience_is_used_up_and_the_last_attempt_is_made_at_its_end(
     trial_of: Callable[..., Trial],
 ) -> None:
     trial = trial_of(HELD)
-    assert not trial.run(3.0).granted
+    assert not trial.run(3.0).is_granted
     assert sum(trial.pauses) == pytest.approx(3.0)
 
 
 def test_success_ends_the_waiting(trial_of: Callable[..., Trial]) -> None:
     trial = trial_of(HELD, ours_after=3)
-    assert trial.run(60.0).granted
+    assert trial.run(60.0).is_granted
     assert trial.made == 4
 
 
@@ -164,7 +164,7 @@ def test_an_error_in_an_attempt_ends_the_waiting() -> None:
         try_until_granted(
             attempt(HELD),
             broken,
-            Patience(wait=5.0, policy=DEFAULT_WAIT, now=VirtualTime().now),
+            RetryBudget(wait=5.0, policy=DEFAULT_WAIT, now=VirtualTime().now),
             lambda _: None,
         )
 

@@ -25,27 +25,27 @@ def _slow_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def long_on(nodes: Nodes, client: Redlock, *which: int) -> bool:
-    client.look([client.place("unused")])  # reads what came late
+    client.reservations.inspect([client.node_key("unused")])  # reads what came late
     return all(nodes.left(node, "key") > LONG for node in which)
 
 
 def back_to(client: Redlock, name: str, seconds: float = 3600.0) -> Reservation:
     return Reservation(
-        keys=(client.place(name),),
-        owner=client.fresh_owner("queued"),
+        node_keys=(client.node_key(name),),
+        owner=client.reservations.new_owner_value("queued"),
         expires_at=time.time() + seconds,
     )
 
 
 def test_each_key_ends_as_it_was_told(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.take(["gone", "kept"], [MESSAGE])
+    lease = client.reservations.acquire_for_task(["gone", "kept"], [MESSAGE])
     any_nodes.wait_held(lease)
     actions = {
         MESSAGE: ReleaseAction(keep_ms=3_600_000, value="finished"),
-        client.place("kept"): ReleaseAction(keep_ms=20_000),
+        client.node_key("kept"): ReleaseAction(keep_ms=20_000),
     }
-    assert lease.finish(actions)
+    assert lease.release_with(actions)
     any_nodes.wait_free("gone")
     wait_until(lambda: any_nodes.owners(MESSAGE) == ["finished"] * 5)
     wait_until(lambda: all(any_nodes.left(node, "kept") <= 20 for node in range(5)))
@@ -55,10 +55,10 @@ def test_each_key_ends_as_it_was_told(any_nodes: Nodes) -> None:
 
 def test_finishing_raises_the_counters_as_a_release_does(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.take(["key"], [MESSAGE])
+    lease = client.reservations.acquire_for_task(["key"], [MESSAGE])
     for node in range(5):
         any_nodes.set_fence(node, "key", 1)
-    assert lease.finish({MESSAGE: ReleaseAction(60_000, "finished")})
+    assert lease.release_with({MESSAGE: ReleaseAction(60_000, "finished")})
     wait_until(
         lambda: [any_nodes.fence(node, "key") for node in range(5)] == [lease.fencing_token] * 5
     )
@@ -66,9 +66,9 @@ def test_finishing_raises_the_counters_as_a_release_does(any_nodes: Nodes) -> No
 
 def test_a_lease_ends_once(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.take(["key"], [MESSAGE])
-    assert lease.finish({MESSAGE: ReleaseAction(60_000, "finished")})
-    assert not lease.finish({})
+    lease = client.reservations.acquire_for_task(["key"], [MESSAGE])
+    assert lease.release_with({MESSAGE: ReleaseAction(60_000, "finished")})
+    assert not lease.release_with({})
     assert not lease.release()
     assert not lease.is_valid
     wait_until(lambda: any_nodes.owners(MESSAGE) == ["finished"] * 5)
@@ -76,41 +76,44 @@ def test_a_lease_ends_once(any_nodes: Nodes) -> None:
 
 def test_a_lease_that_was_released_leaves_nothing(nodes: Nodes) -> None:
     client = nodes.connected()
-    lease = client.take(["key"], [MESSAGE])
+    lease = client.reservations.acquire_for_task(["key"], [MESSAGE])
     lease.release()
-    assert not lease.finish({MESSAGE: ReleaseAction(60_000, "finished")})
+    assert not lease.release_with({MESSAGE: ReleaseAction(60_000, "finished")})
     nodes.wait_free(MESSAGE)
 
 
 def test_what_somebody_else_has_is_not_marked(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.take(["key"], [MESSAGE])
+    lease = client.reservations.acquire_for_task(["key"], [MESSAGE])
     any_nodes.wait_held(lease)
     any_nodes.hold(MESSAGE, "them", range(5))
-    assert not lease.finish({MESSAGE: ReleaseAction(60_000, "finished")})
+    assert not lease.release_with({MESSAGE: ReleaseAction(60_000, "finished")})
     assert any_nodes.owners(MESSAGE) == ["them"] * 5
     any_nodes.wait_free("key")
 
 
 def test_keys_without_a_fate_of_their_own_keep_their_minimum_hold(nodes: Nodes) -> None:
     client = nodes.connected()
-    lease = client.take(["key"], [MESSAGE], ttl=30.0, at_least_for=20.0)
+    lease = client.reservations.acquire_for_task(["key"], [MESSAGE], ttl=30.0, at_least_for=20.0)
     nodes.wait_held(lease)
-    assert lease.finish({MESSAGE: ReleaseAction(60_000, "finished")})
+    assert lease.release_with({MESSAGE: ReleaseAction(60_000, "finished")})
     wait_until(lambda: all(0 < nodes.left(node, "key") <= 20 for node in range(5)))
 
 
 def test_a_lock_is_handed_back_until_its_message_ends(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.take(["key"], [MESSAGE])
+    lease = client.reservations.acquire_for_task(["key"], [MESSAGE])
     any_nodes.wait_held(lease)
     back = back_to(client, "key")
-    assert lease.finish({MESSAGE: ReleaseAction(60_000, "finished")}, back)
+    assert lease.release_with({MESSAGE: ReleaseAction(60_000, "finished")}, back)
     wait_until(lambda: any_nodes.owners("key") == [back.owner] * 5)
     wait_until(lambda: long_on(any_nodes, client, *range(5)))
     with pytest.raises(LockContended):
         client.acquire("key")
-    assert client.take(["key"], reservation=back).fencing_token > lease.fencing_token
+    assert (
+        client.reservations.acquire_for_task(["key"], reservation=back).fencing_token
+        > lease.fencing_token
+    )
 
 
 def test_a_stopped_node_that_hands_back_late_keeps_it_for_the_grace_only(
@@ -122,7 +125,7 @@ def test_a_stopped_node_that_hands_back_late_keeps_it_for_the_grace_only(
     any_nodes.wait_held(lease)
     any_nodes.pause(3, 4)
     back = back_to(client, "key")
-    assert lease.finish({}, back, grace=GRACE)
+    assert lease.release_with({}, back, grace=GRACE)
     any_nodes.resume(3, 4)
     any_nodes.connect(client)
     wait_until(lambda: any_nodes.owners("key") == [back.owner] * 5)
@@ -134,14 +137,14 @@ def test_nothing_is_handed_back_to_a_message_that_has_ended(any_nodes: Nodes) ->
     client = any_nodes.connected()
     lease = client.acquire("key")
     any_nodes.wait_held(lease)
-    assert lease.finish({}, back_to(client, "key", seconds=-1.0))
+    assert lease.release_with({}, back_to(client, "key", seconds=-1.0))
     any_nodes.wait_free("key")
 
 
 def test_keys_that_a_lease_does_not_have_are_not_handed_back(nodes: Nodes) -> None:
     client = nodes.connected()
     lease = client.acquire("key")
-    assert lease.finish({}, back_to(client, "other"))
+    assert lease.release_with({}, back_to(client, "other"))
     nodes.connect(client)
     assert not any(nodes.owners("other"))
     nodes.wait_free("key")
@@ -152,7 +155,7 @@ def test_a_lost_lock_is_not_handed_back_over_its_next_holder(any_nodes: Nodes) -
     lease = client.acquire("key")
     any_nodes.wait_held(lease)
     any_nodes.hold("key", "them", range(5))
-    assert not lease.finish({}, back_to(client, "key"))
+    assert not lease.release_with({}, back_to(client, "key"))
     assert any_nodes.owners("key") == ["them"] * 5
 
 
@@ -160,20 +163,20 @@ def test_finishing_without_nodes_does_not_raise(nodes: Nodes) -> None:
     client = nodes.connected()
     lease = client.acquire("key")
     nodes.kill(*range(5))
-    assert not lease.finish({}, back_to(client, "key"))
+    assert not lease.release_with({}, back_to(client, "key"))
 
 
 def test_some_keys_are_given_up_and_the_lease_goes_on(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.take(["queued", "run"], [MESSAGE], ttl=5.0)
+    lease = client.reservations.acquire_for_task(["queued", "run"], [MESSAGE], ttl=5.0)
     any_nodes.wait_held(lease)
-    lease.give_up([client.place("queued")])
+    lease.release_keys([client.node_key("queued")])
     any_nodes.wait_free("queued")
     assert (lease.key, lease.keys) == ("run", ("run", MESSAGE))
     lease.extend(30.0)
     assert lease.expires_in > 20
     other = client.acquire("queued")
-    assert lease.finish({})
+    assert lease.release_with({})
     any_nodes.wait_held(other)
     any_nodes.wait_free("run")
 
@@ -181,8 +184,8 @@ def test_some_keys_are_given_up_and_the_lease_goes_on(any_nodes: Nodes) -> None:
 def test_a_stopped_node_gives_up_what_it_takes_late(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     any_nodes.pause(3, 4)
-    lease = client.take(["queued", "run"])
-    lease.give_up([client.place("queued")])
+    lease = client.reservations.acquire_for_task(["queued", "run"])
+    lease.release_keys([client.node_key("queued")])
     any_nodes.resume(3, 4)
     wait_until(lambda: any_nodes.owners("run") == [lease.owner] * 5)
     any_nodes.wait_free("queued")
@@ -192,14 +195,14 @@ def test_an_extension_that_was_under_way_when_keys_were_given_up_loses_nothing(
     nodes: Nodes,
 ) -> None:
     client = nodes.connected()
-    lease = client.take(["queued", "run"])
+    lease = client.reservations.acquire_for_task(["queued", "run"])
     nodes.wait_held(lease)
-    command, round_ = lease.extension()
-    lease.give_up([client.place("queued")])
+    command, round_ = lease.extend_command()
+    lease.release_keys([client.node_key("queued")])
     nodes.wait_free("queued")
     channel = client.transport.checkout()
-    channel.exchange([(command, round_)], lease.patience)
-    lease.settle_extension(command, round_, channel)
+    channel.exchange([(command, round_)], lease.node_timeout)
+    lease.apply_extension(command, round_, channel)
     client.transport.checkin(channel)
     assert round_.phase is Phase.GONE
     assert lease.lost is None
@@ -209,10 +212,10 @@ def test_an_extension_that_was_under_way_when_keys_were_given_up_loses_nothing(
 def test_keys_are_given_up_while_the_watchdog_renews_them(nodes: Nodes) -> None:
     client = nodes.connected()
     for _ in range(5):
-        lease = client.take(["queued", "run"], ttl=4.0, wait=CALM)
+        lease = client.reservations.acquire_for_task(["queued", "run"], ttl=4.0, wait=CALM)
         client.watch(lease)
         renewed = lease.valid_until
-        lease.give_up([client.place("queued")])
+        lease.release_keys([client.node_key("queued")])
         wait_until(lambda lease=lease, renewed=renewed: lease.valid_until > renewed)
         assert lease.lost is None
         assert lease.release()
@@ -220,9 +223,9 @@ def test_keys_are_given_up_while_the_watchdog_renews_them(nodes: Nodes) -> None:
 
 def test_what_was_given_up_is_not_healed(nodes: Nodes) -> None:
     client = nodes.connected()
-    lease = client.take(["queued", "run"])
+    lease = client.reservations.acquire_for_task(["queued", "run"])
     nodes.wait_held(lease)
-    lease.give_up([client.place("queued")])
+    lease.release_keys([client.node_key("queued")])
     nodes.wait_free("queued")
     nodes.forget(0, "run")
 
@@ -236,16 +239,16 @@ def test_what_was_given_up_is_not_healed(nodes: Nodes) -> None:
 
 def test_a_lease_keeps_one_key_at_least(nodes: Nodes) -> None:
     client = nodes.connected()
-    lease = client.take(["queued", "run"])
+    lease = client.reservations.acquire_for_task(["queued", "run"])
     with pytest.raises(ValueError, match="release it"):
-        lease.give_up([client.place("queued"), client.place("run")])
+        lease.release_keys([client.node_key("queued"), client.node_key("run")])
     assert lease.release()
 
 
 def test_giving_up_what_is_not_held_does_nothing(nodes: Nodes) -> None:
     client = nodes.connected()
     lease = client.acquire("key")
-    lease.give_up([client.place("other")])
+    lease.release_keys([client.node_key("other")])
     assert lease.keys == ("key",)
     lease.release()
-    lease.give_up([client.place("key")])
+    lease.release_keys([client.node_key("key")])

@@ -19,7 +19,7 @@ from celery_redlock.protocol.keys import (
 from celery_redlock.protocol.timing import MAX_TOKEN
 
 
-def checked_names(key: str | Sequence[str]) -> tuple[str, ...]:
+def checked_keys(key: str | Sequence[str]) -> tuple[str, ...]:
     """Return the keys that one or several names stand for, or raise `LockKeyError`."""
     if isinstance(key, str):
         return (key,)
@@ -30,22 +30,28 @@ def checked_names(key: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(key)
 
 
-def checked_keys(prefix: str, names: tuple[str, ...], extras: Sequence[str]) -> tuple[str, ...]:
+def checked_node_keys(
+    prefix: str, keys: tuple[str, ...], reserved_keys: Sequence[str]
+) -> tuple[str, ...]:
     """Return the names that keys and reserved records have on the nodes, each once."""
     try:
-        if len(names) == 1:
-            keys: tuple[str, ...] = (validate_key(prefix + names[0]),)
+        if len(keys) == 1:
+            node_keys: tuple[str, ...] = (validate_key(prefix + keys[0]),)
         else:
-            keys = tuple(dict.fromkeys(validate_key(prefix + name) for name in names))
+            node_keys = tuple(dict.fromkeys(validate_key(prefix + name) for name in keys))
     except TypeError:
-        wrong = next(name for name in names if not isinstance(name, str))
+        wrong = next(name for name in keys if not isinstance(name, str))
         raise LockKeyError(
             f"A lock key is a str, not {type(wrong).__name__}: {wrong!r:.80}."
         ) from None
-    check_key_count(len(keys))
-    if not all(names) or not (names or extras):
+    check_key_count(len(node_keys))
+    if not all(keys) or not (keys or reserved_keys):
         raise LockKeyError("A lock key cannot be empty. Name one key or several.")
-    return keys + tuple(dict.fromkeys(map(validate_reserved_key, extras))) if extras else keys
+    return (
+        node_keys + tuple(dict.fromkeys(map(validate_reserved_key, reserved_keys)))
+        if reserved_keys
+        else node_keys
+    )
 
 
 def checked_seconds(name: str, value: float | timedelta) -> float:

@@ -30,12 +30,12 @@ class _Call(Generic[T]):
         self._call = call
         self._undo = undo
         self._lock = threading.Lock()
-        self._begun = self._brought = self._left = False
+        self._begun = self._has_result = self._abandoned = False
 
     def __call__(self) -> None:
         """Make the call, and undo what it brings if nobody waits for it any more."""
         with self._lock:
-            if self._begun or self._left:
+            if self._begun or self._abandoned:
                 return
             self._begun = True
         self.future.set_running_or_notify_cancel()
@@ -45,21 +45,21 @@ class _Call(Generic[T]):
             self.future.set_exception(exc)
             return
         with self._lock:
-            self._brought = True
-            left = self._left
-        if left and self._undo is not None:
+            self._has_result = True
+            abandoned = self._abandoned
+        if abandoned and self._undo is not None:
             # Here and now: when the interpreter ends, no thread can be had for it.
             self._undo(result)
         self.future.set_result(result)
 
-    def leave(self) -> bool:
+    def abandon(self) -> bool:
         """Say that nobody waits for it any more; tell whether it has brought something already."""
         with self._lock:
-            self._left = True
-            return self._brought
+            self._abandoned = True
+            return self._has_result
 
 
-class Threads:
+class CallPool:
     """
     A pool of threads of its own: the event loop's is for others, who may fill it for minutes.
 
@@ -72,9 +72,9 @@ class Threads:
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
         # Between taking the pool and giving it a call nobody may close it.
@@ -90,7 +90,7 @@ class Threads:
         try:
             return await self._result(made)
         except BaseException:
-            if made.leave():
+            if made.abandon():
                 self._submit(_Call(lambda: undo(made.future.result())))
             raise
 
@@ -106,7 +106,7 @@ class Threads:
     async def _result(self, call: _Call[T]) -> T:
         result = asyncio.wrap_future(call.future)
         # An error that comes when nobody waits for it any more is no news.
-        result.add_done_callback(_look)
+        result.add_done_callback(_retrieve_exception)
         self._submit(call)
         return await asyncio.shield(result)
 
@@ -116,7 +116,7 @@ class Threads:
             call()
             return
         if self._pid != os.getpid():
-            self._begin()
+            self._reset()
         try:
             with self._lock:
                 if self._pool is None:
@@ -127,6 +127,6 @@ class Threads:
             call()
 
 
-def _look(future: asyncio.Future[Any]) -> None:
+def _retrieve_exception(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
         future.exception()

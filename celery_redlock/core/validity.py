@@ -19,7 +19,7 @@ from celery_redlock.transport import Transport
 _logger = logging.getLogger(__name__)
 
 
-class State(Enum):
+class LeaseState(Enum):
     """What has become of a lease."""
 
     HELD = auto()
@@ -27,7 +27,7 @@ class State(Enum):
     RELEASED = auto()
 
 
-class Trust:
+class LeaseValidity:
     """
     The part of a lease that needs no node: until when it can be trusted, and its loss.
 
@@ -45,14 +45,14 @@ class Trust:
         self._valid_until = valid_until
         self._pid = os.getpid()
         self._lock = native_lock()
-        self._state = State.HELD
+        self._state = LeaseState.HELD
         self._reason: str | None = None
         self._on_lost: Callable[[Any], None] | None = None
 
     @property
     def expires_in(self) -> float:
         """Seconds of trust left; 0.0 when it is lost, released or another process's."""
-        if self._state is not State.HELD or self._pid != os.getpid():
+        if self._state is not LeaseState.HELD or self._pid != os.getpid():
             return 0.0
         return max(0.0, self._valid_until - self._transport.now())
 
@@ -64,18 +64,18 @@ class Trust:
     @property
     def lost(self) -> str | None:
         """Why the lease was lost; None while it is held and after it was released in time."""
-        if self._state is State.HELD and not self.is_valid:
+        if self._state is LeaseState.HELD and not self.is_valid:
             if self._pid != os.getpid():
                 return "it is held by the parent of this forked process"
-            self.lose("it was not extended in time")
+            self.mark_lost("it was not extended in time")
         return self._reason
 
     def check(self) -> None:
         """Raise `LeaseLost` unless the lease can be trusted at this instant."""
         if not self.is_valid:
-            raise self.loss()
+            raise self.lost_error()
 
-    def loss(self) -> LeaseLost:
+    def lost_error(self) -> LeaseLost:
         """Return the error that says why the lease is not valid."""
         reason = self.lost or "it was released"
         return LeaseLost(
@@ -99,22 +99,22 @@ class Trust:
         """Read the clock that `valid_until` is on."""
         return self._transport.now()
 
-    def call_when_lost(self, on_lost: Callable[[Self], None] | None) -> None:
-        """Set what is called once when the lease is lost, see `lose`."""
+    def set_on_lost(self, on_lost: Callable[[Self], None] | None) -> None:
+        """Set what is called once when the lease is lost, see `mark_lost`."""
         self._on_lost = on_lost
 
-    def lose(self, reason: str) -> None:
+    def mark_lost(self, reason: str) -> None:
         """
         Report the lease as lost, once.
 
-        Whoever finds out logs it and calls what `call_when_lost` set. The watchdog does so from its
+        Whoever finds out logs it and calls what `set_on_lost` set. The watchdog does so from its
         own thread, but under gevent and eventlet in a greenlet, which does not begin before the one
         that runs lets others run; the lease is not valid meanwhile all the same.
         """
         with self._lock:
-            if self._state is not State.HELD:
+            if self._state is not LeaseState.HELD:
                 return
-            self._state = State.LOST
+            self._state = LeaseState.LOST
             self._reason = reason
             on_lost = self._on_lost
         call_in_app(
@@ -125,9 +125,9 @@ class Trust:
             reason,
         )
         if on_lost is not None:
-            call_in_app(self._tell, on_lost)
+            call_in_app(self._notify, on_lost)
 
-    def _tell(self, on_lost: Callable[[Self], None]) -> None:
+    def _notify(self, on_lost: Callable[[Self], None]) -> None:
         try:
             on_lost(self)
         except Exception:
