@@ -15,7 +15,7 @@ from celery_redlock.errors import (
     ConfigurationError,
     DuplicateTask,
     FencedResourceMissing,
-    FenceRecordDamaged,
+    FenceRecordCorrupt,
     InvalidFencingToken,
     InvalidResourceName,
     LeaseLost,
@@ -30,7 +30,7 @@ from celery_redlock.errors import (
 if TYPE_CHECKING:
     from celery_redlock.core import Lease, Redlock, current_lease
     from celery_redlock.core.aio import AsyncLease, AsyncRedlock
-    from celery_redlock.tasks import DuplicateResult, LockHolder, RedlockTask
+    from celery_redlock.tasks import DuplicateResult, LockHolder, RedlockTask, Tick
 
 __version__ = "0.1.0"
 
@@ -40,7 +40,7 @@ __all__ = [
     "ConfigurationError",
     "DuplicateResult",
     "DuplicateTask",
-    "FenceRecordDamaged",
+    "FenceRecordCorrupt",
     "FencedResourceMissing",
     "InvalidFencingToken",
     "InvalidResourceName",
@@ -55,6 +55,7 @@ __all__ = [
     "RedlockError",
     "RedlockTask",
     "StaleFencingToken",
+    "Tick",
     "current_lease",
 ]
 
@@ -67,6 +68,7 @@ _HOME = {
     "LockHolder": "celery_redlock.tasks",
     "Redlock": "celery_redlock.core",
     "RedlockTask": "celery_redlock.tasks",
+    "Tick": "celery_redlock.tasks",
     "current_lease": "celery_redlock.core",
 }
 

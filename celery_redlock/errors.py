@@ -13,7 +13,7 @@ from typing import Any
 __all__ = [
     "ConfigurationError",
     "DuplicateTask",
-    "FenceRecordDamaged",
+    "FenceRecordCorrupt",
     "FencedResourceMissing",
     "InvalidFencingToken",
     "InvalidResourceName",
@@ -178,7 +178,7 @@ class FencedResourceMissing(RedlockError):
         self.resource = resource
 
 
-class FenceRecordDamaged(RedlockError):
+class FenceRecordCorrupt(RedlockError):
     """
     Where a guard keeps the highest token it has seen, there is something that is no token.
 

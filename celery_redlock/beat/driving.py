@@ -18,7 +18,7 @@ from celery_redlock.beat.publishing import Broker, duplicate_in, is_broker_failu
 from celery_redlock.beat.records import Records
 from celery_redlock.beat.unsent import Unsent
 from celery_redlock.beat.wrapped import abandon, cancel_exit_write, store_again
-from celery_redlock.tasks.messages.tick import Tick
+from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.schedules.moments import SECOND, from_us, to_us
 from celery_redlock.tasks.schedules.stamping import install
 

@@ -14,7 +14,7 @@ from typing import Any
 from celery.utils.time import maybe_make_aware
 
 from celery_redlock.beat.records import Records
-from celery_redlock.tasks.messages.tick import Tick
+from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.schedules.dues import due_times, is_once
 from celery_redlock.tasks.schedules.grid import Grid
 from celery_redlock.tasks.schedules.moments import SECOND, from_us

@@ -94,7 +94,7 @@ class FileFence:
         Raises:
             StaleFencingToken: the file has seen a newer token; it is unchanged.
             InvalidFencingToken: the token cannot be one, or none was given outside of a lease.
-            FenceRecordDamaged: `path.redlock-token` holds no number, or one of the guard's files
+            FenceRecordCorrupt: `path.redlock-token` holds no number, or one of the guard's files
                 is not a file of its own.
             TimeoutError: another process kept the lock.
         """

@@ -17,7 +17,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any, Protocol
 
-from celery_redlock.errors import ConfigurationError, FenceRecordDamaged, InvalidResourceName
+from celery_redlock.errors import ConfigurationError, FenceRecordCorrupt, InvalidResourceName
 from celery_redlock.fencing.tokens import MAX_TOKEN, stale
 from celery_redlock.protocol import milliseconds
 from celery_redlock.protocol.keys import META_PREFIX
@@ -178,9 +178,9 @@ class Records:
             raise stale(shown(key), seen, token)
         return seen < token or self.keep_ms > 0
 
-    def damaged(self, key: Key) -> FenceRecordDamaged:
+    def damaged(self, key: Key) -> FenceRecordCorrupt:
         """Return the error for a record that is no token."""
-        return FenceRecordDamaged(
+        return FenceRecordCorrupt(
             f"The fence record {shown(self.name(key))!r} of {shown(key)!r} holds something that is "
             "no fencing token, so nothing was written. Set it to the highest token that has "
             "written; or delete it, once no holder of an older token can still be running.",

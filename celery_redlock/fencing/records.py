@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from celery_redlock.errors import FenceRecordDamaged
+from celery_redlock.errors import FenceRecordCorrupt
 from celery_redlock.fencing.drafts import RESERVED, Drafts, IrregularFile, open_regular
 from celery_redlock.fencing.tokens import MAX_TOKEN, stale
 
@@ -73,7 +73,7 @@ class TokenFile:
             int(found[1]) <= MAX_TOKEN
         ):
             return int(found[1])
-        raise FenceRecordDamaged(
+        raise FenceRecordCorrupt(
             f"The fence record {str(self.record)!r} holds something that is no fencing token, so "
             "nothing was written. Write the highest token that has written into it, as one line; "
             "or delete it, once no holder of an older token can still be running.",
@@ -104,7 +104,7 @@ class TokenFile:
             try:
                 descriptor = stack.enter_context(open_regular(path, flags))
             except IrregularFile:
-                raise FenceRecordDamaged(
+                raise FenceRecordCorrupt(
                     f"{str(path)!r} is a symbolic link, a directory or anything else than a file "
                     f"that belongs to the guard of {self.resource!r} alone, so nothing was "
                     "written. Remove it, once you know who has put it there.",

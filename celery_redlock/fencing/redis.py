@@ -135,7 +135,7 @@ class RedisFence:
             StaleFencingToken: a key has seen a newer token.
             InvalidFencingToken: the token cannot be one, or none was given outside of a lease.
             InvalidResourceName: a key is the name of a fence record, or no text.
-            FenceRecordDamaged: a fence record is not a number.
+            FenceRecordCorrupt: a fence record is not a number.
         """
         number = token_or_current(token)
         names = self._records.names(keys)

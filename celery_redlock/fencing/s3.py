@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from celery_redlock.errors import FenceRecordDamaged
+from celery_redlock.errors import FenceRecordCorrupt
 from celery_redlock.fencing.tokens import MAX_TOKEN, stale, token_or_current
 
 __all__ = ["S3Fence"]
@@ -82,7 +82,7 @@ class S3Fence:
         Raises:
             StaleFencingToken: the object was written with a newer token; it is unchanged.
             InvalidFencingToken: the token cannot be one, or none was given outside of a lease.
-            FenceRecordDamaged: the token in the object's metadata is not a number.
+            FenceRecordCorrupt: the token in the object's metadata is not a number.
         """
         self._write(key, lambda _: body, token, options, with_body=False)
 
@@ -161,7 +161,7 @@ class S3Fence:
             return 0
         if re.fullmatch(r"[1-9][0-9]{0,15}", token) and int(token) <= MAX_TOKEN:
             return int(token)
-        raise FenceRecordDamaged(
+        raise FenceRecordCorrupt(
             f"The metadata {_SEEN!r} of {self._name(key)} is no fencing token, so nothing was "
             "written. Copy the object onto itself with the highest token that has written it.",
             self._name(key),

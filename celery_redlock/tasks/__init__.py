@@ -4,11 +4,12 @@ The Celery layer: tasks that run under a lock.
 
 from __future__ import annotations
 
-from celery_redlock.tasks.base import RedlockTask
-from celery_redlock.tasks.holders import LockHolder
-from celery_redlock.tasks.messages.duplicates import DuplicateResult
-from celery_redlock.tasks.signals import connect
+from celery_redlock.tasks.hooks import connect
+from celery_redlock.tasks.inspection import LockHolder
+from celery_redlock.tasks.message.duplicate_result import DuplicateResult
+from celery_redlock.tasks.message.tick import Tick
+from celery_redlock.tasks.task import RedlockTask
 
-__all__ = ["DuplicateResult", "LockHolder", "RedlockTask"]
+__all__ = ["DuplicateResult", "LockHolder", "RedlockTask", "Tick"]
 
 connect()

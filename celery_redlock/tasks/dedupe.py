@@ -8,10 +8,10 @@ from typing import Any
 
 from celery import bootsteps, signals
 
-from celery_redlock.tasks.base import RedlockTask, plan_lock
 from celery_redlock.tasks.config.settings import read_settings
-from celery_redlock.tasks.messages.envelope import HEADER, Envelope, fresh_nonce
+from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.patterns import adopt, trace_anew
+from celery_redlock.tasks.task import RedlockTask, plan_lock
 
 __all__ = ["NewTasksStep", "add_nonce", "mark_publishes", "protect_tasks"]
 
@@ -26,7 +26,7 @@ def protect_tasks(app: Any) -> None:
         return
     for task in list(app.tasks.values()):
         if not isinstance(task, RedlockTask):
-            adopt(task, app, redlock_twins_only=True)
+            adopt(task, app, redlock_dedupe_only=True)
         elif task.redlock_plan is None or not task.redlock_plan.dedupe:
             # Bound before the setting was there.
             plan_lock(type(task), app)

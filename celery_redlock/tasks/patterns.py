@@ -9,8 +9,8 @@ from typing import Any
 
 from celery.app.trace import build_tracer
 
-from celery_redlock.tasks.base import RedlockTask
 from celery_redlock.tasks.config.settings import read_settings
+from celery_redlock.tasks.task import RedlockTask
 
 __all__ = ["adopt", "idle_patterns", "lock_matching_tasks", "trace_anew"]
 

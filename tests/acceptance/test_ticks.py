@@ -12,8 +12,8 @@ from celery.exceptions import WorkerLostError
 from celery.result import AsyncResult
 
 from celery_redlock.errors import LeaseLost
-from celery_redlock.tasks.messages.envelope import HEADER, Envelope, fresh_nonce
-from celery_redlock.tasks.messages.tick import Tick
+from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
+from celery_redlock.tasks.message.tick import Tick
 from tests.acceptance.matrix import row
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.worker import Worker

@@ -16,7 +16,7 @@ from celery_redlock.protocol.rounds import TRANSITIONS, Phase
 from celery_redlock.tasks.config.modes import MODES
 from celery_redlock.tasks.config.options import OPTIONS, LockOptions
 from celery_redlock.tasks.config.settings import CHECKS, SPEAKING_CHECKS
-from celery_redlock.tasks.news import News
+from celery_redlock.tasks.events import Event
 from celery_redlock.testing import plugin
 from tests.docs.blocks import DOCS, PAGES, ROOT
 from tests.docs.from_code import DIAGRAMS, described, docstrings, links, reference, sources
@@ -102,8 +102,8 @@ def test_a_signal_without_a_row_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         reference.signal_tables()
 
 
-@pytest.mark.parametrize("kind", News)
-def test_every_counter_is_named(kind: News) -> None:
+@pytest.mark.parametrize("kind", Event)
+def test_every_counter_is_named(kind: Event) -> None:
     assert f"`{kind}`" in reference.counter_list()
 
 

@@ -16,8 +16,8 @@ from celery_redlock.beat.records import Records
 from celery_redlock.core import Register, VersionedValue
 from celery_redlock.errors import QuorumUnavailable, StaleFencingToken
 from celery_redlock.protocol import Vote, register_key
-from celery_redlock.tasks.messages.places import tick_place
-from celery_redlock.tasks.messages.tick import Tick
+from celery_redlock.tasks.message.node_keys import tick_dedupe_key
+from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.schedules.state import EntryState, is_late
 from tests.models.shipped import Paused, Stage
 
@@ -126,7 +126,7 @@ def tick_of(token: int, due: int) -> Tick:
 
 def mark_of(tick: Tick) -> str:
     """Return the place that all messages of a tick share."""
-    return tick_place(_PREFIXED, tick, name=TASK, retries=0, nesting=0)
+    return tick_dedupe_key(_PREFIXED, tick, name=TASK, retries=0, nesting=0)
 
 
 _PREFIXED: Any = types.SimpleNamespace(key_prefix="p:")

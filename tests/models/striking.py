@@ -1,9 +1,10 @@
 """
 A body, the loss of its lease, and what raises it there, as states and moves.
 
-The shipped `Body`, reaches and rule about frames run on made-up stacks. What an interpreter does is
-modelled: an asynchronous exception lands at the next bytecode that looks for one, which is in the
-same function, in the first of a function that is called, or where an exception has been unwound to;
+The shipped `Body`, interrupters and rule about frames run on made-up stacks. What an interpreter
+does is modelled: an asynchronous exception lands at the next bytecode that looks for one, which is
+in the same function, in the first of a function that is called, or where an exception has been
+unwound to;
 a signal's handler runs at any later time; the thread that throws may be held up once, between
 looking for the first time and for the second.
 """
@@ -20,10 +21,10 @@ from typing import Any, NamedTuple
 from celery.exceptions import Retry
 
 from celery_redlock.errors import LeaseLost
-from celery_redlock.tasks import base
-from celery_redlock.tasks.holding import reach as reaches
-from celery_redlock.tasks.holding.body import Body, InjectedLoss
-from celery_redlock.tasks.holding.hold import Hold
+from celery_redlock.tasks import task
+from celery_redlock.tasks.interrupt import interrupters
+from celery_redlock.tasks.interrupt.body import Body, InjectedLeaseLost
+from celery_redlock.tasks.run.running_lock import RunningLock
 from tests.models.bodies import BodySetting
 from tests.models.explorer import Label, State, ViolationError
 
@@ -32,11 +33,11 @@ Found = tuple[State, Label, tuple[int, ...]]
 SIGNAL = signal.SIGUSR2
 THREAD = 1
 
-RUN = ("celery_redlock.tasks.holding.body", "run")
+RUN = ("celery_redlock.tasks.interrupt.body", "run")
 AUTORETRY = ("celery.app.autoretry", "run")
-SHIELD = ("celery_redlock.tasks.holding.autoretry", "run")
+SHIELD = ("celery_redlock.tasks.run.autoretry", "run")
 APPLICATION = ("shop.tasks", "settle")
-RETRY = (("celery_redlock.tasks.base", "retry"), ("celery.app.task", "retry"))
+RETRY = (("celery_redlock.tasks.task", "retry"), ("celery.app.task", "retry"))
 
 #: The places of a body, by what is on the stack above its application's code.
 ABOVE: dict[str, tuple[tuple[str, str], ...]] = {
@@ -156,15 +157,15 @@ class Striking:
 
     def _do(self, here: str, moved: At) -> At:
         """Run what is shipped of a step, on the state that it leads to."""
-        hold, reach = self._made(moved, here != "left")
+        running_lock, interrupter = self._made(moved, here != "left")
         with _around(iter(())) as thrown:
             if here in ("retrying", "autoretrying"):
-                _end_by_retry(hold)
+                _end_by_retry(running_lock)
                 moved = moved._replace(out=1)
             elif here == "shielded":
-                hold.take_back()
+                running_lock.defer_interrupt()
             elif here == "ending":
-                hold.body.leave(reach.forget)
+                running_lock.body.finish(interrupter.cancel)
         if moved.flight and None in thrown:
             self.reached.add("taken back")
             moved = moved._replace(flight=0)
@@ -173,7 +174,7 @@ class Striking:
             self.reached.add(event[here])
         if here == "ending" and moved.due and not moved.landed:
             self.reached.add("left before it landed")
-        return _read(hold.body, moved)
+        return _read(running_lock.body, moved)
 
     # What strikes it.
 
@@ -186,14 +187,16 @@ class Striking:
             at.place,
             *(later if self.setting.way == "thread" and not at.flight else ()),
         ):
-            hold, reach = self._made(at, True)
-            struck = self._attempt(hold.body, reach, self._frames[at.place], self._frames[second])
+            running_lock, interrupter = self._made(at, True)
+            struck = self._attempt(
+                running_lock.body, interrupter, self._frames[at.place], self._frames[second]
+            )
             may = (
                 here == "working" and second == at.place and not (at.flight or at.landed or at.out)
             )
             if may and not struck:
                 raise ViolationError(("LeaseLost is tried", ()), "a loss does not reach its body")
-            found = _read(hold.body, at._replace(place=second))
+            found = _read(running_lock.body, at._replace(place=second))
             if not struck:
                 self.reached |= {"waits for Celery"} if here in SPARED else set()
                 yield _found(found, "LeaseLost waits")
@@ -206,14 +209,14 @@ class Striking:
             else:
                 yield _found(found._replace(flight=1), label)
 
-    def _attempt(self, body: Body, reach: Any, first: Any, second: Any) -> bool:
+    def _attempt(self, body: Body, interrupter: Any, first: Any, second: Any) -> bool:
         """Try once to reach the body; return whether something is on its way."""
         with _around(iter(({THREAD: first}, {THREAD: second}))) as thrown:
             if self.setting.way == "greenlet":
-                reach._greenlet = SimpleNamespace(gr_frame=first, throw=thrown.append)
-                reach._throw(body)
+                interrupter._greenlet = SimpleNamespace(gr_frame=first, throw=thrown.append)
+                interrupter._throw(body)
             else:
-                reach.attempt(body)
+                interrupter.interrupt(body)
         return bool(thrown)
 
     def _landings(self, at: At) -> Iterator[Found]:
@@ -228,7 +231,7 @@ class Striking:
             label = f"the signal arrives while the body is {here}"
             try:
                 handler(SIGNAL, self._frames[at.place])
-            except InjectedLoss:
+            except InjectedLeaseLost:
                 found = at._replace(raised=1, sent_signal=0)
                 yield from self._landed(found, label, entry=False)
             else:
@@ -251,10 +254,10 @@ class Striking:
             yield _found(at._replace(raised=0), label)
             return
         self.reached.add("struck at an entry" if entry else "struck in the application")
-        hold, _ = self._made(at, True)
-        assert hold.body.due is not None
-        hold.body.due()
-        struck = _read(hold.body, at)
+        running_lock, _ = self._made(at, True)
+        assert running_lock.body.due is not None
+        running_lock.body.due()
+        struck = _read(running_lock.body, at)
         end = "shielded" if self.setting.autoretry else "ending"
         yield _found(struck._replace(place=PLACES.index(end), failed=1), label)
         if here != "shielded":
@@ -263,28 +266,28 @@ class Striking:
 
     # Between states and what is shipped.
 
-    def _made(self, at: At, running: bool) -> tuple[Hold, Any]:
+    def _made(self, at: At, running: bool) -> tuple[RunningLock, Any]:
         """Return the shipped objects as they are in a state."""
         body = Body()
         body.thread, body.running = THREAD, running
         body.frame = self._bottom if running else None
         body.raised, body.landed, body.over = bool(at.raised), bool(at.landed), bool(at.over)
         if at.due:
-            body.due = InjectedLoss.into(body, LeaseLost("lost", "k", "test"))
-        reach = self._reach_into(body)
-        hold = object.__new__(Hold)
-        hold.body, hold._reach = body, reach
-        return hold, reach
+            body.due = InjectedLeaseLost.into(body, LeaseLost("lost", "k", "test"))
+        interrupter = self._reach_into(body)
+        running_lock = object.__new__(RunningLock)
+        running_lock.body, running_lock._interrupter = body, interrupter
+        return running_lock, interrupter
 
     def _reach_into(self, body: Body) -> Any:
         if self.setting.way == "signal":
-            reaches._main_bodies.clear()
-            reach = reaches.SignalReach(body, SIGNAL)
-            reach._thread = THREAD
-            return reach
+            interrupters._main_bodies.clear()
+            interrupter = interrupters.SignalInterrupter(body, SIGNAL)
+            interrupter._thread = THREAD
+            return interrupter
         if self.setting.way == "greenlet":
-            return object.__new__(reaches.GreenletReach)
-        threads = object.__new__(reaches.ThreadReach)
+            return object.__new__(interrupters.GreenletInterrupter)
+        threads = object.__new__(interrupters.ThreadInterrupter)
         threads._id, threads._thread = THREAD, None  # type: ignore[assignment]
         return threads
 
@@ -293,22 +296,22 @@ class Striking:
 def _around(looks: Iterator[Any]) -> Iterator[list[Any]]:
     """Let the reaches see these stacks, and give what they throw or, as None, take back."""
     thrown: list[Any] = []
-    shipped = {name: getattr(reaches, name) for name in ("sys", "_throw_at", "signal")}
-    reaches.sys = SimpleNamespace(_current_frames=lambda: next(looks))  # type: ignore[assignment]
-    reaches._throw_at = lambda thread, loss: thrown.append(loss)  # type: ignore[assignment]
+    shipped = {name: getattr(interrupters, name) for name in ("sys", "_throw_at", "signal")}
+    interrupters.sys = SimpleNamespace(_current_frames=lambda: next(looks))  # type: ignore[assignment]
+    interrupters._throw_at = lambda thread, loss: thrown.append(loss)  # type: ignore[assignment]
     sent = lambda *_: thrown.append(SIGNAL)  # noqa: E731
-    reaches.signal = SimpleNamespace(pthread_kill=sent)  # type: ignore[assignment]
+    interrupters.signal = SimpleNamespace(pthread_kill=sent)  # type: ignore[assignment]
     try:
         yield thrown
     finally:
         for name, value in shipped.items():
-            setattr(reaches, name, value)
+            setattr(interrupters, name, value)
 
 
-def _end_by_retry(hold: Hold) -> None:
+def _end_by_retry(running_lock: RunningLock) -> None:
     with (
         suppress(Retry),
-        base.ending(SimpleNamespace(request=SimpleNamespace(redlock_hold=hold))),
+        task.ending(SimpleNamespace(request=SimpleNamespace(redlock_running_lock=running_lock))),
     ):
         raise Retry
 

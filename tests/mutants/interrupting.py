@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from tests.mutants.writing import modelled, mutant
 
-BASE = "tasks/base.py"
-BODY = "tasks/holding/body.py"
-REACH = "tasks/holding/reach.py"
-WHOSE = "tasks/holding/whose.py"
-HOLD = "tasks/holding/hold.py"
+TASK = "tasks/task.py"
+BODY = "tasks/interrupt/body.py"
+INTERRUPTERS = "tasks/interrupt/interrupters.py"
+APPLICATION_CODE = "tasks/interrupt/application_code.py"
+RUNNING_LOCK = "tasks/run/running_lock.py"
 
 _PASSES_ON = "frame is not innermost and (module, frame.f_code.co_name) in PASS_ON"
 
@@ -18,9 +18,13 @@ INTERRUPTING = (
     mutant(
         "Celery's work in a body is interrupted",
         modelled("body-greenlet"),
-        (WHOSE, 'SPARED = frozenset({"celery", "kombu", "logging"})', "SPARED = frozenset()"),
         (
-            WHOSE,
+            APPLICATION_CODE,
+            'SPARED = frozenset({"celery", "kombu", "logging"})',
+            "SPARED = frozenset()",
+        ),
+        (
+            APPLICATION_CODE,
             'frozenset({"beat", "core", "protocol", "tasks", "transport"})',
             "frozenset()",
         ),
@@ -28,24 +32,24 @@ INTERRUPTING = (
     mutant(
         "only the innermost function is looked at",
         modelled("body-signal"),
-        (WHOSE, "        frame = frame.f_back\n", "        frame = body\n"),
+        (APPLICATION_CODE, "        frame = frame.f_back\n", "        frame = body\n"),
     ),
     mutant(
         "autoretry is interrupted where it chooses what to do",
         modelled("body-signal-autoretry"),
-        (WHOSE, _PASSES_ON, "(module, frame.f_code.co_name) in PASS_ON"),
+        (APPLICATION_CODE, _PASSES_ON, "(module, frame.f_code.co_name) in PASS_ON"),
     ),
     mutant(
         "a body under autoretry is never interrupted",
         modelled("body-thread-autoretry"),
-        (WHOSE, _PASSES_ON, "False"),
+        (APPLICATION_CODE, _PASSES_ON, "False"),
     ),
     mutant(
         "a signal's handler does not look where it is",
         modelled("body-signal"),
         (
-            REACH,
-            "if body.due is not None and body.may_be_struck(frame):",
+            INTERRUPTERS,
+            "if body.due is not None and body.may_be_interrupted(frame):",
             "if body.due is not None and not body.raised:",
         ),
     ),
@@ -53,7 +57,7 @@ INTERRUPTING = (
         "a thread is struck wherever it has got to",
         modelled("body-thread"),
         (
-            REACH,
+            INTERRUPTERS,
             "if frames[self._id] is frame and frame.f_lasti == place:",
             "if frames[self._id]:",
         ),
@@ -61,17 +65,21 @@ INTERRUPTING = (
     mutant(
         "what has not landed is left to autoretry",
         modelled("body-thread-autoretry"),
-        (HOLD, "            self.body.take_back(self._reach.recall)\n", "            pass\n"),
+        (
+            RUNNING_LOCK,
+            "            self.body.defer(self._interrupter.recall)\n",
+            "            pass\n",
+        ),
     ),
     mutant(
         "what has not landed is left to Celery",
         modelled("body-thread"),
-        (BODY, "            forget()\n", ""),
+        (BODY, "            cancel()\n", ""),
     ),
     mutant(
         "a body whose retry is out is interrupted",
         modelled("body-thread"),
-        (BASE, "            hold.body.over = True\n", "            pass\n"),
+        (TASK, "            running_lock.body.over = True\n", "            pass\n"),
     ),
     mutant(
         "a loss that was thrown is thrown again",
@@ -85,6 +93,6 @@ INTERRUPTING = (
     mutant(
         "a throw that was called off counts as made",
         modelled("body-thread"),
-        (REACH, "                    body.raised = False\n", "                    pass\n"),
+        (INTERRUPTERS, "                    body.raised = False\n", "                    pass\n"),
     ),
 )

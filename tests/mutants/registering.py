@@ -11,7 +11,7 @@ RECORDING = "protocol/register_rounds.py"
 REGISTER = "core/register.py"
 RECORDS = "beat/records.py"
 STATE = "tasks/schedules/state.py"
-PLACES = "tasks/messages/places.py"
+NODE_KEYS = "tasks/message/node_keys.py"
 STORE_LUA = "protocol/lua/write_register.lua"
 FETCH_LUA = "protocol/lua/read_register.lua"
 
@@ -155,7 +155,7 @@ LATE = (
         "the messages of two leaders for one tick are two",
         modelled("leaders-two"),
         (
-            PLACES,
+            NODE_KEYS,
             '"tick", tick.schedule, tick.entry, tick.due_us,',
             '"tick", tick.schedule, tick.entry, tick.due_us, tick.token,',
         ),

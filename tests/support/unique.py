@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from celery_redlock.tasks.messages.envelope import Envelope
-from celery_redlock.tasks.messages.owners import Owner, Role, label_for, read_owner
-from celery_redlock.tasks.messages.places import message_place
+from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.message.node_keys import message_dedupe_key
+from celery_redlock.tasks.message.owner_label import Role, TaskOwner, label_for, parse_owner
 from tests.support.tasks import Bench
 
 KEY = "redlock:k"
@@ -31,9 +31,9 @@ def value(bench: Bench, place: str = KEY) -> str | None:
     return bench.node.state.owner(place, bench.node.now_us())
 
 
-def holder(bench: Bench, place: str = KEY) -> Owner | None:
+def holder(bench: Bench, place: str = KEY) -> TaskOwner | None:
     """Return the task that has a place."""
-    return read_owner(value(bench, place))
+    return parse_owner(value(bench, place))
 
 
 def role(bench: Bench, place: str = KEY) -> Role | None:
@@ -55,7 +55,7 @@ def free(bench: Bench, place: str = KEY) -> None:
 
 def mark(bench: Bench, request: Mapping[str, Any]) -> str:
     """Return the place of a message's mark."""
-    return message_place(
+    return message_dedupe_key(
         bench.elsewhere,
         task_id=request["id"],
         name=request["task"],

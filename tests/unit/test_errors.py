@@ -21,7 +21,7 @@ EXAMPLES = [
     errors.DuplicateTask("twice", "id-1"),
     errors.StaleFencingToken("stale", "ledger", 7, 5),
     errors.FencedResourceMissing("no such row", "account 7"),
-    errors.FenceRecordDamaged("garbage", "account 7"),
+    errors.FenceRecordCorrupt("garbage", "account 7"),
     errors.InvalidFencingToken("not a token"),
     errors.InvalidResourceName("a fence record"),
 ]

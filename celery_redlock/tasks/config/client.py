@@ -16,7 +16,7 @@ from celery_redlock.core import Redlock
 from celery_redlock.tasks.config.settings import RedlockSettings, read_settings
 from celery_redlock.transport import parse_nodes
 
-__all__ = ["close_clients", "redlock_for", "tell_nodes"]
+__all__ = ["close_clients", "log_nodes_once", "redlock_for"]
 
 logger = get_logger(__name__)
 
@@ -35,7 +35,7 @@ def redlock_for(app: Any) -> Redlock:
             if client is None:
                 settings = read_settings(app)
                 client = _clients[app] = _make_client(settings)
-                tell_nodes(settings)
+                log_nodes_once(settings)
     return client
 
 
@@ -60,23 +60,23 @@ def close_clients() -> None:
         client.close()
 
 
-def _forget_clients() -> None:
+def _reset_after_fork() -> None:
     """Drop what a forked child has inherited, without touching the parent's connections."""
     global _lock  # the parent may have held it when it forked
     _lock = threading.Lock()
     _clients.clear()
 
 
-_told: set[tuple[str, ...]] = set()
+_logged: set[tuple[str, ...]] = set()
 """Nodes that the log has been told of; inherited by pool children, which need not repeat it."""
 
 
-def tell_nodes(settings: RedlockSettings) -> None:
+def log_nodes_once(settings: RedlockSettings) -> None:
     """Log once where the locks live, and what a single node does not protect against."""
     names = tuple(node.name for node in parse_nodes(settings.nodes))
-    if names in _told:
+    if names in _logged:
         return
-    _told.add(names)
+    _logged.add(names)
     if settings.nodes_from_broker:
         logger.warning(
             "redlock_nodes is not set, so the broker %s is the only lock node. That excludes tasks "
@@ -100,4 +100,4 @@ def tell_nodes(settings: RedlockSettings) -> None:
         )
 
 
-os.register_at_fork(after_in_child=_forget_clients)
+os.register_at_fork(after_in_child=_reset_after_fork)

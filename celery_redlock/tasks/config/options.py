@@ -15,9 +15,9 @@ from tenacity.wait import wait_base
 
 from celery_redlock.core import SHORTEST_TTL
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.config.contradictions import contradiction
 from celery_redlock.tasks.config.modes import MODES, Mode
 from celery_redlock.tasks.config.policies import Policy, check_policies, policies_for
+from celery_redlock.tasks.config.validation import contradiction
 
 if TYPE_CHECKING:
     from celery_redlock.tasks.config.settings import RedlockSettings
@@ -108,7 +108,7 @@ class LockOptions:
     starting_deadline: float | None = None
 
     @property
-    def rules(self) -> Mode:
+    def mode_spec(self) -> Mode:
         """What the task's mode means."""
         return MODES[self.mode]
 
@@ -131,11 +131,11 @@ def resolve_options(task: Any, settings: RedlockSettings) -> LockOptions | None:
         for name in OPTIONS
         if (value := _attribute(task, PREFIX + name)) is not None
     }
-    given = {**settings.options_for(task.name), **own}
-    if not given:
+    explicit = {**settings.options_for(task.name), **own}
+    if not explicit:
         return None
-    options = _with_defaults(settings, given)
-    problem = contradiction(options, {**settings.defaults, **given}, given, settings.max_ttl)
+    options = _with_defaults(settings, explicit)
+    problem = contradiction(options, {**settings.defaults, **explicit}, explicit, settings.max_ttl)
     if problem:
         raise ConfigurationError(f"{subject}: {problem}.")
     return options
@@ -146,22 +146,22 @@ def default_options(settings: RedlockSettings) -> LockOptions:
     return _with_defaults(settings, {})
 
 
-def _with_defaults(settings: RedlockSettings, given: Mapping[str, Any]) -> LockOptions:
+def _with_defaults(settings: RedlockSettings, explicit: Mapping[str, Any]) -> LockOptions:
     defaults = {field.name: field.default for field in fields(LockOptions)}
     # The built-in lease is no reason to refuse a smaller max_ttl.
     defaults["ttl"] = min(LockOptions().ttl, settings.max_ttl)
-    said = {**defaults, **settings.defaults, **given}
-    said.pop("on_conflict", None)
-    rules = MODES[said["mode"]]
-    if not rules.for_window:
-        said["window"] = None
-    if rules.at_publish and "overlap" not in given:
-        said["overlap"] = None
-    for source in (settings.defaults, given):
+    resolved = {**defaults, **settings.defaults, **explicit}
+    resolved.pop("on_conflict", None)
+    mode = MODES[resolved["mode"]]
+    if not mode.for_window:
+        resolved["window"] = None
+    if mode.at_publish and "overlap" not in explicit:
+        resolved["overlap"] = None
+    for source in (settings.defaults, explicit):
         if "on_conflict" in source:
-            for side, policy in policies_for(source["on_conflict"], rules).items():
-                said[f"{side}_policy"] = policy
-    return LockOptions(**said)
+            for side, policy in policies_for(source["on_conflict"], mode).items():
+                resolved[f"{side}_policy"] = policy
+    return LockOptions(**resolved)
 
 
 def check_option(name: str, value: Any, label: str) -> Any:

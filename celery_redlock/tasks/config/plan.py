@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from celery_redlock.tasks.config.options import LockOptions
-from celery_redlock.tasks.keys.maker import KeyMaker
+from celery_redlock.tasks.keys.key_maker import KeyMaker
 
 __all__ = ["LockPlan"]
 
@@ -38,4 +38,4 @@ class LockPlan:
         What such a task holds, it holds until Celery has stored the result and sent on what
         follows; a copy that came earlier would send it a second time.
         """
-        return self.dedupe or self.options.rules.at_publish
+        return self.dedupe or self.options.mode_spec.at_publish

@@ -10,7 +10,15 @@ from typing import Any
 from celery_redlock.errors import ConfigurationError, LockContended
 from celery_redlock.tasks.config.modes import Mode
 
-__all__ = ["PUBLISH", "RUN", "Policy", "check_policies", "misplaced", "policies_for", "policy_name"]
+__all__ = [
+    "PUBLISH",
+    "RUN",
+    "Policy",
+    "check_policies",
+    "policies_for",
+    "resolve_policy",
+    "unusable_policy",
+]
 
 Policy = str | Callable[..., Any]
 
@@ -40,7 +48,7 @@ def check_policies(value: Any) -> Any:
     )
 
 
-def policies_for(value: Any, rules: Mode) -> dict[str, Policy]:
+def policies_for(value: Any, mode: Mode) -> dict[str, Policy]:
     """
     Return what a checked value says in a mode, by moment.
 
@@ -48,29 +56,29 @@ def policies_for(value: Any, rules: Mode) -> dict[str, Policy]:
     has no place in the mode is left out.
     """
     if isinstance(value, Mapping):
-        return {side: policy for side, policy in value.items() if side in _sides(rules)}
-    for side in _sides(rules):
+        return {side: policy for side, policy in value.items() if side in _sides(mode)}
+    for side in _sides(mode):
         if callable(value) or value in SIDES[side]:
             return {side: value}
     return {}
 
 
-def misplaced(value: Any, rules: Mode) -> str | None:
+def unusable_policy(value: Any, mode: Mode) -> str | None:
     """Describe a value that the mode would leave out in part or whole, with the mend."""
-    said = policies_for(value, rules)
-    if len(said) == (len(value) if isinstance(value, Mapping) else 1):
+    options = policies_for(value, mode)
+    if len(options) == (len(value) if isinstance(value, Mapping) else 1):
         return None
-    mend = " or ".join(f"at {side} use {_listed(SIDES[side])}" for side in _sides(rules))
+    mend = " or ".join(f"at {side} use {_listed(SIDES[side])}" for side in _sides(mode))
     moment = (
-        "takes no lock when it is sent" if not rules.at_publish else "settles all at its publish"
+        "takes no lock when it is sent" if not mode.at_publish else "settles all at its publish"
     )
     return (
-        f"lock_on_conflict={value!r} has no place in lock_mode={rules.name!r}, which {moment}; "
+        f"lock_on_conflict={value!r} has no place in lock_mode={mode.name!r}, which {moment}; "
         f"{mend}"
     )
 
 
-def policy_name(task: Any, policy: Policy, error: LockContended, names: Sequence[str]) -> str:
+def resolve_policy(task: Any, policy: Policy, error: LockContended, names: Sequence[str]) -> str:
     """
     Return the name of the policy to follow; a function is asked.
 
@@ -86,8 +94,8 @@ def policy_name(task: Any, policy: Policy, error: LockContended, names: Sequence
     return name
 
 
-def _sides(rules: Mode) -> tuple[str, ...]:
-    return (("publish",) if rules.at_publish else ()) + (("run",) if rules.waits_at_run else ())
+def _sides(mode: Mode) -> tuple[str, ...]:
+    return (("publish",) if mode.at_publish else ()) + (("run",) if mode.waits_at_run else ())
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from celery_redlock.core import SHORTEST_TTL
 from celery_redlock.core.validation import checked_drift_factor
 from celery_redlock.errors import ConfigurationError, LockKeyError
 from celery_redlock.protocol.keys import validate_key, validate_name
-from celery_redlock.tasks.config.nodes import node_from_broker
+from celery_redlock.tasks.config.broker_node import node_from_broker
 from celery_redlock.tasks.config.options import (
     OPTIONS,
     check_option,
@@ -29,7 +29,7 @@ from celery_redlock.tasks.config.options import (
 __all__ = ["RedlockSettings", "read_settings"]
 
 PREFIX = "redlock_"
-NOT_FOR_LOSS = (
+RESERVED_SIGNALS = (
     "SIGKILL",
     "SIGSTOP",
     "SIGTERM",
@@ -191,8 +191,8 @@ def _checked(given: Mapping[str, Any], app: Callable[[], Any]) -> RedlockSetting
                 values[name] = CHECKS[name](value)
             except ConfigurationError as exc:
                 raise ConfigurationError(f"setting {label}={value!r} {exc}.") from None
-        elif name in SPEAKING_CHECKS:
-            values[name] = SPEAKING_CHECKS[name](value)
+        elif name in SELF_DESCRIBING_CHECKS:
+            values[name] = SELF_DESCRIBING_CHECKS[name](value)
         else:
             raise ConfigurationError(f"setting {unknown_name(label, PREFIX, KNOWN)}")
     settings = RedlockSettings(
@@ -261,7 +261,7 @@ def _lost_signal(value: Any) -> int:
         found = signal.Signals[value] if isinstance(value, str) else signal.Signals(value)
     except (KeyError, ValueError):
         raise ConfigurationError("is no signal here; give a name such as 'SIGURG'") from None
-    if found.name in NOT_FOR_LOSS:
+    if found.name in RESERVED_SIGNALS:
         raise ConfigurationError("is taken by Celery or the system; use 'SIGURG'")
     return int(found)
 
@@ -297,9 +297,9 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "beat_key": _lock_key,
 }
 #: Checks whose messages are whole: the value cannot be shown, or the client has the same check.
-SPEAKING_CHECKS: dict[str, Callable[[Any], Any]] = {
+SELF_DESCRIBING_CHECKS: dict[str, Callable[[Any], Any]] = {
     "nodes": _nodes,
     "tasks": _tasks,
     "drift_factor": partial(checked_drift_factor, name="setting redlock_drift_factor"),
 }
-KNOWN = (*CHECKS, *SPEAKING_CHECKS, *OPTIONS)
+KNOWN = (*CHECKS, *SELF_DESCRIBING_CHECKS, *OPTIONS)

@@ -15,8 +15,8 @@ from typing import Any
 
 from celery import signals
 
-from celery_redlock.tasks.messages.envelope import HEADER, fresh_nonce
-from celery_redlock.tasks.messages.tick import Tick
+from celery_redlock.tasks.message.envelope import HEADER, fresh_nonce
+from celery_redlock.tasks.message.tick import Tick
 
 __all__ = ["Outgoing", "carrying", "carrying_nothing", "connect_publishes"]
 __all__ += ["outgoing_owns_id", "outgoing_tick"]

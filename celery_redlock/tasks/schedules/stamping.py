@@ -18,8 +18,8 @@ from celery.schedules import schedstate
 from celery.utils.log import get_logger
 
 from celery_redlock.tasks.config.settings import read_settings
-from celery_redlock.tasks.messages.duplicates import DuplicateResult
-from celery_redlock.tasks.messages.tick import LONGEST_INTERVAL, Tick
+from celery_redlock.tasks.message.duplicate_result import DuplicateResult
+from celery_redlock.tasks.message.tick import LONGEST_INTERVAL, Tick
 from celery_redlock.tasks.schedules.dues import due_times, latest_due, next_due, ran_already
 from celery_redlock.tasks.schedules.grid import on_grid
 from celery_redlock.tasks.schedules.messages import message_of

@@ -8,8 +8,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from celery_redlock.tasks.messages.fields import END_OF_TIME
-from celery_redlock.tasks.messages.tick import Tick
+from celery_redlock.tasks.message.header_values import END_OF_TIME
+from celery_redlock.tasks.message.tick import Tick
 
 if TYPE_CHECKING:
     from celery_redlock.core import VersionedValue

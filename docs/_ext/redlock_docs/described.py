@@ -16,7 +16,7 @@ from typing import Any
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.options import OPTIONS, LockOptions
-from celery_redlock.tasks.config.settings import CHECKS, SPEAKING_CHECKS, RedlockSettings
+from celery_redlock.tasks.config.settings import CHECKS, SELF_DESCRIBING_CHECKS, RedlockSettings
 
 __all__ = ["Described", "attributes_of", "options", "settings"]
 
@@ -87,7 +87,7 @@ def settings() -> list[Described]:
         LookupError: one has no description.
     """
     texts = attributes_of(RedlockSettings)
-    checks = {**CHECKS, **SPEAKING_CHECKS}
+    checks = {**CHECKS, **SELF_DESCRIBING_CHECKS}
     names = {FIELDS.get(name, name): name for name in checks}
     found = {}
     for field in fields(RedlockSettings):

@@ -13,7 +13,7 @@ from pathlib import Path
 import celery_redlock
 from celery_redlock import cli, errors, signals
 from celery_redlock.tasks.config.modes import MODES
-from celery_redlock.tasks.news import News
+from celery_redlock.tasks.events import Event
 from celery_redlock.testing import plugin
 
 from .described import Described, options, settings
@@ -119,7 +119,7 @@ def signal_example() -> str:
 
 def counter_list() -> str:
     """The names that `counters()` answers with."""
-    return ", ".join(f"`{kind.value}`" for kind in News)
+    return ", ".join(f"`{kind.value}`" for kind in Event)
 
 
 def command_sections() -> str:

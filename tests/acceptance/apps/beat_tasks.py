@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from celery_redlock import RedlockTask
-from celery_redlock.tasks.news import SIGNALS
+from celery_redlock.tasks.events import SIGNALS
 from tests.acceptance.apps.seen import instant, note
 from tests.acceptance.apps.stage import app
 

@@ -18,7 +18,7 @@ LOOK_EVERY = 0.1
 # Seconds: jobs of several seconds wait for each other in some scenes.
 LONGEST_QUEUE = 2 * PATIENCE
 # With this news a message ends without a body.
-ENDS = {"task_skipped", "task_gave_up", "twin_ignored", "tick_late", "tick_missed"}
+ENDS = {"task_skipped", "task_gave_up", "redelivery_ignored", "tick_superseded", "tick_missed"}
 
 
 def entry(task: str, key: str, name: str, schedule: Any = 1.0, **more: Any) -> Schedule:

@@ -101,9 +101,9 @@ def test_a_tick_that_was_sent_and_never_ran_is_found() -> None:
 
 
 def test_a_tick_that_was_dropped_for_a_reason_that_counts_is_excused() -> None:
-    history = History(sent=[sent(2.0)], news={"id-2.0": ["task_requeued", "tick_late"]})
+    history = History(sent=[sent(2.0)], news={"id-2.0": ["task_requeued", "tick_superseded"]})
 
-    assert told(check_arrival(history, excused=["tick_late"])) == []
+    assert told(check_arrival(history, excused=["tick_superseded"])) == []
     assert len(list(check_arrival(history, excused=["task_skipped"]))) == 1
 
 

@@ -53,4 +53,4 @@ def test_a_worker_with_a_beat_inside_that_stops_hands_over_to_another_one(
     assert_none(check_dated(history.runs))
     assert_none(check_once(history.runs))
     assert_none(check_reigns(history))
-    assert_none(check_arrival(history, excused=["tick_late"]))
+    assert_none(check_arrival(history, excused=["tick_superseded"]))

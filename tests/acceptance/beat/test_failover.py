@@ -131,7 +131,7 @@ def test_three_beats_run_each_tick_once_whatever_becomes_of_the_leader(
     assert_none(check_dated(history.runs))
     assert_none(check_grid(history.runs, EVERY))
     assert_none(check_once(history.runs))
-    assert_none(check_arrival(history, excused=["tick_late"]))
+    assert_none(check_arrival(history, excused=["tick_superseded"]))
     assert_none(check_reigns(history))
     assert_none(check_repeats(history, troupe.faults))
     assert_none(check_succession(history.runs))

@@ -50,7 +50,9 @@ def test_the_message_of_a_woken_leader_is_dropped_and_the_record_stays(
     )
     assert late["token"] == old_token
     assert 0 <= wall(held_up["at"]) - late["due"] < 2
-    wait_until(lambda: {"tick_late"} <= {note["kind"] for note in news_of(journal, late["id"])})
+    wait_until(
+        lambda: {"tick_superseded"} <= {note["kind"] for note in news_of(journal, late["id"])}
+    )
     watch.wait_until_sent(2, by=new)
     # A quorum has it when a tick is sent; the others follow.
     wait_until(
@@ -104,7 +106,7 @@ def test_a_tick_whose_sending_a_killed_leader_could_not_record_is_sent_again_and
     assert (first.id, first.due) == (second.id, second.due)
     assert first.token < second.token
     assert [run.due for run in history.runs] == [first.due]
-    assert history.news[first.id][-1] == "twin_ignored"
+    assert history.news[first.id][-1] == "redelivery_ignored"
 
 
 def news_of(journal: Journal, task_id: str) -> list[dict[str, object]]:

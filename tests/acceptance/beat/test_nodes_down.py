@@ -115,4 +115,4 @@ def test_beats_outlive_all_lock_nodes(
     assert_none(check_once(history.runs))
     assert_none(check_reigns(history))
     assert_none(check_succession(history.runs))
-    assert_none(check_arrival(history, excused=["tick_late"]))
+    assert_none(check_arrival(history, excused=["tick_superseded"]))

@@ -26,7 +26,7 @@ from celery import Celery
 
 from celery_redlock import RedlockTask
 from celery_redlock.signals import counters
-from celery_redlock.tasks.messages.owners import Role, read_owner
+from celery_redlock.tasks.message.owner_label import Role, parse_owner
 from celery_redlock.testing import LocalCluster
 from tests.acceptance.program import ROOT
 from tests.support.waiting import wait_until
@@ -142,7 +142,7 @@ def worker(stage: dict[str, Any]) -> Iterator[None]:
 
 def unlocked() -> int:
     """Return how many messages this process has sent without their lock."""
-    return counters()["task_unlocked"]
+    return counters()["task_without_lock"]
 
 
 def nobody_works(cluster: LocalCluster, counted: redis.Redis, sent: int) -> bool:
@@ -151,7 +151,7 @@ def nobody_works(cluster: LocalCluster, counted: redis.Redis, sent: int) -> bool
     if int(ended or 0) < sent:
         return False
     values = [cluster.client(node).mget(PLACES) for node in range(len(cluster))]
-    owners = [read_owner(value.decode()) for found in values for value in found if value]
+    owners = [parse_owner(value.decode()) for found in values for value in found if value]
     return all(owner is not None and owner.role is Role.QUEUED for owner in owners)
 
 

@@ -83,6 +83,6 @@ def _note_as(event: str) -> Any:
 
 for event in (
     *("task_skipped", "task_requeued", "task_superseded", "task_replaced", "task_gave_up"),
-    *("task_unlocked", "twin_ignored", "twin_put_back"),
+    *("task_without_lock", "redelivery_ignored", "redelivery_requeued"),
 ):
     getattr(lock_signals, event).connect(_note_as(event.removeprefix("task_")), weak=False)

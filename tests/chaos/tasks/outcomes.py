@@ -96,7 +96,14 @@ def _moves(event: Event) -> bool:
     """Return whether a message was at a publisher or worker then, not only spoken of."""
     if event["event"] == "sent":
         return bool(event["answer"] == "accepted")
-    return event["event"] in ("received", "arrived", "began", "left", "requeued", "twin_put_back")
+    return event["event"] in (
+        "received",
+        "arrived",
+        "began",
+        "left",
+        "requeued",
+        "redelivery_requeued",
+    )
 
 
 def check_outcomes(history: TaskHistory) -> Iterator[Violation]:

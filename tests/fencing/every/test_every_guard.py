@@ -11,7 +11,7 @@ import pytest
 
 from celery_redlock import Redlock
 from celery_redlock.core import Lease, set_current_lease
-from celery_redlock.errors import FenceRecordDamaged, InvalidFencingToken, StaleFencingToken
+from celery_redlock.errors import FenceRecordCorrupt, InvalidFencingToken, StaleFencingToken
 from celery_redlock.testing.plugin import ClusterFactory
 from tests.fencing.kinds import CLAIMING, KINDS, Guarded
 
@@ -121,7 +121,7 @@ def test_an_older_token_cannot_claim(guarded: Guarded) -> None:
 def test_a_damaged_record_stops_every_write_and_says_what_to_do(guarded: Guarded) -> None:
     guarded.write(b"100", 5)
     guarded.spoil()
-    with pytest.raises(FenceRecordDamaged, match="highest token") as caught:
+    with pytest.raises(FenceRecordCorrupt, match="highest token") as caught:
         guarded.write(b"200", LARGEST)
     assert caught.value.resource == guarded.name
     assert guarded.read() != b"200"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_redlock.errors import FenceRecordDamaged, StaleFencingToken
+from celery_redlock.errors import FenceRecordCorrupt, StaleFencingToken
 from celery_redlock.fencing import FileFence, FileGuard
 from celery_redlock.fencing.records import TokenFile
 from tests.support.waiting import wait_until
@@ -214,7 +214,7 @@ def test_a_link_and_its_file_have_one_token(fence: FileFence, path: Path) -> Non
 def test_garbage_in_the_token_s_file_is_named(fence: FileFence, path: Path, garbage: bytes) -> None:
     record = path.with_name("data.redlock-token")
     record.write_bytes(garbage)
-    with pytest.raises(FenceRecordDamaged, match=str(record)):
+    with pytest.raises(FenceRecordCorrupt, match=str(record)):
         fence.write(b"new", 7)
 
 

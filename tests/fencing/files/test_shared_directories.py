@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_redlock.errors import ConfigurationError, FenceRecordDamaged
+from celery_redlock.errors import ConfigurationError, FenceRecordCorrupt
 from celery_redlock.fencing import FileFence, FileGuard
 from tests.fencing.files.crashing import run_in_child
 from tests.support.waiting import PATIENCE
@@ -111,7 +111,7 @@ def test_what_stands_in_a_guard_s_place_and_is_no_file_is_named(
     planted = path.with_name(name)
     plant(planted, secret)
 
-    with pytest.raises(FenceRecordDamaged, match=re.escape(str(planted))):
+    with pytest.raises(FenceRecordCorrupt, match=re.escape(str(planted))):
         FileFence(path).write(b"new", 5)
 
     assert (secret.read_bytes(), stat.S_IMODE(secret.stat().st_mode)) == (b"secret", 0o600)
@@ -122,7 +122,7 @@ def test_what_stands_in_a_guard_s_place_and_is_no_file_is_named(
 def test_a_second_name_of_another_file_is_not_written_as_the_lock(path: Path, secret: Path) -> None:
     path.with_name("data.redlock-lock").hardlink_to(secret)
 
-    with pytest.raises(FenceRecordDamaged, match="redlock-lock"):
+    with pytest.raises(FenceRecordCorrupt, match="redlock-lock"):
         FileFence(path).write(b"new", 5)
 
     assert secret.read_bytes() == b"secret"

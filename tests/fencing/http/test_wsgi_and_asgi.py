@@ -18,7 +18,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from celery_redlock.errors import FenceRecordDamaged, InvalidFencingToken, StaleFencingToken
+from celery_redlock.errors import FenceRecordCorrupt, InvalidFencingToken, StaleFencingToken
 from celery_redlock.fencing import (
     FENCING_HEADER,
     FENCING_KEY,
@@ -282,9 +282,9 @@ def test_what_is_no_resource_needs_no_token(make: Make) -> None:
 def test_a_guard_that_fails_lets_nobody_in(make: Make) -> None:
     class Failing:
         def claim(self, resource: str, token: int | None = None) -> None:
-            raise FenceRecordDamaged("garbage", resource)
+            raise FenceRecordCorrupt("garbage", resource)
 
-    with pytest.raises(FenceRecordDamaged):
+    with pytest.raises(FenceRecordCorrupt):
         make(Failing())("/a", 5)
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from celery.signals import before_task_publish
 
-from celery_redlock.tasks.messages.envelope import Envelope
-from celery_redlock.tasks.messages.owners import read_owner
+from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.message.owner_label import parse_owner
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport.redis import channel
 from celery_redlock.transport.redis.channel import RedisChannel
@@ -138,7 +138,7 @@ def test_of_twenty_that_replace_each_other_exactly_one_has_the_lock(
         ids = set(pool.map(publish, range(20)))
     assert (len(ids), bench.queue_length) == (20, 20)
     (owner, nodes), *_ = Counter(owners(redlock_cluster)).most_common()
-    holder = read_owner(owner)
+    holder = parse_owner(owner)
     assert holder is not None
     assert holder.task_id in ids
     assert nodes >= 3

@@ -11,7 +11,7 @@ import pytest
 from celery.schedules import crontab, schedule
 
 from celery_redlock.beat.entries import MOST_COUNTED, catch_up, collapsed, task_id_for
-from celery_redlock.tasks.messages.tick import Tick
+from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.schedules.grid import GridSchedule
 from celery_redlock.tasks.schedules.state import EntryState
 

@@ -20,7 +20,7 @@ from celery_redlock.beat.wrapped import abandon
 from celery_redlock.core import Register, VersionedValue, lease, redlock, release
 from celery_redlock.errors import RedlockError
 from celery_redlock.tasks.config.client import redlock_for
-from celery_redlock.tasks.messages.tick import Tick
+from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.schedules.state import EntryState
 from celery_redlock.transport import memory
 from celery_redlock.transport.memory import MemoryNode, VirtualTime

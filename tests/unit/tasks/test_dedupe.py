@@ -14,8 +14,8 @@ from celery.exceptions import Reject
 
 from celery_redlock import current_lease
 from celery_redlock.tasks.dedupe import protect_tasks
-from celery_redlock.tasks.messages.envelope import HEADER, Envelope
-from celery_redlock.tasks.messages.owners import Role
+from celery_redlock.tasks.message.envelope import HEADER, Envelope
+from celery_redlock.tasks.message.owner_label import Role
 from tests.support.tasks import Bench
 from tests.support.unique import left, mark, role, value
 

@@ -14,7 +14,7 @@ SENDER = """
 import json, sys
 from celery import Celery
 import celery_redlock.tasks
-from celery_redlock.tasks.messages.envelope import HEADER, Envelope
+from celery_redlock.tasks.message.envelope import HEADER, Envelope
 
 given = json.loads(sys.argv[1])
 Celery("another", set_as_current=False)

@@ -12,8 +12,8 @@ from celery.app.trace import build_tracer
 
 from celery_redlock import RedlockTask
 from celery_redlock.errors import ConfigurationError, LockKeyError
+from celery_redlock.tasks.bootsteps import LockStep
 from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks
-from celery_redlock.tasks.worker import LockStep
 from tests.support.tasks import Bench
 
 

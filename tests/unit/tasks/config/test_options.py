@@ -372,4 +372,4 @@ def test_an_app_wide_starting_deadline_counts_for_tasks_that_lock() -> None:
 
 
 def test_the_rules_of_a_mode_come_with_the_options() -> None:
-    assert resolve(lock_mode="until_executing").rules.in_body is False
+    assert resolve(lock_mode="until_executing").mode_spec.in_body is False

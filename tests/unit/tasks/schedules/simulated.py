@@ -15,7 +15,7 @@ from celery import Celery, current_app, signals
 from celery.beat import Scheduler
 
 from celery_redlock import RedlockTask
-from celery_redlock.tasks.messages.tick import Tick
+from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.schedules.stamping import Stamper, install
 
 _numbers = itertools.count(1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery import Task
 
-from celery_redlock.tasks.messages.tick import Tick
+from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.schedules.outgoing import outgoing_owns_id
 from tests.unit.tasks.schedules.simulated import (
     MINUTE,

@@ -13,8 +13,8 @@ from celery import Task, signals
 from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule
 
-from celery_redlock.tasks.messages.envelope import Envelope
-from celery_redlock.tasks.messages.tick import LONGEST_INTERVAL
+from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.message.tick import LONGEST_INTERVAL
 from celery_redlock.tasks.schedules.stamping import is_protected
 from tests.support.tasks import Bench
 from tests.unit.tasks.schedules.simulated import (
@@ -70,10 +70,13 @@ def test_headers_and_options_of_the_entry_stay_and_are_not_written_into() -> Non
 
 
 def test_a_header_of_ours_that_the_entry_has_is_added_to() -> None:
-    made = beat({"options": {"headers": {"redlock": {"nonce": "n", "hop": 2}}}})
+    made = beat({"options": {"headers": {"redlock": {"nonce": "n", "handovers": 2}}}})
     sent = one_message(made)
-    assert (sent.header["nonce"], sent.header["hop"], sent.tick.entry) == ("n", 2, "e")
-    assert made.scheduler.schedule["e"].options["headers"]["redlock"] == {"nonce": "n", "hop": 2}
+    assert (sent.header["nonce"], sent.header["handovers"], sent.tick.entry) == ("n", 2, "e")
+    assert made.scheduler.schedule["e"].options["headers"]["redlock"] == {
+        "nonce": "n",
+        "handovers": 2,
+    }
 
 
 def test_a_header_of_ours_that_makes_no_sense_is_replaced() -> None:

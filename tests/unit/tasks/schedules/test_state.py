@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.tasks.messages.tick import Tick
+from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.schedules.state import EntryState, is_late
 
 

@@ -1,0 +1,100 @@
+"""
+What a worker does about its locks before it accepts work.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import bootsteps
+from celery.utils.log import get_logger
+
+from celery_redlock.core import probe_nodes
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.config.client import log_nodes_once
+from celery_redlock.tasks.config.options import OPTIONS, PREFIX
+from celery_redlock.tasks.config.settings import read_settings
+from celery_redlock.tasks.dedupe import protect_tasks
+from celery_redlock.tasks.patterns import BUILT_IN, idle_patterns, lock_matching_tasks
+from celery_redlock.tasks.publish.cleanup import free_at_revocation
+from celery_redlock.tasks.task import RedlockTask
+
+__all__ = ["LockStep"]
+
+logger = get_logger(__name__)
+
+
+class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
+    """
+    Applies `redlock_tasks` and `redlock_dedupe`, and asks every lock node once.
+
+    All before the pool starts, whose processes then need not do it again.
+
+    What only a person can mend (a bad option, a wrong password) ends the worker's start. A node
+    that is merely down does not: it may come back, and a majority is enough.
+    """
+
+    name = "celery-redlock"
+
+    def create(self, parent: Any) -> None:
+        """Prepare the app's locks; `ConfigurationError` ends the worker's start."""
+        app = parent.app
+        lock_matching_tasks(app)
+        protect_tasks(app)
+        free_at_revocation()
+        for pattern in idle_patterns(app):
+            logger.warning(
+                "redlock_tasks: no registered task matches %r, so it locks nothing. There are: %s",
+                pattern,
+                ", ".join(sorted(name for name in app.tasks if not name.startswith(BUILT_IN))),
+            )
+        _log_tasks_without_lock(app)
+        if any(getattr(task, "redlock_plan", None) for task in app.tasks.values()):
+            _check_nodes(app)
+
+
+def _log_tasks_without_lock(app: Any) -> None:
+    """Say which tasks look as if they locked, and do not."""
+    without_options = []
+    for name, task in sorted(app.tasks.items()):
+        if name.startswith(BUILT_IN):
+            continue
+        plan = getattr(task, "redlock_plan", None)
+        given = [PREFIX + option for option in OPTIONS if hasattr(task, PREFIX + option)]
+        if isinstance(task, RedlockTask) and not task.redlock_dedupe_only:
+            if plan is None or plan.keys is None:
+                without_options.append(name)
+        elif given:
+            logger.warning(
+                "Task %r has %s, but is no RedlockTask, so it does not lock; give it "
+                "base=RedlockTask.",
+                name,
+                ", ".join(given),
+            )
+    if without_options:
+        logger.info(
+            "These tasks are RedlockTasks without any lock option, so they do not lock: %s. "
+            "lock_key=True would give them their default key.",
+            ", ".join(without_options),
+        )
+
+
+def _check_nodes(app: Any) -> None:
+    settings = read_settings(app)
+    log_nodes_once(settings)
+    problems = [probe for probe in probe_nodes(settings.nodes) if probe.problem is not None]
+    lasting = [probe for probe in problems if probe.lasting]
+    if lasting:
+        listed = "; ".join(f"{probe.name}: {probe.problem}" for probe in lasting)
+        raise ConfigurationError(
+            f"Lock nodes refuse this worker: {listed}. Correct user, password and address in "
+            "redlock_nodes (or the broker URL, where redlock_nodes is not set)."
+        )
+    for probe in problems:
+        logger.warning(
+            "Lock node %s does not answer: %s. Locks need %d of %d nodes.",
+            probe.name,
+            str(probe.problem).rstrip("."),
+            len(settings.nodes) // 2 + 1,
+            len(settings.nodes),
+        )

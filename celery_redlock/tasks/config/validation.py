@@ -1,0 +1,105 @@
+"""
+Options that cannot all be meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from celery_redlock.tasks.config.policies import unusable_policy
+
+if TYPE_CHECKING:
+    from celery_redlock.tasks.config.options import LockOptions
+
+__all__ = ["contradiction"]
+
+
+def contradiction(
+    options: LockOptions, resolved: Mapping[str, Any], explicit: Mapping[str, Any], max_ttl: float
+) -> str | None:
+    """Describe two options that cannot both be meant, with the mend."""
+    if options.ttl > max_ttl:
+        return (
+            f"lock_ttl={options.ttl:g} is above redlock_max_ttl={max_ttl:g}; lower it (the lease "
+            "is renewed while the body runs) or raise redlock_max_ttl in every process"
+        )
+    if options.max_hold < options.ttl:
+        return (
+            f"lock_max_hold={options.max_hold:g} is below lock_ttl={options.ttl:g}, so the lease "
+            "would outlive it; lower lock_ttl"
+        )
+    if options.at_least_for > options.max_hold:
+        return (
+            f"lock_at_least_for={options.at_least_for:g} is above "
+            f"lock_max_hold={options.max_hold:g}; raise lock_max_hold"
+        )
+    if "wait" in resolved and options.wait > options.give_up_after:
+        return (
+            f"lock_wait={options.wait:g} is above lock_give_up_after={options.give_up_after:g}; "
+            "one attempt would outlast the patience for all of them"
+        )
+    return _unused_option(options, explicit)
+
+
+def _unused_option(options: LockOptions, explicit: Mapping[str, Any]) -> str | None:
+    """
+    Describe an option that the task's mode has no use for.
+
+    Only what is resolved for this task counts: an app-wide default is meant for others, too.
+    """
+    mode = options.mode_spec
+    where = f"lock_mode={mode.name!r}"
+    if mode.for_window and options.window is None:
+        return f"{where} needs lock_window, the seconds for which the key stays taken; set it"
+    if "window" in explicit and not mode.for_window:
+        return f"lock_window goes with lock_mode='until_expired', not with {where}; remove it"
+    for name in ("queue_ttl", "publish_grace"):
+        if name in explicit and not mode.at_publish:
+            return (
+                f"lock_{name} is for a lock that is taken when the task is sent, which {where} "
+                "does not do; remove it or use a mode that begins with until_"
+            )
+    if "queue_ttl" in explicit and mode.for_window:
+        return f"lock_queue_ttl has no use in {where}, where lock_window says how long; remove it"
+    for name in ("on_lost", "at_least_for"):
+        if explicit.get(name) and not mode.in_body:
+            return (
+                f"lock_{name} is about the lock of a body, and in {where} the body has none; "
+                "remove it or use 'until_executed' or 'until_and_while_executing'"
+            )
+    if explicit.get("at_least_for") and mode.for_window:
+        return (
+            f"lock_at_least_for has no use in {where}, where lock_window says how long; remove it"
+        )
+    if "overlap" in explicit and mode.at_publish:
+        return (
+            f"lock_overlap={options.overlap!r} is about runs that start while another has the "
+            f"lock, and in {where} the lock is taken when the task is sent; remove one of the two "
+            "(lock_mode='while_executing' is the default)"
+        )
+    if explicit.get("at_least_for") and options.overlap == "allow":
+        return (
+            f"lock_at_least_for={options.at_least_for:g} keeps the next run away, and "
+            "lock_overlap='allow' lets every scheduled run in; remove one of the two or use "
+            "lock_overlap='forbid'"
+        )
+    if "on_conflict" in explicit and (problem := unusable_policy(explicit["on_conflict"], mode)):
+        return problem
+    if "skip_result" in explicit and not _may_skip(options):
+        mend = "lock_on_conflict='skip'" if mode.waits_at_run else "lock_on_conflict='existing'"
+        policies = options.run_policy if not mode.at_publish else options.publish_policy
+        return (
+            f"lock_skip_result is set, but lock_on_conflict={policies!r} never skips; use "
+            f"{mend} or remove lock_skip_result"
+        )
+    return None
+
+
+def _may_skip(options: LockOptions) -> bool:
+    mode = options.mode_spec
+    at_run = options.run_policy == "skip" or callable(options.run_policy)
+    at_publish = options.publish_policy == "existing" or callable(options.publish_policy)
+    if options.overlap in ("forbid", "replace") or options.starting_deadline is not None:
+        return True
+    return (mode.waits_at_run and at_run) or (mode.at_publish and at_publish)

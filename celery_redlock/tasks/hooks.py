@@ -1,0 +1,104 @@
+"""
+The places where Celery's life cycle touches ours.
+
+Celery swallows what a signal handler raises, so nothing that must keep a body from running lives
+here; that is the business of the task's `__call__` and of the worker's `LockStep`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import current_app, signals
+from celery._state import _get_active_apps, connect_on_app_finalize
+from celery.utils.log import get_logger
+
+from celery_redlock.tasks.bootsteps import LockStep
+from celery_redlock.tasks.config.client import close_clients
+from celery_redlock.tasks.config.settings import read_settings
+from celery_redlock.tasks.dedupe import NewTasksStep, add_nonce, mark_publishes, protect_tasks
+from celery_redlock.tasks.patterns import lock_matching_tasks
+from celery_redlock.tasks.publish.cleanup import connect_cleanup
+from celery_redlock.tasks.run.running_lock import any_active
+
+__all__ = ["connect"]
+
+logger = get_logger(__name__)
+
+# Not the name of the signal alone, under which messages are marked from then on.
+FIRST_PUBLISH = "celery_redlock.first_publish"
+
+
+def connect() -> None:
+    """Connect all handlers, once per process."""
+    handlers = {
+        signals.worker_init: _worker_starts,
+        signals.worker_process_init: _child_starts,
+        signals.worker_process_shutdown: _process_ends,
+        signals.worker_shutdown: _process_ends,
+        signals.beat_init: _beat_starts,
+    }
+    for signal, handler in handlers.items():
+        signal.connect(handler, weak=False, dispatch_uid=f"celery_redlock.{signal.name}")
+    signals.before_task_publish.connect(_first_publish, weak=False, dispatch_uid=FIRST_PUBLISH)
+    connect_on_app_finalize(_app_finalizes)
+    connect_cleanup()
+
+
+def _app_finalizes(app: Any) -> None:
+    # This is called before the app evaluates its pending tasks, and the patterns need all tasks.
+    app.on_after_finalize.connect(
+        _app_finalized, weak=False, dispatch_uid="celery_redlock.on_after_finalize"
+    )
+
+
+def _app_finalized(sender: Any, **_: Any) -> None:
+    lock_matching_tasks(sender)
+    mark_publishes(sender)
+
+
+def _first_publish(signal: Any, headers: Any = None, **_: Any) -> None:
+    # Sending does not finalize an app, so a program that only sends would know of no pattern and
+    # mark no message. This message has its task's old class already, but can still be marked.
+    for app in list(_get_active_apps()):
+        if app.configured and app.autofinalize:
+            _finalize(app, headers)
+    # Not before: a message of another thread is to wait for this, not to slip through.
+    signal.disconnect(dispatch_uid=FIRST_PUBLISH)
+
+
+def _finalize(app: Any, headers: Any) -> None:
+    try:
+        settings = read_settings(app)
+        if settings.tasks or settings.dedupe:
+            app.finalize(auto=True)  # waits, if another thread is at it
+        if settings.dedupe:
+            add_nonce(headers)
+    except Exception as error:
+        # Of a program with several apps one may be right, and no message is held back for this.
+        logger.error("redlock_tasks and redlock_dedupe have no effect in %r: %r", app, error)  # noqa: TRY400
+
+
+def _worker_starts(sender: Any, **_: Any) -> None:
+    sender.app.steps["worker"].add(LockStep)
+    sender.app.steps["consumer"].add(NewTasksStep)
+
+
+def _child_starts(**_: Any) -> None:
+    # A spawned child imports the app anew, and may have finalized it before this package.
+    app = current_app._get_current_object()
+    lock_matching_tasks(app)
+    protect_tasks(app)
+
+
+def _beat_starts(sender: Any, **_: Any) -> None:
+    # Only a beat is to load Celery's beat.
+    from celery_redlock.tasks.schedules.plain import identify_ticks
+
+    identify_ticks(sender)
+
+
+def _process_ends(**_: Any) -> None:
+    # Threads outlast a cold shutdown, and their bodies still need their leases.
+    if not any_active():
+        close_clients()

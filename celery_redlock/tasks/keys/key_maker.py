@@ -1,0 +1,237 @@
+"""
+From a call of a task to its lock keys.
+
+Arguments are bound to the signature of the task's body first, so positional, keyword and defaulted
+calls agree.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from celery_redlock.errors import LockKeyError
+from celery_redlock.protocol.keys import validate_key
+from celery_redlock.tasks.keys.canonical import canonical, digest, is_model
+from celery_redlock.tasks.keys.templates import Template
+
+__all__ = ["KeyMaker"]
+
+MAX_KEY_BYTES = 512
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+MEND = (
+    "or name only the arguments that matter in a lock_key template, or make lock_key a function "
+    "that returns the key"
+)
+
+Maker = Callable[[inspect.BoundArguments], list[str]]
+
+
+class KeyMaker:
+    """
+    Makes a task's lock keys; everything that can be wrong with the form is found at construction.
+
+    Args:
+        task: the task or task class; its `run` gives the signature.
+        spec: what `lock_key` says. None or True: the task's name with a digest of all arguments.
+            A string: a format template over the arguments. A function: called with those arguments
+            that it names, returns a key or a list of keys. A list of templates and functions:
+            several keys.
+
+    Raises:
+        LockKeyError: the template or function does not fit the task's arguments.
+    """
+
+    def __init__(self, task: Any, spec: Any = None) -> None:
+        self._task = f"task {task.name!r}"
+        self._name: str = task.name
+        self._signature = _signature(task)
+        parameters = self._signature.parameters.values()
+        self._extra = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
+        self._models = _annotated_models(task, self._signature)
+        if spec is None or spec is True:
+            self._makers: list[Maker] = [self._by_digest]
+        else:
+            specs = spec if isinstance(spec, list | tuple) else (spec,)
+            self._makers = [self._maker(part) for part in specs]
+        if not self._makers:
+            raise self._error("lock_key is an empty list; leave it out for the default key")
+
+    def keys_for(self, args: Any, kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+        """
+        Return the lock keys of one call: at least one, each once, in a fixed order.
+
+        Raises:
+            LockKeyError: the arguments do not fit the signature, or one of them has no stable form.
+        """
+        try:
+            bound = self._signature.bind(*(args or ()), **(kwargs or {}))
+        except TypeError as exc:
+            raise self._error(f"the arguments do not fit its signature: {exc}") from None
+        bound.apply_defaults()
+        for name, model in self._models.items():
+            bound.arguments[name] = _as_model(model, bound.arguments[name])
+        keys = (self._checked(key) for make in self._makers for key in make(bound))
+        return tuple(sorted(set(keys)))
+
+    def _maker(self, spec: Any) -> Maker:
+        if isinstance(spec, str):
+            return self._by_template(spec)
+        if callable(spec):
+            return self._by_function(spec)
+        raise self._error(
+            f"lock_key cannot be {spec!r}; give a template, a function, a list of them, or True"
+        )
+
+    def _by_digest(self, bound: inspect.BoundArguments) -> list[str]:
+        parts = []
+        for name, value in sorted(bound.arguments.items()):
+            try:
+                parts.append(canonical(name) + canonical(value))
+            except LockKeyError as exc:
+                raise self._error(f"argument {name!r} {exc}, {MEND}") from None
+        return [f"{self._name}:{digest(''.join(parts))}"]
+
+    def _by_template(self, source: str) -> Maker:
+        try:
+            template = Template(source)
+        except LockKeyError as exc:
+            raise self._error(f"lock_key: {exc}") from None
+        self._check_names(template.names, f"the template {source!r}")
+        # The rest of the key stands for any placeholder; a constant key is checked as it is.
+        self._checked(template.prefix + ("x" if template.names else ""))
+
+        def make(bound: inspect.BoundArguments) -> list[str]:
+            try:
+                return [template.fill(lambda name: self._argument(bound, name))]
+            except LockKeyError as exc:
+                raise self._error(f"lock_key {source!r}: {exc}") from None
+
+        return make
+
+    def _by_function(self, function: Callable[..., Any]) -> Maker:
+        label = getattr(function, "__qualname__", type(function).__qualname__)
+        wanted = self._wanted(function, label)
+
+        def make(bound: inspect.BoundArguments) -> list[str]:
+            try:
+                if wanted is None:
+                    answer = function(*bound.args, **bound.kwargs)
+                else:
+                    answer = function(**{n: v for n, v in self._named(bound) if wanted(n)})
+            except Exception as exc:
+                raise self._error(f"lock_key {label} failed: {type(exc).__name__}: {exc}") from exc
+            keys = list(answer) if isinstance(answer, list | tuple | set | frozenset) else [answer]
+            if not keys or not all(isinstance(key, str) for key in keys):
+                raise self._error(
+                    f"lock_key {label} returned {type(answer).__name__}; it must return a str or "
+                    "a non-empty list of str"
+                )
+            return keys
+
+        return make
+
+    def _wanted(self, function: Callable[..., Any], label: str) -> Callable[[str], bool] | None:
+        """Tell which arguments to pass by name; None: pass all of them as the task gets them."""
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except (TypeError, ValueError):
+            return None
+        if any(p.kind in POSITIONAL for p in parameters):
+            return None
+        required = {
+            p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD
+        }
+        self._check_names(required, f"the function {label}")
+        if any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return lambda _name: True
+        return {p.name for p in parameters}.__contains__
+
+    def _named(self, bound: inspect.BoundArguments) -> list[tuple[str, Any]]:
+        named = dict(bound.arguments)
+        extra = named.pop(self._extra, {}) if self._extra else {}
+        return list({**extra, **named}.items())
+
+    def _check_names(self, wanted: set[str], what: str) -> None:
+        known = self._signature.parameters
+        unknown = sorted(wanted - set(known))
+        if unknown and self._extra is None:
+            raise self._error(
+                f"lock_key: {what} names {', '.join(map(repr, unknown))}, which the task does not "
+                f"have; its arguments are: {', '.join(known) or 'none'}"
+            )
+
+    def _argument(self, bound: inspect.BoundArguments, name: str) -> Any:
+        if name in bound.arguments:
+            return bound.arguments[name]
+        # Only a task with **kwargs gets here: every other name was checked at construction.
+        extra = bound.arguments[self._extra] if self._extra else {}
+        if name in extra:
+            return extra[name]
+        raise LockKeyError(f"the call has no argument {name!r}; give it or change the template")
+
+    def _checked(self, key: str) -> str:
+        try:
+            validate_key(key)
+        except LockKeyError as exc:
+            raise self._error(str(exc)) from None
+        raw = key.encode()
+        if len(raw) <= MAX_KEY_BYTES:
+            return key
+        suffix = f"#{digest(key)}"
+        return raw[: MAX_KEY_BYTES - len(suffix)].decode(errors="ignore") + suffix
+
+    def _error(self, problem: str) -> LockKeyError:
+        return LockKeyError(f"{self._task}: {problem}")
+
+
+def _signature(task: Any) -> inspect.Signature:
+    """Return the signature that callers see; `self` is not part of it."""
+    signature = inspect.signature(task.run)
+    if not isinstance(task, type):
+        return signature
+    parameters = list(signature.parameters.values())
+    if isinstance(inspect.getattr_static(task, "run"), staticmethod) or not parameters:
+        return signature
+    if parameters[0].kind is inspect.Parameter.VAR_POSITIONAL:
+        return signature
+    return signature.replace(parameters=parameters[1:])
+
+
+def _annotated_models(task: Any, signature: inspect.Signature) -> dict[str, Any]:
+    """
+    Find parameters annotated with a pydantic model.
+
+    Celery sends such a model as a mapping of JSON values; reading it back through the model makes
+    the key in the worker equal to the key in the publisher, with the model's defaults filled in.
+    """
+    try:
+        hints = typing.get_type_hints(inspect.unwrap(task.run))
+    except (NameError, AttributeError, TypeError):
+        return {}
+    found = {}
+    for name, parameter in signature.parameters.items():
+        hint = hints.get(name)
+        choices = typing.get_args(hint) if _is_union(hint) else (hint,)
+        models = [choice for choice in choices if isinstance(choice, type) and is_model(choice)]
+        if len(models) == 1 and parameter.kind not in VARIADIC:
+            found[name] = models[0]
+    return found
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, types.UnionType)
+
+
+def _as_model(model: Any, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    try:
+        return model.model_validate(value)
+    except Exception:
+        # Whether the arguments are valid is for the body to say, with its own error.
+        return value

@@ -1,0 +1,109 @@
+"""
+What the publisher of a duplicate gets: the result of the task that is already there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from celery.backends.base import DisabledBackend
+from celery.backends.rpc import RPCBackend
+from celery.result import AsyncResult
+from celery.utils.log import get_logger
+
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.config.options import LockOptions
+
+__all__ = ["DuplicateResult", "result_of", "warn_of_unreadable"]
+
+logger = get_logger(__name__)
+
+NO_BACKEND = "there is no result backend; set result_backend"
+RPC = (
+    "the result backend rpc:// sends a result to the process that sent the task and to no other; "
+    "use another result_backend"
+)
+IGNORED = "the task ignores its results; remove ignore_result"
+
+
+class DuplicateResult(AsyncResult):  # type: ignore[misc]  # Celery is untyped
+    """
+    The result of a task that stands for the one that was not sent.
+
+    It has the existing task's id, and behaves like any result of it. A plain `AsyncResult` has no
+    `is_duplicate`; ask `isinstance(result, DuplicateResult)` or
+    `getattr(result, "is_duplicate", False)`.
+    """
+
+    is_duplicate = True
+
+    @property
+    def readable(self) -> bool:
+        """Whether the outcome can be read here; if not, `get` raises at once."""
+        return self._unreadable() is None
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        """
+        As `AsyncResult.get`.
+
+        Raises:
+            ConfigurationError: the outcome can never be read here.
+        """
+        self._raise_if_unreadable()
+        return super().get(*args, **kwargs)
+
+    wait = get
+
+    def _raise_if_unreadable(self) -> None:
+        problem = self._unreadable()
+        if problem:
+            _refuse(self.id, problem)
+
+    def _unreadable(self) -> str | None:
+        if self.ignored:
+            return IGNORED
+        if isinstance(self.backend, DisabledBackend):
+            return NO_BACKEND
+        return RPC if isinstance(self.backend, RPCBackend) else None
+
+
+def _refuse(task_id: str, problem: str) -> NoReturn:
+    raise ConfigurationError(
+        f"The result of {task_id} cannot be read by the sender of its duplicate: {problem}, or do "
+        "not wait where result.is_duplicate."
+    )
+
+
+def result_of(task: Any, task_id: str, *, ignored: bool) -> DuplicateResult:
+    """Return the result of an existing task; `ignored` says that nobody stores it."""
+    result = DuplicateResult(
+        task_id, backend=task.backend, task_name=task.name, app=task._get_app()
+    )
+    result.ignored = ignored
+    return result
+
+
+_warned: set[tuple[str, str]] = set()
+
+
+def warn_of_unreadable(cls: Any, app: Any, lock: LockOptions) -> None:
+    """Say once that the sender of a duplicate will not be able to read the existing result."""
+    if not lock.mode_spec.at_publish or lock.publish_policy in ("raise", "replace"):
+        return
+    backend = app.backend_cls or app.conf.result_backend
+    if cls.ignore_result or app.conf.task_ignore_result:
+        problem = IGNORED
+    elif not backend or backend == "disabled":
+        problem = NO_BACKEND
+    elif isinstance(backend, str) and backend.partition(":")[0] == "rpc":
+        problem = RPC
+    else:
+        return
+    if (cls.name, problem) not in _warned:
+        _warned.add((cls.name, problem))
+        logger.warning(
+            "Task %s is unique, and who sends a duplicate gets the existing task's result, which "
+            "cannot be read: %s, or do not wait where result.is_duplicate.",
+            cls.name,
+            problem,
+        )

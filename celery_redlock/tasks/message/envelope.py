@@ -1,0 +1,194 @@
+"""
+What travels with a message in our one header: its identity, its lock and its waiting.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from celery_redlock.core import Reservation
+from celery_redlock.tasks.message.header_values import read_count, read_moment, read_text
+from celery_redlock.tasks.message.owner_label import LONGEST_ID, Role, parse_owner
+from celery_redlock.tasks.message.tick import Tick
+
+__all__ = ["HEADER", "Envelope", "Original", "WaitHistory", "fresh_nonce"]
+
+HEADER = "redlock"
+
+DIGEST = re.compile("[0-9a-f]{32}")
+
+#: In characters; ours has 16.
+LONGEST_NONCE = 64
+#: Of a message's lock. They are all sent to each node, so there is a limit to their length, too.
+MAX_KEYS = 1000
+LONGEST_KEYS = 1_000_000
+#: Of an owner value, in characters. It may be written to the nodes as it came.
+LONGEST_OWNER = 4000
+
+
+def fresh_nonce() -> str:
+    """Return a value that no other publish has; the copies of one message share it."""
+    return os.urandom(8).hex()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitHistory:
+    """
+    The time that one message has spent on its way to a lock.
+
+    Attributes:
+        first_seen: when a worker first failed to take the lock, in seconds since the epoch.
+        requeues: how often the message has been put back since.
+        retries: the task's own retry count meanwhile; a retry begins a new episode.
+    """
+
+    first_seen: float
+    requeues: int
+    retries: int
+
+    def waited(self, now: float) -> float:
+        """Return the seconds since the first attempt; clocks of different hosts may disagree."""
+        return max(0.0, now - self.first_seen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Original:
+    """
+    The call that a message repeats, which held the lock when the message was sent.
+
+    Attributes:
+        task_id: its id, as an owner value names it.
+        marker: digest of its message's mark.
+    """
+
+    task_id: str
+    marker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """
+    The content of the header `redlock`.
+
+    Attributes:
+        nonce: tells two publishes of one task id apart; "" where the publisher did not know us.
+        reservation: the lock that was taken when the task was sent, if any.
+        handovers: how often the lock was handed on: by a retry or a replacement.
+        episode: how long the message has been waiting for a lock, if it has.
+        window_until: until when the key is to stay taken (`until_expired`), in seconds since the
+            epoch; a retry does not begin another window.
+        begun: a body may have run for this very message, whose worker was lost then.
+        tick: what a schedule sent it for, if one did.
+        duplicate_of: the call that it repeats, if it does and had to be sent all the same.
+        after: a task that had ended when it was sent, as its sender could know, by its id as an
+            owner value names it; that task's lock may still stand, and is no obstacle.
+    """
+
+    nonce: str = ""
+    reservation: Reservation | None = None
+    handovers: int = 0
+    wait_history: WaitHistory | None = None
+    window_until: float | None = None
+    begun: bool = False
+    tick: Tick | None = None
+    duplicate_of: Original | None = None
+    after: str | None = None
+
+    @classmethod
+    def read(cls, headers: Mapping[str, Any] | None) -> Self:
+        """Read a message's headers; what does not make sense there is as good as absent."""
+        header = (headers or {}).get(HEADER)
+        if not isinstance(header, Mapping):
+            return cls()
+        return cls(
+            nonce=read_text(header.get("nonce"), LONGEST_NONCE) or "",
+            reservation=_reservation(header.get("lock")),
+            handovers=read_count(header.get("handovers")) or 0,
+            wait_history=_wait_history(header),
+            window_until=read_moment(header.get("window_until")),
+            begun=header.get("begun") is True,
+            tick=Tick.read(header.get("tick")),
+            duplicate_of=_original(header.get("duplicate_of")),
+            after=read_text(header.get("after"), LONGEST_ID),
+        )
+
+    def write(self) -> dict[str, Any]:
+        """Return the header's value."""
+        header: dict[str, Any] = {"nonce": self.nonce}
+        if self.handovers:
+            header["handovers"] = self.handovers
+        if self.reservation is not None:
+            lock = self.reservation
+            header["lock"] = {
+                "keys": list(lock.node_keys),
+                "owner": lock.owner,
+                "expires_at": lock.expires_at,
+            }
+        if self.window_until is not None:
+            header["window_until"] = self.window_until
+        if self.begun:
+            header["begun"] = True
+        if self.tick is not None:
+            header["tick"] = self.tick.write()
+        if self.duplicate_of is not None:
+            header["duplicate_of"] = {
+                "id": self.duplicate_of.task_id,
+                "marker": self.duplicate_of.marker,
+            }
+        if self.after is not None:
+            header["after"] = self.after
+        if self.wait_history is not None:
+            header["first_seen"] = self.wait_history.first_seen
+            header["requeues"] = self.wait_history.requeues
+            header["retries"] = self.wait_history.retries
+        return header
+
+    def waiting(self, wait_history: WaitHistory, *, begun: bool) -> Self:
+        """Return the envelope of the same message after it was put back."""
+        return replace(self, wait_history=wait_history, begun=begun)
+
+
+def _reservation(lock: Any) -> Reservation | None:
+    if not isinstance(lock, Mapping) or not isinstance(lock.get("keys"), list | tuple):
+        return None
+    keys = tuple(lock["keys"])
+    if not 0 < len(keys) <= MAX_KEYS:
+        return None
+    if (
+        any(read_text(key, LONGEST_KEYS) is None for key in keys)
+        or sum(map(len, keys)) > LONGEST_KEYS
+    ):
+        return None
+    value, expires_at = (
+        read_text(lock.get("owner"), LONGEST_OWNER),
+        read_moment(lock.get("expires_at")),
+    )
+    owner = parse_owner(value)
+    # Whoever has read another task's owner value must not take its lock over with it.
+    if value is None or owner is None or owner.role is not Role.QUEUED or expires_at is None:
+        return None
+    return Reservation(node_keys=keys, owner=value, expires_at=expires_at)
+
+
+def _original(value: Any) -> Original | None:
+    if not isinstance(value, Mapping):
+        return None
+    task_id, marker = (
+        read_text(value.get("id"), LONGEST_ID),
+        read_text(value.get("marker"), LONGEST_ID),
+    )
+    if task_id is None or marker is None or not DIGEST.fullmatch(marker):
+        return None
+    return Original(task_id=task_id, marker=marker)
+
+
+def _wait_history(header: Mapping[str, Any]) -> WaitHistory | None:
+    first_seen = read_moment(header.get("first_seen"))
+    requeues, retries = read_count(header.get("requeues")), read_count(header.get("retries"))
+    if first_seen is None or requeues is None or retries is None:
+        return None
+    return WaitHistory(first_seen=first_seen, requeues=requeues, retries=retries)

@@ -1,0 +1,74 @@
+"""
+Until when a lock that is taken at publish has to last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from numbers import Real
+from typing import Any
+
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+
+from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.message.header_values import END_OF_TIME
+
+__all__ = ["lifetime", "reservation_end", "window_end"]
+
+#: The worker that drops an expired message reads another clock than the publisher.
+SLACK = 1.0
+
+
+def reservation_end(
+    task: Any, lock: LockOptions, options: Mapping[str, Any], now: float, *, continuation: bool
+) -> float:
+    """
+    Return when a message's lock ends if no worker takes it over, in seconds since the epoch.
+
+    What Celery will refuse in a moment (an eta that is no time) is as good as not given.
+
+    Args:
+        task: the task to be sent.
+        lock: its lock options.
+        options: what `apply_async` was called with.
+        now: seconds since the epoch.
+        continuation: the message continues a task that has the lock, which then must not end in the
+            queue, however short its window.
+    """
+    end = _due(task, options, now) + lifetime(lock, continuation=continuation)
+    expiry = _moment(task, {**task._get_exec_options(), **options}.get("expires"), now)
+    return end if expiry is None else max(now, min(end, expiry)) + SLACK
+
+
+def lifetime(lock: LockOptions, *, continuation: bool) -> float:
+    """Return for how many seconds a message's lock waits for a worker, once it is due."""
+    if lock.window is None:
+        return lock.queue_ttl
+    return max(lock.window, lock.queue_ttl) if continuation else lock.window
+
+
+def window_end(
+    task: Any, lock: LockOptions, options: Mapping[str, Any], now: float
+) -> float | None:
+    """Return when a task's `lock_window` is over, in seconds since the epoch, if it has one."""
+    return None if lock.window is None else _due(task, options, now) + lock.window
+
+
+def _due(task: Any, options: Mapping[str, Any], now: float) -> float:
+    countdown = options.get("countdown")
+    due = _moment(task, countdown if countdown else options.get("eta"), now)
+    return max(now, due or 0.0)
+
+
+def _moment(task: Any, value: Any, now: float) -> float | None:
+    """Read a moment as Celery does: seconds from now, a datetime, or its ISO 8601 text."""
+    try:
+        if isinstance(value, Real):
+            moment = now + float(value)
+            return moment if 0 <= moment <= END_OF_TIME else None
+        if isinstance(value, str | datetime):
+            return float(maybe_make_aware(maybe_iso8601(value), task.app.timezone).timestamp())
+    except (ValueError, OverflowError, TypeError, OSError):
+        pass
+    return None

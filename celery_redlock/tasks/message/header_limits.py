@@ -1,0 +1,135 @@
+"""
+How far the moments in a header may lie ahead.
+
+Anybody who can write into the queue writes headers, and clocks are wrong. A moment that decides for
+how long something stands on the nodes is therefore believed no further than the task's own options
+go; what nobody can have meant is dropped with a warning.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.message.envelope import HEADER, Envelope
+from celery_redlock.tasks.message.expiry import lifetime
+from celery_redlock.tasks.message.owner_label import label_id
+from celery_redlock.tasks.message.periodic import NEXT_RUN_TTLS, is_continuation
+from celery_redlock.tasks.message.tick import LONGEST_INTERVAL, Tick
+
+__all__ = ["MAX_CLOCK_SKEW", "with_bounded_lifetime", "within_bounds"]
+
+logger = get_logger(__name__)
+
+#: The clocks of two hosts differ by less, in seconds; where they do not, one of them is no clock.
+MAX_CLOCK_SKEW = 86_400.0
+#: What a header may say, and where what was read of it is. One of several where they go together.
+FIELDS = {
+    "nonce": "nonce",
+    "lock": "reservation",
+    "handovers": "handovers",
+    "first_seen": "wait_history",
+    "window_until": "window_until",
+    "tick": "tick",
+    "duplicate_of": "duplicate_of",
+    "after": "after",
+}
+TICK_FIELDS = ("schedule", "token", "until")
+
+
+def within_bounds(envelope: Envelope, task: Any, request: Any, options: LockOptions) -> Envelope:
+    """
+    Return what a message's header says as far as it can be meant, and warn of the rest.
+
+    Args:
+        envelope: what was read of it.
+        task: the task.
+        request: its request, which is due.
+        options: the task's lock options.
+    """
+    header = (request.headers or {}).get(HEADER)
+    if header is None:
+        return envelope
+    dropped = list(_unreadable_fields(header, envelope))
+    now = time.time()
+    for field, moment, latest, changes in _limits(envelope, request, options, now):
+        if moment is not None and moment > latest:
+            dropped.append(f"{field}, {moment - now:.0f} s from now (at most {latest - now:.0f} s)")
+            envelope = replace(envelope, **changes)
+    if dropped:
+        logger.warning(
+            "Task %s[%s] came with a header that is out of bounds, and goes on as if this was "
+            "absent: %s. Its publisher has other code or a wrong clock, or somebody else writes "
+            "into its queue.",
+            task.name,
+            label_id(str(request.id)),
+            "; ".join(dropped),
+        )
+    wait_history = envelope.wait_history
+    if wait_history is None or wait_history.first_seen <= now:
+        return envelope
+    return replace(envelope, wait_history=replace(wait_history, first_seen=now))
+
+
+def with_bounded_lifetime(envelope: Envelope, request: Any, options: LockOptions) -> Envelope:
+    """Return an envelope whose lock is given back for no longer than the task's options say."""
+    lock = envelope.reservation
+    latest = time.time() + _longest_lifetime(request, options)
+    if lock is None or lock.expires_at <= latest:
+        return envelope
+    return replace(envelope, reservation=replace(lock, expires_at=latest))
+
+
+def _longest_lifetime(request: Any, options: LockOptions) -> float:
+    """Return for how many seconds a message's lock may stand from when the message is due."""
+    life = lifetime(options, continuation=is_continuation(request))
+    return max(life, NEXT_RUN_TTLS * options.ttl) if options.overlap == "replace" else life
+
+
+def _limits(
+    envelope: Envelope, request: Any, options: LockOptions, now: float
+) -> Iterator[tuple[str, float | None, float, dict[str, Any]]]:
+    """Return each moment with the latest that it may be, and what there is instead."""
+    latest, lock, tick = now + MAX_CLOCK_SKEW, envelope.reservation, envelope.tick
+    if lock is not None:
+        life = _longest_lifetime(request, options)
+        shorter = replace(lock, expires_at=now + life)
+        yield "lock.expires_at", lock.expires_at, latest + life, {"reservation": shorter}
+    if envelope.window_until is not None:
+        window = math.inf if options.window is None else options.window
+        yield "window_until", envelope.window_until, latest + window, {"window_until": None}
+    if envelope.wait_history is not None:
+        yield "first_seen", envelope.wait_history.first_seen, latest, {"wait_history": None}
+    if tick is not None:
+        endless = replace(tick, until=None)
+        yield "tick.until", tick.until, tick.due + LONGEST_INTERVAL, {"tick": endless}
+        yield "tick.due", tick.due, latest, {"tick": None}
+
+
+def _unreadable_fields(header: Any, envelope: Envelope) -> Iterator[str]:
+    """Return the names of what is there and could not be read."""
+    if not isinstance(header, Mapping):
+        yield HEADER
+        return
+    yield from (
+        field
+        for field, attribute in FIELDS.items()
+        if _is_given(header, field) and not getattr(envelope, attribute)
+    )
+    tick: Tick | None = envelope.tick
+    if tick is not None:
+        yield from (
+            f"tick.{field}"
+            for field in TICK_FIELDS
+            if _is_given(header["tick"], field) and getattr(tick, field) in (None, "")
+        )
+
+
+def _is_given(header: Mapping[str, Any], field: str) -> bool:
+    return header.get(field) not in (None, "", 0)

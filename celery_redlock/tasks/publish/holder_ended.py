@@ -1,0 +1,64 @@
+"""
+Whether the holder of a lock has ended, as whoever sends a call of the same key can know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+from celery import states
+from celery.backends.base import DisabledBackend
+from celery.backends.rpc import RPCBackend
+from celery.utils.log import get_logger
+
+from celery_redlock.tasks.message.owner_label import Role, TaskOwner
+from celery_redlock.tasks.run.ended_tasks import known_ended_tasks
+
+__all__ = ["has_ended"]
+
+logger = get_logger(__name__)
+
+
+def has_ended(task: Any, holder: TaskOwner) -> bool:
+    """
+    Return whether the sender can know that the holder's task has ended, while its lock stands.
+
+    Its result is readable, or what follows it is running here. Limit: `rpc://` gives a result to
+    its one reader and keeps nothing to ask for, so there only the second is known.
+    """
+    if holder.role is not Role.RUNNING:
+        return False
+    return holder.task_id in known_ended_tasks() or (
+        not task.ignore_result and _is_stored(task, holder)
+    )
+
+
+def _is_stored(task: Any, holder: TaskOwner) -> bool:
+    backend = task.backend
+    if isinstance(backend, DisabledBackend | RPCBackend):
+        return False
+    try:
+        meta = backend.get_task_meta(holder.task_id, cache=False)
+    except Exception as exc:
+        # Whoever sends this cannot read the result either.
+        logger.warning("Whether task %s has ended is not known: %r", holder.task_id, exc)
+        return False
+    if meta.get("status") not in states.READY_STATES:
+        return False
+    return not _is_of_an_earlier_run(meta, holder, task.app.timezone)
+
+
+def _is_of_an_earlier_run(meta: Mapping[str, Any], holder: TaskOwner, zone: tzinfo) -> bool:
+    """Return whether a result was stored before the holder took its lock: an id may be reused."""
+    stored = meta.get("date_done")
+    try:
+        done = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
+    except ValueError:
+        return False
+    if not isinstance(done, datetime):
+        return False  # a backend that keeps no time
+    since = datetime.fromtimestamp(holder.since / 1_000_000, UTC)
+    # A database keeps the local time of the app and no zone.
+    return (done if done.tzinfo is not None else done.replace(tzinfo=zone)) < since

@@ -1,0 +1,362 @@
+"""
+One message on its way to the broker: its lock taken first, lengthened after.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from celery_redlock.core import PendingReservation, Redlock, Reservation
+from celery_redlock.errors import (
+    DuplicateTask,
+    LockContended,
+    LockNotAcquired,
+    QuorumUnavailable,
+)
+from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.config.policies import PUBLISH, resolve_policy
+from celery_redlock.tasks.events import Event, emit
+from celery_redlock.tasks.message.duplicate_result import DuplicateResult, result_of
+from celery_redlock.tasks.message.envelope import HEADER, Envelope, Original
+from celery_redlock.tasks.message.node_keys import does_same_work, tick_id_of
+from celery_redlock.tasks.message.owner_label import Role, TaskOwner, label_for, parse_owner
+from celery_redlock.tasks.message.periodic import holder_may_expire
+from celery_redlock.tasks.message.tick import Tick
+from celery_redlock.tasks.message.withdrawal import revoke_in_workers, withdraw
+from celery_redlock.tasks.publish.duplicate_tick import drop_duplicate_tick, tick_owner
+from celery_redlock.tasks.publish.holder_ended import has_ended
+from celery_redlock.tasks.rules.facts import Holder
+from celery_redlock.tasks.rules.publish import Occupied, Publish, decide
+from celery_redlock.tasks.run.ended_tasks import sending_task
+
+__all__ = ["UniquePublish", "continues", "send_as"]
+
+logger = get_logger(__name__)
+
+#: How long contenders that share the nodes try again; nobody may give up because of a split vote.
+RETRY_FOR = 4.0
+#: How long a call waits, in seconds, for the lock of a task whose result is stored already.
+RELEASE_WAIT = 1.0
+SHORTEST_LIFE = 1.0
+#: A call with one of these goes on with work that has begun: it is the older one.
+CONTINUES = ("retries", "replaced_task_nesting")
+
+
+def continues(options: Mapping[str, Any]) -> bool:
+    """Tell whether a call goes on with work that has begun: a retry, or a replacement."""
+    return any(options.get(option) for option in CONTINUES)
+
+
+def send_as(
+    send: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    task_id: str,
+    options: Mapping[str, Any],
+    envelope: Envelope,
+) -> Any:
+    """Send a task with this content of our header."""
+    headers = {**dict(options.get("headers") or {}), HEADER: envelope.write()}
+    return send(args, kwargs, task_id=task_id, **{**options, "headers": headers})
+
+
+def _call_of(holder: TaskOwner) -> Original | None:
+    return None if holder.marker is None else Original(task_id=holder.task_id, marker=holder.marker)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniquePublish:
+    """
+    One call of `apply_async`.
+
+    Attributes:
+        nonce: tells its message from others with its id.
+        marker: digest of its message's mark.
+        end: when the lock ends that is to travel with the message, in seconds since the epoch.
+        window_until: when `lock_window` is over, whatever the task does meanwhile.
+        has_dependents: somebody counts on this very message, so that it may not be dropped.
+        tick: what a schedule sends it for, if one does.
+        continued: that of the running task that it continues, if it is a retry or a replacement.
+    """
+
+    task: Any
+    redlock: Redlock
+    node_keys: tuple[str, ...]
+    apply_async: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    task_id: str
+    nonce: str
+    marker: str
+    options: dict[str, Any]
+    end: float
+    window_until: float | None
+    has_dependents: bool
+    tick: Tick | None = None
+    continued: Tick | None = None
+
+    @property
+    def lock(self) -> LockOptions:
+        """The task's lock options."""
+        return self.task.redlock_plan.options  # type: ignore[no-any-return]
+
+    def send(self) -> Any:
+        """Send it with a lock, without one, or not at all."""
+        return self._try_to_send()
+
+    def _try_to_send(self, wait_for: str = "") -> Any:
+        try:
+            reserved = self._reserve(wait_for=wait_for)
+        except LockContended as error:
+            return self._contended(error, awaited=bool(wait_for))
+        except QuorumUnavailable as error:
+            return self._unlocked(error)
+        if self.tick is None:
+            return self._send_with(reserved)
+        return self._send_once(reserved, self.tick)
+
+    def _send_once(self, reserved: PendingReservation, tick: Tick) -> Any:
+        """Send the message of a tick, unless another one has been dealt with."""
+        # Asked with the lock in hand: the other message may be dealt with at any time before, which
+        # frees the lock and says so in one step.
+        other = tick_owner(self.task, self.redlock, tick)
+        if other is None:
+            return self._send_with(reserved)
+        self.redlock.reservations.cancel(reserved.reservation, wait=True)
+        if other.role.is_over:
+            return drop_duplicate_tick(self.task, tick, other)
+        return self._send_without()  # whoever works on it may yet die
+
+    def _reserve(
+        self, previous: str = "", previous_until: float = 0.0, wait_for: str = ""
+    ) -> PendingReservation:
+        life = max(SHORTEST_LIFE, self.end - time.time())
+        return self.redlock.reservations.reserve(
+            self.node_keys,
+            ttl=life,
+            grace=min(life, self.lock.publish_grace),
+            label=self._label,
+            previous=previous,
+            previous_until=previous_until,
+            retry_for=RETRY_FOR,
+            wait=RELEASE_WAIT if wait_for else 0.0,
+            wait_for_owner=wait_for,
+        )
+
+    @property
+    def _label(self) -> str:
+        tick = self.tick or self.continued
+        due_us = None if tick is None else tick.due_us
+        return label_for(
+            Role.QUEUED,
+            self.task_id,
+            due_us=due_us,
+            tick_id=self._tick_id,
+            marker=self.marker,
+            task=self.task.name,
+        )
+
+    @property
+    def _tick_id(self) -> str | None:
+        tick = self.tick or self.continued
+        return None if tick is None else tick_id_of(self.redlock, tick, name=self.task.name)
+
+    def _contended(self, error: LockContended, *, awaited: bool) -> Any:
+        holder = parse_owner(error.holder)
+        occupied = self._occupied(error, holder, awaited=awaited)
+        choice = decide(occupied)
+        if choice is Publish.ASK:
+            policy = resolve_policy(self.task, self.lock.publish_policy, error, PUBLISH)
+            choice = decide(replace(occupied, policy=policy))
+        if choice is Publish.SEND_UNDECIDED:
+            return self._unlocked(error)
+        if choice is Publish.SEND or holder is None:
+            return self._send_without()
+        if choice is Publish.AWAIT_RELEASE:
+            return self._try_to_send(wait_for=error.holder or "")
+        if choice is Publish.SEND_AFTER:
+            return self._send_without(after=holder.task_id)
+        if choice is Publish.SEND_AS_DUPLICATE:
+            return self._send_without(duplicate_of=_call_of(holder))
+        if choice is Publish.REPLACE:
+            return self._replace(error, holder, awaited=awaited)
+        return self._drop(error, holder, refused=choice is Publish.REFUSE)
+
+    def _occupied(
+        self, error: LockContended, holder: TaskOwner | None, *, awaited: bool
+    ) -> Occupied:
+        """Collect what the rules want to know."""
+        policy = self.lock.publish_policy
+        same = does_same_work(self.redlock, self.node_keys, self.task.name, error, holder)
+        return Occupied(
+            split=error.split,
+            holder=self._who(holder),
+            role=Role.QUEUED if holder is None else holder.role,
+            same_work=same,
+            ended=holder is not None and same and not error.split and self._has_ended(holder),
+            awaited=awaited,
+            tied=self.has_dependents,
+            continues=continues(self.options),
+            policy=policy if isinstance(policy, str) else None,
+            may_be_skipped=holder is not None and holder_may_expire(holder, self.tick, self.lock),
+            held_in_body=self.lock.mode_spec.in_body and not self.lock.mode_spec.own_queue_key,
+        )
+
+    def _has_ended(self, holder: TaskOwner) -> bool:
+        # A minimum hold keeps duplicates away also when the task has ended.
+        return (
+            not holder.is_of(self.task_id)
+            and not self.lock.at_least_for
+            and has_ended(self.task, holder)
+        )
+
+    def _who(self, holder: TaskOwner | None) -> Holder:
+        if holder is None:
+            return Holder.FOREIGN
+        if self.tick is not None and not holder.role.is_over and holder.tick_id == self._tick_id:
+            return Holder.COPY
+        if holder.is_of(self.task_id):
+            return Holder.ITSELF
+        return Holder.SENDER if holder.is_of(sending_task()) else Holder.OTHER
+
+    def _unlocked(self, error: LockNotAcquired) -> Any:
+        logger.warning(
+            "Task %s[%s] is sent without its lock, so a duplicate may be sent, too; the worker "
+            "takes the lock. %s",
+            self.task.name,
+            self.task_id,
+            error,
+        )
+        emit(Event.WITHOUT_LOCK, self.task, self.task_id, error=error)
+        return self._send_without()
+
+    def _drop(self, error: LockContended, holder: TaskOwner, *, refused: bool) -> DuplicateResult:
+        existing = result_of(self.task, holder.task_id, ignored=self._ignores_result())
+        logger.info(
+            "Task %s is not sent: %s is %s already (%s)",
+            self.task.name,
+            holder.task_id,
+            holder.role,
+            error,
+        )
+        emit(Event.DUPLICATE, self.task, holder.task_id, key=error.key, refused=refused)
+        if not refused:
+            return existing
+        duplicate = DuplicateTask(
+            f"Task {self.task.name} was not sent: {holder.task_id} is {holder.role} already, "
+            f"since {holder.host}[{holder.pid}] took {error.key!r}. Its outcome is in .result; "
+            "lock_on_conflict='existing' would return that instead of raising.",
+            holder.task_id,
+        )
+        duplicate.result = existing
+        raise duplicate from error
+
+    def _ignores_result(self) -> bool:
+        requested = self.options.get("ignore_result")
+        return bool(self.task.ignore_result if requested is None else requested)
+
+    def _replace(self, error: LockContended, holder: TaskOwner, *, awaited: bool) -> Any:
+        """Take the lock over from a message that still waits, and then end that one."""
+        previous = error.holder or ""
+        until = time.time() + (error.expires_in or 0.0)
+        try:
+            reserved = self._reserve(previous, until)
+        except LockNotAcquired as exc:
+            # It has begun to run, or somebody else was faster: see who has the key now.
+            if isinstance(exc, LockContended) and exc.holder != error.holder:
+                return self._contended(exc, awaited=awaited)
+            return self._send_without()
+        # Before the newer one is out: it may be through before the older one is looked at. The mark
+        # only has the older one put back until then, because this process may die before.
+        withdrawn = self._withdraw(holder)
+        sent = self._send_with(reserved, previous=previous, until=until, withdrawn=withdrawn)
+        if withdrawn is not None:
+            marker_ttl = (error.expires_in or 0.0) + self.lock.dedupe_window
+            label = label_for(Role.REPLACED, self.task_id)
+            self.redlock.reservations.relabel(withdrawn, label, marker_ttl)
+        # A minority of nodes may have been late with the older one's own publish.
+        older = Reservation(node_keys=self.node_keys, owner=previous, expires_at=until)
+        self.redlock.reservations.cancel(older)
+        logger.info(
+            "Task %s[%s] takes the place of %s, which is revoked",
+            self.task.name,
+            self.task_id,
+            holder.task_id,
+        )
+        emit(Event.REPLACED, self.task, holder.task_id, by=self.task_id)
+        revoke_in_workers(self.task.app, holder.task_id)
+        return sent
+
+    def _withdraw(self, older: TaskOwner) -> Reservation | None:
+        try:
+            return withdraw(
+                self.redlock,
+                older,
+                Role.QUEUED,
+                by=self.task_id,
+                marker_ttl=self.lock.publish_grace,
+            )
+        except LockNotAcquired as exc:
+            logger.warning(
+                "Task %s[%s] replaces %s, which may run after it all the same: its mark could not "
+                "be set. %s",
+                self.task.name,
+                self.task_id,
+                older.task_id,
+                exc,
+            )
+            return None
+
+    def _send_with(
+        self,
+        reserved: PendingReservation,
+        previous: str = "",
+        until: float = 0.0,
+        withdrawn: Reservation | None = None,
+    ) -> Any:
+        reservation = reserved.reservation
+        began = time.monotonic()
+        try:
+            sent = self._send(reservation)
+        except BaseException:
+            if withdrawn is not None:
+                self.redlock.reservations.cancel(withdrawn, wait=True)
+            # Awaited, so that a caller who tries again at once finds the lock free.
+            self.redlock.reservations.cancel(
+                reservation, wait=True, previous=previous, previous_until=until
+            )
+            raise
+        self.redlock.reservations.confirm(reserved)
+        took = time.monotonic() - began
+        if took >= self.lock.publish_grace:
+            logger.warning(
+                "Sending task %s[%s] took %.1f s, longer than lock_publish_grace=%g, so its lock "
+                "has ended and a duplicate may be sent, too; raise lock_publish_grace.",
+                self.task.name,
+                self.task_id,
+                took,
+                self.lock.publish_grace,
+            )
+        return sent
+
+    def _send_without(
+        self, *, duplicate_of: Original | None = None, after: str | None = None
+    ) -> Any:
+        return self._send(None, duplicate_of=duplicate_of, after=after)
+
+    def _send(self, reservation: Reservation | None, **facts: Any) -> Any:
+        envelope = Envelope(
+            nonce=self.nonce,
+            reservation=reservation,
+            window_until=self.window_until,
+            tick=self.continued,
+            **facts,
+        )
+        return send_as(
+            self.apply_async, self.args, self.kwargs, self.task_id, self.options, envelope
+        )

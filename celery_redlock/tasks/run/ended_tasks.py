@@ -1,0 +1,74 @@
+"""
+What whoever sends a message can know of tasks that have ended.
+
+A task's lock outlives its body: Celery sends on what follows and stores the result first. Whatever
+runs because a task has ended sends new calls, and no duplicates of that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from celery import signals
+from celery._state import get_current_worker_task
+
+from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
+from celery_redlock.tasks.message.owner_label import label_id
+from celery_redlock.tasks.run.running_lock import running_lock_of
+
+__all__ = ["connect_ended_tasks", "known_ended_tasks", "sending_task"]
+
+
+def sending_task() -> str | None:
+    """Return the id of the task that a worker, or `apply()`, is running here; None outside."""
+    task = get_current_worker_task()
+    return None if task is None else task.request.id
+
+
+def known_ended_tasks() -> frozenset[str]:
+    """
+    Return the tasks that have ended, as can be known from the task that runs here.
+
+    That is the task itself, once its body has ended; and the one whose end has sent it: as its
+    link, as the next step of its chain, or as the body of its chord. Each by its id as an owner
+    value names it.
+    """
+    task = get_current_worker_task()
+    if task is None:
+        return frozenset()
+    request = task.request
+    running_lock = running_lock_of(request)
+    # A body that locks has its header taken away, so that what it sends does not carry it on.
+    envelope = (
+        Envelope.read(request.headers)
+        if running_lock is None
+        else running_lock.lock_request.envelope
+    )
+    ends = (envelope.after, _ended_here())
+    return frozenset(end for end in ends if end is not None)
+
+
+def connect_ended_tasks() -> None:
+    """Have messages name the task whose end sends them. Idempotent."""
+    signals.before_task_publish.connect(
+        _name_ended, weak=False, dispatch_uid="celery_redlock.ended_tasks.before_task_publish"
+    )
+
+
+def _ended_here() -> str | None:
+    """Return the task that runs here, if its work has ended and its lock still stands."""
+    task = get_current_worker_task()
+    running_lock = None if task is None else running_lock_of(task.request)
+    ended = running_lock is not None and running_lock.body.finished and not running_lock.continued
+    return label_id(running_lock.request.id) if running_lock is not None and ended else None
+
+
+def _name_ended(headers: Any = None, **_: Any) -> None:
+    ended = _ended_here()
+    if ended is None or not isinstance(headers, dict):
+        return
+    # What is there may be a signature's own, of which no copy was made.
+    there = headers.get(HEADER)
+    ours = dict(there) if isinstance(there, Mapping) else {"nonce": fresh_nonce()}
+    headers[HEADER] = {**ours, "after": ended}

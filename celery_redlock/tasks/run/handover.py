@@ -1,0 +1,102 @@
+"""
+Handing a running task's lock to the message that continues it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from celery_redlock.core import Reservation
+from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.message.owner_label import Role, label_for
+from celery_redlock.tasks.message.tick import Tick
+from celery_redlock.tasks.run.running_lock import RunningLock, current_running_lock
+
+__all__ = ["Handover", "handover_for", "inherited_tick"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """
+    A lock on its way from a running body to a message.
+
+    Attributes:
+        envelope: what the message is to carry.
+        running_lock: what the body holds.
+    """
+
+    envelope: Envelope
+    running_lock: RunningLock
+
+    def sent(self) -> None:
+        """
+        The message is out: it gets the lock when the body has ended and its result is stored.
+
+        Until then it may well arrive; it finds the lock held by its own task, and waits.
+        """
+        self.running_lock.handover_reservation = self.envelope.reservation
+        self.running_lock.continued = True
+
+
+def handover_for(
+    name: str,
+    task_id: str,
+    node_keys: tuple[str, ...],
+    expires_at: float,
+    *,
+    nonce: str,
+    marker: str,
+) -> Handover | None:
+    """
+    Return how the lock of the running body goes to a message that is about to be sent.
+
+    None where the message does not continue the task that runs here, or needs another lock than
+    that task has.
+
+    Args:
+        name: the task that is sent.
+        task_id: the message's task id.
+        node_keys: where its lock stands on the nodes.
+        expires_at: when that is to end if no worker takes it over, in seconds since the epoch.
+        nonce: tells the message from others with its id.
+        marker: digest of its mark.
+    """
+    running_lock = _continued_by(task_id)
+    if running_lock is None or running_lock.body_lease is None:
+        return None
+    lock_request = running_lock.lock_request
+    if not node_keys or set(node_keys) != set(lock_request.transferable_keys):
+        return None
+    due_us = None if lock_request.tick is None else lock_request.tick.due_us
+    label = label_for(
+        Role.QUEUED, task_id, due_us=due_us, tick_id=lock_request.tick_id, marker=marker, task=name
+    )
+    owner = lock_request.redlock.reservations.new_owner_value(label)
+    envelope = Envelope(
+        nonce=nonce,
+        reservation=Reservation(node_keys=node_keys, owner=owner, expires_at=expires_at),
+        handovers=lock_request.envelope.handovers + 1,
+        window_until=lock_request.window_until,
+    )
+    return Handover(envelope=envelope, running_lock=running_lock)
+
+
+def inherited_tick(task_id: str | None) -> Tick | None:
+    """Return the tick of the running body, if a message with this id continues its task."""
+    running_lock = _continued_by(task_id)
+    return None if running_lock is None else running_lock.lock_request.tick
+
+
+def _continued_by(task_id: str | None) -> RunningLock | None:
+    """Return what the running body holds, if a message with this id continues its task."""
+    running_lock = current_running_lock()
+    if running_lock is None or running_lock.body.pid != os.getpid():
+        return None  # a forked child has nothing to hand on
+    if (
+        running_lock.request.is_eager
+        or not running_lock.body.running
+        or running_lock.request.id != task_id
+    ):
+        return None
+    return running_lock

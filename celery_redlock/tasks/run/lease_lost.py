@@ -1,0 +1,126 @@
+"""
+What a task is told when its lease is lost (`lock_on_lost`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from celery_redlock._greenlets.threads import start_thread
+from celery_redlock.core import Lease
+from celery_redlock.errors import LeaseLost
+from celery_redlock.tasks.events import Event, emit
+from celery_redlock.tasks.interrupt.body import Body, InjectedLeaseLost
+from celery_redlock.tasks.interrupt.interrupters import Interrupter
+from celery_redlock.tasks.run.stop_request import StoppingLock
+
+__all__ = ["LeaseLostHandler"]
+
+logger = get_logger(__name__)
+
+#: Seconds; a body that is mostly at Celery's work is rarely met at its own.
+INTERRUPT_PERIOD = 0.02
+STOP_REQUESTED = "a newer run asked this one to stop"
+
+
+class LeaseLostHandler:
+    """
+    Tells one body that its lease is lost, in the way its task chose.
+
+    The lease calls it, once, mostly from the watchdog's thread. Everything that may take time
+    happens in a thread of its own, so that a loss never delays the renewal of other leases: under
+    gevent and eventlet in a greenlet, where a function of the application and the receivers of
+    `lock_lost` may wait and lock like any other of its code. A body that does not let other
+    greenlets run is told, like them, when it does; only `lease.check()` knows before.
+    """
+
+    __slots__ = ("_body", "_interrupter", "_on_lost", "_stopping_lock", "_task", "_task_id")
+
+    def __init__(
+        self,
+        *,
+        body: Body,
+        interrupter: Interrupter | None,
+        task: Any,
+        task_id: str,
+        on_lost: str | Callable[[Any, Lease], str | None],
+        stopping_lock: StoppingLock | None = None,
+    ) -> None:
+        self._body = body
+        self._interrupter = interrupter
+        self._task = task
+        self._task_id = task_id
+        self._on_lost = on_lost
+        self._stopping_lock = stopping_lock
+
+    def __call__(self, lease: Lease) -> None:
+        start_thread(lambda: self._handle(lease))
+
+    def _handle(self, lease: Lease) -> None:
+        asked = self._stopping_lock is not None and self._stopping_lock.retain()
+        reason = STOP_REQUESTED if asked else lease.lost
+        emit(Event.LOCK_LOST, self._task, self._task_id, key=lease.key, reason=reason)
+        if self._body.finished:
+            return  # found out at release, which says so itself
+        choice = self._choose(lease)
+        interrupts = choice == "interrupt" and self._interrupter is not None and not self._body.over
+        logger.log(
+            logging.WARNING if asked else logging.ERROR,
+            "Task %s[%s] lost its lock %s (%s) while its body runs; fencing token %s. %s",
+            self._task.name,
+            self._task_id,
+            lease.key,
+            reason,
+            lease.fencing_token,
+            "LeaseLost is raised in the body."
+            if interrupts
+            else "The body is not interrupted; lease.check() raises LeaseLost.",
+        )
+        if interrupts:
+            self._interrupt(lease, reason)
+
+    def _choose(self, lease: Lease) -> str | None:
+        if not callable(self._on_lost):
+            return self._on_lost
+        try:
+            return self._on_lost(self._task, lease)
+        except Exception:
+            logger.exception(
+                "lock_on_lost of task %s[%s] raised; its body is interrupted.",
+                self._task.name,
+                self._task_id,
+            )
+            return "interrupt"
+
+    def _interrupt(self, lease: Lease, reason: str | None) -> None:
+        body, interrupter = self._body, self._interrupter
+        if interrupter is None:
+            return
+        advice = (
+            "stop"
+            if reason == STOP_REQUESTED
+            else "stop writing. Somebody else may hold the lock now"
+        )
+        loss = LeaseLost(
+            f"The lease on {lease.key} is lost: {reason}; {advice}.",
+            lease.key,
+            reason,
+        )
+        body.due = InjectedLeaseLost.into(body, loss)
+        while not (body.finished or body.over):
+            try:
+                interrupter.interrupt(body)
+            except Exception:
+                logger.exception(
+                    "LeaseLost could not be raised in task %s[%s]; its body runs on, and only "
+                    "lease.check() and fencing tokens protect what it writes.",
+                    self._task.name,
+                    self._task_id,
+                )
+                return
+            time.sleep(INTERRUPT_PERIOD)

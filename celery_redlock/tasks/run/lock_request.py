@@ -1,0 +1,343 @@
+"""
+What a request has to take before its body may run.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from celery_redlock.core import Lease, Redlock, Reservation
+from celery_redlock.errors import LockContended, LockKeyError
+from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.config.plan import LockPlan
+from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.message.header_limits import with_bounded_lifetime, within_bounds
+from celery_redlock.tasks.message.node_keys import (
+    dedupe_key_for,
+    marker_of,
+    publish_keys,
+    stop_request_key,
+    tick_id_of,
+    with_user_key,
+)
+from celery_redlock.tasks.message.owner_label import Role, label_for, parse_owner
+from celery_redlock.tasks.message.periodic import (
+    is_continuation,
+    overlap_of,
+    runs_unlocked,
+    tick_of,
+)
+from celery_redlock.tasks.message.tick import Tick
+from celery_redlock.tasks.run.window import with_window_end
+
+__all__ = ["LockRequest", "lock_request_for"]
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockRequest:
+    """
+    What one request takes, all or none.
+
+    Attributes:
+        task: the task that is to run.
+        request: its request.
+        plan: how it locks.
+        redlock: the client.
+        keys: the lock keys of the call; none for a task that is only kept from running twice.
+        dedupe_key: the place of the mark that the message or its tick has; "" where it has none.
+        envelope: what came with the message; without a reservation that is not for these keys.
+        started: when the request got here, in seconds since the epoch.
+        tick: what a schedule sent the message for, if one did.
+        overlap: what `lock_overlap` says, where this is a schedule's run.
+        window_ends: until when its keys stay taken (`until_expired`), on the client's own clock.
+    """
+
+    task: Any
+    request: Any
+    plan: LockPlan
+    redlock: Redlock
+    keys: tuple[str, ...]
+    dedupe_key: str
+    envelope: Envelope
+    started: float
+    tick: Tick | None = None
+    overlap: str | None = None
+    window_ends: float | None = None
+
+    @property
+    def options(self) -> LockOptions:
+        """The task's lock options."""
+        return self.plan.options
+
+    @property
+    def holds_until_postrun(self) -> bool:
+        """
+        Whether what is taken is held until Celery has stored the result and sent on what follows.
+
+        So for every message of some tasks, and for the messages of ticks, whatever the task.
+        """
+        return self.plan.marks_messages or self.tick is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to take."""
+        return not self.keys and not self.dedupe_key
+
+    @property
+    def label(self) -> str:
+        """Who runs, for the owner value."""
+        return self.label_as(Role.RUNNING)
+
+    @property
+    def tick_id(self) -> str | None:
+        """What the owner values of all messages of its tick say; None without a tick."""
+        if self.tick is None or not self.dedupe_key:
+            return None
+        return tick_id_of(self.redlock, self.tick, name=self.task.name)
+
+    def label_as(self, role: Role) -> str:
+        """Return what the owner value of this request says."""
+        return label_for(
+            role,
+            self.request.id or "",
+            self.request.hostname,
+            due_us=None if self.tick is None else self.tick.due_us,
+            tick_id=self.tick_id,
+            nonce=self.envelope.nonce if role in (Role.SKIPPED, Role.ABANDONED) else None,
+            marker=marker_of(self.dedupe_key) if self.options.mode_spec.at_publish else None,
+            task=self.task.name if self.options.mode_spec.at_publish else None,
+        )
+
+    @property
+    def is_continuation(self) -> bool:
+        """Whether it goes on with work that has begun: a retry, or a replacement."""
+        return is_continuation(self.request)
+
+    @property
+    def node_keys(self) -> tuple[str, ...]:
+        """Where its lock keys stand on the nodes."""
+        return tuple(self.redlock.node_key(key) for key in self.keys)
+
+    @property
+    def stop_request_keys(self) -> tuple[str, ...]:
+        """What a newer run takes to ask this one to stop; held with the keys."""
+        if self.options.overlap != "replace":
+            return ()
+        return tuple(map(stop_request_key, self.node_keys))
+
+    @property
+    def publish_keys(self) -> tuple[str, ...]:
+        """Where the lock stands that a message of this call brings along."""
+        return publish_keys(self.redlock, self.options.mode_spec, self.keys)
+
+    @property
+    def released_before_body(self) -> tuple[str, ...]:
+        """What is given up before the body, so that the next message may wait meanwhile."""
+        mode = self.options.mode_spec
+        return self.publish_keys if mode.own_queue_key or not mode.in_body else ()
+
+    @property
+    def transferable_keys(self) -> tuple[str, ...]:
+        """What was taken at publish and is still held in the body, so that it can be handed on."""
+        return () if self.released_before_body else self.publish_keys
+
+    @property
+    def window_remaining(self) -> float | None:
+        """For how many seconds the keys stay taken after the body; None without a window."""
+        if self.window_ends is None:
+            return None
+        return max(0.0, self.window_ends - self.redlock.transport.now())
+
+    @property
+    def window_until(self) -> float | None:
+        """The same moment in seconds since the epoch, for the message that continues this one."""
+        left = self.window_remaining
+        return None if left is None else time.time() + left
+
+    @property
+    def marker_ttl(self) -> float:
+        """Seconds for which the mark of a finished message stands."""
+        window = self.options.dedupe_window
+        if self.tick is None or self.tick.until is None:
+            return window
+        # No clock makes it longer than from this tick to the next.
+        left = min(self.tick.until - time.time(), self.tick.until - self.tick.due)
+        return window + max(0.0, left)
+
+    @property
+    def start_deadline(self) -> float:
+        """Until when its body may begin (`lock_starting_deadline`), in seconds since the epoch."""
+        deadline = self.options.starting_deadline
+        if self.tick is None or deadline is None or self.is_continuation or self.may_have_begun:
+            return math.inf
+        return self.tick.due + deadline
+
+    @property
+    def may_have_begun(self) -> bool:
+        """Whether a worker may have been lost in this message's body, or its body sent it back."""
+        redelivered = (self.request.delivery_info or {}).get("redelivered")
+        if self.options.mode_spec.at_publish:
+            # One that brought no lock was perhaps a duplicate from the start.
+            accepted = self.envelope.reservation is not None
+        else:
+            # Acknowledged before its body, it would not come again.
+            accepted = bool(self.task.acks_late)
+        return self.envelope.begun or bool(redelivered and accepted)
+
+    def acquire(self, final: Callable[[LockContended], bool] | None = None) -> Lease:
+        """
+        Take everything, as `lock_wait` says; the message's reservation is no obstacle.
+
+        Args:
+            final: whether waiting is no use, beyond what `_is_over` knows.
+
+        Raises:
+            LockContended: one of the keys is held; the error names it.
+            QuorumUnavailable: too few nodes answered.
+        """
+        options = self.options
+        queued = self.publish_keys if options.mode_spec.own_queue_key else ()
+        extras = (*queued, *self.stop_request_keys)
+        try:
+            return self.redlock.reservations.acquire_for_task(
+                self.keys,
+                # The first of those that are held is what the error names: a twin before all.
+                (self.dedupe_key, *extras) if self.dedupe_key else extras,
+                ttl=options.ttl,
+                wait=self._wait_limit,
+                retry=options.retry,
+                label=self.label,
+                at_least_for=0.0 if self.holds_until_postrun else options.at_least_for,
+                reservation=self.envelope.reservation,
+                give_up_on=self._is_final(final) if self.holds_until_postrun else None,
+            )
+        except LockContended as error:
+            raise with_user_key(error, self.redlock) from None
+
+    def acquire_marker(self, over: LockContended | None = None) -> Lease:
+        """
+        Take the mark alone, for a message that ends without its body; errors as `acquire`.
+
+        It does not say that anybody runs: who meets it would take the work for begun.
+
+        Args:
+            over: names the owner value that the mark has, to be taken over.
+        """
+        previous = None
+        if over is not None and over.holder is not None:
+            until = time.time() + (over.expires_in or 0.0)
+            previous = Reservation(
+                node_keys=(self.dedupe_key,), owner=over.holder, expires_at=until
+            )
+        label = self.label_as(Role.QUEUED)
+        return self.redlock.reservations.acquire_for_task(
+            (), (self.dedupe_key,), ttl=self.options.ttl, label=label, reservation=previous
+        )
+
+    @property
+    def _wait_limit(self) -> float:
+        """Seconds to wait for the lock; a time limit that struck meanwhile would end the task."""
+        hard, soft = self.request.timelimit or (None, None)
+        limits = (hard or self.task.time_limit, soft or self.task.soft_time_limit)
+        longest: float = min((limit / 2 for limit in limits if limit), default=math.inf)
+        return min(self.options.wait, longest)
+
+    def _is_final(
+        self, final: Callable[[LockContended], bool] | None
+    ) -> Callable[[LockContended], bool]:
+        if final is None:
+            return self._is_over
+        return lambda error: self._is_over(error) or final(error)
+
+    def _is_over(self, error: LockContended) -> bool:
+        """Tell whether waiting is no use: what is held only keeps others away for a while."""
+        holder = parse_owner(error.holder)
+        if holder is None or not holder.role.is_over:
+            return False
+        return error.key == self.dedupe_key or self.options.mode_spec.for_window
+
+
+def lock_request_for(
+    task: Any, request: Any, plan: LockPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> LockRequest:
+    """
+    Return what a request has to take.
+
+    Raises:
+        LockKeyError: its arguments make no key.
+    """
+    redlock = redlock_for(task.app)
+    envelope = within_bounds(Envelope.read(request.headers), task, request, plan.options)
+    tick = tick_of(request, envelope)
+    overlap = overlap_of(request, tick, plan.options)
+    maker = None if runs_unlocked(request, tick, plan.options) else plan.keys
+    try:
+        keys = maker.keys_for(args, kwargs) if maker is not None else ()
+    except LockKeyError:
+        if envelope.reservation is not None:
+            redlock.reservations.cancel(envelope.reservation)
+        raise
+    lock_request = LockRequest(
+        task=task,
+        request=request,
+        plan=plan,
+        redlock=redlock,
+        keys=keys,
+        dedupe_key=_dedupe_key(redlock, request, plan, task, envelope),
+        envelope=envelope,
+        started=time.time(),
+        tick=tick,
+        overlap=overlap,
+    )
+    lock_request = with_window_end(_with_fitting_reservation(lock_request))
+    return replace(
+        lock_request, envelope=with_bounded_lifetime(lock_request.envelope, request, plan.options)
+    )
+
+
+def _dedupe_key(
+    redlock: Redlock, request: Any, plan: LockPlan, task: Any, envelope: Envelope
+) -> str:
+    # Under `apply()` there is no message, and who names a task id twice means it.
+    if request.is_eager:
+        return ""
+    if envelope.tick is None and not plan.marks_messages:
+        return ""
+    return dedupe_key_for(
+        redlock,
+        envelope,
+        task_id=request.id or "",
+        name=task.name,
+        retries=request.retries or 0,
+        nesting=request.replaced_task_nesting or 0,
+    )
+
+
+def _with_fitting_reservation(lock_request: LockRequest) -> LockRequest:
+    reservation = lock_request.envelope.reservation
+    if reservation is None or set(reservation.node_keys) == set(lock_request.publish_keys):
+        return lock_request
+    if lock_request.stop_request_keys and set(reservation.node_keys) <= set(
+        lock_request.stop_request_keys
+    ):
+        return lock_request  # it has asked an older run to stop, and is the next
+    logger.warning(
+        "Task %s[%s] was sent with a lock on %.200s, but its lock_key and lock_mode come to %s "
+        "here; "
+        "the former is given up. Let publishers and workers run the same code.",
+        lock_request.task.name,
+        lock_request.request.id,
+        ", ".join(reservation.node_keys),
+        ", ".join(lock_request.publish_keys or lock_request.node_keys),
+    )
+    lock_request.redlock.reservations.cancel(reservation, wait=True)
+    return replace(lock_request, envelope=replace(lock_request.envelope, reservation=None))

@@ -1,0 +1,59 @@
+"""
+Hearing from Celery when a request begins and when it has ended.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from celery import Task, signals
+
+from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.config.plan import LockPlan
+from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.run.ended_tasks import connect_ended_tasks
+from celery_redlock.tasks.run.running_lock import TRACED, running_lock_of, will_be_redelivered
+
+__all__ = ["connect_postrun"]
+
+
+def connect_postrun(plan: LockPlan) -> None:
+    """
+    Have Celery tell when a request begins and has ended. Idempotent.
+
+    Connected once a task needs it and not before: a receiver costs every task a little.
+    """
+    if plan.options.mode_spec.at_publish:
+        connect_ended_tasks()
+    signals.task_postrun.connect(_ended, weak=False, dispatch_uid="celery_redlock.task_postrun")
+    if plan.marks_messages:
+        signals.task_prerun.connect(_begins, weak=False, dispatch_uid="celery_redlock.task_prerun")
+
+
+def _begins(task: Any = None, **_: Any) -> None:
+    """Note that the end of this request will be told."""
+    # Others send these signals too, for things that are no tasks.
+    if isinstance(task, Task):
+        task.request.redlock_traced = TRACED
+
+
+def _ended(task: Any = None, state: str | None = None, retval: Any = None, **_: Any) -> None:
+    """Finish what waited for the result, or what an exception inside the release has left."""
+    request = task.request if isinstance(task, Task) else None
+    running_lock = running_lock_of(request)
+    if running_lock is not None:
+        running_lock.end(state, retval)
+    elif request is not None and request.redlock_running_lock is None:
+        _cancel_unused(task, request, retval)
+
+
+def _cancel_unused(task: Any, request: Any, result: Any) -> None:
+    """Free the lock of a message whose task ended on its way to the body (`before_start`)."""
+    plan = getattr(task, "redlock_plan", None)
+    if plan is None or not plan.options.mode_spec.at_publish:
+        return
+    reservation = Envelope.read(request.headers).reservation
+    error = result if isinstance(result, BaseException) else sys.exc_info()[1]
+    if reservation is not None and not will_be_redelivered(task, error):
+        redlock_for(task.app).reservations.cancel(reservation)

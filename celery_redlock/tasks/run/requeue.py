@@ -1,0 +1,206 @@
+"""
+Putting a message back into its queue because its lock cannot be taken now.
+
+The message is made anew from the request, so everything that Celery carries in it stays: id, chord,
+chain, group, links, expiry, limits, stamps and priority. How often and for how long is counted in
+our header, never in the task's `retries`; the message's identity and lock travel on in it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any, NoReturn
+
+from celery.exceptions import Reject, Retry
+from celery.utils.log import get_logger
+
+from celery_redlock.errors import LockNotAcquired
+from celery_redlock.tasks.events import Event, emit
+from celery_redlock.tasks.message.envelope import HEADER, WaitHistory
+from celery_redlock.tasks.run.lock_request import LockRequest
+
+__all__ = [
+    "delay_after",
+    "fail_exhausted",
+    "ignores_result",
+    "republish",
+    "requeue",
+    "wait_history_of",
+]
+__all__ += ["strip_header"]
+
+logger = get_logger(__name__)
+
+SHORTEST_DELAY = 0.25
+FIRST_DELAY = 1.0
+MAX_DELAY = 60.0
+#: After so much of the time that is left for its start a message comes back.
+LAST_TRY_SHARE = 0.9
+
+
+def wait_history_of(lock_request: LockRequest) -> WaitHistory:
+    """Read the episode that a request belongs to, or begin one when it got here."""
+    request, wait_history = lock_request.request, lock_request.envelope.wait_history
+    # The body may have run for hours before its worker died; that was not waiting.
+    redelivered = (request.delivery_info or {}).get("redelivered")
+    if wait_history is None or redelivered or wait_history.retries != request.retries:
+        return WaitHistory(first_seen=lock_request.started, requeues=0, retries=request.retries)
+    return wait_history
+
+
+def strip_header(request: Any) -> None:
+    """What the body sends from its request must not carry this message's header on."""
+    headers = request.headers
+    if headers and HEADER in headers:
+        request.headers = {name: value for name, value in headers.items() if name != HEADER}
+        request.__dict__.pop(HEADER, None)
+
+
+def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
+    """Publish the task again, to run later, and end this run with `Retry`."""
+    task, request = lock_request.task, lock_request.request
+    now = time.time()
+    wait_history = wait_history_of(lock_request)
+    left = lock_request.options.give_up_after - wait_history.waited(now)
+    if left <= 0:
+        fail_exhausted(lock_request, error, wait_history.waited(now), wait_history.requeues)
+    delay = min(delay_after(wait_history.requeues, _longest_delay(lock_request, now)), left)
+    try:
+        again = republish(lock_request, wait_history, delay)
+    except Exception as exc:
+        _not_published(lock_request, error, exc)
+    logger.info(
+        "Task %s[%s] is put back for %.1f s, %.0f s before it gives up (requeue %d): %s",
+        task.name,
+        request.id,
+        delay,
+        left,
+        wait_history.requeues + 1,
+        error,
+    )
+    emit(
+        Event.REQUEUED,
+        task,
+        request.id,
+        delay=delay,
+        requeues=wait_history.requeues + 1,
+        error=error,
+    )
+    raise Retry("lock", exc=error, when=delay, sig=again)
+
+
+def _longest_delay(lock_request: LockRequest, now: float) -> float:
+    longest = longest_delay(lock_request.task.app)
+    if lock_request.overlap == "replace":
+        # So long a run may take to notice that it is asked to stop.
+        longest = min(longest, max(FIRST_DELAY, lock_request.options.ttl / 3))
+    return min(longest, LAST_TRY_SHARE * max(0.0, lock_request.start_deadline - now))
+
+
+def republish(
+    lock_request: LockRequest, wait_history: WaitHistory, delay: float, *, begun: bool = False
+) -> Any:
+    """
+    Publish the same message to arrive after `delay` seconds, and return its signature.
+
+    Args:
+        lock_request: of the request.
+        episode: its way so far.
+        delay: in seconds.
+        begun: a body is at this very piece of work.
+    """
+    request = lock_request.request
+    later = WaitHistory(
+        first_seen=wait_history.first_seen,
+        requeues=wait_history.requeues + 1,
+        retries=wait_history.retries,
+    )
+    headers = dict(request.as_execution_options()["headers"] or {})
+    headers[HEADER] = lock_request.envelope.waiting(
+        later, begun=begun or lock_request.may_have_begun
+    ).write()
+    again = lock_request.task.signature_from_request(
+        request,
+        countdown=delay,
+        headers=headers,
+        ignore_result=ignores_result(lock_request.task, request),
+    )
+    again.apply_async()
+    return again
+
+
+def ignores_result(task: Any, request: Any) -> Any:
+    """Tell whether nobody wants the task's result."""
+    # The class of a request says False where the message said nothing.
+    requested = vars(request).get("ignore_result")
+    return task.ignore_result if requested is None else requested
+
+
+def fail_exhausted(
+    lock_request: LockRequest, error: LockNotAcquired, waited: float, requeues: int
+) -> NoReturn:
+    """End a task whose patience (`lock_give_up_after`) is used up."""
+    task, request = lock_request.task, lock_request.request
+    logger.error(
+        "Task %s[%s] gives up after %.0f s and %d more tries without its lock: %s",
+        task.name,
+        request.id,
+        waited,
+        requeues,
+        error,
+    )
+    emit(Event.GAVE_UP, task, request.id, waited=waited, requeues=requeues, error=error)
+    raise LockNotAcquired(
+        f"Task {task.name}[{request.id}] did not get its lock within lock_give_up_after = "
+        f"{lock_request.options.give_up_after:g} s (tried again {requeues} times). "
+        f"The last attempt: {error}"
+    ) from error
+
+
+def _not_published(
+    lock_request: LockRequest, error: LockNotAcquired, failure: Exception
+) -> NoReturn:
+    task, request = lock_request.task, lock_request.request
+    if task.acks_late:
+        logger.error(
+            "Task %s[%s] could not be put back (%r); its message is returned to the broker. %s",
+            task.name,
+            request.id,
+            failure,
+            error,
+        )
+        raise Reject(failure, requeue=True) from failure
+    logger.error(
+        "Task %s[%s] could not be put back (%r) and its message is already acknowledged, so it "
+        "fails. %s",
+        task.name,
+        request.id,
+        failure,
+        error,
+    )
+    raise LockNotAcquired(
+        f"Task {task.name}[{request.id}] did not get its lock ({error}) and could not be put back: "
+        f"{failure!r}. With acks_late=True the broker would deliver it again."
+    ) from failure
+
+
+def delay_after(requeues: int, longest: float) -> float:
+    """Return for how long to put a message back that has been put back `requeues` times."""
+    # Full jitter: waiting tasks that started together must not come back together.
+    ceiling = min(longest, FIRST_DELAY * 2.0 ** min(requeues, 16))
+    # Celery stores RETRY for this run only after the new message is out. A run that began at once
+    # could end before that, and its SUCCESS would be overwritten.
+    floor = min(SHORTEST_DELAY, ceiling)
+    return random.uniform(floor, ceiling)  # noqa: S311  # spreads load, protects nothing
+
+
+def longest_delay(app: Any) -> float:
+    """
+    Keep well below the visibility timeout.
+
+    A worker holds a delayed message unacknowledged; when the timeout passes, the broker delivers
+    it a second time.
+    """
+    visibility = (app.conf.broker_transport_options or {}).get("visibility_timeout")
+    return MAX_DELAY if not visibility else min(MAX_DELAY, float(visibility) / 2)

@@ -1,0 +1,97 @@
+"""
+One run of a task under its lock: take it, run the body, let it go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from celery_redlock.core import Lease
+from celery_redlock.errors import LockNotAcquired
+from celery_redlock.tasks.config.plan import LockPlan
+from celery_redlock.tasks.run.contention import Verdict, apply_policy
+from celery_redlock.tasks.run.duplicate import skip_if_duplicate
+from celery_redlock.tasks.run.lease_lost import LeaseLostHandler
+from celery_redlock.tasks.run.lock_request import lock_request_for
+from celery_redlock.tasks.run.policy import is_final
+from celery_redlock.tasks.run.requeue import strip_header
+from celery_redlock.tasks.run.running_lock import RunningLock, current_running_lock
+from celery_redlock.tasks.run.tick_checks import drop_if_superseded, skip_if_missed
+
+__all__ = ["lease_of", "run_locked"]
+
+
+def run_locked(
+    task: Any,
+    request: Any,
+    plan: LockPlan,
+    call: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Run a task's body under its lock, or follow its policy where there is none."""
+    if plan.keys is None and request.is_eager:
+        return call(*args, **kwargs)  # no lock to take, and no message that could come twice
+    running_lock = RunningLock(lock_request_for(task, request, plan, args, kwargs))
+    request.tick = running_lock.lock_request.tick
+    running_lock.begin()
+    # Exceptions from outside (soft time limit, SIGTERM) can strike anywhere. From here on they
+    # release the lock; one that strikes between the nodes' answer and the assignment of the lease,
+    # or inside the release itself, leaves it to the backstop in task_postrun or to its TTL.
+    try:
+        try:
+            if skip_if_missed(running_lock) or skip_if_duplicate(running_lock):
+                return plan.options.skip_result
+            drop_if_superseded(running_lock.lock_request)
+            if not running_lock.lock_request.is_empty:
+                running_lock.lease = running_lock.lock_request.acquire(
+                    final=partial(is_final, running_lock.lock_request)
+                )
+        except LockNotAcquired as error:
+            verdict = apply_policy(running_lock, error)
+            if verdict is Verdict.SKIP:
+                return plan.options.skip_result
+            if isinstance(verdict, Lease):
+                running_lock.lease = verdict
+        if running_lock.lease is not None:
+            running_lock.take_over(running_lock.lease)
+        if running_lock.lease is not None:
+            _watch(running_lock, running_lock.lease)
+        strip_header(request)
+        running_lock.body_began = True
+        return running_lock.body.run(call, args, kwargs, running_lock.cancel_interrupt)
+    finally:
+        running_lock.exit_body()
+
+
+def _watch(running_lock: RunningLock, lease: Lease) -> None:
+    """Have the lease renewed; its loss matters to a body only that is under it."""
+    options = running_lock.lock_request.options
+    on_lost = options.on_lost if running_lock.body_lease is not None else "flag"
+    interrupter = (
+        None
+        if on_lost == "flag"
+        else running_lock.prepare_interrupter(running_lock.lock_request.plan.lost_signal)
+    )
+    running_lock.lock_request.redlock.watch(
+        lease,
+        on_lost=LeaseLostHandler(
+            body=running_lock.body,
+            interrupter=interrupter,
+            task=running_lock.task,
+            task_id=running_lock.request.id,
+            on_lost=on_lost,
+            stopping_lock=running_lock.stopping_lock,
+        ),
+        max_hold=options.max_hold,
+    )
+
+
+def lease_of(task: Any) -> Lease | None:
+    """Return the lease under which a task's body runs here, or None."""
+    running_lock = current_running_lock()
+    return (
+        running_lock.body_lease if running_lock is not None and running_lock.task is task else None
+    )

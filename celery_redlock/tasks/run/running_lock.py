@@ -1,0 +1,298 @@
+"""
+What a request holds, from before it is taken until it is finished.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from contextvars import ContextVar
+from typing import Any
+
+from celery.exceptions import Ignore, Reject, Retry
+from celery.utils.log import get_logger
+
+from celery_redlock.core import Lease, Reservation, set_current_lease
+from celery_redlock.errors import QuorumUnavailable
+from celery_redlock.protocol.texts import shortened
+from celery_redlock.tasks.interrupt.body import Body
+from celery_redlock.tasks.interrupt.interrupters import Interrupter, choose_interrupter
+from celery_redlock.tasks.message.node_keys import dedupe_key_of
+from celery_redlock.tasks.message.owner_label import Role, parse_owner
+from celery_redlock.tasks.run.lock_request import LockRequest
+from celery_redlock.tasks.run.outcome import celery_state, outcome_of, release_plan
+from celery_redlock.tasks.run.stop_request import StoppingLock
+
+__all__ = [
+    "TRACED",
+    "RunningLock",
+    "any_active",
+    "current_running_lock",
+    "running_lock_of",
+    "will_be_redelivered",
+]
+
+logger = get_logger(__name__)
+
+#: What the mark of a message says that will not run.
+DROPPED = (Role.FAILED, Role.REVOKED)
+
+
+class RunningLock:
+    """
+    A request's lock and mark.
+
+    Attributes:
+        task: the task that runs.
+        request: its request.
+        lock_request: what it takes.
+        enclosing: the hold of the body that runs this task eagerly, if any.
+        body: the stretch in which the loss of the lease matters.
+        lease: what was taken.
+        stopping_lock: keeps that where a newer run may ask for it; None where none may.
+        body_lease: the lease that the body is under; None where its lock is not for the body.
+        handover_reservation: the lock of the message that continues this one: a retry, or a
+            replacement.
+        continued: such a message is out, with or without the lock.
+        body_began: the body has begun.
+        ended_as: only the mark was taken, for a message that ends without its body; what it says.
+    """
+
+    __slots__ = (
+        "_interrupter",
+        "_surrounding",
+        "_taken_at",
+        "body",
+        "body_began",
+        "body_lease",
+        "continued",
+        "enclosing",
+        "ended_as",
+        "handover_reservation",
+        "lease",
+        "lock_request",
+        "request",
+        "stopping_lock",
+        "task",
+    )
+
+    def __init__(self, lock_request: LockRequest) -> None:
+        self.lock_request = lock_request
+        self.task = lock_request.task
+        self.request = lock_request.request
+        self.enclosing: RunningLock | None = _current.get()
+        self.body: Body = Body()
+        self.lease: Lease | None = None
+        self.stopping_lock: StoppingLock | None = None
+        self.body_lease: Lease | None = None
+        self.handover_reservation: Reservation | None = None
+        self.continued = self.body_began = False
+        self.ended_as: Role | None = None
+        self._interrupter: Interrupter | None = None
+        self._taken_at = 0.0
+        # A task may be called where an exception is being handled; that one is not its own.
+        self._surrounding = sys.exc_info()[1]
+
+    @property
+    def age(self) -> float:
+        """Seconds since the lock was taken."""
+        return time.monotonic() - self._taken_at
+
+    def begin(self) -> None:
+        """Become what this thread or greenlet is at."""
+        if self.lock_request.holds_until_postrun:
+            _sweep_orphans()
+        self.request.redlock_running_lock = self
+        _current.set(self)
+        set_current_lease(None)
+        _active.add(self)
+
+    def take_over(self, lease: Lease) -> None:
+        """Hold what was taken; the body may begin."""
+        self.lease = lease
+        self._taken_at = time.monotonic()
+        in_body = self.lock_request.options.mode_spec.in_body
+        if not in_body and not self.lock_request.dedupe_key:
+            lease.release()
+            self.lease = None
+            return
+        if self.lock_request.released_before_body:
+            lease.release_keys(self.lock_request.released_before_body)
+        if self.lock_request.stop_request_keys:
+            self.stopping_lock = StoppingLock(self.lock_request, lease)
+        if self.lock_request.keys and in_body:
+            self.body_lease = lease
+            self.request.fencing_token = lease.fencing_token
+            set_current_lease(lease)
+
+    def prepare_interrupter(self, lost_signal: int) -> Interrupter:
+        """Prepare the way for a `LeaseLost` into the body that is about to run here."""
+        self._interrupter = choose_interrupter(self.body, lost_signal)
+        return self._interrupter
+
+    def cancel_interrupt(self) -> None:
+        """Throw nothing at this thread any more, and take back what has not landed."""
+        if self._interrupter is not None:
+            self._interrupter.cancel()
+
+    def defer_interrupt(self) -> None:
+        """What was thrown at this thread and has not landed waits: the application's part ends."""
+        if self._interrupter is not None:
+            self.body.defer(self._interrupter.recall)
+
+    def exit_body(self) -> None:
+        """
+        The body has unwound, or will not begin.
+
+        What was taken is released; where the message has a mark, only when Celery has stored the
+        result and sent on what follows (`task_postrun`), unless that will not come.
+        """
+        error = self._unwinding()
+        self._finish_body()
+        if self.lease is None or self.ended_as:
+            self._cancel_unused_reservation(error)
+        if self.stopping_lock is not None and os.getpid() == self.body.pid:
+            self.stopping_lock.close()
+        waits = self.lease is not None and self.lock_request.holds_until_postrun
+        orderly = error is None or isinstance(error, Exception)
+        # The message of a tick comes through Celery's tracer: nothing else reads our header.
+        traced = self.request.redlock_traced is TRACED or self.lock_request.tick is not None
+        if not (waits and orderly and traced):
+            self.end(celery_state(error), error)
+
+    def end(self, state: str | None = None, result: Any = None) -> None:
+        """Release or hand on what is held; a forked child leaves its parent's lock alone."""
+        self._finish_body()
+        if self.lease is not None and os.getpid() == self.body.pid:
+            lease, excused = self.lease, self.body.landed
+            if self.stopping_lock is not None:
+                lease, asked = self.stopping_lock.end()
+                excused = excused or asked
+            lost = lease.lost
+            if not self._release(lease, state, result) and not excused:
+                self._warn_lost(lease, lost)
+        _active.discard(self)
+        # Last: until it is done, `task_postrun` finds the hold here.
+        self.request.redlock_running_lock = ENDED
+
+    def _finish_body(self) -> None:
+        if os.getpid() == self.body.pid:
+            self.body.finish(self.cancel_interrupt)
+        if _current.get() is self:
+            _current.set(self.enclosing)
+            set_current_lease(self.enclosing.body_lease if self.enclosing else None)
+
+    def _release(self, lease: Lease, state: str | None, result: Any) -> bool:
+        if not self.lock_request.holds_until_postrun:
+            return lease.release()
+        outcome = outcome_of(self, state, result, self._unwinding())
+        actions, successor = release_plan(self, outcome)
+        held = lease.release_with(actions, successor, grace=self.lock_request.options.publish_grace)
+        if successor is not None and successor is self.handover_reservation:
+            self._cancel_if_dropped(successor)
+        return held
+
+    def _cancel_if_dropped(self, successor: Reservation) -> None:
+        """
+        Free the lock that was handed on, if its message has been dropped meanwhile.
+
+        A worker that drops it says so in its mark, and frees the lock after that. So the lock
+        was there to be freed, or its mark is seen here.
+        """
+        redlock, owner = self.lock_request.redlock, parse_owner(successor.owner)
+        if owner is None or owner.marker is None:
+            return
+        try:
+            (found,) = redlock.reservations.inspect([dedupe_key_of(owner.marker)])
+        except QuorumUnavailable:
+            return
+        marked = None if found is None else parse_owner(found.owner)
+        if marked is not None and marked.role in DROPPED:
+            redlock.reservations.cancel(successor)
+
+    def _cancel_unused_reservation(self, error: BaseException | None) -> None:
+        """Cancel the lock that the message brought and that no body took over, if all is over."""
+        reservation = self.lock_request.envelope.reservation
+        if reservation is None or os.getpid() != self.body.pid:
+            return
+        # A twin's lock is its sibling's; that of a task that was replaced is nobody's.
+        redelivery = isinstance(error, Ignore) and not self.ended_as
+        if self.body_began or not (redelivery or will_be_redelivered(self.task, error)):
+            self.lock_request.redlock.reservations.cancel(reservation)
+
+    def _unwinding(self) -> BaseException | None:
+        """Return the exception that passes through here, if any."""
+        error = sys.exc_info()[1]
+        return None if error is self._surrounding else error
+
+    def _warn_lost(self, lease: Lease, lost: str | None) -> None:
+        logger.warning(
+            "Task %s[%s] ended without its %s %s: %s. %s",
+            self.task.name,
+            self.request.id,
+            "lock" if self.body_lease is not None else "marker",
+            shortened(lease.key),
+            lost or _unconfirmed(lease),
+            "Another body may have run beside its last part; a resource that checks fencing tokens "
+            "has refused what came too late."
+            if self.body_lease is not None
+            else "If its message was delivered again, a second body may have run.",
+        )
+
+
+_current: ContextVar[RunningLock | None] = ContextVar("celery_redlock_hold", default=None)
+_active: set[RunningLock] = set()
+
+
+def current_running_lock() -> RunningLock | None:
+    """Return the hold of the body that runs here, if it locks; in a forked child, its parent's."""
+    return _current.get()
+
+
+def any_active() -> bool:
+    """Tell whether a locking task is under way in this process."""
+    return any(running_lock.body.pid == os.getpid() for running_lock in tuple(_active))
+
+
+def running_lock_of(request: Any) -> RunningLock | None:
+    """Return what a request holds."""
+    running_lock = getattr(request, "redlock_running_lock", None)
+    return running_lock if isinstance(running_lock, RunningLock) else None
+
+
+def _unconfirmed(lease: Lease) -> str:
+    text = "a quorum of nodes did not confirm it at release"
+    return f"{text} ({lease.unreleased})" if lease.unreleased else text
+
+
+TRACED = object()
+ENDED = object()
+
+
+def will_be_redelivered(task: Any, error: BaseException | None) -> bool:
+    """Tell whether a message that ends with this before its body brings its lock back here."""
+    if isinstance(error, Reject):
+        return bool(error.requeue)
+    if error is None or isinstance(error, Exception):
+        return isinstance(error, Retry)
+    # The process ends: by a hard time limit, or at a shutdown. What was acknowledged is over.
+    return bool(task.acks_late)
+
+
+def _sweep_orphans() -> None:
+    """
+    End what an exception has kept from being told of its end.
+
+    A time limit may strike in the tracer just before it tells. Without this the mark would be
+    renewed for as long as the process lives.
+    """
+    for running_lock in tuple(_active):
+        if (
+            running_lock.body.finished
+            and running_lock.body.pid == os.getpid()
+            and running_lock.body.thread == threading.get_ident()
+            and running_lock.request not in running_lock.task.request_stack.stack
+        ):
+            running_lock.end()

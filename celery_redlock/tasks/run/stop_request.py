@@ -1,0 +1,120 @@
+"""
+Keeping the lock of a body that was asked to stop, until it has ended.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from celery.utils.log import get_logger
+
+from celery_redlock.core import Lease, Reservation
+from celery_redlock.errors import LockNotAcquired
+from celery_redlock.tasks.run.lock_request import LockRequest
+
+__all__ = ["StoppingLock"]
+
+logger = get_logger(__name__)
+
+#: So long it tries again where the nodes do not answer; the body is told meanwhile of nothing.
+RETRY_FOR = 1.0
+
+
+class StoppingLock:
+    """
+    The lock of one run that newer runs may replace (`lock_overlap="replace"`).
+
+    A newer run asks by taking the companions of the lock's keys, and so the lease is lost: the
+    body has to stop. A lost lease is renewed no more, but the body may take longer to unwind than
+    the keys last. So they are taken over from it here, under another owner value, and renewed until
+    the body has ended; only then the newer run gets them.
+
+    """
+
+    __slots__ = ("_began", "_lease", "_lock", "_lock_request", "_over", "_retained")
+
+    def __init__(self, lock_request: LockRequest, lease: Lease) -> None:
+        self._lock_request = lock_request
+        self._lease = lease
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._over = False
+        self._retained: Lease | None = None
+
+    def retain(self) -> bool:
+        """
+        Keep the keys if a newer run has asked for them; return whether one has.
+
+        For the thread that is told of the loss.
+        """
+        with self._lock:
+            if self._over or not self._is_stop_requested():
+                return False
+            self._retained = self._take_over()
+            return True
+
+    def close(self) -> None:
+        """The body has ended: from now on no newer run needs to ask it. For the body's thread."""
+        if not self._lease.lost:
+            self._lease.release_keys(self._lock_request.stop_request_keys)
+
+    def end(self) -> tuple[Lease, bool]:
+        """Return the lease that has the keys now, and whether all that it lost was asked for."""
+        with self._lock:
+            self._over = True
+            if self._retained is None:
+                return self._lease, bool(self._lease.lost) and self._is_stop_requested()
+            # Its owner value may still stand on nodes that did not hear of the change.
+            self._lease.release()
+            return self._retained, False
+
+    def _is_stop_requested(self) -> bool:
+        lock_request, owner = self._lock_request, self._lease.owner
+        node_keys, stop_request_keys = lock_request.node_keys, lock_request.stop_request_keys
+        try:
+            held = lock_request.redlock.reservations.inspect((*node_keys, *stop_request_keys))
+        except LockNotAcquired as error:
+            logger.warning(
+                "Task %s[%s] lost its lease, and whether a newer run asked for it is not known: %s",
+                lock_request.task.name,
+                lock_request.request.id,
+                error,
+            )
+            return False
+        owners = [None if found is None else found.owner for found in held]
+        keys, beside = owners[: len(node_keys)], owners[len(node_keys) :]
+        return set(keys) == {owner} and set(beside) != {owner}
+
+    def _take_over(self) -> Lease | None:
+        lock_request, options = self._lock_request, self._lock_request.options
+        extras = (lock_request.dedupe_key,) if lock_request.dedupe_key else ()
+        age = time.monotonic() - self._began
+        try:
+            retained = lock_request.redlock.reservations.acquire_for_task(
+                lock_request.keys,
+                extras,
+                ttl=options.ttl,
+                wait=min(RETRY_FOR, options.ttl / 3),
+                label=lock_request.label,
+                at_least_for=0.0
+                if lock_request.holds_until_postrun
+                else max(0.0, options.at_least_for - age),
+                reservation=Reservation(
+                    node_keys=(*lock_request.node_keys, *extras),
+                    owner=self._lease.owner,
+                    expires_at=time.time() + options.ttl,
+                ),
+            )
+        except LockNotAcquired as error:
+            logger.warning(
+                "The lock of task %s[%s], which a newer run has asked to stop, cannot be renewed "
+                "until it has: if it takes longer than %.3g s, the newer one begins beside it. %s",
+                lock_request.task.name,
+                lock_request.request.id,
+                options.ttl,
+                error,
+            )
+            return None
+        lock_request.redlock.watch(retained, max_hold=max(options.ttl, options.max_hold - age))
+        return retained

@@ -1,0 +1,240 @@
+"""`LeaseLost` reaches a body, wherever the body runs, and nothing but the body."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_redlock.errors import LeaseLost
+from celery_redlock.tasks.interrupt.body import Body
+from celery_redlock.tasks.interrupt.interrupters import SignalInterrupter
+from tests.support.tasks import Bench
+from tests.support.waiting import PATIENCE, wait_until
+from tests.unit.tasks.jobs import job
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def lose(lease: Any) -> None:
+    """Lose a lease as the watchdog does: from another thread, which does not wait."""
+    # One call into the interpreter: `Thread.start` is Python code of the body, which the loss may
+    # strike half done.
+    _thread.start_new_thread(lease.mark_lost, ("taken away",))
+
+
+def sleep_on(self: Any) -> None:
+    lose(self.lease)
+    time.sleep(PATIENCE)
+
+
+def work_on(self: Any) -> None:
+    lose(self.lease)
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        pass
+
+
+def in_a_thread(call: Callable[[], Any]) -> Any:
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(call()))
+    thread.start()
+    thread.join()
+    return answers[0]
+
+
+def in_this_thread(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+@pytest.mark.parametrize(
+    ("run", "body"),
+    [(in_this_thread, sleep_on), (in_this_thread, work_on), (in_a_thread, work_on)],
+    ids=["asleep in the main thread", "busy in the main thread", "busy in another thread"],
+)
+def test_a_body_is_interrupted_when_it_is(
+    bench: Bench, run: Callable[[Any], Any], body: Callable[..., Any]
+) -> None:
+    request = bench.send(job(bench, body))
+    outcome = run(lambda: bench.run(request))
+    assert type(outcome.value) is LeaseLost
+    assert (outcome.value.key, outcome.value.reason) == ("k", "taken away")
+
+
+def test_a_body_may_catch_the_loss_and_clean_up(bench: Bench) -> None:
+    def body(self: Any) -> str:
+        try:
+            sleep_on(self)
+        except LeaseLost as exc:
+            return f"cleaned up after: {exc.reason}"
+        return "not told"
+
+    assert bench.call(job(bench, body)).value == "cleaned up after: taken away"
+
+
+def test_a_loss_that_a_finalizer_swallowed_is_raised_again(bench: Bench) -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            lose(lease[0])
+            time.sleep(PATIENCE)
+
+    lease: list[Any] = []
+
+    def body(self: Any) -> str:
+        lease.append(self.lease)
+        Finalized()
+        time.sleep(PATIENCE)
+        return "not told"
+
+    assert isinstance(bench.call(job(bench, body)).value, LeaseLost)
+
+
+def test_a_flagged_body_is_not_interrupted(bench: Bench) -> None:
+    def body(self: Any) -> Any:
+        lose(self.lease)
+        wait_until(lambda: self.lease.lost)
+        with pytest.raises(LeaseLost):
+            self.lease.check()
+        return self.lease.is_valid
+
+    assert bench.call(job(bench, body, lock_on_lost="flag")).value is False
+
+
+def test_a_body_that_ended_after_its_lease_says_so(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def body(self: Any) -> None:
+        self.lease.mark_lost("taken away")
+
+    bench.call(job(bench, body, lock_on_lost="flag"))
+    assert "ended without its lock k: taken away" in caplog.text
+
+
+def test_a_lock_that_was_deleted_meanwhile_is_reported_at_release(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.call(job(bench, lambda self: bench.node.state.keys.clear()))
+    assert "ended without its lock k: a quorum of nodes did not confirm" in caplog.text
+
+
+@pytest.mark.parametrize(("answer", "told"), [("interrupt", True), ("flag", False), (None, False)])
+def test_a_function_decides_about_the_interruption(
+    bench: Bench, answer: str | None, told: bool
+) -> None:
+    asked = threading.Event()
+
+    def decide(task: Any, lease: Any) -> str | None:
+        assert (task.name, lease.key, lease.lost) == ("job", "k", "taken away")
+        asked.set()
+        return answer
+
+    def body(self: Any) -> str:
+        lose(self.lease)
+        asked.wait(PATIENCE)
+        if told:
+            time.sleep(PATIENCE)
+        return "went on"
+
+    value = bench.call(job(bench, body, lock_on_lost=decide)).value
+    assert isinstance(value, LeaseLost) if told else value == "went on"
+
+
+def test_a_function_that_fails_counts_as_interrupt(bench: Bench) -> None:
+    def decide(task: Any, lease: Any) -> str:
+        raise ValueError("no decision")
+
+    outcome = bench.call(job(bench, sleep_on, lock_on_lost=decide))
+    assert isinstance(outcome.value, LeaseLost)
+
+
+@pytest.mark.parametrize("run", [in_this_thread, in_a_thread])
+def test_a_loss_while_the_body_ends_strikes_in_the_body_or_not_at_all(
+    bench: Bench, run: Callable[[Any], Any]
+) -> None:
+    # What escapes from the body strikes the tracer or this test, and either fails.
+    def body(self: Any, pause: float) -> str:
+        lose(self.lease)
+        until = time.perf_counter() + pause
+        while time.perf_counter() < until:
+            pass
+        return "done"
+
+    task = job(bench, body, lock_key="{pause}")
+    requests = [bench.send(task, number * 1e-5) for number in range(100)]
+
+    def run_all() -> list[Any]:
+        return [bench.run(request).value for request in requests]
+
+    outcomes = run(run_all)
+    assert all(value == "done" or type(value) is LeaseLost for value in outcomes)
+    assert run(lambda: "nothing is left over") == "nothing is left over"
+
+
+def test_a_handler_that_was_there_before_still_gets_its_signals() -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGWINCH, lambda number, frame: seen.append(number))
+    try:
+        body = Body()
+        interrupter = SignalInterrupter(body, signal.SIGWINCH)
+        os.kill(os.getpid(), signal.SIGWINCH)
+        wait_until(lambda: seen)
+        body.finish(interrupter.cancel)
+    finally:
+        signal.signal(signal.SIGWINCH, before)
+
+
+GREEN = """
+import sys
+{patch}
+from celery_redlock.errors import LeaseLost
+from celery_redlock._greenlets.threads import start_native_thread
+from tests.support.tasks import Bench
+import threading, time
+
+bench = Bench()
+def body(self, how):
+    lease = self.lease
+    start_native_thread(lambda: lease.mark_lost("taken away"))
+    if how == "sleep":
+        time.sleep(30)
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        time.sleep(0.001)
+
+task = bench.task(body, bind=True, lock_key="{{how}}")
+outcomes = []
+def run(how):
+    outcomes.append(type(bench.run(bench.send(task, how)).value))
+for how in ("sleep", "work"):
+    {spawn}
+assert outcomes == [LeaseLost, LeaseLost], outcomes
+print("both interrupted")
+"""
+
+GREENLETS = {
+    "gevent": ("import gevent.monkey; gevent.monkey.patch_all()", "gevent.spawn(run, how).join()"),
+    "eventlet": ("import eventlet; eventlet.monkey_patch()", "eventlet.spawn(run, how).wait()"),
+}
+
+
+@pytest.mark.parametrize("library", GREENLETS)
+def test_a_greenlet_is_interrupted_at_a_switch(library: str) -> None:
+    patch, spawn = GREENLETS[library]
+    done = subprocess.run(
+        [sys.executable, "-c", GREEN.format(patch=patch, spawn=spawn)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "both interrupted" in done.stdout, done.stderr

@@ -1,0 +1,68 @@
+"""A duplicate that somebody counts on is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import chain, chord, group
+
+from celery_redlock.tasks.message.envelope import Envelope
+from tests.support.tasks import Bench
+from tests.support.unique import declare, owned_by
+
+TIES: list[dict[str, Any]] = [
+    {"task_id": "mine"},
+    {"link": []},
+    {"chord": {"task": "x"}},
+    {"chain": [{"task": "x"}]},
+    {"group_id": "g"},
+]
+
+
+@pytest.mark.parametrize("policy", ["existing", "raise"])
+@pytest.mark.parametrize("tie", TIES, ids=lambda tie: next(iter(tie)))
+def test_a_duplicate_that_somebody_counts_on_is_sent_without_a_lock(
+    bench: Bench, tie: dict[str, Any], policy: str
+) -> None:
+    task = declare(bench, lock_on_conflict=policy)
+    tie = {"link": [task.si()]} if "link" in tie else tie
+    owned_by(bench, "other")
+    message = bench.send(task, **tie)
+    assert Envelope.read(message).reservation is None
+    assert Envelope.read(message).nonce
+
+
+def test_an_error_callback_ties_a_duplicate_too(bench: Bench) -> None:
+    task = declare(bench)
+    owned_by(bench, "other")
+    task.apply_async(link_error=task.si())
+    assert bench.queue_length == 1
+
+
+def test_a_policy_is_not_asked_at_publish_about_a_duplicate_that_has_to_be_sent(
+    bench: Bench,
+) -> None:
+    task = declare(bench, lock_on_conflict=lambda task, error: 1 / 0)
+    task.delay()
+    task.apply_async(task_id="mine")
+    assert bench.queue_length == 2
+
+
+@pytest.mark.parametrize("canvas", [group, chain, chord], ids=lambda canvas: canvas.__name__)
+def test_no_member_of_a_canvas_is_dropped(bench: Bench, canvas: Any) -> None:
+    task = declare(bench)
+    bench.app.conf.result_backend_thread_safe = True
+    members = [task.si(), task.si(), task.si()]
+    if canvas is chord:
+        chord(members, task.si(), app=bench.app).apply_async()
+    else:
+        canvas(*members, app=bench.app).apply_async()
+    assert bench.queue_length == (1 if canvas is chain else 3)
+
+
+def test_a_plain_signature_is_dropped_as_a_duplicate(bench: Bench) -> None:
+    task = declare(bench)
+    first = task.s().delay()
+    assert task.si().apply_async().id == first.id
+    assert bench.queue_length == 1

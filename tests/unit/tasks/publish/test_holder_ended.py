@@ -1,0 +1,194 @@
+"""A call that is sent by whoever can know that the first one has ended is no duplicate."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime
+from typing import Any
+
+import pytest
+from celery import uuid
+
+from celery_redlock.tasks.message.envelope import HEADER, Envelope
+from celery_redlock.tasks.message.owner_label import Role, label_for
+from celery_redlock.tasks.publish import unique_publish
+from tests.support.tasks import Bench
+from tests.support.unique import declare, holder, owned_by
+
+
+@pytest.fixture
+def first() -> str:
+    """The id of the first call; results of one id are seen by all apps of this process."""
+    return uuid()
+
+
+@pytest.fixture
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unique_publish, "RELEASE_WAIT", 0.001)
+
+
+def store(task: Any, task_id: str) -> None:
+    task.backend.store_result(task_id, "done", "SUCCESS")
+
+
+def test_its_lock_is_taken_as_soon_as_the_first_lets_go(
+    first: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unique_publish, "RELEASE_WAIT", 60)
+    task = declare(bench)
+    lease = owned_by(bench, first)
+    store(task, first)
+    sent: list[Any] = []
+    caller = threading.Thread(target=lambda: sent.append(task.delay()))
+    caller.start()
+    lease.release()
+    caller.join()
+    named = holder(bench)
+    assert named is not None
+    assert (named.task_id, getattr(sent[0], "is_duplicate", False)) == (sent[0].id, False)
+
+
+def test_it_is_sent_without_a_lock_where_the_first_does_not_let_go(
+    first: str, bench: Bench, no_patience: None
+) -> None:
+    task = declare(bench)
+    owned_by(bench, first)
+    store(task, first)
+    envelope = Envelope.read(bench.send(task))
+    assert (envelope.reservation, envelope.after) == (None, first)
+
+
+def test_in_the_worker_it_waits_until_the_first_lets_go(
+    first: str, bench: Bench, no_patience: None
+) -> None:
+    task = declare(bench)
+    lease = owned_by(bench, first)
+    store(task, first)
+    request = bench.send(task)
+    assert bench.run(request).state == "RETRY"
+    lease.release()
+    assert bench.run(bench.receive()).value == "ran"
+
+
+def test_a_call_while_the_first_runs_is_a_duplicate(first: str, bench: Bench) -> None:
+    owned_by(bench, first)
+    assert declare(bench).delay().id == first
+
+
+def test_the_result_of_an_earlier_task_with_the_same_id_says_nothing(
+    first: str, bench: Bench
+) -> None:
+    task = declare(bench)
+    store(task, first)
+    owned_by(bench, first)
+    assert task.delay().id == first
+
+
+def test_a_result_that_nobody_wants_is_not_asked_for(first: str, bench: Bench) -> None:
+    task = declare(bench, ignore_result=True)
+    owned_by(bench, first)
+    task.backend = None
+    assert task.delay().id == first
+
+
+def test_a_backend_that_does_not_answer_leaves_it_a_duplicate(
+    first: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise OSError("no backend")
+
+    task = declare(bench)
+    owned_by(bench, first)
+    monkeypatch.setattr(task.backend, "get_task_meta", fail)
+    assert task.delay().id == first
+
+
+@pytest.mark.usefixtures("no_patience")
+@pytest.mark.parametrize("by", ["link", "chain"])
+def test_what_a_tasks_end_sends_can_call_it_again(bench: Bench, by: str) -> None:
+    task = declare(bench)
+    calls: list[Any] = []
+    follower = bench.task(lambda value: calls.append(task.delay().id), name="next", base=None)
+    step = task.s()
+    if by == "link":
+        step.link(follower.s())
+        step.apply_async()
+    else:
+        (step | follower.s()).apply_async()
+    first = bench.receive()
+    bench.run(first)
+    following = bench.receive()
+    assert following[HEADER]["after"] == first["id"]
+    owned_by(bench, first["id"])
+    bench.run(following)
+    assert calls != [first["id"]]
+
+
+def test_what_a_body_sends_is_not_sent_after_it(bench: Bench) -> None:
+    follower = bench.task(lambda: None, name="next", base=None)
+    bench.call(declare(bench, lambda self: follower.delay() and None))
+    assert HEADER not in bench.receive()
+
+
+def test_a_call_from_inside_the_body_is_a_duplicate(bench: Bench) -> None:
+    found: list[str] = []
+    task = declare(bench, lambda self: found.append(self.delay().id))
+    request = bench.send(task)
+    bench.run(request)
+    assert found == [request["id"]]
+
+
+def test_a_retry_has_not_ended(bench: Bench) -> None:
+    def body(self: Any) -> Any:
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+
+    follower = bench.task(lambda: None, name="next", base=None)
+    task = declare(bench, body)
+    task.on_retry = lambda *args, **kwargs: follower.delay()
+    bench.call(task)
+    retry, other = sorted((bench.receive(), bench.receive()), key=lambda at: at["task"])
+    assert (retry["task"], HEADER in other) == ("job", False)
+
+
+def test_the_next_step_of_a_chain_with_the_same_key_runs_after_the_step_before(
+    bench: Bench,
+) -> None:
+    task = declare(bench, lambda self, *args: "ran")
+    (task.si() | task.si()).apply_async()
+    first = bench.receive()
+    bench.run(first)
+    second = bench.receive()
+    assert Envelope.read(second).after == first["id"]
+    assert bench.run(second).value == "ran"
+
+
+def test_a_minimum_hold_keeps_duplicates_away_after_the_end(bench: Bench, first: str) -> None:
+    task = declare(bench, lock_at_least_for=30)
+    owned_by(bench, first)
+    store(task, first)
+    assert task.delay().id == first
+
+
+def test_a_result_in_the_local_time_of_the_app_is_read_as_such(
+    bench: Bench, first: str, no_patience: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.app.conf.update(timezone="America/New_York", enable_utc=False)
+    task = declare(bench)
+    owned_by(bench, first)
+    there = datetime.now(bench.app.timezone).replace(tzinfo=None)
+    meta = {"status": "SUCCESS", "date_done": there}
+    monkeypatch.setattr(task.backend, "get_task_meta", lambda *args, **kwargs: meta)
+    assert Envelope.read(bench.send(task)).after == first
+
+
+def test_the_end_of_another_task_with_the_key_is_not_asked_for(
+    bench: Bench, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = bench.task(lambda: None, name="other", lock_key="k", lock_mode="until_executed")
+    bench.elsewhere.reservations.acquire_for_task(
+        ("k",), ttl=60, label=label_for(Role.RUNNING, first, "w@host", task="another")
+    )
+    monkeypatch.setattr(other.backend, "get_task_meta", lambda *args, **kwargs: 1 / 0)
+    envelope = Envelope.read(bench.send(other))
+    assert (envelope.reservation, envelope.after) == (None, None)

@@ -1,0 +1,176 @@
+"""Sending a unique task: the lock that is taken for it, and what its message carries."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from celery import Task
+
+from celery_redlock import RedlockTask
+from celery_redlock.errors import LockKeyError
+from celery_redlock.tasks.message.envelope import HEADER, Envelope
+from celery_redlock.tasks.message.owner_label import Role, parse_owner
+from tests.support.tasks import Bench
+from tests.support.unique import KEY, QUEUE, declare, left, owned_by, value
+from tests.support.waiting import wait_until
+
+
+def test_a_task_that_another_thread_is_about_to_bind_is_sent_with_its_lock(bench: Bench) -> None:
+    task = declare(bench)
+    # Not of the proxy, whose class all tasks share.
+    cls = type(task._get_current_object())
+    # As Celery shows it to other threads before the one that has made it has bound it.
+    cls.redlock_plan = None
+    cls.redlock_planned = False
+    assert Envelope.read(bench.send(task)).reservation is not None
+
+
+def test_the_message_carries_the_lock_that_was_taken_for_it(bench: Bench) -> None:
+    result = declare(bench).delay()
+    message = bench.receive()
+    lock = Envelope.read(message).reservation
+    assert lock is not None
+    assert (lock.keys, lock.owner) == ((KEY,), value(bench))
+    named = parse_owner(lock.owner)
+    assert named is not None
+    assert (named.role, named.task_id) == (Role.QUEUED, result.id)
+    assert message["id"] == result.id
+
+
+def test_the_result_of_a_task_that_was_sent_is_a_plain_one(bench: Bench) -> None:
+    result = declare(bench).delay()
+    assert not getattr(result, "is_duplicate", False)
+
+
+def test_every_publish_has_a_nonce_of_its_own(bench: Bench) -> None:
+    task = bench.task(lambda n: None, name="numbered", lock_key="{n}", lock_mode="until_executed")
+    nonces = {Envelope.read(bench.send(task, n)).nonce for n in range(5)}
+    assert len(nonces) == 5
+    assert "" not in nonces
+
+
+def test_the_lock_lasts_for_the_grace_until_the_message_is_out(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = declare(bench, lock_publish_grace=4)
+    seen: list[float] = []
+    send = bench.app.send_task
+
+    def look(*args: Any, **options: Any) -> Any:
+        seen.append(left(bench))
+        return send(*args, **options)
+
+    monkeypatch.setattr(bench.app, "send_task", look)
+    task.delay()
+    assert 0 < seen[0] <= 4
+
+
+def test_the_lock_is_lengthened_once_the_message_is_out(bench: Bench) -> None:
+    declare(bench, lock_queue_ttl=90).delay()
+    wait_until(lambda: left(bench) > 60, message="it was not lengthened")
+    assert left(bench) <= 90
+
+
+def test_the_lock_of_a_later_task_lasts_until_it_is_due_and_may_wait_then(bench: Bench) -> None:
+    declare(bench).apply_async(countdown=7200)
+    wait_until(lambda: left(bench) > 7200 + 3000, message="it was not lengthened")
+
+
+def test_a_queue_key_of_its_own_leaves_the_lock_to_a_running_task(bench: Bench) -> None:
+    task = declare(bench, lock_mode="until_and_while_executing")
+    owned_by(bench, "other")
+    lock = Envelope.read(bench.send(task)).reservation
+    assert lock is not None
+    assert lock.keys == (QUEUE,)
+
+
+def test_a_window_travels_with_the_message(bench: Bench) -> None:
+    task = declare(bench, lock_mode="until_expired", lock_window=500)
+    until = Envelope.read(bench.send(task)).window_until
+    assert until is not None
+    assert 0 < until - time.time() <= 500
+
+
+def test_a_task_that_locks_while_it_executes_takes_nothing_at_publish(bench: Bench) -> None:
+    task = declare(bench, lock_mode="while_executing")
+    assert HEADER not in (bench.send(task))
+    assert not bench.is_held("k")
+
+
+def test_a_task_written_as_a_class_is_unique_too(bench: Bench) -> None:
+    class Invoice(RedlockTask):
+        name = "invoice"
+        lock_key = "{order}"
+        lock_mode = "until_executed"
+
+        def run(self, order: int) -> None: ...
+
+    task = bench.app.register_task(Invoice())
+    assert task.delay(1).id == task.delay(order=1).id
+    assert bench.queue_length == 1
+    with pytest.raises(LockKeyError, match="do not fit its signature"):
+        task.delay()
+
+
+def test_a_message_that_has_our_header_already_passes_untouched(bench: Bench) -> None:
+    task = declare(bench)
+    task.delay()
+    bench.receive()
+    header = Envelope(nonce="again").write()
+    again = bench.send(task, headers={HEADER: header}, task_id="again")
+    assert again[HEADER] == header
+
+
+def test_other_headers_stay(bench: Bench) -> None:
+    message = bench.send(declare(bench), headers={"trace": "abc"})
+    assert message["trace"] == "abc"
+    assert Envelope.read(message).reservation is not None
+
+
+def test_headers_may_be_pairs_as_celery_takes_them(bench: Bench) -> None:
+    message = bench.send(declare(bench), headers=[("trace", "abc")])
+    assert message["trace"] == "abc"
+
+
+def test_stamps_travel_beside_the_lock(bench: Bench) -> None:
+    declare(bench).s().stamp(tenant="acme").apply_async()
+    message = bench.receive()
+    assert "acme" in message["stamps"]["tenant"]
+    assert Envelope.read(message).reservation is not None
+
+
+def test_a_message_that_is_sent_by_name_takes_no_lock(bench: Bench) -> None:
+    declare(bench)
+    bench.app.send_task("job")
+    assert HEADER not in bench.receive()
+    assert not bench.is_held("k")
+
+
+def test_eager_tasks_take_their_lock_when_they_run(bench: Bench) -> None:
+    bench.app.conf.task_always_eager = True
+    assert declare(bench).delay().get() == "ran"
+
+
+def test_an_adopted_class_keeps_its_own_apply_async(bench: Bench) -> None:
+    class Theirs(Task):
+        abstract = True
+        sent = 0
+
+        def apply_async(self, *args: Any, **options: Any) -> Any:
+            type(self).sent += 1
+            return super().apply_async(*args, **options)
+
+    options = {"lock_key": "k", "lock_mode": "until_executed"}
+    bench.app.conf.redlock_tasks = {"theirs": options}
+    task = bench.task(lambda: None, base=Theirs, name="theirs")
+    bench.app.finalize()
+    first, second = task.delay(), task.delay()
+    assert (second.id, type(bench.app.tasks["theirs"]).sent) == (first.id, 2)
+    assert bench.queue_length == 1
+
+
+def test_a_task_without_options_is_sent_as_any_other(bench: Bench) -> None:
+    task = bench.task(lambda: None, base=RedlockTask)
+    assert HEADER not in bench.send(task)

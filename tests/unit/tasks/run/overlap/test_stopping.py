@@ -1,0 +1,150 @@
+"""A run that was asked to stop: how it is told, and what it keeps until it has ended."""
+
+from __future__ import annotations
+
+import _thread
+import time
+from typing import Any
+
+from celery_redlock.errors import LeaseLost
+from celery_redlock.tasks.message.owner_label import Role
+from tests.support.tasks import Bench
+from tests.support.ticks import mark, send_tick, tick, tick_now
+from tests.support.unique import free, left, role, value
+from tests.support.waiting import wait_until
+from tests.unit.tasks.run.overlap.company import job, next_one
+
+# Short enough to wait it out; a machine may stand still for a second without ending a lease.
+TTL = 2.0
+
+
+def in_another_thread(call: Any) -> None:
+    # One call into the interpreter: `Thread.start` is Python code of the body, which the loss may
+    # strike half done.
+    _thread.start_new_thread(call, ())
+
+
+class Stage:
+    """A run that is replaced by a newer one while its body goes on."""
+
+    def __init__(self, bench: Bench, **options: Any) -> None:
+        self.bench = bench
+        self.caught: list[LeaseLost] = []
+        self.options = {"lock_ttl": TTL, **options}
+
+    def declare(self, unwind: Any, **options: Any) -> Any:
+        def body(self_: Any) -> str:
+            try:
+                in_another_thread(lambda: states.append(self.bench.run(newer).state))
+                wait_until(lambda: False)
+            except LeaseLost as exc:
+                self.caught.append(exc)
+                wait_until(lambda: states == ["RETRY"])
+                return str(unwind(self_))
+            return "not told"
+
+        states: list[str] = []
+        task = job(self.bench, "replace", body, **{**self.options, **options})
+        newer = send_tick(self.bench, task, tick(60))
+        return send_tick(self.bench, task, tick())
+
+
+def test_a_run_that_is_replaced_is_interrupted_and_told_why(bench: Bench) -> None:
+    stage = Stage(bench)
+    outcome = bench.run(stage.declare(lambda self: "stopped"))
+    assert outcome.value == "stopped"
+    (loss,) = stage.caught
+    assert loss.reason == "a newer run asked this one to stop"
+
+
+def test_a_run_that_is_replaced_keeps_its_lock_until_it_has_ended(bench: Bench) -> None:
+    def unwind(self: Any) -> bool:
+        # Longer than its lease would have lasted.
+        deadline = time.monotonic() + 1.5 * TTL
+        held = []
+        while time.monotonic() < deadline:
+            held.append(role(bench) is Role.RUNNING)
+            time.sleep(0.01)
+        return all(held)
+
+    assert bench.run(Stage(bench).declare(unwind)).value == "True"
+    assert value(bench) is None
+
+
+def test_a_run_that_is_replaced_keeps_its_mark_until_it_has_ended(bench: Bench) -> None:
+    def unwind(self: Any) -> Any:
+        time.sleep(1.2 * TTL)
+        return role(bench, mark(bench, tick()))
+
+    assert bench.run(Stage(bench).declare(unwind)).value == "running"
+    assert role(bench, mark(bench, tick())) is Role.FINISHED
+
+
+def test_a_run_that_is_replaced_knows_that_its_lease_is_over(bench: Bench) -> None:
+    assert bench.run(Stage(bench).declare(lambda self: self.lease.is_valid)).value == "False"
+
+
+def test_a_run_that_is_replaced_does_not_warn_of_a_second_body(bench: Bench, caplog: Any) -> None:
+    bench.run(Stage(bench).declare(lambda self: "stopped"))
+    assert "ended without its lock" not in caplog.text
+
+
+def test_a_run_that_ends_just_when_it_is_asked_does_not_warn(bench: Bench, caplog: Any) -> None:
+    def body(self: Any) -> str:
+        bench.run(newer)
+        return next_one(bench) or "not asked"
+
+    task = job(bench, "replace", body)
+    newer = send_tick(bench, task, tick(60))
+    assert bench.run(send_tick(bench, task, tick())).value == newer["id"]
+    assert "ended without its lock" not in caplog.text
+
+
+def test_a_flagged_run_that_is_replaced_keeps_its_lock_while_it_goes_on(bench: Bench) -> None:
+    def body(self: Any) -> Any:
+        in_another_thread(lambda: bench.run(newer))
+        wait_until(lambda: self.lease.lost)
+        time.sleep(1.2 * TTL)
+        return [self.lease.is_valid, role(bench)]
+
+    task = job(bench, "replace", body, lock_ttl=TTL, lock_on_lost="flag")
+    newer = send_tick(bench, task, tick(60))
+    assert bench.run(send_tick(bench, task, tick())).value == [False, "running"]
+
+
+def test_a_run_whose_lock_is_taken_away_is_not_told_of_a_newer_run(bench: Bench) -> None:
+    caught: list[LeaseLost] = []
+
+    def body(self: Any) -> None:
+        free(bench)
+        try:
+            wait_until(lambda: False)
+        except LeaseLost as exc:
+            caught.append(exc)
+
+    bench.run(send_tick(bench, job(bench, "replace", body, lock_ttl=TTL), tick()))
+    assert [loss.reason for loss in caught] == ["a quorum of nodes no longer has it"]
+
+
+def test_the_minimum_hold_of_a_replaced_run_keeps_the_newer_away(bench: Bench) -> None:
+    bench.run(Stage(bench, lock_at_least_for=50).declare(lambda self: "stopped"))
+    assert role(bench) is Role.RUNNING
+    assert bench.run(bench.receive()).state == "RETRY"
+
+
+def test_so_does_that_of_a_run_of_a_program(bench: Bench) -> None:
+    def body(self: Any) -> str:
+        try:
+            in_another_thread(lambda: states.append(bench.run(newer).state))
+            wait_until(lambda: False)
+        except LeaseLost:
+            wait_until(lambda: states == ["RETRY"])
+            return "stopped"
+        return "not told"
+
+    states: list[str] = []
+    task = job(bench, "replace", body, lock_ttl=TTL, lock_at_least_for=50)
+    request = bench.send(task)
+    newer = send_tick(bench, task, tick_now(60))
+    assert bench.run(request).value == "stopped"
+    assert (role(bench), 45 < left(bench) <= 50) == (Role.RUNNING, True)

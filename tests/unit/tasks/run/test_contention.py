@@ -1,0 +1,336 @@
+"""What a task does whose lock is taken, or whose lock nodes do not answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import chain, group, signature
+from celery.app.task import Context
+from celery.exceptions import Reject, Retry
+
+from celery_redlock.errors import (
+    ConfigurationError,
+    LockContended,
+    LockNotAcquired,
+    QuorumUnavailable,
+)
+from celery_redlock.tasks.message.envelope import HEADER
+from celery_redlock.tasks.run.contention import apply_policy
+from celery_redlock.tasks.run.lock_request import lock_request_for
+from celery_redlock.tasks.run.running_lock import RunningLock
+from tests.support.tasks import Bench
+from tests.unit.tasks.jobs import job
+
+
+def occupy(bench: Bench) -> Any:
+    return bench.elsewhere.acquire("k", ttl=60)
+
+
+def requeued(bench: Bench, request: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    outcome = bench.run(request, **changes)
+    assert outcome.state == "RETRY", outcome
+    return bench.receive()
+
+
+def test_a_requeued_task_ends_with_the_reason_lock_and_the_conflict(bench: Bench) -> None:
+    occupy(bench)
+    outcome = bench.call(job(bench))
+    assert isinstance(outcome.value, Retry)
+    assert str(outcome.value) == "lock"
+    assert isinstance(outcome.value.exc, LockContended)
+
+
+def test_a_requeued_message_keeps_everything_that_celery_carries(bench: Bench) -> None:
+    task = job(bench)
+    echo = bench.task(lambda value: value, name="echo")
+    other = bench.task(lambda value: value, name="other")
+    occupy(bench)
+    request = bench.send(
+        task,
+        "argument",
+        link=[echo.s()],
+        link_error=[other.s()],
+        chain=[echo.s()],
+        chord=signature(echo.s()),
+        group_id="group",
+        group_index=3,
+        expires=1000,
+        time_limit=90,
+        soft_time_limit=60,
+        priority=4,
+        root_id="root",
+        parent_id="parent",
+        shadow="shadow",
+        headers={"tenant": "acme"},
+        stamped_headers=["stamp"],
+        stamp="value",
+        ignore_result=True,
+    )
+    again = requeued(bench, request)
+    kept = (
+        *("id", "task", "args", "kwargs", "callbacks", "errbacks", "chain", "chord"),
+        *("group", "group_index", "expires", "timelimit", "root_id", "parent_id", "shadow"),
+        *("tenant", "stamped_headers", "stamps", "retries", "ignore_result"),
+    )
+    assert {name: again.get(name) for name in kept} == {name: request.get(name) for name in kept}
+    assert again["delivery_info"]["priority"] == 4
+
+
+def test_a_requeue_is_not_charged_to_max_retries(bench: Bench) -> None:
+    occupy(bench)
+    request = bench.send(job(bench, max_retries=0))
+    for _ in range(3):
+        request = requeued(bench, request)
+    assert request["retries"] == 0
+
+
+def test_hops_are_counted_from_the_first_time_the_task_was_seen(bench: Bench) -> None:
+    occupy(bench)
+    first = requeued(bench, bench.send(job(bench)))
+    second = requeued(bench, first)
+    assert (first[HEADER]["requeues"], second[HEADER]["requeues"]) == (1, 2)
+    assert first[HEADER]["first_seen"] == second[HEADER]["first_seen"]
+
+
+def test_a_requeued_task_runs_when_the_lock_is_free(bench: Bench) -> None:
+    holder = occupy(bench)
+    request = requeued(bench, bench.send(job(bench)))
+    holder.release()
+    assert bench.run(request).value == "ran"
+
+
+@pytest.mark.usefixtures("longest_delay")
+@pytest.mark.parametrize(("visibility", "longest"), [(None, 60.0), (40, 20.0), (3600, 60.0)])
+def test_the_delay_stays_below_half_the_visibility_timeout(
+    bench: Bench, visibility: float | None, longest: float
+) -> None:
+    bench.app.conf.broker_transport_options = {"visibility_timeout": visibility}
+    occupy(bench)
+    request = bench.send(job(bench))
+    header = {"first_seen": time.time(), "requeues": 30, "retries": 0}
+    outcome = bench.run(request, headers={HEADER: header})
+    assert outcome.value.when == longest
+
+
+@pytest.mark.usefixtures("longest_delay")
+def test_the_last_delay_ends_with_the_patience(bench: Bench) -> None:
+    occupy(bench)
+    request = bench.send(job(bench, lock_give_up_after=100))
+    header = {"first_seen": time.time() - 90, "requeues": 30, "retries": 0}
+    assert 0 < bench.run(request, headers={HEADER: header}).value.when <= 10
+
+
+def test_a_task_gives_up_when_its_patience_is_used_up(bench: Bench) -> None:
+    occupy(bench)
+    request = bench.send(job(bench, lock_give_up_after=100))
+    header = {"first_seen": time.time() - 101, "requeues": 7, "retries": 0}
+    outcome = bench.run(request, headers={HEADER: header})
+    assert type(outcome.value) is LockNotAcquired
+    assert "lock_give_up_after = 100 s (tried again 7 times)" in str(outcome.value)
+    assert bench.queue_length == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"retries": 1},
+        {"delivery_info": {"redelivered": True, "exchange": "", "routing_key": "q"}},
+        {"headers": {HEADER: "nonsense"}},
+        {"headers": {HEADER: {"first_seen": "nonsense", "requeues": 1, "retries": 0}}},
+    ],
+    ids=["a retry", "a redelivery", "no header", "a broken header"],
+)
+def test_patience_begins_anew_with(bench: Bench, change: dict[str, Any]) -> None:
+    occupy(bench)
+    request = bench.send(job(bench, lock_give_up_after=100))
+    header = {"first_seen": time.time() - 101, "requeues": 7, "retries": 0}
+    outcome = bench.run(request, **{"headers": {HEADER: header}, **change})
+    assert outcome.state == "RETRY"
+
+
+def test_a_retry_of_the_tasks_own_does_not_carry_the_header_on(bench: Bench) -> None:
+    def body(self: Any) -> None:
+        raise self.retry(countdown=1)
+
+    holder = occupy(bench)
+    request = requeued(bench, bench.send(job(bench, body), headers={"tenant": "acme"}))
+    holder.release()
+    again = requeued(bench, request)
+    assert HEADER not in again
+    assert again["tenant"] == "acme"
+
+
+def test_a_failed_requeue_returns_the_message_under_late_acknowledgement(
+    bench: Bench, break_broker: Callable[[], None]
+) -> None:
+    occupy(bench)
+    task = job(bench, acks_late=True)
+    request = bench.send(task)
+    break_broker()
+    outcome = bench.run(request)
+    assert isinstance(outcome.value, Reject)
+    assert outcome.value.requeue is True
+
+
+def test_a_failed_requeue_is_a_failure_under_early_acknowledgement(
+    bench: Bench, break_broker: Callable[[], None]
+) -> None:
+    occupy(bench)
+    request = bench.send(job(bench))
+    break_broker()
+    outcome = bench.run(request)
+    assert type(outcome.value) is LockNotAcquired
+    assert "could not be put back: OperationalError('broker down')" in str(outcome.value)
+
+
+def test_under_apply_a_task_waits_in_place(bench: Bench) -> None:
+    holder = bench.elsewhere.acquire("k", ttl=0.3)
+    assert job(bench).apply().get() == "ran"
+    assert holder.lost
+
+
+def test_under_apply_a_task_gives_up_in_the_end(bench: Bench) -> None:
+    occupy(bench)
+    with pytest.raises(LockNotAcquired, match=r"lock_give_up_after = 0\.05 s"):
+        job(bench, lock_give_up_after=0.05).apply().get()
+
+
+def test_a_skipped_task_succeeds_with_its_skip_result(bench: Bench) -> None:
+    occupy(bench)
+    task = job(bench, lock_on_conflict="skip", lock_skip_result={"skipped": True})
+    outcome = bench.call(task)
+    assert (outcome.state, outcome.value) == ("SUCCESS", {"skipped": True})
+
+
+def test_the_next_step_of_a_chain_gets_the_skip_result(bench: Bench) -> None:
+    occupy(bench)
+    task = job(bench, lock_on_conflict="skip", lock_skip_result="skipped")
+    echo = bench.task(lambda value: value, name="echo")
+    chain(task.s(), echo.s()).apply_async()
+    bench.run(bench.receive())
+    assert bench.run(bench.receive()).value == "skipped"
+
+
+def test_a_skip_sends_an_event(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    holder = occupy(bench)
+    task = job(bench, lock_on_conflict="skip")
+    request = bench.send(task)
+    monkeypatch.setattr(
+        bench.app.tasks["job"], "send_event", lambda kind, **fields: sent.append((kind, fields))
+    )
+    bench.run(request)
+    ((kind, fields),) = sent
+    assert kind == "task-lock-skipped"
+    assert (fields["key"], fields["holder"]) == ("k", holder.owner)
+
+
+@pytest.mark.parametrize("policy", ["skip", "reject"])
+def test_a_split_vote_is_put_back_and_never_given_up_for_another(bench: Bench, policy: str) -> None:
+    task = job(bench, lock_on_conflict=policy, acks_late=True)
+    request = bench.send(task)
+    with pytest.raises(Retry):
+        settle_in_worker(bench, task, request, LockContended("split", "k", "half", 1.0, True))
+
+
+def settle_in_worker(bench: Bench, task: Any, request: Any, error: LockNotAcquired) -> Any:
+    context = Context(request, called_directly=False)
+    task.request_stack.push(context)
+    try:
+        return apply_policy(
+            RunningLock(lock_request_for(task, context, task.redlock_plan, (), {})), error
+        )
+    finally:
+        task.request_stack.pop()
+
+
+def test_a_conflict_raises_where_that_is_the_policy(bench: Bench) -> None:
+    holder = occupy(bench)
+    outcome = bench.call(job(bench, lock_on_conflict="raise"))
+    assert isinstance(outcome.value, LockContended)
+    assert outcome.value.holder == holder.owner
+
+
+def test_a_conflict_rejects_the_message_under_late_acknowledgement(bench: Bench) -> None:
+    occupy(bench)
+    outcome = bench.call(job(bench, lock_on_conflict="reject", acks_late=True))
+    assert isinstance(outcome.value, Reject)
+    assert outcome.value.requeue is False
+
+
+def test_a_message_that_is_acknowledged_already_is_not_rejected_but_fails(bench: Bench) -> None:
+    occupy(bench)
+    outcome = bench.call(job(bench, lock_on_conflict="reject"))
+    assert isinstance(outcome.value, LockContended)
+
+
+@pytest.mark.parametrize("place", ["member", "first step of a member"])
+def test_a_chord_member_is_not_rejected_but_fails(bench: Bench, place: str) -> None:
+    occupy(bench)
+    task = job(bench, lock_on_conflict="reject", acks_late=True)
+    echo = bench.task(lambda value=None: value, name="echo")
+    header = task.si() if place == "member" else chain(task.si(), echo.si())
+    request = {**bench.send(task), "chord": echo.s()}
+    if place != "member":
+        header.tasks[1].options["chord"] = echo.s()
+        request = {**request, "chord": None, "chain": [dict(header.tasks[1])]}
+    with pytest.raises(LockContended):
+        settle_in_worker(bench, task, request, LockContended("held", "k", "holder", 1.0))
+
+
+def test_a_function_decides_with_the_task_and_the_conflict(bench: Bench) -> None:
+    asked: list[Any] = []
+
+    def decide(task: Any, error: LockContended) -> str:
+        asked.append((task.name, task.request.args, error.key))
+        return "skip"
+
+    occupy(bench)
+    outcome = bench.call(job(bench, lock_on_conflict=decide), "argument")
+    assert (outcome.state, asked) == ("SUCCESS", [("job", ["argument"], "k")])
+
+
+def test_a_function_that_returns_no_policy_is_a_configuration_error(bench: Bench) -> None:
+    occupy(bench)
+    outcome = bench.call(job(bench, lock_on_conflict=lambda task, error: "drop"))
+    assert isinstance(outcome.value, ConfigurationError)
+    assert "returned 'drop'" in str(outcome.value)
+
+
+def test_without_a_quorum_a_task_is_put_back(bench: Bench) -> None:
+    request = bench.send(job(bench))
+    bench.node.kill()
+    again = requeued(bench, request)
+    bench.node.restart()
+    assert bench.run(again).value == "ran"
+
+
+def test_without_a_quorum_a_task_fails_where_that_is_the_policy(bench: Bench) -> None:
+    bench.node.kill()
+    outcome = bench.call(job(bench, lock_on_unavailable="raise"))
+    assert isinstance(outcome.value, QuorumUnavailable)
+
+
+def test_without_a_quorum_a_task_runs_unlocked_where_that_is_the_policy(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.node.kill()
+    task = job(
+        bench,
+        lambda self: [self.lease, self.request.fencing_token],
+        lock_on_unavailable="run_unlocked",
+    )
+    assert bench.call(task).value == [None, None]
+    assert "runs WITHOUT its lock" in caplog.text
+
+
+def test_a_skip_result_reaches_a_group(bench: Bench) -> None:
+    occupy(bench)
+    task = job(bench, lock_on_conflict="skip", lock_skip_result=0)
+    result = group(task.si(), task.si()).apply_async()
+    for _ in range(2):
+        bench.run(bench.receive())
+    assert [child.result for child in result.children] == [0, 0]

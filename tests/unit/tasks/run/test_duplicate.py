@@ -1,0 +1,248 @@
+"""A duplicate that had to be sent is judged by the call that it repeats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import uuid
+
+from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.message.owner_label import Role
+from tests.support.tasks import Bench
+from tests.support.unique import QUEUE, WINDOW, declare, free, mark, owned_by
+from tests.unit.tasks.jobs import sent_without
+
+
+def counting(bench: Bench, **options: Any) -> tuple[Any, list[str]]:
+    runs: list[str] = []
+
+    def body(self: Any) -> str:
+        runs.append(self.request.id)
+        return "ran"
+
+    if not any(never in repr(options) for never in ("raise", "replace")):
+        options["lock_skip_result"] = "skipped"
+    return declare(bench, body, **options), runs
+
+
+def sent_twice(bench: Bench, task: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Send a call, and its duplicate that somebody waits for."""
+    return bench.send(task), bench.send(task, task_id=uuid())
+
+
+@pytest.fixture
+def no_waiting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(seconds: float) -> None:
+        raise AssertionError(f"it waits for {seconds} s")
+
+    monkeypatch.setattr(redlock_for(bench.app).transport, "sleep", refuse)
+
+
+def test_it_carries_whose_duplicate_it_is(bench: Bench, mode: str) -> None:
+    task, _ = counting(bench, lock_mode=mode)
+    first, again = sent_twice(bench, task)
+    original = Envelope.read(again).duplicate_of
+    assert original is not None
+    assert original.task_id == first["id"]
+    assert mark(bench, first).endswith(original.marker)
+
+
+def test_it_is_skipped_when_the_first_has_finished(bench: Bench, mode: str) -> None:
+    task, runs = counting(bench, lock_mode=mode)
+    first, again = sent_twice(bench, task)
+    bench.run(first)
+    assert bench.run(again).value == "skipped"
+    assert runs == [first["id"]]
+
+
+def test_it_is_skipped_before_the_first_has_begun(bench: Bench, mode: str) -> None:
+    task, runs = counting(bench, lock_mode=mode)
+    first, again = sent_twice(bench, task)
+    assert bench.run(again).value == "skipped"
+    bench.run(first)
+    assert runs == [first["id"]]
+
+
+def test_it_is_skipped_while_the_first_runs(bench: Bench, mode: str) -> None:
+    found: list[Any] = []
+    task = declare(
+        bench,
+        lambda self: found.append(bench.run(again).value) if again else None,
+        lock_mode=mode,
+        lock_skip_result="skipped",
+    )
+    again: dict[str, Any] = {}
+    first, again = sent_twice(bench, task)
+    bench.run(first)
+    assert found == ["skipped"]
+
+
+@pytest.mark.parametrize("first_runs", [True, False], ids=["finished", "waiting"])
+def test_it_does_not_wait_for_a_lock_that_it_will_not_take(
+    bench: Bench, mode: str, first_runs: bool, no_waiting: None
+) -> None:
+    task, _ = counting(bench, lock_mode=mode, lock_wait=30)
+    first, again = sent_twice(bench, task)
+    if first_runs:
+        bench.run(first)
+    assert bench.run(again).value == "skipped"
+
+
+def test_a_second_delivery_of_a_skipped_one_is_ignored(bench: Bench) -> None:
+    task, _ = counting(bench)
+    first, again = sent_twice(bench, task)
+    bench.run(first)
+    assert [bench.run(again).state for _ in range(2)] == ["SUCCESS", "IGNORED"]
+
+
+def test_it_runs_when_the_first_was_revoked(
+    bench: Bench, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, runs = counting(bench, lock_mode=mode)
+    first, again = sent_twice(bench, task)
+    monkeypatch.setattr(bench.app.control, "revoke", lambda task_id: None)
+    task.revoke_queued()
+    assert bench.run(again).value == "ran"
+    bench.run(first)
+    assert runs == [again["id"]]
+
+
+def test_it_runs_when_nobody_knows_of_the_first(bench: Bench, mode: str) -> None:
+    task, runs = counting(bench, lock_mode=mode)
+    _, again = sent_twice(bench, task)
+    free(bench)
+    free(bench, QUEUE)
+    assert bench.run(again).value == "ran"
+    assert runs == [again["id"]]
+
+
+def test_it_runs_when_the_first_has_failed_without_its_body(bench: Bench) -> None:
+    task, runs = counting(
+        bench, lock_mode="until_and_while_executing", lock_on_conflict={"run": "raise"}
+    )
+    first, again = sent_twice(bench, task)
+    other = owned_by(bench, "other")
+    assert bench.run(first).state == "FAILURE"
+    other.release()
+    assert bench.run(again).value == "ran"
+    assert runs == [again["id"]]
+
+
+def test_it_waits_its_turn_behind_another_task_when_the_first_is_gone(bench: Bench) -> None:
+    task, _ = counting(bench, lock_key=["k", "j"])
+    _, again = sent_twice(bench, task)
+    free(bench)
+    free(bench, "redlock:j")
+    owned_by(bench, "other")
+    assert bench.run(again).state == "RETRY"
+
+
+def test_it_fails_where_duplicates_are_refused(bench: Bench, mode: str) -> None:
+    task, runs = counting(bench, lock_mode=mode, lock_on_conflict={"publish": "raise"})
+    first, again = sent_twice(bench, task)
+    bench.run(first)
+    outcome = bench.run(again)
+    assert (outcome.state, outcome.value.task_id) == ("FAILURE", first["id"])
+    assert runs == [first["id"]]
+
+
+def test_a_function_decides_about_it_in_the_worker(bench: Bench) -> None:
+    asked: list[Any] = []
+
+    def decide(task: Any, error: Any) -> str:
+        asked.append((task.name, error.key))
+        return "existing"
+
+    task, _ = counting(bench, lock_on_conflict=decide)
+    first, again = sent_twice(bench, task)
+    bench.run(first)
+    assert bench.run(again).value == "skipped"
+    assert asked == [("job", "k")]
+
+
+def test_a_message_that_was_put_back_still_says_whose_duplicate_it_is(bench: Bench) -> None:
+    task, _ = counting(bench, lock_key=["k", "j"])
+    _, again = sent_twice(bench, task)
+    free(bench)
+    free(bench, "redlock:j")
+    owned_by(bench, "other")
+    assert bench.run(again).state == "RETRY"
+    before, after = Envelope.read(again), Envelope.read(bench.receive())
+    assert after.duplicate_of == before.duplicate_of is not None
+
+
+def test_a_retry_of_one_that_ran_is_no_duplicate(bench: Bench) -> None:
+    def body(self: Any) -> Any:
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+        return "ran again"
+
+    task = declare(bench, body)
+    _, again = sent_twice(bench, task)
+    free(bench)
+    assert bench.run(again).state == "RETRY"
+    assert bench.run(bench.receive()).value == "ran again"
+
+
+def test_the_window_of_the_first_does_not_let_it_run(bench: Bench) -> None:
+    task, runs = counting(bench, lock_mode="until_expired", lock_window=WINDOW)
+    first = bench.send(task)
+    bench.run(first)
+    again = bench.send(task, task_id=uuid())
+    free(bench)
+    assert bench.run(again).value == "skipped"
+    assert runs == [first["id"]]
+
+
+def test_a_message_without_a_lock_is_a_duplicate_at_first_sight(
+    bench: Bench, no_waiting: None
+) -> None:
+    request = sent_without(bench, lock_wait=30, lock_skip_result="skipped")
+    owned_by(bench, "other")
+    assert bench.run(request).value == "skipped"
+
+
+def test_a_call_of_another_task_with_the_key_is_no_repetition(bench: Bench) -> None:
+    first, _ = counting(bench)
+    runs: list[str] = []
+    other = bench.task(
+        lambda self: runs.append(self.request.id),
+        bind=True,
+        name="other",
+        lock_key="k",
+        lock_mode="until_executed",
+    )
+    bench.send(first)
+    request = bench.send(other, task_id=uuid())
+    assert Envelope.read(request).duplicate_of is None
+    free(bench)
+    bench.run(request)
+    assert runs == [request["id"]]
+
+
+def test_a_call_of_another_task_with_the_key_is_sent_and_waits_its_turn(bench: Bench) -> None:
+    first, _ = counting(bench)
+    other = bench.task(lambda: None, name="other", lock_key="k", lock_mode="until_executed")
+    bench.send(first)
+    assert bench.call(other).state == "RETRY"
+
+
+def test_a_function_that_lets_the_newer_one_count_lets_it_run_after_the_first(
+    bench: Bench,
+) -> None:
+    task, runs = counting(bench, lock_on_conflict=lambda task, error: "replace")
+    first, again = sent_twice(bench, task)
+    assert bench.run(again).state == "RETRY"
+    bench.run(first)
+    bench.run(bench.receive())
+    assert runs == [first["id"], again["id"]]
+
+
+def test_it_is_put_back_while_the_first_is_being_ended_without_its_body(bench: Bench) -> None:
+    task, _ = counting(bench)
+    first, again = sent_twice(bench, task)
+    free(bench)
+    owned_by(bench, first["id"], Role.QUEUED, mark(bench, first))
+    assert bench.run(again).state == "RETRY"

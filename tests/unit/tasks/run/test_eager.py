@@ -1,0 +1,104 @@
+"""Unique tasks under `apply()`, and tasks inside tasks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from celery import chain
+
+from celery_redlock import current_lease
+from celery_redlock.errors import LockContended
+from celery_redlock.tasks.message.owner_label import Role
+from tests.support.tasks import Bench
+from tests.support.unique import QUEUE, declare, owned_by, role, value
+
+
+def test_apply_locks_as_a_worker_does(bench: Bench, mode: str) -> None:
+    task = declare(bench, lambda self: str(role(bench)), lock_mode=mode)
+    in_body = "None" if mode == "until_executing" else "running"
+    assert task.apply().get() == in_body
+    assert role(bench) == (Role.FINISHED if mode == "until_expired" else None)
+    assert value(bench, QUEUE) is None
+
+
+def test_apply_may_name_a_task_id_twice(bench: Bench) -> None:
+    task = declare(bench, lambda self: "ran")
+    assert [task.apply(task_id="mine").get() for _ in range(2)] == ["ran", "ran"]
+
+
+def test_a_retry_under_apply_takes_the_lock_again(bench: Bench, mode: str) -> None:
+    runs: list[int] = []
+
+    def body(self: Any) -> str:
+        runs.append(self.request.retries)
+        if len(runs) < 3:
+            raise self.retry(countdown=0)
+        return "ran"
+
+    assert declare(bench, body, lock_mode=mode).apply().get() == "ran"
+    assert runs == [0, 1, 2]
+
+
+def test_a_failure_under_apply_frees_the_lock(bench: Bench) -> None:
+    def body(self: Any) -> None:
+        raise ValueError("no")
+
+    task = declare(bench, body)
+    with pytest.raises(ValueError, match="no"):
+        task.apply(throw=True)
+    assert value(bench) is None
+
+
+def test_tasks_that_are_always_eager_run_one_after_the_other(bench: Bench, mode: str) -> None:
+    bench.app.conf.task_always_eager = True
+    task = declare(bench, lambda self: "ran", lock_mode=mode)
+    result = chain(task.si(), task.si()).apply_async()
+    assert result.get() == (None if mode == "until_expired" else "ran")
+
+
+def test_a_task_applied_in_its_own_body_is_a_duplicate(bench: Bench) -> None:
+    def body(self: Any, depth: int = 0) -> list[Any]:
+        return ["outer", self.apply((1,)).get()] if depth == 0 else ["inner"]
+
+    assert declare(bench, body, lock_skip_result="skipped").apply().get() == ["outer", "skipped"]
+
+
+def test_a_task_is_not_waited_for_by_what_it_runs_itself(bench: Bench) -> None:
+    def body(self: Any, depth: int = 0) -> str:
+        if depth:
+            return "inner"
+        with pytest.raises(LockContended):
+            self.apply((1,)).get()
+        return "outer"
+
+    task = bench.task(body, bind=True, lock_key="k", lock_wait=0, lock_give_up_after=60)
+    began = time.monotonic()
+    assert bench.call(task).value == "outer"
+    assert time.monotonic() - began < 30
+
+
+def test_a_unique_task_applied_in_the_body_of_another_has_its_own_lease_meanwhile(
+    bench: Bench,
+) -> None:
+    inner = declare(bench, lambda self: self.lease.key, name="inner", lock_key="other")
+
+    def body(self: Any) -> list[Any]:
+        return [current_lease().key, inner.apply().get(), current_lease().key]  # type: ignore[union-attr]
+
+    assert bench.call(declare(bench, body)).value == ["k", "other", "k"]
+    assert (value(bench), value(bench, "redlock:other")) == (None, None)
+
+
+def test_a_plain_call_in_the_body_neither_locks_nor_ends_anything(bench: Bench) -> None:
+    def body(self: Any, depth: int = 0) -> list[Any]:
+        return [*(self(1) if depth == 0 else []), str(role(bench))]
+
+    assert bench.call(declare(bench, body)).value == ["running", "running"]
+
+
+def test_under_apply_the_lock_of_another_is_waited_for_where_it_only_delays(bench: Bench) -> None:
+    owned_by(bench, "other", place="redlock:k").release()
+    bench.elsewhere.reservations.acquire_for_task(("k",), ttl=0.3, label="somebody")
+    assert declare(bench).apply().get() == "ran"

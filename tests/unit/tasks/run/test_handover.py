@@ -1,0 +1,260 @@
+"""A running task's lock goes to the message that continues it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import chain, chord
+from celery.exceptions import Reject, Retry
+
+from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.message.owner_label import Role
+from tests.support.tasks import Bench
+from tests.support.unique import MODES, QUEUE, declare, holder, left, mark, role, value
+from tests.support.waiting import wait_until
+
+HANDED_ON = ("until_executed", "until_expired")
+
+
+@pytest.fixture(params=HANDED_ON)
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def retry_once(self: Any, *args: Any) -> Any:
+    if self.request.retries == 0:
+        raise self.retry(countdown=1)
+    return self.request.fencing_token
+
+
+def test_a_retry_gets_the_lock_when_the_run_before_it_has_ended(bench: Bench, mode: str) -> None:
+    bench.run(bench.send(declare(bench, retry_once, lock_mode=mode)))
+    envelope = Envelope.read(bench.receive())
+    assert envelope.reservation is not None
+    assert (value(bench), envelope.handovers) == (envelope.reservation.owner, 1)
+
+
+def test_during_the_run_the_lock_is_not_the_retrys_yet(bench: Bench) -> None:
+    def body(self: Any) -> Any:
+        self.retry(countdown=1, throw=False)
+        return str(role(bench))
+
+    assert bench.call(declare(bench, body)).value == Role.RUNNING
+
+
+def test_what_was_handed_on_stays_for_as_long_as_a_message_may_wait(bench: Bench) -> None:
+    bench.run(bench.send(declare(bench, retry_once, lock_queue_ttl=500)))
+    wait_until(lambda: left(bench) > 400, message="it was not lengthened")
+
+
+def test_the_retry_takes_the_lock_over_with_a_larger_token(bench: Bench, mode: str) -> None:
+    tokens: list[int] = []
+
+    def body(self: Any) -> None:
+        tokens.append(self.request.fencing_token)
+        if len(tokens) < 3:
+            raise self.retry(countdown=1)
+
+    bench.run(bench.send(declare(bench, body, lock_mode=mode)))
+    bench.run(bench.receive())
+    bench.run(bench.receive())
+    assert sorted(set(tokens)) == tokens
+    assert len(tokens) == 3
+
+
+def test_after_the_last_retry_the_lock_is_as_after_any_run(bench: Bench, mode: str) -> None:
+    bench.run(bench.send(declare(bench, retry_once, lock_mode=mode)))
+    assert bench.run(bench.receive()).state == "SUCCESS"
+    assert role(bench) == (Role.FINISHED if mode == "until_expired" else None)
+
+
+def test_retries_do_not_begin_another_window(bench: Bench) -> None:
+    request = bench.send(declare(bench, retry_once, lock_mode="until_expired"))
+    bench.run(request)
+    again = bench.receive()
+    until = Envelope.read(request).window_until
+    # Counted anew on the worker's clock, from milliseconds that the node has told.
+    assert Envelope.read(again).window_until == pytest.approx(until, abs=0.5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_runs_its_retry(bench: Bench, mode: str) -> None:
+    task = declare(bench, lambda self: retry_once(self) or "ran", lock_mode=mode)
+    bench.run(bench.send(task))
+    assert bench.run(bench.receive()).state == "SUCCESS"
+    assert value(bench, QUEUE) is None
+
+
+def test_a_retry_that_is_not_raised_gets_the_lock_too(bench: Bench) -> None:
+    runs: list[int] = []
+
+    def body(self: Any) -> None:
+        runs.append(self.request.retries)
+        if len(runs) == 1:
+            self.retry(countdown=1, throw=False)
+
+    request = bench.send(declare(bench, body))
+    assert bench.run(request).state == "SUCCESS"
+    assert (role(bench), role(bench, mark(bench, request))) == (Role.QUEUED, Role.FINISHED)
+    bench.run(bench.receive())
+    assert (runs, value(bench)) == ([0, 1], None)
+
+
+def test_a_retry_that_arrives_before_the_run_has_ended_waits_and_is_no_duplicate(
+    bench: Bench,
+) -> None:
+    outcomes: list[Any] = []
+    runs: list[int] = []
+
+    def body(self: Any) -> None:
+        runs.append(self.request.retries)
+        if len(runs) == 1:
+            self.retry(countdown=0, throw=False)
+            outcomes.append(bench.run(bench.receive()))
+
+    bench.run(bench.send(declare(bench, body, lock_on_conflict="raise")))
+    assert [(one.state, str(one.value)) for one in outcomes] == [("RETRY", "lock")]
+    bench.run(bench.receive())
+    assert (runs, value(bench)) == ([0, 1], None)
+
+
+def test_an_automatic_retry_gets_the_lock(bench: Bench) -> None:
+    def body(self: Any) -> str:
+        if self.request.retries == 0:
+            raise ConnectionError
+        return "ran"
+
+    task = declare(bench, body, autoretry_for=(ConnectionError,), default_retry_delay=1)
+    bench.run(bench.send(task))
+    assert role(bench) is Role.QUEUED
+    assert bench.run(bench.receive()).value == "ran"
+
+
+def test_when_no_retry_is_left_the_task_has_failed_and_its_lock_is_free(bench: Bench) -> None:
+    def body(self: Any) -> None:
+        raise self.retry(exc=ValueError("no"), countdown=1)
+
+    bench.run(bench.send(declare(bench, body, max_retries=1)))
+    last = bench.receive()
+    assert bench.run(last).state == "FAILURE"
+    assert (value(bench), role(bench, mark(bench, last))) == (None, Role.FINISHED)
+
+
+def test_a_retry_that_cannot_be_sent_leaves_the_lock_free(
+    bench: Bench, break_broker: Callable[[], None]
+) -> None:
+    request = bench.send(declare(bench, retry_once))
+    break_broker()
+    outcome = bench.run(request)
+    assert isinstance(outcome.value, Reject)
+    assert (value(bench), value(bench, mark(bench, request))) == (None, None)
+
+
+def test_a_retry_with_other_arguments_takes_a_lock_of_its_own(bench: Bench) -> None:
+    def body(self: Any, n: int) -> int:
+        if n == 1:
+            raise self.retry(args=(2,), countdown=1)
+        return n
+
+    request = bench.send(declare(bench, body, lock_key="{n}"), 1)
+    bench.run(request)
+    assert (value(bench, "redlock:1"), role(bench, "redlock:2")) == (None, Role.QUEUED)
+    assert role(bench, mark(bench, request)) is Role.FINISHED
+    assert bench.run(bench.receive()).value == 2
+
+
+def test_a_retry_raised_by_hand_sends_nothing_and_leaves_no_mark(bench: Bench) -> None:
+    def body(self: Any) -> None:
+        raise Retry("by hand")
+
+    request = bench.send(declare(bench, body))
+    assert bench.run(request).state == "RETRY"
+    assert (value(bench), value(bench, mark(bench, request))) == (None, None)
+
+
+def test_a_task_that_replaces_itself_keeps_the_lock(bench: Bench, mode: str) -> None:
+    def body(self: Any, n: int = 0) -> Any:
+        if n == 0:
+            raise self.replace(self.si(1))
+        return "replaced"
+
+    request = bench.send(declare(bench, body, lock_mode=mode))
+    bench.run(request)
+    again = bench.receive()
+    envelope = Envelope.read(again)
+    assert envelope.reservation is not None
+    assert (again["id"], value(bench)) == (request["id"], envelope.reservation.owner)
+    assert role(bench, mark(bench, request)) is Role.FINISHED
+    assert bench.run(again).value == "replaced"
+
+
+def test_a_replacement_without_a_lock_leaves_the_lock_free(bench: Bench) -> None:
+    other = bench.task(lambda: "other", name="other")
+    request = bench.send(declare(bench, lambda self: self.replace(other.si())))
+    bench.run(request)
+    assert (value(bench), role(bench, mark(bench, request))) == (None, Role.FINISHED)
+    assert bench.run(bench.receive()).value == "other"
+
+
+def test_each_step_of_a_chain_that_replaces_the_task_runs(bench: Bench) -> None:
+    ran: list[int] = []
+
+    def body(self: Any, n: int = 0) -> None:
+        ran.append(n)
+        if n == 0:
+            raise self.replace(chain(self.si(1), self.si(2)))
+
+    bench.run(bench.send(declare(bench, body)))
+    bench.run(bench.receive())
+    bench.run(bench.receive())
+    assert (ran, value(bench)) == ([0, 1, 2], None)
+
+
+def test_a_chord_that_replaces_the_task_is_sent_and_the_lock_is_free(bench: Bench) -> None:
+    add = bench.task(lambda values: sum(values), name="add")
+    one = bench.task(lambda: 1, name="one")
+    request = bench.send(
+        declare(bench, lambda self: self.replace(chord([one.s(), one.s()], add.s())))
+    )
+    assert bench.run(request).state == "IGNORED"
+    assert (value(bench), role(bench, mark(bench, request))) == (None, Role.FINISHED)
+
+
+def test_the_next_step_of_a_chain_waits_for_the_lock_of_the_step_before_it(bench: Bench) -> None:
+    first = declare(bench, lambda self: "first")
+    outcomes: list[Any] = []
+    mark_as_done = first.backend.mark_as_done
+
+    def next_is_faster(*args: Any, **kwargs: Any) -> Any:
+        if not outcomes:
+            outcomes.append(bench.run(bench.receive()))
+        return mark_as_done(*args, **kwargs)
+
+    first.backend.mark_as_done = next_is_faster
+    chain(first.si(), first.si()).apply_async()
+    bench.run(bench.receive())
+    assert outcomes[0].state == "RETRY"
+    assert bench.run(bench.receive()).value == "first"
+
+
+def test_a_message_sent_with_the_tasks_own_id_gets_the_lock(bench: Bench) -> None:
+    def body(self: Any) -> None:
+        if not self.request.delivery_info["redelivered"]:
+            self.apply_async(task_id=self.request.id, countdown=1)
+
+    request = bench.send(declare(bench, body))
+    bench.run(request)
+    again = bench.receive()
+    found = holder(bench)
+    assert found is not None
+    assert (found.role, found.task_id, again["id"]) == (Role.QUEUED, request["id"], request["id"])
+
+
+def test_another_message_that_the_body_sends_does_not_get_the_lock(bench: Bench) -> None:
+    def body(self: Any) -> bool:
+        return bool(getattr(self.delay(), "is_duplicate", False))
+
+    assert bench.call(declare(bench, body)).value is True
+    assert value(bench) is None

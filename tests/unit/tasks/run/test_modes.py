@@ -1,0 +1,317 @@
+"""A unique task from its publish to its end: what is held when, and what is left."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+
+from celery_redlock import Lease, RedlockTask, current_lease
+from celery_redlock.tasks.message.envelope import HEADER, Envelope
+from celery_redlock.tasks.message.owner_label import Role
+from tests.support.tasks import Bench
+from tests.support.unique import (
+    KEY,
+    QUEUE,
+    WINDOW,
+    declare,
+    free,
+    holder,
+    left,
+    mark,
+    owned_by,
+    role,
+    value,
+)
+from tests.support.waiting import wait_until
+from tests.unit.tasks.jobs import sent_without
+
+IN_BODY = ("until_executed", "until_and_while_executing", "until_expired")
+
+
+def after(mode: str) -> Role | None:
+    """Return what the key says when a body has ended."""
+    return Role.FINISHED if mode == "until_expired" else None
+
+
+def run_raising(bench: Bench, request: dict[str, Any]) -> Any:
+    try:
+        return bench.run(request)
+    except SystemExit:
+        return None
+
+
+def test_when_the_task_has_run_the_key_is_let_go_and_the_message_marked_as_finished(
+    bench: Bench, mode: str
+) -> None:
+    request = bench.send(declare(bench, lock_mode=mode))
+    assert bench.run(request).value == "ran"
+    assert (role(bench), role(bench, mark(bench, request))) == (after(mode), Role.FINISHED)
+    assert value(bench, QUEUE) is None
+
+
+def test_a_body_is_under_the_key_where_the_mode_says_so(bench: Bench, mode: str) -> None:
+    task = declare(bench, lambda self: [role(bench), role(bench, QUEUE)], lock_mode=mode)
+    assert bench.call(task).value == [Role.RUNNING if mode in IN_BODY else None, None]
+
+
+def test_a_body_has_a_lease_and_a_token_where_its_key_is_its_own(bench: Bench, mode: str) -> None:
+    def body(self: Any) -> list[bool]:
+        token = self.request.fencing_token
+        return [self.lease is not None, current_lease() is not None, token is not None]
+
+    has = mode in IN_BODY
+    assert bench.call(declare(bench, body, lock_mode=mode)).value == [has] * 3
+
+
+def test_the_lease_of_the_body_is_for_its_own_key(bench: Bench, mode: str) -> None:
+    if mode in IN_BODY:
+        task = declare(bench, lambda self: [self.lease.key, self.lease.keys[0]], lock_mode=mode)
+        assert bench.call(task).value == ["k", "k"]
+
+
+def test_the_lock_is_held_until_the_result_is_stored(bench: Bench, mode: str) -> None:
+    seen: list[Any] = []
+
+    task = declare(bench, lock_mode=mode)
+    request = bench.send(task)
+    store = task.backend.store_result
+
+    def look(*args: Any, **kwargs: Any) -> Any:
+        seen.append((role(bench), role(bench, mark(bench, request)), current_lease()))
+        return store(*args, **kwargs)
+
+    task.backend.store_result = look
+    bench.run(request)
+    assert seen == [(Role.RUNNING if mode in IN_BODY else None, Role.RUNNING, None)]
+
+
+@pytest.mark.parametrize(
+    ("raised", "finished"),
+    [
+        (ValueError("no"), True),
+        (SoftTimeLimitExceeded(), True),
+        (Ignore(), False),
+        (Reject("no", requeue=False), False),
+        (SystemExit(1), False),
+    ],
+    ids=["exception", "soft time limit", "ignore", "reject", "exit"],
+)
+def test_however_the_body_ends_the_key_is_let_go(
+    bench: Bench, mode: str, raised: BaseException, finished: bool
+) -> None:
+    def body(self: Any) -> None:
+        raise raised
+
+    request = bench.send(declare(bench, body, lock_mode=mode))
+    run_raising(bench, request)
+    keeps_window = finished or type(raised) is Ignore
+    assert role(bench) == (after(mode) if keeps_window else None)
+    assert role(bench, mark(bench, request)) == (Role.FINISHED if finished else None)
+    assert value(bench, QUEUE) is None
+
+
+def test_a_failure_that_is_not_acknowledged_leaves_the_work_to_who_gets_the_message_next(
+    bench: Bench, mode: str
+) -> None:
+    def body(self: Any) -> None:
+        raise ValueError("no")
+
+    task = declare(bench, body, lock_mode=mode, acks_late=True, acks_on_failure_or_timeout=False)
+    request = bench.send(task)
+    bench.run(request)
+    assert (value(bench), value(bench, mark(bench, request))) == (None, None)
+
+
+@pytest.mark.parametrize("mode", ["until_executed", "until_expired"])
+def test_a_message_that_goes_back_to_the_broker_gets_its_lock_back(bench: Bench, mode: str) -> None:
+    def body(self: Any) -> str:
+        if self.request.delivery_info["redelivered"]:
+            return f"{self.request.fencing_token}"
+        tokens.append(self.request.fencing_token)
+        raise Reject("later", requeue=True)
+
+    tokens: list[int] = []
+    request = bench.send(declare(bench, body, lock_mode=mode))
+    brought = Envelope.read(request).reservation
+    assert brought is not None
+    bench.run(request)
+    assert value(bench) == brought.owner
+    assert value(bench, mark(bench, request)) is None
+    again = {**request, "delivery_info": {**request["delivery_info"], "redelivered": True}}
+    assert int(bench.run(again).value) > tokens[0]
+
+
+def test_a_message_without_a_lock_that_goes_back_leaves_nothing(bench: Bench) -> None:
+    def body(self: Any) -> str:
+        raise Reject("later", requeue=True)
+
+    request = sent_without(bench, body)
+    bench.run(request)
+    assert (value(bench), value(bench, mark(bench, request))) == (None, None)
+
+
+def test_a_message_from_elsewhere_takes_its_lock_when_it_arrives(bench: Bench, mode: str) -> None:
+    request = sent_without(bench, lock_mode=mode)
+    assert HEADER not in request
+    assert bench.run(request).value == "ran"
+    assert (role(bench), role(bench, mark(bench, request))) == (after(mode), Role.FINISHED)
+
+
+def test_a_lock_that_ended_in_the_queue_is_taken_again_on_arrival(bench: Bench, mode: str) -> None:
+    request = bench.send(declare(bench, lock_mode=mode))
+    free(bench, KEY)
+    free(bench, QUEUE)
+    assert bench.run(request).value == "ran"
+
+
+def test_the_mark_lasts_for_the_dedupe_window(bench: Bench) -> None:
+    request = bench.send(declare(bench, lock_dedupe_window=500))
+    bench.run(request)
+    assert 450 < left(bench, mark(bench, request)) <= 500
+
+
+def test_the_window_counts_from_the_publish_and_not_from_the_run(bench: Bench) -> None:
+    request = bench.send(declare(bench, lock_mode="until_expired"))
+    until = Envelope.read(request).window_until
+    assert until is not None
+    request[HEADER]["window_until"] = until - 60
+    bench.run(request)
+    assert 30 < left(bench) <= WINDOW - 60
+
+
+def test_a_window_that_is_over_when_the_body_ends_leaves_nothing(bench: Bench) -> None:
+    request = bench.send(declare(bench, lock_mode="until_expired"))
+    request[HEADER]["window_until"] = 1.0
+    bench.run(request)
+    assert value(bench) is None
+
+
+def test_without_a_header_the_window_counts_from_the_arrival(bench: Bench) -> None:
+    bench.run(sent_without(bench, lock_mode="until_expired"))
+    assert WINDOW - 30 < left(bench) <= WINDOW
+
+
+@pytest.mark.parametrize("mode", ["until_executed", "until_and_while_executing"])
+def test_a_minimum_hold_outlasts_the_body(bench: Bench, mode: str) -> None:
+    bench.run(bench.send(declare(bench, lock_mode=mode, lock_at_least_for=50)))
+    assert role(bench) is Role.RUNNING
+    assert 20 < left(bench) <= 50
+
+
+def test_the_next_message_may_wait_while_the_body_runs(bench: Bench) -> None:
+    task = declare(bench, lock_mode="until_and_while_executing")
+    request = bench.send(task)
+    owned_by(bench, "other")
+    outcome = bench.run(request)
+    assert (outcome.state, role(bench, QUEUE)) == ("RETRY", Role.QUEUED)
+    free(bench)
+    assert bench.run(bench.receive()).value == "ran"
+
+
+def test_a_lock_of_another_key_template_is_given_up_and_the_task_runs(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = bench.send(declare(bench))
+    request[HEADER]["lock"]["keys"] = ["redlock:before"]
+    bench.node.state.keys["redlock:before"] = bench.node.state.keys.pop(KEY)
+    assert bench.run(request).value == "ran"
+    assert value(bench, "redlock:before") is None
+    assert "Let publishers and workers run the same code" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["text", 7, ["list"], {"lock": "text"}, {"lock": {"keys": [], "owner": 1}}, {"nonce": 3}],
+    ids=["text", "number", "list", "no lock", "no keys", "no nonce"],
+)
+def test_a_header_that_makes_no_sense_is_no_obstacle(bench: Bench, header: Any) -> None:
+    request = bench.send(declare(bench))
+    free(bench)
+    assert bench.run({**request, HEADER: header}).value == "ran"
+
+
+def test_arguments_that_make_no_key_fail_the_task_and_free_its_lock(bench: Bench) -> None:
+    request = bench.send(declare(bench, lambda self, n: None, lock_key="{n}"), 1)
+    outcome = bench.run({**request, "args": []})
+    assert outcome.state == "FAILURE"
+    assert value(bench, "redlock:1") is None
+
+
+@pytest.mark.parametrize(
+    ("raised", "freed"),
+    [(ValueError("no"), True), (Ignore(), True), (Reject("later", requeue=True), False)],
+    ids=["exception", "ignore", "reject"],
+)
+def test_a_task_that_ends_before_its_body_frees_the_lock_unless_its_message_comes_again(
+    bench: Bench, raised: Exception, freed: bool
+) -> None:
+    class Picky(RedlockTask):
+        abstract = True
+
+        def before_start(self, *_: Any) -> None:
+            raise raised
+
+    request = bench.send(declare(bench, base=Picky))
+    bench.run(request)
+    if freed:
+        wait_until(lambda: value(bench) is None, message="the lock stayed")
+    else:
+        assert role(bench) is Role.QUEUED
+
+
+@pytest.mark.parametrize("name", ["redlock_entered", "redlock_running_lock", "redlock_traced"])
+def test_what_a_message_says_about_its_own_run_is_not_believed(bench: Bench, name: str) -> None:
+    request = bench.send(declare(bench, lambda self: str(role(bench))))
+    assert bench.run({**request, name: True}).value == "running"
+    assert (value(bench), role(bench, mark(bench, request))) == (None, Role.FINISHED)
+
+
+def test_a_child_forked_in_the_body_finishes_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    finishers = tmp_path / "finishers"
+    finish = Lease.finish
+
+    def noted(lease: Lease, *args: Any, **kwargs: Any) -> bool:
+        with finishers.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return finish(lease, *args, **kwargs)
+
+    def body(self: Any) -> None:
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+
+    monkeypatch.setattr(Lease, "finish", noted)
+    request = bench.send(declare(bench, body))
+    parent = os.getpid()
+    try:
+        bench.run(request)
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+    assert finishers.read_text().split() == [str(parent)]
+    assert (value(bench), role(bench, mark(bench, request))) == (None, Role.FINISHED)
+
+
+def test_a_run_that_nobody_traces_is_finished_at_once(bench: Bench) -> None:
+    task = declare(bench)
+    request = bench.send(task)
+    task.push_request(**{**request, "called_directly": False})
+    try:
+        assert task() == "ran"
+        assert (value(bench), role(bench, mark(bench, request))) == (None, Role.FINISHED)
+    finally:
+        task.pop_request()
+
+
+def test_the_owner_of_the_mark_says_who_finished_it(bench: Bench) -> None:
+    request = bench.send(declare(bench))
+    bench.run(request)
+    found = holder(bench, mark(bench, request))
+    assert found is not None
+    assert (found.task_id, found.host) == (request["id"], "worker@bench")

@@ -1,0 +1,322 @@
+"""The messages that several beats send for one tick are copies of one message."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from celery import Task, signals
+from celery.exceptions import Ignore, Reject
+
+from celery_redlock import RedlockTask
+from celery_redlock.signals import counters
+from celery_redlock.tasks.dedupe import protect_tasks
+from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.message.owner_label import Role
+from celery_redlock.tasks.message.tick import Tick
+from tests.support.tasks import Bench
+from tests.support.ticks import ENTRY, mark, send_tick, tick
+from tests.support.unique import KEY, free, holder, left, role, value
+from tests.unit.tasks.jobs import ALL_MODES, job
+
+
+@pytest.fixture(autouse=True)
+def unmarked() -> None:
+    """Be as a worker is in which no message was marked before."""
+    signals.task_prerun.disconnect(dispatch_uid="celery_redlock.task_prerun")
+
+
+def counting(bench: Bench, **options: Any) -> tuple[Any, list[str]]:
+    runs: list[str] = []
+
+    def body(self: Any, *args: Any) -> str:
+        runs.append(self.request.id)
+        return "ran"
+
+    return job(bench, body, **options), runs
+
+
+def test_a_body_knows_its_tick(bench: Bench) -> None:
+    told: list[Any] = []
+    task = job(bench, lambda self: told.append(self.request.tick))
+    bench.run(send_tick(bench, task, tick(schedule="beat:app", token=7)))
+    assert told == [tick(schedule="beat:app", token=7)]
+
+
+def test_a_body_that_no_schedule_started_has_no_tick(bench: Bench) -> None:
+    assert bench.call(job(bench, lambda self: self.request.tick)).value is None
+
+
+def test_a_header_that_is_called_tick_is_not_believed(bench: Bench) -> None:
+    task = job(bench, lambda self: self.request.tick)
+    assert bench.call(task, headers={"tick": "mine"}).value is None
+
+
+def test_under_apply_there_is_no_tick(bench: Bench) -> None:
+    task = job(bench, lambda self: (self.request.tick, sorted(bench.node.state.keys)))
+    headers = {"redlock": Envelope(nonce="n", tick=tick()).write()}
+    assert task.apply(headers=headers).get() == (None, [KEY])
+
+
+@pytest.mark.parametrize("mode", ALL_MODES)
+def test_of_the_messages_of_one_tick_one_runs(bench: Bench, mode: str) -> None:
+    task, runs = counting(bench, lock_mode=mode)
+    copies = [send_tick(bench, task, tick(), task_id=name) for name in ("a", "b", "c")]
+    before = counters()["redelivery_ignored"]
+    states = [bench.run(copy).state for copy in copies]
+    assert (states, runs) == (["SUCCESS", "IGNORED", "IGNORED"], ["a"])
+    assert counters()["redelivery_ignored"] - before == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [tick(1), tick(0.000001), tick(entry="daily")],
+    ids=["the next tick", "a microsecond later", "another entry"],
+)
+def test_messages_of_different_ticks_run(bench: Bench, other: Tick) -> None:
+    task, runs = counting(bench)
+    for what in (tick(), other):
+        bench.run(send_tick(bench, task, what))
+    assert len(runs) == 2
+
+
+def test_a_tick_that_a_leader_sent_and_one_that_a_plain_beat_sent_are_the_same(
+    bench: Bench,
+) -> None:
+    task, runs = counting(bench)
+    for what in (tick(schedule="beat:app", token=7), tick(schedule="beat:app")):
+        bench.run(send_tick(bench, task, what))
+    assert len(runs) == 1
+
+
+def test_the_copy_of_a_tick_that_runs_is_put_back_and_ignored_once_that_has_finished(
+    bench: Bench,
+) -> None:
+    states: list[str] = []
+
+    def body(self: Any) -> str:
+        states.append(bench.run(send_tick(bench, task, tick())).state)
+        return "ran"
+
+    task = job(bench, body, lock_overlap="forbid")
+    first = send_tick(bench, task, tick())
+    assert bench.run(first).value == "ran"
+    copy = bench.receive()
+    assert (states, Envelope.read(copy).tick) == (["IGNORED"], tick())
+    assert bench.run(copy).state == "IGNORED"
+    assert bench.queue_length == 0
+
+
+def test_what_becomes_of_a_copy_is_said_with_its_tick(bench: Bench, caplog: Any) -> None:
+    task, _ = counting(bench)
+    copies = [send_tick(bench, task, tick()) for _ in range(2)]
+    caplog.set_level("INFO")
+    for copy in copies:
+        bench.run(copy)
+    due = tick().due_at.isoformat()
+    assert f"came once more for entry '{ENTRY}', due at {due}, after it had" in caplog.text
+
+
+def test_the_copy_of_a_tick_is_put_back_until_the_result_is_stored(bench: Bench) -> None:
+    task, runs = counting(bench)
+    states: list[str] = []
+    mark_as_done = task.backend.mark_as_done
+
+    def copy_first(*args: Any, **kwargs: Any) -> Any:
+        states.append(bench.run(send_tick(bench, task, tick())).state)
+        return mark_as_done(*args, **kwargs)
+
+    task.backend.mark_as_done = copy_first
+    bench.run(send_tick(bench, task, tick()))
+    assert (states, len(runs), bench.queue_length) == (["IGNORED"], 1, 1)
+
+
+def test_the_copy_of_a_tick_whose_process_died_does_the_work(bench: Bench) -> None:
+    died: list[str] = []
+
+    def body(self: Any) -> str:
+        if not died:
+            died.append("once")
+            raise SystemExit(1)
+        return "ran"
+
+    task = job(bench, body)
+    first, copy = (send_tick(bench, task, tick()) for _ in range(2))
+    with pytest.raises(SystemExit):
+        bench.run(first)
+    assert bench.run(copy).value == "ran"
+
+
+def test_the_copy_of_a_failed_tick_is_ignored(bench: Bench) -> None:
+    def body(self: Any) -> None:
+        raise ValueError("no")
+
+    task = job(bench, body)
+    copies = [send_tick(bench, task, tick()) for _ in range(2)]
+    assert [bench.run(copy).state for copy in copies] == ["FAILURE", "IGNORED"]
+
+
+ENDINGS = {
+    "ignored": (Ignore(), {}),
+    "rejected": (Reject("no", requeue=False), {"acks_late": True}),
+    "failed": (ValueError(), {"acks_late": True, "acks_on_failure_or_timeout": False}),
+}
+
+
+def ending(bench: Bench, name: str) -> tuple[Any, list[str]]:
+    """Declare a task whose body ends in this way, without an outcome."""
+    runs: list[str] = []
+    error, options = ENDINGS[name]
+
+    def body(self: Any) -> None:
+        runs.append(self.request.id)
+        raise error
+
+    return job(bench, body, **options), runs
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_the_copy_of_a_tick_whose_body_wanted_no_outcome_is_ignored(
+    bench: Bench, name: str
+) -> None:
+    task, runs = ending(bench, name)
+    copies = [send_tick(bench, task, tick()) for _ in range(2)]
+    bench.run(copies[0])
+    assert (bench.run(copies[1]).state, len(runs)) == ("IGNORED", 1)
+    assert role(bench, mark(bench, tick())) is Role.ABANDONED
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_that_very_message_runs_if_it_is_sent_again(bench: Bench, name: str) -> None:
+    task, runs = ending(bench, name)
+    message = send_tick(bench, task, tick())
+    bench.run(message)
+    bench.run(message)
+    assert runs == [message["id"]] * 2
+
+
+def test_a_finished_tick_leaves_its_mark_for_the_dedupe_window_and_no_lock(bench: Bench) -> None:
+    task, _ = counting(bench, lock_dedupe_window=50)
+    bench.run(send_tick(bench, task, tick()))
+    assert (role(bench, mark(bench, tick())), value(bench)) == (Role.FINISHED, None)
+    assert 49 < left(bench, mark(bench, tick())) <= 50
+
+
+def test_a_tick_is_remembered_until_its_next_is_due_and_the_dedupe_window_longer(
+    bench: Bench,
+) -> None:
+    task, _ = counting(bench, lock_dedupe_window=50)
+    until = time.time() + 1000
+    bench.run(send_tick(bench, task, tick(until=until)))
+    assert 1000 < left(bench, mark(bench, tick())) <= 1000 + 50 + 0.001
+
+
+def test_a_tick_whose_next_is_due_already_is_remembered_for_the_dedupe_window(
+    bench: Bench,
+) -> None:
+    task, _ = counting(bench, lock_dedupe_window=50)
+    bench.run(send_tick(bench, task, tick(until=time.time() - 1000)))
+    assert 49 < left(bench, mark(bench, tick())) <= 50
+
+
+def test_a_copy_that_comes_after_the_dedupe_window_runs_again(bench: Bench) -> None:
+    task, runs = counting(bench)
+    bench.run(send_tick(bench, task, tick()))
+    free(bench, mark(bench, tick()))
+    bench.run(send_tick(bench, task, tick()))
+    assert len(runs) == 2
+
+
+def test_a_second_delivery_of_a_ticks_message_is_its_copy(bench: Bench) -> None:
+    task, runs = counting(bench)
+    request = send_tick(bench, task, tick())
+    assert [bench.run(request).state for _ in range(2)] == ["SUCCESS", "IGNORED"]
+    assert len(runs) == 1
+
+
+def test_a_retry_of_a_ticks_run_has_its_tick(bench: Bench) -> None:
+    ticks: list[Any] = []
+
+    def body(self: Any) -> str:
+        ticks.append(self.request.tick)
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+        return "ran"
+
+    task = job(bench, body)
+    first, copy = (send_tick(bench, task, tick()) for _ in range(2))
+    assert [bench.run(request).state for request in (first, copy)] == ["RETRY", "IGNORED"]
+    assert bench.run(bench.receive()).value == "ran"
+    assert ticks == [tick(), tick()]
+
+
+def test_a_tick_that_waits_for_its_lock_stays_the_same_tick(bench: Bench) -> None:
+    task, runs = counting(bench)
+    other = bench.elsewhere.acquire("k", ttl=60)
+    assert bench.run(send_tick(bench, task, tick())).state == "RETRY"
+    again = bench.receive()
+    other.release()
+    assert [bench.run(request).state for request in (again, again)] == ["SUCCESS", "IGNORED"]
+    assert len(runs) == 1
+
+
+def test_the_owner_value_of_a_ticks_run_tells_when_it_was_due(bench: Bench) -> None:
+    owners: list[Any] = []
+    task = job(bench, lambda self: owners.append(holder(bench)))
+    bench.run(send_tick(bench, task, tick()))
+    assert [(owner.role, owner.due_us) for owner in owners] == [(Role.RUNNING, tick().due_us)]
+
+
+def test_the_owner_value_of_another_run_tells_no_due_time(bench: Bench) -> None:
+    owners: list[Any] = []
+    bench.call(job(bench, lambda self: owners.append(holder(bench))))
+    assert [owner.due_us for owner in owners] == [None]
+
+
+def test_the_minimum_hold_of_a_ticks_lock_outlasts_its_body(bench: Bench) -> None:
+    task, _ = counting(bench, lock_at_least_for=20)
+    bench.run(send_tick(bench, task, tick()))
+    assert 19 < left(bench) <= 20
+
+
+def test_what_a_ticks_run_sends_waits_for_it_whatever_the_policy(bench: Bench) -> None:
+    task, runs = counting(bench, lock_on_conflict="skip")
+    states: list[str] = []
+    mark_as_done = task.backend.mark_as_done
+
+    def child_first(*args: Any, **kwargs: Any) -> Any:
+        states.append(bench.run(bench.send(task, parent_id=first["id"])).state)
+        return mark_as_done(*args, **kwargs)
+
+    task.backend.mark_as_done = child_first
+    first = send_tick(bench, task, tick())
+    bench.run(first)
+    assert (states, len(runs)) == (["RETRY"], 1)
+
+
+def test_a_tick_of_a_plain_task_is_recognised_where_all_tasks_are_protected() -> None:
+    bench = Bench(redlock_dedupe=True)
+    try:
+        task = bench.task(lambda self: self.request.tick.entry, base=Task, bind=True)
+        bench.app.finalize()
+        protect_tasks(bench.app)
+        copies = [send_tick(bench, task, tick()) for _ in range(2)]
+        outcomes = [bench.run(copy) for copy in copies]
+        assert [outcome.state for outcome in outcomes] == ["SUCCESS", "IGNORED"]
+        assert outcomes[0].value == ENTRY
+    finally:
+        bench.close()
+
+
+def test_a_plain_task_has_no_mark(bench: Bench) -> None:
+    task = bench.task(lambda self: sorted(bench.node.state.keys), base=RedlockTask, bind=True)
+    assert bench.run(send_tick(bench, task, tick())).value == []
+
+
+def test_a_tick_that_makes_no_sense_is_an_ordinary_message(bench: Bench) -> None:
+    task, runs = counting(bench)
+    for _ in range(2):
+        request = bench.send(task, headers={"redlock": {"nonce": "n", "tick": {"entry": 5}}})
+        bench.run(request)
+    assert len(runs) == 2

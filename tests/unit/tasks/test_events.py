@@ -1,0 +1,66 @@
+"""What happens to tasks because of their locks is counted and told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from celery_redlock import signals
+from celery_redlock.tasks.events import SIGNALS, Event, counters, emit
+
+
+@pytest.fixture
+def heard() -> Iterator[list[dict[str, Any]]]:
+    heard: list[dict[str, Any]] = []
+
+    def hear(**facts: Any) -> None:
+        heard.append(facts)
+
+    signals.task_duplicate.connect(hear, weak=False)
+    yield heard
+    signals.task_duplicate.disconnect(hear)
+
+
+def test_every_kind_of_news_has_a_public_signal() -> None:
+    assert {kind: getattr(signals, kind.value) for kind in Event} == SIGNALS
+
+
+def test_receivers_get_the_task_the_id_and_the_facts(heard: list[dict[str, Any]]) -> None:
+    emit(Event.DUPLICATE, "the task", "id", existing="other")
+    assert [
+        (news["sender"], news["task_id"], news["existing"], news["signal"]) for news in heard
+    ] == [("the task", "id", "other", signals.task_duplicate)]
+
+
+def test_news_are_counted_by_kind() -> None:
+    before = counters()
+    emit(Event.SKIPPED, None, "id")
+    emit(Event.SKIPPED, None, "id")
+    after = signals.counters()
+    assert {kind: after[kind] - before[kind] for kind in after if after[kind] != before[kind]} == {
+        "task_skipped": 2
+    }
+
+
+def test_a_receiver_that_fails_disturbs_nobody(heard: list[dict[str, Any]]) -> None:
+    def fail(**_: Any) -> None:
+        raise RuntimeError("receiver")
+
+    signals.task_duplicate.connect(fail, weak=False)
+    try:
+        emit(Event.DUPLICATE, None, "id")
+    finally:
+        signals.task_duplicate.disconnect(fail)
+    assert len(heard) == 1
+
+
+def test_a_forked_child_counts_from_zero() -> None:
+    emit(Event.GAVE_UP, None, "id")
+    child = os.fork()
+    if child == 0:
+        os._exit(counters()["task_gave_up"])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert counters()["task_gave_up"] > 0

@@ -1,0 +1,226 @@
+"""Asking who has a task's lock, and taking it away."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from celery_redlock.errors import ConfigurationError, LockKeyError, QuorumUnavailable
+from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.message.owner_label import HOST, Role, label_for
+from tests.support.tasks import Bench
+from tests.support.unique import declare as unique
+from tests.support.unique import mark, role
+
+
+def declare(bench: Bench, **options: Any) -> Any:
+    options = {"lock_key": "{n}", "lock_mode": "until_executed", **options}
+    return bench.task(lambda n=1: None, **options)
+
+
+def running(bench: Bench, key: str = "1", role: Role = Role.RUNNING) -> Any:
+    return bench.elsewhere.reservations.acquire_for_task(
+        (key,), ttl=30, label=label_for(role, "runner", "w@host")
+    )
+
+
+def test_nobody_holds_a_lock_that_is_free(bench: Bench) -> None:
+    assert declare(bench).lock_holder(n=1) is None
+
+
+def test_a_task_in_the_queue_holds_its_lock(bench: Bench) -> None:
+    task = declare(bench, lock_queue_ttl=90)
+    before = time.time()
+    sent = task.delay(1)
+    holder = task.lock_holder(1)
+    assert (holder.task_id, holder.state, holder.key) == (sent.id, "queued", "redlock:1")
+    assert (holder.host, holder.pid, holder.token) == (HOST, os.getpid(), None)
+    assert 0 < holder.expires_in <= 90
+    assert datetime.fromtimestamp(before - 1, UTC) < holder.since <= datetime.now(UTC)
+
+
+def test_a_running_task_has_its_host_and_its_token(bench: Bench) -> None:
+    lease = running(bench)
+    holder = declare(bench).lock_holder(1)
+    assert (holder.task_id, holder.state, holder.host) == ("runner", "running", "w@host")
+    assert (holder.token, holder.owner) == (lease.fencing_token, lease.owner)
+
+
+def test_the_calls_arguments_choose_the_lock(bench: Bench) -> None:
+    task = declare(bench)
+    running(bench, "2")
+    assert task.lock_holder(1) is None
+    assert task.lock_holder(n=2).task_id == "runner"
+
+
+def test_a_foreign_client_is_shown_as_one(bench: Bench) -> None:
+    lease = bench.elsewhere.acquire("1", label="cron on web-3")
+    holder = declare(bench).lock_holder(1)
+    assert (holder.state, holder.task_id, holder.since) == ("foreign", None, None)
+    assert holder.owner == lease.owner
+
+
+def test_who_runs_is_named_before_who_waits(bench: Bench) -> None:
+    task = declare(bench, lock_mode="until_and_while_executing")
+    sent = task.delay(1)
+    assert task.lock_holder(1).task_id == sent.id
+    running(bench)
+    assert task.lock_holder(1).task_id == "runner"
+
+
+@pytest.mark.parametrize("mode", ["until_executed", "until_and_while_executing"])
+def test_a_lock_that_is_taken_away_is_free_for_the_next(bench: Bench, mode: str) -> None:
+    task = declare(bench, lock_mode=mode)
+    first = task.delay(1)
+    running(bench, "2")
+    assert task.release_lock(1) is True
+    assert task.lock_holder(1) is None
+    assert task.delay(1).id != first.id
+    assert task.lock_holder(2).task_id == "runner"
+
+
+def test_taking_away_what_nobody_has_says_so(bench: Bench) -> None:
+    assert declare(bench).release_lock(1) is False
+
+
+def test_a_running_and_a_waiting_task_both_lose_theirs(bench: Bench) -> None:
+    task = declare(bench, lock_mode="until_and_while_executing")
+    task.delay(1)
+    lease = running(bench)
+    assert task.release_lock(1) is True
+    assert task.lock_holder(1) is None
+    assert lease.release() is False
+
+
+def test_without_a_quorum_nobody_is_named(bench: Bench) -> None:
+    task = declare(bench)
+    bench.node.kill()
+    with pytest.raises(QuorumUnavailable):
+        task.lock_holder(1)
+    with pytest.raises(QuorumUnavailable):
+        task.release_lock(1)
+
+
+def test_a_call_that_makes_no_key_is_refused(bench: Bench) -> None:
+    with pytest.raises(LockKeyError):
+        declare(bench).lock_holder(1, 2, 3)
+
+
+def test_a_task_that_does_not_lock_has_no_holder(bench: Bench) -> None:
+    task = bench.task(lambda: None)
+    with pytest.raises(ConfigurationError, match="job does not lock; give it a lock_key"):
+        task.lock_holder()
+    with pytest.raises(ConfigurationError, match="job does not lock; give it a lock_key"):
+        task.release_lock()
+
+
+@pytest.fixture
+def revoked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    revoked: list[str] = []
+    monkeypatch.setattr(bench.app.control, "revoke", revoked.append)
+    return revoked
+
+
+def test_a_message_that_waits_is_revoked_and_the_next_call_is_sent(
+    bench: Bench, mode: str, revoked: list[str]
+) -> None:
+    task = unique(bench, lock_mode=mode)
+    first = task.delay()
+    waited = task.revoke_queued()
+    second = task.delay()
+    assert (waited.task_id, waited.state, revoked) == (first.id, "queued", [first.id])
+    assert (second.id != first.id, bench.queue_length) == (True, 2)
+
+
+def test_a_revoked_message_ends_without_its_body_where_no_worker_heard_of_it(
+    bench: Bench, mode: str, revoked: list[str]
+) -> None:
+    runs: list[str] = []
+    task = unique(bench, lambda self: runs.append(self.request.id), lock_mode=mode)
+    first = bench.send(task)
+    task.revoke_queued()
+    second = bench.send(task)
+    assert [bench.run(request).state for request in (first, second)] == ["IGNORED", "SUCCESS"]
+    assert runs == [second["id"]]
+    assert bench.app.AsyncResult(first["id"]).state == "REVOKED"
+
+
+def test_a_second_delivery_of_a_revoked_message_is_ignored(
+    bench: Bench, revoked: list[str]
+) -> None:
+    task = unique(bench)
+    request = bench.send(task)
+    task.revoke_queued()
+    assert [bench.run(request).state for _ in range(2)] == ["IGNORED", "IGNORED"]
+    assert role(bench, mark(bench, request)) is Role.FAILED
+
+
+def test_a_task_that_runs_is_not_revoked(bench: Bench, revoked: list[str]) -> None:
+    found: list[Any] = []
+    task = unique(bench, lambda self: found.append(self.revoke_queued()))
+    assert bench.call(task).state == "SUCCESS"
+    assert (found, revoked) == ([None], [])
+
+
+def test_there_is_nobody_to_revoke_where_nobody_waits(bench: Bench, revoked: list[str]) -> None:
+    assert (unique(bench).revoke_queued(), revoked) == (None, [])
+
+
+def test_all_keys_of_a_revoked_message_are_free(bench: Bench, revoked: list[str]) -> None:
+    task = unique(bench, lock_key=["k", "j"])
+    first = task.delay()
+    assert task.revoke_queued().task_id == first.id
+    assert (revoked, bench.is_held("k"), bench.is_held("j")) == ([first.id], False, False)
+
+
+def test_a_task_that_locks_while_it_runs_has_no_message_to_revoke(bench: Bench) -> None:
+    task = unique(bench, lock_mode="while_executing")
+    with pytest.raises(ConfigurationError, match="takes no lock when it is sent"):
+        task.revoke_queued()
+
+
+def test_it_says_so_when_too_few_nodes_answer(bench: Bench) -> None:
+    task = unique(bench)
+    task.delay()
+    bench.node.kill()
+    with pytest.raises(QuorumUnavailable):
+        task.revoke_queued()
+
+
+def test_a_revocation_that_was_broken_off_can_be_repeated(
+    bench: Bench, revoked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = unique(bench)
+    first = task.delay()
+    redlock = redlock_for(bench.app)
+    with monkeypatch.context() as broken:
+        broken.setattr(redlock, "evict", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            task.revoke_queued()
+    assert task.revoke_queued().task_id == first.id
+    assert (bench.is_held("k"), revoked) == (False, [first.id])
+
+
+def test_the_message_of_another_task_with_the_key_is_not_revoked(
+    bench: Bench, revoked: list[str]
+) -> None:
+    unique(bench).delay()
+    other = bench.task(lambda: None, name="other", lock_key="k", lock_mode="until_executed")
+    assert (other.revoke_queued(), revoked) == (None, [])
+
+
+def test_a_broker_that_is_away_does_not_undo_a_revocation(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(task_id: str) -> None:
+        raise OSError("no broadcast")
+
+    task = unique(bench)
+    first = task.delay()
+    monkeypatch.setattr(bench.app.control, "revoke", fail)
+    assert task.revoke_queued().task_id == first.id
+    assert not bench.is_held("k")
