@@ -9,10 +9,10 @@ from typing import Any
 
 from celery import signals
 
-__all__ = ["stop_cleanly"]
+__all__ = ["close_on_sigterm"]
 
 
-def stop_cleanly(scheduler_class: type) -> None:
+def close_on_sigterm(scheduler_class: type) -> None:
     """
     Close a scheduler of this class that runs inside of a worker when SIGTERM ends its process.
 

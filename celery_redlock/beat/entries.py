@@ -13,16 +13,16 @@ from typing import Any
 
 from celery.utils.time import maybe_make_aware
 
-from celery_redlock.beat.records import Records
+from celery_redlock.beat.schedule_state import ScheduleState
+from celery_redlock.schedules.due_times import due_times, is_once
+from celery_redlock.schedules.interval import IntervalDueTimes
+from celery_redlock.schedules.timeutils import SECOND, from_us
 from celery_redlock.tasks.message.tick import Tick
-from celery_redlock.tasks.schedules.dues import due_times, is_once
-from celery_redlock.tasks.schedules.grid import Grid
-from celery_redlock.tasks.schedules.moments import SECOND, from_us
 
-__all__ = ["MOST_COUNTED", "catch_up", "collapsed", "take_back", "task_id_for"]
+__all__ = ["MAX_MISSED_COUNT", "catch_up", "missed_count", "task_id_for", "uncount_unsent"]
 
 #: Ticks that were missed are counted so far.
-MOST_COUNTED = 1000
+MAX_MISSED_COUNT = 1000
 
 #: Before all due times, in seconds since the epoch.
 NEVER = 0.0
@@ -37,7 +37,7 @@ def task_id_for(prefix: str, tick: Tick) -> str:
     return str(uuid.uuid5(NAMESPACE, identity))
 
 
-def catch_up(entry: Any, records: Records, *, made_up_since: datetime | None) -> None:
+def catch_up(entry: Any, records: ScheduleState, *, made_up_since: datetime | None) -> None:
     """
     Let an entry go on where the schedule has got to, or note where it begins.
 
@@ -48,12 +48,12 @@ def catch_up(entry: Any, records: Records, *, made_up_since: datetime | None) ->
             begins entries that it has never seen with the present. None if it has seen them all.
     """
     own = maybe_make_aware(entry.last_run_at)
-    state = records.state(entry.name)
+    state = records.entry_state(entry.name)
     if state is None:
         # A clocked task may be entered after its time, and is due all the same until it has run.
         never_ran = is_once(entry.schedule) and not entry.total_run_count
         begin = NEVER if never_ran else own.timestamp()
-        records.begin(entry.name, begin, entry.total_run_count)
+        records.record_start(entry.name, begin, entry.total_run_count)
         return
     recorded = from_us(state.due_us)
     made_up = made_up_since is not None and own >= made_up_since
@@ -66,7 +66,7 @@ def catch_up(entry: Any, records: Records, *, made_up_since: datetime | None) ->
     _set(entry, "total_run_count", max(entry.total_run_count, state.count))
 
 
-def take_back(entries: Mapping[str, Any], unsent: Iterable[Any]) -> list[Callable[[], None]]:
+def uncount_unsent(entries: Mapping[str, Any], unsent: Iterable[Any]) -> list[Callable[[], None]]:
     """
     Let entries say again what they said before they were counted as run, if they were not sent.
 
@@ -87,14 +87,14 @@ def take_back(entries: Mapping[str, Any], unsent: Iterable[Any]) -> list[Callabl
         # django-celery-beat counts in its model, which an entry shares with the one after it.
         for one in (counted, getattr(counted, "model", None)):
             if one is not None:
-                undo.append(partial(_stand_at, one, one.last_run_at, one.total_run_count))
-                _stand_at(one, last_run_at, count)
+                undo.append(partial(_set_run, one, one.last_run_at, one.total_run_count))
+                _set_run(one, last_run_at, count)
     return undo
 
 
-def collapsed(schedule: Any, before: float, due: float) -> int:
+def missed_count(schedule: Any, before: float, due: float) -> int:
     """
-    Return how many ticks a schedule had between two, `MOST_COUNTED` if there are more.
+    Return how many ticks a schedule had between two, `MAX_MISSED_COUNT` if there are more.
 
     Args:
         schedule: the entry's schedule.
@@ -103,17 +103,17 @@ def collapsed(schedule: Any, before: float, due: float) -> int:
     """
     first, last = round(before * SECOND), round(due * SECOND)
     times = due_times(schedule)
-    if type(times) is Grid:
-        return min(max(0, (last - 1) // times.step - first // times.step), MOST_COUNTED)
+    if type(times) is IntervalDueTimes:
+        return min(max(0, (last - 1) // times.step - first // times.step), MAX_MISSED_COUNT)
     count = 0
     following = times.after(first)
-    while following is not None and following < last and count < MOST_COUNTED:
+    while following is not None and following < last and count < MAX_MISSED_COUNT:
         count += 1
         following = times.after(following)
     return count
 
 
-def _stand_at(entry: Any, last_run_at: datetime, total_run_count: int) -> None:
+def _set_run(entry: Any, last_run_at: datetime, total_run_count: int) -> None:
     entry.last_run_at = last_run_at
     entry.total_run_count = total_run_count
 

@@ -13,14 +13,14 @@ from typing import Any
 from celery.beat import Scheduler
 from celery.utils.imports import qualname
 
-from celery_redlock.beat.leading import Leading
-from celery_redlock.beat.standby import Standby
-from celery_redlock.beat.timings import read_timings
-from celery_redlock.beat.wrapped import cancel_exit_write, wrapped_class
+from celery_redlock.beat.candidate import Candidate
+from celery_redlock.beat.inner_scheduler import cancel_exit_write, wrapped_class
+from celery_redlock.beat.leadership import Leadership
+from celery_redlock.beat.timing import read_timings
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.settings import read_settings
-from celery_redlock.tasks.schedules.names import schedule_name
+from celery_redlock.tasks.ticks.names import schedule_name
 from celery_redlock.transport import parse_nodes
 
 __all__ = ["RedlockScheduler"]
@@ -47,7 +47,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
     """
 
     #: What it sends is stamped by itself.
-    identifies_ticks = True
+    stamps_ticks = True
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
             "sync_every_tasks": sync_every_tasks,
             **kwargs,
         }
-        self._standby: Standby | None = None
-        self._leading: Leading | None = None
-        self._is_to_close = False
+        self._candidate: Candidate | None = None
+        self._leadership: Leadership | None = None
+        self._close_requested = False
         # Nothing is opened here, lazy or not: only a leader opens anything.
         super().__init__(
             app,
@@ -99,8 +99,8 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         try:
             delay = self._pass()
         finally:
-            told = self._close_if_told()
-        if told:
+            closed = self._close_if_requested()
+        if closed:
             # The handler's own has gone astray: in a __del__ Python only prints it, and the beat
             # would lead again.
             raise SystemExit
@@ -116,8 +116,8 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
             if self._inner is not None:
                 self._inner._do_sync()
         finally:
-            told = self._close_if_told()
-        if told:
+            closed = self._close_if_requested()
+        if closed:
             raise SystemExit
 
     def sync(self) -> None:
@@ -133,8 +133,8 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         then ends the pass with `SystemExit`. To work here would be to wait for locks that the very
         same thread holds.
         """
-        self._is_to_close = True
-        if not self._is_at_work():
+        self._close_requested = True
+        if not self._is_busy():
             self._close_now()
 
     @property
@@ -158,50 +158,50 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
 
     @property
     def _inner(self) -> Any:
-        return None if self._leading is None else self._leading.inner
+        return None if self._leadership is None else self._leadership.inner
 
     def _pass(self) -> float:
-        standby = self._standby or self._begin()
-        leading = self._leading
-        if leading is None:
-            lease = standby.attempt()
+        candidate = self._candidate or self._begin()
+        leadership = self._leadership
+        if leadership is None:
+            lease = candidate.attempt()
             if lease is None:
-                return standby.pause
-            leading = self._leading = Leading(
+                return candidate.pause
+            leadership = self._leadership = Leadership(
                 self, redlock_for(self.app), lease, self._name, self._timings, self._build
             )
-            standby.settle()
-        delay = leading.tick()
-        if leading.ending is None:
+            candidate.accept()
+        delay = leadership.tick()
+        if leadership.step_down is None:
             return min(delay, self.max_interval)
-        leading.close()
-        self._leading = None
-        standby.hold_back(leading.ending.hold_back)
-        return standby.pause
+        leadership.close()
+        self._leadership = None
+        candidate.back_off(leadership.step_down.back_off)
+        return candidate.pause
 
-    def _begin(self) -> Standby:
-        self._standby = Standby(redlock_for(self.app), self._name, self._timings)
-        return self._standby
+    def _begin(self) -> Candidate:
+        self._candidate = Candidate(redlock_for(self.app), self._name, self._timings)
+        return self._candidate
 
     def _build(self) -> Any:
         return self._wrapped(app=self.app, lazy=False, **self._options)
 
-    def _close_if_told(self) -> bool:
-        told = self._is_to_close
-        if told:
+    def _close_if_requested(self) -> bool:
+        closed = self._close_requested
+        if closed:
             self._close_now()
-        return told
+        return closed
 
     def _close_now(self) -> None:
-        if self._leading is not None:
-            self._leading.close()
-            self._leading = None
-        if self._standby is not None:
-            self._standby.undo()
-            self._standby = None
-        self._is_to_close = False
+        if self._leadership is not None:
+            self._leadership.close()
+            self._leadership = None
+        if self._candidate is not None:
+            self._candidate.abandon()
+            self._candidate = None
+        self._close_requested = False
 
-    def _is_at_work(self) -> bool:
+    def _is_busy(self) -> bool:
         """
         Tell whether this thread is in the middle of something here.
 
@@ -210,7 +210,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         """
         frame = inspect.currentframe()
         while frame is not None:
-            if frame.f_code in WORK and frame.f_locals.get("self") is self:
+            if frame.f_code in BUSY_CODE and frame.f_locals.get("self") is self:
                 return True
             frame = frame.f_back
         return False
@@ -226,7 +226,7 @@ def _seconds(max_interval: Any) -> float:
 
 
 #: What `close` must not interrupt, only cut short.
-WORK = frozenset(
+BUSY_CODE = frozenset(
     method.__code__
     for method in (
         RedlockScheduler.tick,

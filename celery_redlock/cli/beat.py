@@ -14,8 +14,8 @@ from typing import Any
 from celery import Celery
 from celery.app.utils import find_app
 
-from celery_redlock.beat.leaders import Leader
-from celery_redlock.beat.standing import Standing, standing_of
+from celery_redlock.beat.leader_record import LeaderInfo
+from celery_redlock.beat.status import ScheduleStatus, schedule_status
 from celery_redlock.errors import ConfigurationError
 
 __all__ = ["beat"]
@@ -37,7 +37,7 @@ def beat(app_name: str, *, as_json: bool) -> int:
         ConfigurationError: there is no such app, or its settings cannot be used.
         QuorumUnavailable: too few lock nodes answered.
     """
-    standing = standing_of(_load(app_name))
+    standing = schedule_status(_load(app_name))
     if as_json:
         print(json.dumps(_as_data(standing), indent=2))
     else:
@@ -65,26 +65,30 @@ def _no_app(app_name: str, reason: str) -> ConfigurationError:
     )
 
 
-def _who_leads(standing: Standing) -> str:
+def _who_leads(standing: ScheduleStatus) -> str:
     if standing.leader is not None:
-        left = "" if standing.lease_left is None else f", lease {standing.lease_left:.1f} s left"
+        left = (
+            ""
+            if standing.lease_remaining is None
+            else f", lease {standing.lease_remaining:.1f} s left"
+        )
         return f"{_described(standing.leader)}{left}"
-    if standing.stranger is not None:
+    if standing.foreign_owner is not None:
         return (
-            f"no beat: the lock is held by {standing.stranger!r}. Give the schedule a name of its "
-            "own with redlock_beat_key"
+            f"no beat: the lock is held by {standing.foreign_owner!r}. Give the schedule a name "
+            "of its own with redlock_beat_key"
         )
     if standing.last_leader is not None:
         return f"none now; the last was {_described(standing.last_leader)}"
     return "none, and none has led before: start one with celery -A ... beat -S redlock"
 
 
-def _described(leader: Leader) -> str:
+def _described(leader: LeaderInfo) -> str:
     token = "" if leader.token is None else f", token {leader.token}"
     return f"{leader.host}, pid {leader.pid}, since {_shown(leader.since_at)} UTC{token}"
 
 
-def _print_entries(standing: Standing) -> None:
+def _print_entries(standing: ScheduleStatus) -> None:
     if not standing.entries:
         print("entries   none is recorded; a leader records them when it begins")
         return
@@ -131,12 +135,12 @@ def _shown(moment: datetime | None) -> str:
     return NEVER if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
-def _as_data(standing: Standing) -> dict[str, Any]:
+def _as_data(standing: ScheduleStatus) -> dict[str, Any]:
     return {
         "schedule": standing.schedule,
         "leader": _leader_as_data(standing.leader),
-        "lease_left": standing.lease_left if standing.leader is not None else None,
-        "stranger": standing.stranger,
+        "lease_remaining": standing.lease_remaining if standing.leader is not None else None,
+        "foreign_owner": standing.foreign_owner,
         "last_leader": _leader_as_data(standing.last_leader),
         "entries": [
             {
@@ -151,7 +155,7 @@ def _as_data(standing: Standing) -> dict[str, Any]:
     }
 
 
-def _leader_as_data(leader: Leader | None) -> dict[str, Any] | None:
+def _leader_as_data(leader: LeaderInfo | None) -> dict[str, Any] | None:
     if leader is None:
         return None
     return {

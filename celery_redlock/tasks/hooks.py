@@ -93,9 +93,9 @@ def _child_starts(**_: Any) -> None:
 
 def _beat_starts(sender: Any, **_: Any) -> None:
     # Only a beat is to load Celery's beat.
-    from celery_redlock.tasks.schedules.plain import identify_ticks
+    from celery_redlock.tasks.ticks.stock_beat import stamp_stock_beat
 
-    identify_ticks(sender)
+    stamp_stock_beat(sender)
 
 
 def _process_ends(**_: Any) -> None:

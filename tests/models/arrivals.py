@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from celery_redlock.protocol import VersionedValue, quorum, read_register
-from tests.models import leading, ledger
+from tests.models import leader_steps, ledger
 from tests.models.copies import run_command
 from tests.models.explorer import Label
-from tests.models.leading import ENTRY, RECORD
+from tests.models.leader_steps import ENTRY, RECORD
 from tests.models.ledger import History, Message
 from tests.models.state import Table
 
@@ -80,12 +80,12 @@ class Arrivals:
         if found is None:
             asks = read_register(RECORD, 0, [ENTRY])
             votes = [run_command(self._copies.things[copy], asks)[1] for copy in asked]
-            tick = leading.tick_of(token, due)
-            found = self._seen[key] = leading.arrive(tick, votes, count)
+            tick = leader_steps.tick_of(token, due)
+            found = self._seen[key] = leader_steps.arrive(tick, votes, count)
         return found
 
     def _mark(self, token: int, due: int) -> str:
         found = self._marks.get((token, due))
         if found is None:
-            found = self._marks[token, due] = leading.mark_of(leading.tick_of(token, due))
+            found = self._marks[token, due] = leader_steps.mark_of(leader_steps.tick_of(token, due))
         return found

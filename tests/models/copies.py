@@ -16,7 +16,7 @@ from celery_redlock.protocol import (
 )
 from celery_redlock.protocol.node_model import ModelNode
 from celery_redlock.protocol.registers import StoredRegister
-from tests.models.leading import ENTRY, RECORD
+from tests.models.leader_steps import ENTRY, RECORD
 
 #: A tick that a leader has recorded: its token, and when that was due, in µs.
 Write = tuple[int, int]

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from celery_redlock.protocol import VersionedValue
-from celery_redlock.tasks.schedules.state import EntryState
+from celery_redlock.tasks.ticks.entry_state import EntryState
 from tests.models.copies import Copy, Write
-from tests.models.leading import SECOND, Memory
+from tests.models.leader_steps import SECOND, Memory
 
 NOTHING: Write = (0, -1)
 
@@ -31,7 +31,7 @@ class Leadership:
         found: the newest write that its claim returned.
         base: up to where it found the entry done when it took over, in µs.
         due: the tick that it is about to send.
-        tried: too few nodes answered when it tried to write what is unwritten.
+        attempted: too few nodes answered when it tried to write what is unwritten.
     """
 
     stands: str = "idle"
@@ -39,7 +39,7 @@ class Leadership:
     found: Write = NOTHING
     base: int = 0
     due: int = 0
-    tried: bool = False
+    attempted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from celery_redlock.protocol import VersionedValue, quorum
-from celery_redlock.tasks.schedules.state import EntryState
+from celery_redlock.tasks.ticks.entry_state import EntryState
 from tests.models import ledger
 from tests.models.arrivals import Arrivals
 from tests.models.copies import Copy, Told, Write, run_command
 from tests.models.explorer import Label, State, ViolationError
+from tests.models.leader_moves import LeaderMoves, token_of
+from tests.models.leader_steps import EARLIER, ENTRY
 from tests.models.leaders import LeaderSetting
-from tests.models.leading import EARLIER, ENTRY
 from tests.models.ledger import History, Leadership, Scene
 from tests.models.state import NAMES, Lane, Table, Tables
-from tests.models.turns import Turns, token_of
 
 Found = tuple[State, Label, tuple[int, ...]]
 
@@ -33,7 +33,7 @@ class Schedule:
     setting: LeaderSetting
     reached: set[str] = field(default_factory=set)
     _tables: Tables = field(default_factory=Tables)
-    _turns: Turns = field(init=False)
+    _moves: LeaderMoves = field(init=False)
     _at_node: dict[int, list[tuple[str, int, bool]]] = field(default_factory=dict)
     _writes: dict[tuple[int, ...], frozenset[Write]] = field(default_factory=dict)
     _copies: Table = field(default_factory=Table)
@@ -42,7 +42,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         self._arrivals = Arrivals(self._copies, self.reached)
-        self._turns = Turns(self.setting, self._tables, self.reached)
+        self._moves = LeaderMoves(self.setting, self._tables, self.reached)
 
     def initial(self) -> State:
         setting = self.setting
@@ -132,31 +132,31 @@ class Schedule:
             if index and not started[index - 1]:
                 return  # tokens are handed out in order
             lanes = tuple(self._tables.columns.things[column][1][index] for column in columns)
-            for turn in self._turns.of(index, part, scene.time, lanes):
-                if turn.gives_up and not scene.gives_up:
+            for move in self._moves.of(index, part, scene.time, lanes):
+                if move.gives_up and not scene.gives_up:
                     continue
-                now = (*parts[:index], turn.part, *parts[index + 1 :])
+                now = (*parts[:index], move.part, *parts[index + 1 :])
                 raw = columns
-                if turn.lanes is not None:
+                if move.lanes is not None:
                     raw = tuple(
                         self._tables.put(column, index, lane)
-                        for column, lane in zip(columns, turn.lanes, strict=True)
+                        for column, lane in zip(columns, move.lanes, strict=True)
                     )
                 then = globe
-                if turn.gives_up:
+                if move.gives_up:
                     left = replace(scene, gives_up=scene.gives_up - 1)
                     then = self._tables.globes.number(left)
-                if turn.claimed:
-                    self._must_not(turn.label, ledger.missed_by_a_claim(self._history(raw, now)))
-                if turn.sends:
+                if move.claimed:
+                    self._must_not(move.label, ledger.missed_by_a_claim(self._history(raw, now)))
+                if move.sends:
                     token = token_of(index)
                     history = self._history(raw, now)
-                    self._must_not(turn.label, ledger.sent_again(history, token, turn.sends))
-                    if any(other < token for other, due, _ in scene.messages if due == turn.sends):
+                    self._must_not(move.label, ledger.sent_again(history, token, move.sends))
+                    if any(other < token for other, due, _ in scene.messages if due == move.sends):
                         self.reached.add("a tick is sent by two")
-                    messages = tuple(sorted((*scene.messages, (token, turn.sends, "sent"))))
+                    messages = tuple(sorted((*scene.messages, (token, move.sends, "sent"))))
                     then = self._tables.globes.number(replace(scene, messages=messages))
-                yield (then, *sorted(raw), *now), turn.label, raw
+                yield (then, *sorted(raw), *now), move.label, raw
 
     def _arriving(
         self, globe: int, columns: tuple[int, ...], parts: tuple[int, ...]

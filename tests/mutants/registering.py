@@ -9,8 +9,8 @@ from tests.mutants.writing import modelled, mutant, tested
 REGISTERS = "protocol/registers.py"
 RECORDING = "protocol/register_rounds.py"
 REGISTER = "core/register.py"
-RECORDS = "beat/records.py"
-STATE = "tasks/schedules/state.py"
+RECORDS = "beat/schedule_state.py"
+STATE = "tasks/ticks/entry_state.py"
 NODE_KEYS = "tasks/message/node_keys.py"
 STORE_LUA = "protocol/lua/write_register.lua"
 FETCH_LUA = "protocol/lua/read_register.lua"
@@ -116,7 +116,7 @@ LATE = (
     mutant(
         "only the last takeover is remembered",
         modelled("leaders-chain"),
-        (STATE, "MOST_TAKEOVERS = 16", "MOST_TAKEOVERS = 1"),
+        (STATE, "MAX_TAKEOVERS = 16", "MAX_TAKEOVERS = 1"),
     ),
     mutant(
         "a takeover is not noted",
@@ -126,7 +126,7 @@ LATE = (
     mutant(
         "a takeover is noted with the tick that was sent",
         modelled("leaders-two"),
-        (STATE, "(token, self.due_us))[-MOST", "(token, round(due * 1_000_000)))[-MOST"),
+        (STATE, "(token, self.due_us))[-MAX", "(token, round(due * 1_000_000)))[-MAX"),
     ),
     mutant(
         "a leader takes what it has found for its own",

@@ -26,7 +26,7 @@ from celery_redlock.tasks.message.expiry import reservation_end, window_end
 from celery_redlock.tasks.message.node_keys import dedupe_key_for, marker_of, publish_keys
 from celery_redlock.tasks.publish.unique_publish import UniquePublish, continues, send_as
 from celery_redlock.tasks.run.handover import handover_for, inherited_tick
-from celery_redlock.tasks.schedules.outgoing import outgoing_owns_id, outgoing_tick
+from celery_redlock.tasks.ticks.tick_context import pending_tick, pending_tick_owns_id
 
 __all__ = ["publish"]
 
@@ -77,7 +77,7 @@ def publish(
         envelope = Envelope(nonce=fresh_nonce(), tick=continued)
         return send_as(send, args, kwargs, task_id, options, envelope)
     redlock = redlock_for(task.app)
-    named = bool(task_id) and not outgoing_owns_id(task.name)
+    named = bool(task_id) and not pending_tick_owns_id(task.name)
     has_dependents = named or any(options.get(option) for option in DEPENDENT_OPTIONS)
     try:
         keys = task.redlock_plan.keys.keys_for(args, kwargs)
@@ -91,7 +91,7 @@ def publish(
         )
     node_keys = publish_keys(redlock, lock.mode_spec, keys)
     now = time.time()
-    tick, nonce, known_id = outgoing_tick(task.name), fresh_nonce(), bool(task_id)
+    tick, nonce, known_id = pending_tick(task.name), fresh_nonce(), bool(task_id)
     task_id = task_id or uuid()
     dedupe_key = dedupe_key_for(
         redlock,

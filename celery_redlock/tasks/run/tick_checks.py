@@ -14,7 +14,7 @@ from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.run.lock_request import LockRequest
 from celery_redlock.tasks.run.running_lock import RunningLock
 from celery_redlock.tasks.run.skip import leave_marker, send_skip_event
-from celery_redlock.tasks.schedules.state import is_late
+from celery_redlock.tasks.ticks.entry_state import is_superseded
 
 __all__ = ["drop_if_superseded", "skip_if_missed"]
 
@@ -64,7 +64,7 @@ def drop_if_superseded(lock_request: LockRequest) -> None:
     if lock_request.options.mode_spec.at_publish and lock_request.envelope.reservation is not None:
         return  # it was sent with a lock, and others may have given way to it
     recorded = Register(lock_request.redlock, tick.schedule).read([tick.entry]).get(tick.entry)
-    if recorded is None or not is_late(tick, recorded):
+    if recorded is None or not is_superseded(tick, recorded):
         return
     task, request = lock_request.task, lock_request.request
     logger.warning(

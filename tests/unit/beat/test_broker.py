@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from celery import Celery, Task
 
-from celery_redlock.beat.publishing import limited_connection
+from celery_redlock.beat.broker import limited_connection
 from tests.unit.beat.test_failover import due_times, told
 from tests.unit.beat.world import MakeWorld, World
-from tests.unit.tasks.schedules.test_dues import SinceLastRun
+from tests.unit.schedules.test_due_times import SinceLastRun
 
 
 def lines(caplog: pytest.LogCaptureFixture, text: str) -> int:

@@ -11,7 +11,7 @@ from celery.schedules import BaseSchedule, crontab, schedstate
 
 from celery_redlock.core import Register
 from celery_redlock.tasks.config.client import redlock_for
-from celery_redlock.tasks.schedules.state import EntryState
+from celery_redlock.tasks.ticks.entry_state import EntryState
 from tests.unit.beat.test_failover import due_times, told
 from tests.unit.beat.world import START, MakeWorld, World
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.beat import driving, leading, scheduler, standby
-from celery_redlock.beat.records import Records
+from celery_redlock.beat import candidate, leader_scheduler, leadership, scheduler
+from celery_redlock.beat.schedule_state import ScheduleState
 from celery_redlock.core import Register, lease
 from celery_redlock.core.attempt import attempt_once
 from celery_redlock.signals import beat_leader_started, beat_leader_stopped
@@ -51,12 +51,12 @@ def with_signal(function: Callable[..., Any], beat: Beat, *, after: bool) -> Cal
 PLACES = [
     (Register, "claim"),
     (Register, "write"),
-    (Records, "sent"),
-    (driving.Driving, "populate_heap"),
-    (driving.Driving, "tick"),
-    (leading.Leading, "_take_office"),
+    (ScheduleState, "record_sent"),
+    (leader_scheduler.LeaderScheduler, "populate_heap"),
+    (leader_scheduler.LeaderScheduler, "tick"),
+    (leadership.Leadership, "_start"),
     (scheduler.RedlockScheduler, "_build"),
-    (standby.Standby, "settle"),
+    (candidate.Candidate, "accept"),
 ]
 
 
@@ -90,13 +90,13 @@ def test_a_signal_in_the_attempt_leaves_no_lock_behind(
     assert not is_held(world)
 
 
-@pytest.mark.parametrize("name", ["_write_last", "_close_schedule", "_release", "_tell_stopped"])
+@pytest.mark.parametrize("name", ["_write_state", "_close_schedule", "_release", "_announce_stop"])
 def test_a_signal_while_it_closes_cuts_nothing_else_short(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     a = world.beat("a")
-    step = with_signal(getattr(leading.Leading, name), a, after=False)
-    monkeypatch.setattr(leading.Leading, name, step)
+    step = with_signal(getattr(leadership.Leadership, name), a, after=False)
+    monkeypatch.setattr(leadership.Leadership, name, step)
     world.run(5)
     with pytest.raises(SystemExit):
         world.stop(a)
@@ -118,9 +118,9 @@ def test_a_release_that_a_signal_cuts_short_is_said_all_the_same(
 
 def test_a_signal_as_a_pass_ends_hands_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     a = world.beat("a")
-    ends = scheduler.RedlockScheduler._close_if_told
+    ends = scheduler.RedlockScheduler._close_if_requested
     monkeypatch.setattr(
-        scheduler.RedlockScheduler, "_close_if_told", with_signal(ends, a, after=False)
+        scheduler.RedlockScheduler, "_close_if_requested", with_signal(ends, a, after=False)
     )
     with pytest.raises(SystemExit):
         world.run(5)

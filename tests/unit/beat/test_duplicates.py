@@ -9,7 +9,7 @@ import pytest
 from celery_redlock.errors import DuplicateTask
 from tests.unit.beat.test_failover import due_times
 from tests.unit.beat.world import START, MakeWorld, World
-from tests.unit.tasks.schedules.test_dues import SinceLastRun
+from tests.unit.schedules.test_due_times import SinceLastRun
 
 
 def refuse(world: World) -> list[str]:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from celery.schedules import crontab, schedule
 
-from celery_redlock.beat.entries import MOST_COUNTED, catch_up, collapsed, task_id_for
+from celery_redlock.beat.entries import MAX_MISSED_COUNT, catch_up, missed_count, task_id_for
+from celery_redlock.schedules.interval import GridSchedule
 from celery_redlock.tasks.message.tick import Tick
-from celery_redlock.tasks.schedules.grid import GridSchedule
-from celery_redlock.tasks.schedules.state import EntryState
+from celery_redlock.tasks.ticks.entry_state import EntryState
 
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 
@@ -29,10 +29,10 @@ class Recorded:
     recorded: EntryState | None = None
     begun: list[tuple[str, float, int]] = field(default_factory=list)
 
-    def state(self, entry: str) -> EntryState | None:
+    def entry_state(self, entry: str) -> EntryState | None:
         return self.recorded
 
-    def begin(self, entry: str, last_run_at: float, count: int) -> None:
+    def record_start(self, entry: str, last_run_at: float, count: int) -> None:
         self.begun.append((entry, last_run_at, count))
 
 
@@ -122,10 +122,10 @@ def test_an_entry_that_is_to_run_once_more_is_not_taken_for_one_that_has_run() -
         (schedule(60), 0.5, 2, 1),
         (schedule(60), 0, 601, 600),
         (GridSchedule(schedule(60)), 0, 601, 600),
-        (schedule(1), 0, 601, MOST_COUNTED),
+        (schedule(1), 0, 601, MAX_MISSED_COUNT),
         (crontab(minute="*/5"), 0, 5, 0),
         (crontab(minute="*/5"), 0, 30, 5),
-        (crontab(minute="*"), 0, 2000, MOST_COUNTED),
+        (crontab(minute="*"), 0, 2000, MAX_MISSED_COUNT),
         (schedule(60), 2, 1, 0),
         (crontab(minute="*"), 2, 1, 0),
     ],
@@ -133,7 +133,7 @@ def test_an_entry_that_is_to_run_once_more_is_not_taken_for_one_that_has_run() -
 def test_the_ticks_between_two_are_counted(
     found: Any, before: float, due: float, count: int
 ) -> None:
-    assert collapsed(found, at(before).timestamp(), at(due).timestamp()) == count
+    assert missed_count(found, at(before).timestamp(), at(due).timestamp()) == count
 
 
 def test_a_tick_is_always_sent_as_the_same_task() -> None:

@@ -81,7 +81,7 @@ def test_a_run_that_was_sent_is_recorded_where_it_cannot_be_stored(
     def fail() -> None:
         raise OSError("no space left")
 
-    beat.scheduler._leading._driving._sync = fail  # type: ignore[union-attr]
+    beat.scheduler._leadership._leader_scheduler._sync = fail  # type: ignore[union-attr]
     world.run(5)
     assert world.recorded()["job"].count == len(world.sent) == 6
     assert "no space left" in caplog.text

@@ -15,13 +15,13 @@ from celery import Celery, _state, signals
 from kombu.exceptions import OperationalError
 
 from celery_redlock import Lease, RedlockTask
-from celery_redlock.beat import RedlockScheduler, publishing
-from celery_redlock.beat.wrapped import abandon
+from celery_redlock.beat import RedlockScheduler, broker
+from celery_redlock.beat.inner_scheduler import close_without_saving
 from celery_redlock.core import Register, VersionedValue, lease, redlock, release
 from celery_redlock.errors import RedlockError
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.message.tick import Tick
-from celery_redlock.tasks.schedules.state import EntryState
+from celery_redlock.tasks.ticks.entry_state import EntryState
 from celery_redlock.transport import memory
 from celery_redlock.transport.memory import MemoryNode, VirtualTime
 
@@ -105,8 +105,8 @@ class Beat:
 
     @property
     def leads(self) -> bool:
-        leading = self.scheduler._leading
-        return leading is not None and leading._mandate.holds
+        leadership = self.scheduler._leadership
+        return leadership is not None and leadership._leader_lease.is_valid
 
 
 @dataclass
@@ -199,9 +199,9 @@ class World:
     def end(self) -> None:
         """Close what beats have left open that were not stopped."""
         for beat in self.all_beats:
-            leading = beat.scheduler._leading
-            if leading is not None and leading.inner is not None:
-                abandon(leading.inner)
+            leadership = beat.scheduler._leadership
+            if leadership is not None and leadership.inner is not None:
+                close_without_saving(leadership.inner)
 
     def recorded(self) -> dict[str, EntryState]:
         """What the nodes have of the entries."""
@@ -304,7 +304,7 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWorld]:
     made: list[World] = []
     for module in (redlock, lease, release):
         monkeypatch.setattr(module, "process_watchdog", lambda: WATCHDOGS[-1])
-    connect = publishing.limited_connection
+    connect = broker.limited_connection
 
     def limited_connection(app: Any, timeout: float) -> Any:
         connection = connect(app, timeout)
@@ -318,7 +318,7 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWorld]:
         connection.ensure_connection = ensure_connection
         return connection
 
-    monkeypatch.setattr(publishing, "limited_connection", limited_connection)
+    monkeypatch.setattr(broker, "limited_connection", limited_connection)
 
     def make(**options: Any) -> World:
         world = World(**options)

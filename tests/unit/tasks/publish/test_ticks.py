@@ -12,7 +12,7 @@ from celery_redlock.tasks.message.duplicate_result import DuplicateResult
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import Role
 from celery_redlock.tasks.message.tick import Tick
-from celery_redlock.tasks.schedules.outgoing import carrying, connect_publishes
+from celery_redlock.tasks.ticks.tick_context import connect_publishes, sending_tick
 from tests.support.tasks import Bench
 from tests.support.ticks import mark, send_tick, tick
 from tests.support.unique import MODES, QUEUE, declare, role, value
@@ -27,7 +27,7 @@ def connected() -> None:
 
 def publish(task: Any, what: Tick, **options: Any) -> Any:
     """Send a task as a beat does that names its ticks."""
-    with carrying(task.name, what):
+    with sending_tick(task.name, what):
         return task.apply_async(**options)
 
 
@@ -92,7 +92,7 @@ def test_the_copy_of_a_tick_that_runs_is_sent_without_a_lock(bench: Bench) -> No
 def test_a_leaders_tick_is_dropped_in_favour_of_a_message_that_waits(bench: Bench) -> None:
     task = declare(bench)
     waiting = publish(task, tick())
-    with carrying(task.name, tick(1), owns_id=True):
+    with sending_tick(task.name, tick(1), owns_id=True):
         dropped = task.apply_async(task_id="of the tick")
     assert (type(dropped), dropped.id, bench.queue_length) == (DuplicateResult, waiting.id, 1)
 

@@ -9,7 +9,7 @@ from celery.exceptions import Ignore, Reject
 
 from celery_redlock.signals import task_skipped, tick_missed
 from celery_redlock.tasks.message.owner_label import Role
-from celery_redlock.tasks.schedules.outgoing import carrying, connect_publishes
+from celery_redlock.tasks.ticks.tick_context import connect_publishes, sending_tick
 from tests.support.tasks import Bench
 from tests.support.ticks import mark, send_tick, tick, tick_now
 from tests.support.unique import free, owned_by, role
@@ -27,7 +27,7 @@ def connected() -> None:
 
 def publish(bench: Bench, task: Any, **options: Any) -> dict[str, Any]:
     """Send a task as one of several beats does, and take its message out of the queue."""
-    with carrying(task.name, tick()):
+    with sending_tick(task.name, tick()):
         task.apply_async(**options)
     return bench.receive()
 
@@ -74,7 +74,7 @@ def test_a_copy_that_waits_for_another_message_leaves_no_mark(bench: Bench) -> N
 def test_two_entries_that_are_due_at_once_are_no_copies(bench: Bench) -> None:
     task = job(bench, lock_mode="until_executed", lock_skip_result="skipped")
     publish(bench, task, **LINKED)
-    with carrying(task.name, tick(entry="other")):
+    with sending_tick(task.name, tick(entry="other")):
         task.apply_async(**LINKED)
     assert bench.run(bench.receive()).value == "skipped"
 
@@ -246,7 +246,7 @@ def test_a_late_copy_does_not_withdraw_what_goes_on_with_its_tick(
 
     task = job(bench, body, lock_mode=mode, lock_on_conflict="replace")
     bench.run(publish(bench, task, **options))
-    with carrying(task.name, tick()):
+    with sending_tick(task.name, tick()):
         task.apply_async(**options)
     for message in [bench.receive() for _ in range(bench.queue_length)]:
         bench.run(message)
@@ -315,7 +315,7 @@ def test_no_tick_makes_way_for_an_earlier_one_that_may_be_too_late(
     )
     early, due = tick_now(-100), tick_now(-1)
     for what in (early, due):
-        with carrying(task.name, what):
+        with sending_tick(task.name, what):
             task.apply_async(**options)
     messages = [bench.receive() for _ in range(2)]
     for message in reversed(messages):

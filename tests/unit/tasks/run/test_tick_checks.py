@@ -13,7 +13,7 @@ from celery_redlock.signals import counters, tick_missed, tick_superseded
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import Role
 from celery_redlock.tasks.message.tick import Tick
-from celery_redlock.tasks.schedules.state import EntryState
+from celery_redlock.tasks.ticks.entry_state import EntryState
 from tests.support.tasks import Bench
 from tests.support.ticks import ENTRY, START, mark, send_tick, tick, tick_now
 from tests.support.unique import role, value

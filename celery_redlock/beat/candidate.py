@@ -1,0 +1,154 @@
+"""
+Standing by: trying to get the lease, without burning time and without filling the log.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from celery.utils.log import get_logger
+
+from celery_redlock.beat.leader_record import beat_label, parse_leader
+from celery_redlock.beat.timing import Timings
+from celery_redlock.core import Lease, Redlock
+from celery_redlock.errors import LockContended, QuorumUnavailable
+
+__all__ = ["Candidate"]
+
+logger = get_logger(__name__)
+
+#: Standbys that began together must not stay together: each pause is this part of the retry period
+#: at least, and the period at most.
+MIN_PAUSE = 0.6
+#: Seconds after the end of the holder's lease within which the standbys try.
+SCATTER = 0.05
+
+
+class Candidate:
+    """
+    The part of a beat that contends for the lead of a schedule.
+
+    One attempt each retry period, and one right when the leader's lease is to end. It says once
+    behind whom it stands, once that too few lock nodes answer, and once that they do again.
+
+    Args:
+        redlock: the client.
+        key: the schedule's lock key.
+        timings: how long a lease is, how often it is tried.
+        uniform: as `random.uniform`.
+    """
+
+    def __init__(
+        self,
+        redlock: Redlock,
+        key: str,
+        timings: Timings,
+        *,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._redlock = redlock
+        self._key = key
+        self._timings = timings
+        self._uniform = uniform
+        self._now = redlock.transport.now
+        self._label = beat_label()
+        self._next_at = self._now()
+        self._known_leader: str | None = None
+        self._unavailable_since: float | None = None
+        self._attempting = False
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next attempt, at most a retry period."""
+        return min(max(0.0, self._next_at - self._now()), self._timings.retry)
+
+    def attempt(self) -> Lease | None:
+        """
+        Try to get the lease, if it is time to; never waits for long, never raises for a lock.
+
+        Whoever takes the lease over calls `settle`; until then it counts as nobody's.
+        """
+        if self._now() < self._next_at:
+            return None
+        self._attempting = True
+        lease = None
+        try:
+            lease = self._redlock.acquire(self._key, ttl=self._timings.ttl, label=self._label)
+        except LockContended as exc:
+            self._log_available()
+            self._log_leader(exc)
+            self._wait(exc.expires_in)
+        except QuorumUnavailable as exc:
+            self._log_unavailable(exc)
+            self._wait()
+        else:
+            self._log_available()
+            self._known_leader = None
+            self._wait()
+        self._attempting = lease is not None
+        return lease
+
+    def accept(self) -> None:
+        """Note that somebody answers for the lease that was returned."""
+        self._attempting = False
+
+    def back_off(self, seconds: float) -> None:
+        """Leave the lead to others for a while."""
+        self._next_at = self._now() + seconds
+
+    def abandon(self) -> None:
+        """
+        Give back what an attempt may have got if an exception came before `settle`. Never raises.
+
+        It is found by its label, because the attempt came to nothing here: not even to its owner
+        value.
+        """
+        if not self._attempting:
+            return
+        try:
+            place = self._redlock.node_key(self._key)
+            (held,) = self._redlock.reservations.inspect((place,))
+            if held is not None and held.owner.endswith(self._label):
+                self._redlock.reservations.evict(place, held.owner)
+        except Exception as exc:
+            logger.warning("The lock %r may stay taken for one lease: %s", self._key, exc)
+        self._attempting = False
+
+    def _wait(self, holder_ends_in: float | None = None) -> None:
+        retry = self._timings.retry
+        pause = self._uniform(MIN_PAUSE * retry, retry)
+        if holder_ends_in is not None and holder_ends_in >= 0:
+            pause = min(pause, holder_ends_in + self._uniform(0.0, min(SCATTER, retry)))
+        self._next_at = self._now() + pause
+
+    def _log_leader(self, exc: LockContended) -> None:
+        if exc.split or exc.holder is None or exc.holder == self._known_leader:
+            return
+        self._known_leader = exc.holder
+        logger.info(
+            "Beat stands by for schedule %r: %s leads, and has %.3g s left unless it renews",
+            self._key,
+            parse_leader(exc.holder) or f"somebody who is no beat ({exc.holder!r})",
+            exc.expires_in or 0.0,
+        )
+
+    def _log_unavailable(self, exc: QuorumUnavailable) -> None:
+        if self._unavailable_since is not None:
+            return
+        self._unavailable_since = self._now()
+        logger.warning(
+            "Nobody can lead schedule %r: %s Tried again every %.3g s, and told when it works",
+            self._key,
+            exc,
+            self._timings.retry,
+        )
+
+    def _log_available(self) -> None:
+        if self._unavailable_since is None:
+            return
+        away = self._now() - self._unavailable_since
+        self._unavailable_since = None
+        logger.warning(
+            "A quorum of lock nodes answers again for schedule %r, after %.1f s", self._key, away
+        )

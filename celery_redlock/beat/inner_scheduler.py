@@ -1,0 +1,82 @@
+"""
+The scheduler that is wrapped: which class, and how one is kept from writing when it may not.
+"""
+
+from __future__ import annotations
+
+import shelve
+from collections.abc import Iterable
+from typing import Any
+
+from celery.beat import Scheduler
+from celery.utils.imports import load_extension_class_names, symbol_by_name
+from celery.utils.log import get_logger
+
+from celery_redlock.errors import ConfigurationError
+
+__all__ = ["cancel_exit_write", "close_without_saving", "mark_dirty", "wrapped_class"]
+
+logger = get_logger(__name__)
+
+NAMESPACE = "celery.beat_schedulers"
+ADVICE = (
+    "Set redlock_beat_scheduler to a scheduler class, its path, such as "
+    "'celery.beat:PersistentScheduler', or its alias, such as 'django', or leave it out"
+)
+
+
+def wrapped_class(given: str | type, wrapper: type[Scheduler]) -> type[Scheduler]:
+    """
+    Return the scheduler class that a setting names.
+
+    Args:
+        given: a class, its path, or the alias of an entry point.
+        wrapper: what is to wrap it.
+
+    Raises:
+        ConfigurationError: there is none, or it cannot be wrapped.
+    """
+    try:
+        found = symbol_by_name(given, aliases=dict(load_extension_class_names(NAMESPACE)))
+    except Exception as exc:
+        # Whatever the module raises at its import: Django's, where it is not set up.
+        raise ConfigurationError(
+            f"redlock_beat_scheduler={given!r} cannot be loaded ({type(exc).__name__}: {exc}). "
+            f"{ADVICE}."
+        ) from exc
+    if not isinstance(found, type) or not issubclass(found, Scheduler):
+        raise ConfigurationError(
+            f"redlock_beat_scheduler={given!r} is no subclass of celery.beat.Scheduler. {ADVICE}."
+        )
+    if issubclass(found, wrapper):
+        raise ConfigurationError(
+            f"redlock_beat_scheduler={given!r} would wrap itself. {ADVICE}; the wrapper is chosen "
+            "with beat_scheduler, or with -S on the command line."
+        )
+    return found
+
+
+def cancel_exit_write(inner: Any) -> None:
+    """Cancel the write that a scheduler has planned for the end of the process."""
+    planned = getattr(inner, "_finalize", None)  # of django-celery-beat
+    if planned is not None and hasattr(planned, "cancel"):
+        planned.cancel()
+
+
+def mark_dirty(inner: Any, names: Iterable[str]) -> None:
+    """Have a scheduler that stores what has changed store these entries with its next write."""
+    changed = getattr(inner, "_dirty", None)  # of django-celery-beat
+    if isinstance(changed, set):
+        changed.update(names)
+
+
+def close_without_saving(inner: Any) -> None:
+    """Let go of what a scheduler has open, and write nothing of what it remembers. Never raises."""
+    try:
+        cancel_exit_write(inner)
+        store = getattr(inner, "_store", None)
+        if isinstance(store, shelve.Shelf):
+            vars(store)["cache"] = {}  # what closing would write
+            store.close()
+    except Exception:
+        logger.exception("A scheduler that no longer leads could not be closed")

@@ -1,0 +1,97 @@
+"""
+Who leads: what stands on the lock nodes about it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+from urllib.parse import quote, unquote
+
+from celery_redlock.protocol import owner_timestamp_us
+from celery_redlock.protocol.keys import META_PREFIX
+
+__all__ = ["LEADER_FIELD", "LeaderInfo", "beat_label", "own_leader_info", "parse_leader"]
+
+#: Beside the entries in the register; no entry can be meant by it.
+LEADER_FIELD = META_PREFIX + "leader"
+
+HOST = socket.gethostname()
+BEAT = "beat"
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderInfo:
+    """
+    A beat that leads, or led.
+
+    Attributes:
+        host: where it runs.
+        pid: its process there.
+        since: when it won its lease, in seconds since the epoch by its own clock.
+        token: its fencing token; None where it is not known.
+    """
+
+    host: str
+    pid: int
+    since: float
+    token: int | None = None
+
+    def __str__(self) -> str:
+        return f"the beat on {self.host} (pid {self.pid})"
+
+    @property
+    def since_at(self) -> datetime:
+        """When it won its lease, in UTC."""
+        return datetime.fromtimestamp(self.since, UTC)
+
+    @classmethod
+    def read(cls, text: str) -> Self | None:
+        """Read what `write` wrote; None where it makes no sense."""
+        try:
+            found: dict[str, Any] = json.loads(text)
+            leader = cls(
+                host=str(found["host"]),
+                pid=int(found["pid"]),
+                since=float(found["since"]),
+                token=int(found["token"]),
+            )
+            leader.since_at  # noqa: B018 - raises where it is no time
+        except (KeyError, TypeError, ValueError, OverflowError, OSError, RecursionError):
+            return None
+        return leader
+
+    def write(self) -> str:
+        """Return the text for the register."""
+        content = {"host": self.host, "pid": self.pid, "since": self.since, "token": self.token}
+        return json.dumps(content, separators=(",", ":"))
+
+
+def beat_label() -> str:
+    """Return a label for owner values, which no other scheduler has."""
+    return f"{BEAT} {quote(HOST, safe=':@')} {os.getpid()} {os.urandom(4).hex()}"
+
+
+def parse_leader(owner: str | None) -> LeaderInfo | None:
+    """Return the beat behind an owner value, or None where something else holds the key."""
+    since = owner_timestamp_us(owner or "")
+    if since is None:
+        return None
+    try:
+        kind, host, pid, _ = (owner or "").split(" ")[2:]
+        leader = LeaderInfo(host=unquote(host), pid=int(pid), since=since / MILLION)
+        leader.since_at  # noqa: B018 - raises where it is no time
+    except (ValueError, OverflowError, OSError):
+        return None
+    return leader if kind == BEAT else None
+
+
+def own_leader_info(owner: str, token: int) -> LeaderInfo:
+    """Return this process as the leader that won a lease."""
+    since = owner_timestamp_us(owner) or 0
+    return LeaderInfo(host=HOST, pid=os.getpid(), since=since / MILLION, token=token)

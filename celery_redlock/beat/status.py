@@ -1,0 +1,106 @@
+"""
+How a schedule stands: who leads it, and how far its entries have come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from celery_redlock.beat.leader_record import LEADER_FIELD, LeaderInfo, parse_leader
+from celery_redlock.core import Register, VersionedValue
+from celery_redlock.schedules.timeutils import SECOND, from_us
+from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.ticks.entry_state import EntryState
+from celery_redlock.tasks.ticks.names import schedule_name
+
+__all__ = ["EntryStatus", "ScheduleStatus", "schedule_status"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryStatus:
+    """
+    How far an entry has come.
+
+    Attributes:
+        name: the entry's.
+        runs: how often it was sent.
+        last_due: for which due time last; None if it never was.
+        last_run: when; None if it never was.
+        token: of the leader that recorded this.
+    """
+
+    name: str
+    runs: int
+    last_due: datetime | None
+    last_run: datetime | None
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleStatus:
+    """
+    How a schedule stands, as a quorum of lock nodes tells it.
+
+    Attributes:
+        schedule: its name on the nodes.
+        leader: the beat that leads; None if none does.
+        lease_left: seconds until its lease ends unless it is renewed; None if nobody leads.
+        stranger: what holds the schedule's lock without being a beat; None if nothing does.
+        last_leader: the beat that has led last, or leads.
+        entries: by name.
+    """
+
+    schedule: str
+    leader: LeaderInfo | None
+    lease_remaining: float | None
+    foreign_owner: str | None
+    last_leader: LeaderInfo | None
+    entries: tuple[EntryStatus, ...]
+
+
+def schedule_status(app: Any) -> ScheduleStatus:
+    """
+    Return how an app's schedule stands.
+
+    Raises:
+        QuorumUnavailable: too few lock nodes answered.
+        ConfigurationError: the app's settings cannot be used.
+    """
+    redlock, name = redlock_for(app), schedule_name(app)
+    (held,) = redlock.reservations.inspect((redlock.node_key(name),))
+    recorded = Register(redlock, name).read()
+    last = recorded.pop(LEADER_FIELD, None)
+    last_leader = None if last is None else LeaderInfo.read(last.text)
+    leader = None if held is None else parse_leader(held.owner)
+    if leader is not None and held is not None:
+        # The counters of the nodes prove a token only until they count on.
+        known = last_leader is not None and replace(last_leader, token=None) == leader
+        leader = last_leader if known else replace(leader, token=held.token)
+    return ScheduleStatus(
+        schedule=name,
+        leader=leader,
+        lease_remaining=None if held is None else held.expires_in,
+        foreign_owner=held.owner if held is not None and leader is None else None,
+        last_leader=last_leader,
+        entries=tuple(
+            standing
+            for entry in sorted(recorded)
+            if (standing := _entry(entry, recorded[entry])) is not None
+        ),
+    )
+
+
+def _entry(name: str, recorded: VersionedValue) -> EntryStatus | None:
+    state = EntryState.read(recorded.text)
+    if state is None:
+        return None
+    ran = state.count > 0
+    return EntryStatus(
+        name=name,
+        runs=state.count,
+        last_due=from_us(state.due_us) if ran else None,
+        last_run=from_us(round(state.ran_at * SECOND)) if ran else None,
+        token=recorded.token,
+    )

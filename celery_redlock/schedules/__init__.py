@@ -1,0 +1,3 @@
+"""
+When a schedule of Celery is due, whichever beat asks.
+"""

@@ -1,0 +1,98 @@
+"""
+When a crontab is due, told by its fields alone.
+
+Celery counts from the last run. Around a change of clocks, and in its older versions also across
+midnight, what it finds depends on that, and so do two beats' opinions.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from datetime import date, datetime, time, timedelta, tzinfo
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+from celery_redlock.schedules.timeutils import on_clock, when_clock_shows, zone_of
+
+__all__ = ["CrontabDueTimes"]
+
+#: The 29th of February falls on a given day of the week at least once in so many years.
+YEARS = 41
+ALL_DAY = 24
+
+
+class CrontabDueTimes:
+    """
+    The moments at which a wall clock shows what a crontab asks for, in microseconds.
+
+    A time that comes twice, where clocks are put back, counts once; but a crontab for every hour
+    has every hour of the day. A time that is left out counts as if it had come.
+    """
+
+    slack = 0
+
+    def __init__(self, crontab: Any) -> None:
+        self.zone = zone_of(crontab)
+        self.hours = tuple(sorted(crontab.hour))
+        self.minutes = tuple(sorted(crontab.minute))
+        self.weekdays = frozenset(crontab.day_of_week)
+        self.days = frozenset(crontab.day_of_month)
+        self.months = frozenset(crontab.month_of_year)
+
+    def latest(self, now: int) -> int | None:
+        """Return the last due time that is not after `now`, if there was one for decades."""
+        due = None
+        for day in self._days(now, backwards=True):
+            moments = self._on(day)
+            reached = bisect_right(moments, now)
+            if due is not None:
+                # Where clocks change at midnight, a day's times may be among those of the next.
+                return max(due, moments[reached - 1]) if reached else due
+            if reached:
+                due = moments[reached - 1]
+        return due
+
+    def after(self, moment: int) -> int | None:
+        """Return the first due time after a moment, if there is one for decades."""
+        due = None
+        for day in self._days(moment, backwards=False):
+            moments = self._on(day)
+            reached = bisect_right(moments, moment)
+            if due is not None:
+                return min(due, moments[reached]) if reached < len(moments) else due
+            if reached < len(moments):
+                due = moments[reached]
+        return due
+
+    def _days(self, moment: int, *, backwards: bool) -> Iterator[date]:
+        """Yield days from the one before (after) a moment's own, which may overlap with it."""
+        step = timedelta(days=-1 if backwards else 1)
+        day = on_clock(moment, self.zone).date() - step
+        for _ in range(366 * YEARS):
+            yield day
+            day += step
+
+    def _on(self, day: date) -> tuple[int, ...]:
+        if (
+            day.month not in self.months
+            or day.day not in self.days
+            or day.isoweekday() % 7 not in self.weekdays
+        ):
+            return ()
+        return _moments(day, self.hours, self.minutes, self.zone)
+
+
+@lru_cache(maxsize=64)
+def _moments(
+    day: date, hours: tuple[int, ...], minutes: tuple[int, ...], zone: tzinfo | None
+) -> tuple[int, ...]:
+    found = set()
+    for hour, minute in product(hours, minutes):
+        wall = datetime.combine(day, time(hour, minute))
+        first = when_clock_shows(wall, zone)
+        again = when_clock_shows(wall, zone, fold=1) if len(hours) == ALL_DAY else first
+        # A time that is left out has an earlier second reading.
+        found |= {first, max(first, again)}
+    return tuple(sorted(found))

@@ -1,3 +1,0 @@
-"""
-Schedules: what is known of their entries.
-"""

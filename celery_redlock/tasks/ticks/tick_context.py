@@ -1,0 +1,101 @@
+"""
+The tick of the message that is being sent.
+
+A task is sent in many ways: by its own `apply_async`, with a lock, by name only. Here is where all
+of them come together, just before the message is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from celery import signals
+
+from celery_redlock.tasks.message.envelope import HEADER, fresh_nonce
+from celery_redlock.tasks.message.tick import Tick
+
+__all__ = ["PendingTick", "connect_publishes", "no_tick", "sending_tick"]
+__all__ += ["pending_tick", "pending_tick_owns_id"]
+
+
+@dataclass(slots=True)
+class PendingTick:
+    """
+    A tick that waits for the message of its task.
+
+    Attributes:
+        task: the task's name.
+        tick: what its message is to carry.
+        owns_id: whether the message's id was made for the tick, so that nobody else counts on it.
+        sent: whether the message has come by.
+    """
+
+    task: str
+    tick: Tick
+    owns_id: bool = False
+    sent: bool = False
+
+
+_pending: ContextVar[PendingTick | None] = ContextVar("celery_redlock_outgoing", default=None)
+
+
+@contextmanager
+def sending_tick(task: str, tick: Tick, *, owns_id: bool = False) -> Iterator[PendingTick]:
+    """Give the tick to the first message of `task` that is sent meanwhile in this context."""
+    pending = PendingTick(task, tick, owns_id)
+    token = _pending.set(pending)
+    try:
+        yield pending
+    finally:
+        _pending.reset(token)
+
+
+@contextmanager
+def no_tick() -> Iterator[None]:
+    """Keep what is sent meanwhile from being taken for the entry's own message."""
+    token = _pending.set(None)
+    try:
+        yield
+    finally:
+        _pending.reset(token)
+
+
+def pending_tick(task: str) -> Tick | None:
+    """Return the tick that waits for the message of `task`."""
+    pending = _waiting_for(task)
+    return None if pending is None else pending.tick
+
+
+def pending_tick_owns_id(task: str) -> bool:
+    """Tell whether the id of the message of `task` is the scheduler's, which nobody waits for."""
+    pending = _waiting_for(task)
+    return pending is not None and pending.owns_id
+
+
+def _waiting_for(task: str) -> PendingTick | None:
+    pending = _pending.get()
+    if pending is None or pending.sent or pending.task != task:
+        return None
+    return pending
+
+
+def connect_publishes() -> None:
+    """Have every publish of this process ask for its tick. Idempotent."""
+    signals.before_task_publish.connect(
+        _add_tick, weak=False, dispatch_uid="celery_redlock.schedules.before_task_publish"
+    )
+
+
+def _add_tick(sender: Any = "", headers: Any = None, **_: Any) -> None:
+    tick, pending = pending_tick(sender), _pending.get()
+    if tick is None or pending is None or not isinstance(headers, dict):
+        return
+    # What is there may be the entry's own, of which no copy was made.
+    there = headers.get(HEADER)
+    ours = dict(there) if isinstance(there, Mapping) else {"nonce": fresh_nonce()}
+    headers[HEADER] = {**ours, "tick": tick.write()}
+    pending.sent = True

@@ -1,0 +1,190 @@
+"""What a leader keeps of the entries, and what of it is on the nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redlock import QuorumUnavailable, Redlock, StaleFencingToken
+from celery_redlock.beat.leader_record import LEADER_FIELD, LeaderInfo
+from celery_redlock.beat.schedule_state import ScheduleState
+from celery_redlock.core import Register
+from celery_redlock.tasks.ticks.entry_state import EntryState
+from tests.unit.beat.world import World
+
+LEADER = LeaderInfo(host="here", pid=7, since=1_773_144_000.0, token=10)
+
+
+@pytest.fixture
+def redlock(world: World) -> Redlock:
+    return Redlock([node.name for node in world.nodes])
+
+
+def records(redlock: Redlock, token: int) -> ScheduleState:
+    now = redlock.transport.now
+    return ScheduleState(Register(redlock, "schedule"), token, pause=2.0, now=now, wall=now)
+
+
+def written(redlock: Redlock) -> dict[str, EntryState]:
+    found = Register(redlock, "schedule").read()
+    found.pop(LEADER_FIELD, None)
+    return {name: EntryState.read(one.text) for name, one in found.items()}  # type: ignore[misc]
+
+
+def test_the_first_leader_finds_nothing(redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    assert first.claim(LEADER) is None
+    assert len(first) == 0
+
+
+def test_the_next_leader_finds_what_was_written_and_by_whom(redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    first.record_sent("job", 100.0)
+    first.write()
+    second = records(redlock, 11)
+    assert second.claim(LEADER) == LEADER
+    state = second.entry_state("job")
+    assert state is not None
+    assert (state.due, state.count) == (100.0, 1)
+
+
+def test_what_is_not_written_yet_is_known_here_all_the_same(redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    first.record_sent("job", 100.0)
+    assert first.entry_state("job").due == 100.0  # type: ignore[union-attr]
+    assert written(redlock) == {}
+
+
+def test_what_no_quorum_took_is_written_later(world: World, redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    for node in world.nodes:
+        node.pause()
+    first.record_sent("job", 100.0)
+    first.write()
+    for node in world.nodes:
+        node.resume()
+        node.flush()
+    world.time.sleep(3)
+    first.write()
+    assert written(redlock)["job"].due == 100.0
+
+
+def test_nodes_that_do_not_answer_are_not_waited_for_at_each_tick(
+    world: World, redlock: Redlock
+) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    for node in world.nodes:
+        node.pause()
+    first.record_sent("job", 100.0)
+    first.write()
+    before = world.now
+    first.write()
+    assert world.now == before
+    first.write(at_once=True)
+    assert world.now > before
+
+
+def test_that_they_do_not_answer_is_said_once_and_so_is_that_they_do(
+    world: World, redlock: Redlock, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    for node in world.nodes:
+        node.pause()
+    for due in (100.0, 101.0, 102.0):
+        first.record_sent("job", due)
+        first.write(at_once=True)
+    assert caplog.text.count("cannot be recorded") == 1
+    for node in world.nodes:
+        node.resume()
+    first.record_sent("job", 103.0)
+    first.write(at_once=True)
+    assert caplog.text.count("is recorded again") == 1
+
+
+def test_an_older_leader_is_refused(redlock: Redlock) -> None:
+    first, second = records(redlock, 10), records(redlock, 11)
+    first.claim(LEADER)
+    second.claim(LEADER)
+    first.record_sent("job", 100.0)
+    with pytest.raises(StaleFencingToken):
+        first.write()
+    with pytest.raises(StaleFencingToken):
+        records(redlock, 10).claim(LEADER)
+
+
+def test_without_a_quorum_nothing_is_known(world: World, redlock: Redlock) -> None:
+    for node in world.nodes[:3]:
+        node.pause()
+    with pytest.raises(QuorumUnavailable):
+        records(redlock, 10).claim(LEADER)
+
+
+def test_an_entry_that_begins_is_written_with_where_it_begins(redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    first.record_start("job", 100.0, 3)
+    first.write()
+    state = written(redlock)["job"]
+    assert (state.due, state.count, state.takeovers) == (100.0, 3, ((10, 100_000_000),))
+
+
+@pytest.mark.parametrize("last_run", [-62_135_596_800.0, 253_402_300_799.0])
+def test_a_last_run_that_no_register_takes_does_no_harm(redlock: Redlock, last_run: float) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    first.record_start("job", last_run, 0)
+    first.write()
+    assert written(redlock)["job"].count == 0
+    assert not first.is_in_future
+
+
+def test_ticks_sent_more_than_a_day_ahead_are_noticed(world: World, redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    first.record_sent("job", world.now + 86_000)
+    assert not first.is_in_future
+    first.record_sent("job", world.now + 87_000)
+    assert first.is_in_future
+
+
+DAY = 86_400.0
+
+
+def test_a_removed_entry_is_forgotten_after_a_hundred_days(world: World, redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    now = redlock.transport.now()
+    first.record_start("gone", now, 1)
+    first.record_start("yearly", now, 1)
+    first.write()
+    world.time.sleep(101 * DAY)
+    first.forget_removed({"yearly"})
+    first.write()
+    assert written(redlock).keys() == {"yearly"}
+    assert first.entry_state("gone") is None
+
+
+def test_an_entry_that_was_removed_lately_is_remembered(world: World, redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    first.record_start("gone", redlock.transport.now(), 1)
+    first.write()
+    world.time.sleep(99 * DAY)
+    first.forget_removed(())
+    first.write()
+    assert written(redlock).keys() == {"gone"}
+
+
+def test_an_old_entry_that_cannot_be_written_stops_no_write(world: World, redlock: Redlock) -> None:
+    first = records(redlock, 10)
+    first.claim(LEADER)
+    first.record_start("\ud800", redlock.transport.now(), 1)
+    world.time.sleep(101 * DAY)
+    first.forget_removed(())
+    first.record_start("job", redlock.transport.now(), 1)
+    first.write()
+    assert written(redlock).keys() == {"job"}

@@ -1,0 +1,185 @@
+"""How a schedule stands, and how the command line shows it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from celery_redlock.beat.leader_record import HOST
+from celery_redlock.beat.status import schedule_status
+from celery_redlock.cli import main
+from celery_redlock.tasks.config.client import redlock_for
+from tests.unit.beat.world import World
+
+
+@pytest.fixture
+def module(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module with the world's app, as `-A` finds it."""
+    name = world.name.replace("-", "_")
+    found = types.ModuleType(name)
+    found.app = world.app()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, name, found)
+    return name
+
+
+def test_a_leader_is_known_with_its_token(world: World) -> None:
+    a = world.beat("a")
+    world.run(5)
+    standing = schedule_status(a.app)
+    assert standing.leader is not None
+    assert (standing.leader.host, standing.leader.pid) == (HOST, os.getpid())
+    assert standing.leader.token == world.sent[-1].tick.token  # type: ignore[union-attr]
+    assert 0 < standing.lease_remaining <= 12  # type: ignore[operator]
+    (entry,) = standing.entries
+    assert (entry.name, entry.runs) == ("job", 5)
+    assert entry.last_due == world.sent[-1].tick.due_at  # type: ignore[union-attr]
+
+
+def test_its_token_is_known_although_the_counters_have_counted_on(world: World) -> None:
+    a = world.beat("a")
+    world.run(5)
+    for node in world.nodes:
+        for name in node.state.fences:
+            node.state.fences[name] += 1000
+    assert schedule_status(a.app).leader.token == world.sent[-1].tick.token  # type: ignore[union-attr]
+
+
+def test_when_nobody_leads_the_last_leader_is_known(world: World) -> None:
+    a = world.beat("a")
+    world.run(5)
+    world.stop(a)
+    standing = schedule_status(a.app)
+    assert standing.leader is standing.lease_remaining is None
+    assert standing.last_leader is not None
+    assert standing.last_leader.token == world.sent[-1].tick.token  # type: ignore[union-attr]
+
+
+def test_the_command_shows_leader_and_entries(
+    world: World, module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.schedule["never"] = {"task": "job", "schedule": 3600.0}
+    world.beat("a")
+    world.run(5)
+    assert main(["beat", "-A", module]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"schedule  beat:{world.name}"
+    assert re.fullmatch(
+        rf"leader    {HOST}, pid {os.getpid()}, since 2026-03-10 12:00:00 UTC, token \d+, "
+        r"lease \d+\.\d s left",
+        lines[1],
+    )
+    assert lines[2].split("  ")[0] == "ENTRY"
+    job, never = (re.split(r"  +", line) for line in lines[3:])
+    assert job[:4] == ["job", "2026-03-10 12:00:05", "2026-03-10 12:00:05", "5"]
+    assert never[:4] == ["never", "-", "-", "0"]
+
+
+def test_the_command_says_when_nobody_leads(
+    world: World, module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["beat", "-A", module]) == 1
+    assert "none has led before: start one with celery -A ... beat -S redlock" in (
+        capsys.readouterr().out
+    )
+    world.stop(a := world.beat("a"))
+    world.beats.append(a)
+    world.run(2)
+    world.stop(a)
+    assert main(["beat", "-A", module]) == 1
+    assert f"none now; the last was {HOST}, pid {os.getpid()}" in capsys.readouterr().out
+
+
+def test_without_entries_the_command_says_so(
+    world: World, module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.schedule.clear()
+    world.beat("a")
+    world.run(3)
+    assert main(["beat", "-A", module]) == 0
+    assert "none is recorded" in capsys.readouterr().out
+
+
+def test_the_command_prints_json(
+    world: World, module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = world.beat("a")
+    world.run(5)
+    assert main(["beat", "-A", module, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["leader"]["pid"] == os.getpid()
+    assert printed["entries"] == [
+        {
+            "entry": "job",
+            "last_due": "2026-03-10T12:00:05+00:00",
+            "last_run": printed["entries"][0]["last_run"],
+            "runs": 5,
+            "token": printed["leader"]["token"],
+        }
+    ]
+    world.stop(a)
+    assert main(["beat", "-A", module, "--json"]) == 1
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["leader"] is printed["lease_remaining"] is None
+
+
+def test_on_a_terminal_it_is_a_table(
+    world: World, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    world.schedule["[bold]"] = {"task": "job", "schedule": 1.0}
+    world.beat("a")
+    world.run(5)
+    shown = Terminal()
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys, "stdout", shown)
+    assert main(["beat", "-A", module]) == 0
+    assert "┃" in shown.getvalue()
+    assert "[bold]" in shown.getvalue()
+
+
+def test_a_stranger_who_holds_the_lock_is_shown_with_the_mend(
+    world: World, module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app: Any = sys.modules[module].app
+    lease = redlock_for(app).acquire(f"beat:{world.name}", label="somebody")
+    assert main(["beat", "-A", module]) == 1
+    assert f"held by {lease.owner!r}. Give the schedule a name of its own" in (
+        capsys.readouterr().out
+    )
+
+
+def test_too_few_nodes_are_an_error(
+    world: World, module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for node in world.nodes[:3]:
+        node.kill()
+    assert main(["beat", "-A", module]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("celery-redlock: Who holds")
+
+
+@pytest.mark.parametrize("name", ["nowhere_at_all", "os:path", "json"])
+def test_an_app_that_is_none_is_an_error_with_the_mend(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["beat", "-A", name]) == 2
+    assert f"-A {name} cannot be loaded" in capsys.readouterr().err
+
+
+def test_a_setting_that_cannot_be_used_is_an_error(
+    module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sys.modules[module].app.conf.redlock_beat_ttl = "soon"
+    assert main(["beat", "-A", module]) == 2
+    assert "redlock_beat_ttl='soon'" in capsys.readouterr().err

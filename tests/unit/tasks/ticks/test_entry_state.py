@@ -1,0 +1,110 @@
+"""What leaders record of an entry tells which messages come too late."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from celery_redlock.tasks.message.tick import Tick
+from celery_redlock.tasks.ticks.entry_state import EntryState, is_superseded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    token: int
+    text: str
+    version: int = 0
+
+
+def recorded(state: EntryState, token: int) -> Any:
+    return Recorded(token=token, text=state.write())
+
+
+def tick(due: float, token: int | None) -> Tick:
+    return Tick(entry="nightly", due=due, schedule="beat:app", token=token)
+
+
+FIRST = EntryState(due=100.0, ran_at=100.2, count=0).after(101.0, 101.2, token=5, previous_token=5)
+#: Token 5 has recorded tick 101 and token 8 took over then.
+SECOND = FIRST.after(105.0, 105.3, token=8, previous_token=5)
+
+
+def test_a_state_survives_its_record() -> None:
+    assert EntryState.read(SECOND.write()) == SECOND
+
+
+def test_each_tick_counts() -> None:
+    assert (FIRST.count, SECOND.count) == (1, 2)
+
+
+def test_a_takeover_notes_the_last_tick_of_the_leader_before() -> None:
+    assert SECOND.takeovers == ((8, 101_000_000),)
+
+
+def test_a_leader_notes_its_takeover_once() -> None:
+    later = SECOND.after(106.0, 106.1, token=8, previous_token=8)
+    assert later.takeovers == SECOND.takeovers
+
+
+def test_only_the_newest_takeovers_are_kept() -> None:
+    state = FIRST
+    for token in range(10, 60):
+        state = state.after(float(token), float(token), token=token, previous_token=token - 1)
+    assert [token for token, _ in state.takeovers] == list(range(44, 60))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        json.dumps({"due": "x", "ran_at": 1, "count": 1, "takeovers": []}),
+        json.dumps({"due": -1, "ran_at": 1, "count": 1, "takeovers": []}),
+        '{"due": 1e999, "ran_at": 1, "count": 1, "takeovers": []}',
+        '{"due": 1, "ran_at": 1, "count": 1e999, "takeovers": []}',
+        json.dumps({"due": 1, "ran_at": 1, "count": 1, "takeovers": [1]}),
+        json.dumps({"due": 1, "ran_at": 1, "count": 1, "takeovers": [[1, 2, 3]]}),
+    ],
+)
+def test_what_makes_no_sense_is_no_state(text: str) -> None:
+    assert EntryState.read(text) is None
+
+
+def test_what_a_superseded_leader_sends_for_its_successors_ticks_is_late() -> None:
+    assert is_superseded(tick(105.0, 5), recorded(SECOND, 8))
+
+
+def test_what_it_sent_before_it_was_superseded_is_not_late_however_late_it_arrives() -> None:
+    assert not is_superseded(tick(101.0, 5), recorded(SECOND, 8))
+
+
+def test_the_leaders_own_ticks_are_not_late() -> None:
+    assert not is_superseded(tick(105.0, 8), recorded(SECOND, 8))
+
+
+def test_the_ticks_of_a_leader_that_nobody_has_seen_yet_are_not_late() -> None:
+    assert not is_superseded(tick(106.0, 9), recorded(SECOND, 8))
+
+
+def test_the_first_successor_answers_for_what_an_older_leader_sends() -> None:
+    third = SECOND.after(110.0, 110.0, token=9, previous_token=8)
+    assert is_superseded(tick(103.0, 5), recorded(third, 9))
+    assert not is_superseded(tick(103.0, 8), recorded(third, 9))
+
+
+def test_a_tick_of_a_plain_beat_is_never_late() -> None:
+    assert not is_superseded(tick(105.0, None), recorded(SECOND, 8))
+
+
+def test_nothing_is_late_without_a_record() -> None:
+    assert not is_superseded(tick(105.0, 5), None)
+
+
+def test_nothing_is_late_where_the_record_is_damaged() -> None:
+    assert not is_superseded(tick(105.0, 5), Recorded(token=8, text="{}"))

@@ -1,0 +1,120 @@
+"""The schedule file of a `PersistentScheduler`, which beats without this package read too."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.beat import PersistentScheduler
+from celery.schedules import crontab, schedule
+
+from tests.unit.tasks.ticks.simulated import START, SimulatedBeat, at
+
+SCHEDULE = {
+    "interval": {"task": "job", "schedule": 7},
+    "relative": {"task": "job", "schedule": schedule(3600, relative=True)},
+    "crontab": {"task": "job", "schedule": crontab()},
+}
+
+#: A beat on another host, on which this package is not installed.
+STRANGER = """
+import json, shelve, sys
+class Nothing:
+    def find_spec(self, name, *rest):
+        if name.startswith("celery_redlock"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Nothing())
+with shelve.open(sys.argv[1]) as store:
+    print(json.dumps({
+        name: [
+            type(entry.schedule).__module__,
+            type(entry.schedule).__name__,
+            str(entry.last_run_at),
+        ]
+        for name, entry in store["entries"].items()
+    }))
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "celerybeat-schedule")
+
+
+def beat(path: str, start: Any = START, **options: Any) -> SimulatedBeat:
+    return SimulatedBeat(
+        start,
+        conf={"beat_schedule": SCHEDULE},
+        scheduler_class=PersistentScheduler,
+        scheduler_options={"schedule_filename": path},
+        **options,
+    )
+
+
+def read_elsewhere(path: str) -> Any:
+    ran = subprocess.run(
+        [sys.executable, "-c", STRANGER, path],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": ""},
+    )
+    return json.loads(ran.stdout)
+
+
+def test_a_process_without_this_package_reads_what_a_stamping_beat_has_stored(path: str) -> None:
+    one = beat(path)
+    one.run(130)
+    one.scheduler.close()
+    found = read_elsewhere(path)
+    assert {name: kind for name, (*kind, _) in found.items()} == {
+        "interval": ["celery.schedules", "schedule"],
+        "relative": ["celery.schedules", "schedule"],
+        "crontab": ["celery.schedules", "crontab"],
+    }
+    assert found["interval"][2].startswith("2026-03-10 12:02:0")
+
+
+def test_a_stock_beat_goes_on_with_the_file_of_a_stamping_one(path: str) -> None:
+    one = beat(path)
+    last = one.run(130)[-1].at
+    one.scheduler.close()
+    stock = beat(path, last, with_ticks=False)
+    first = next(sent for sent in stock.run(10))
+    assert (first.header, first.at > last) == (None, True)
+
+
+def test_a_stamping_beat_goes_on_with_the_file_of_a_stock_one(path: str) -> None:
+    stock = beat(path, with_ticks=False)
+    stock.run(100)
+    stock.scheduler.close()
+    one = beat(path, at("2026-03-10T12:05:00.5"))
+    caught_up = {sent.tick.entry: str(sent.tick.due_at)[11:19] for sent in one.run(0.4)}
+    assert caught_up == {"interval": "12:04:56", "crontab": "12:05:00"}
+
+
+def test_entries_stay_on_their_grid_after_the_file_was_written(path: str) -> None:
+    one = beat(path, start=at("2026-03-10T12:00:00.123456"))
+    sent = [message for message in one.run(60) if message.tick.entry == "interval"]
+    one.scheduler.sync()
+    sent += [message for message in one.run(60) if message.tick.entry == "interval"]
+    assert [sent.tick.due % 7 for sent in sent] == [0] * len(sent)
+    assert len(sent) in (17, 18)
+
+
+def test_a_beat_that_starts_again_repeats_nothing_and_leaves_nothing_out(path: str) -> None:
+    ticks: list[Any] = []
+    start = START
+    for _ in range(5):
+        one = beat(path, start)
+        ticks += [sent.tick.due_us for sent in one.run(10) if sent.tick.entry == "interval"]
+        one.scheduler.close()
+        start = one.clock.moment
+    assert {later - due for due, later in pairwise(ticks)} == {7_000_000}
+    assert len(ticks) >= 7
