@@ -24,7 +24,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.ways import WAYS, Place, prepare, total
+from bench.update_strategies import STRATEGIES, Place, prepare, total
 from celery_redlock.testing import LocalCluster
 from tests.support.postgres import postgres_programs, running_postgres
 
@@ -114,9 +114,9 @@ def _measure_all(
 ) -> Iterator[tuple[str, str, Measured]]:
     """Measure all ways in turns, so that what else the machine does falls on all of them."""
     for place in places:
-        taken: dict[str, list[Measured]] = {name: [] for name in WAYS}
+        taken: dict[str, list[Measured]] = {name: [] for name in STRATEGIES}
         for _ in range(rounds):
-            for name in WAYS:
+            for name in STRATEGIES:
                 taken[name].append(_measure(pool, place, name, load))
         for name, measured in taken.items():
             yield place.kind, name, _middle(measured)
@@ -152,7 +152,7 @@ def _work(
     """Deposit until the time is over; return what each deposit took and its retries."""
     chance = random.Random(number)  # noqa: S311 - no secret
     done = []
-    with WAYS[name](place) as deposit:
+    with STRATEGIES[name](place) as deposit:
         time.sleep(max(0.0, begin - time.time()))
         end = time.perf_counter() + load.seconds
         while (begun := time.perf_counter()) < end:

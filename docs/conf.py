@@ -26,7 +26,7 @@ nitpick_ignore_regex = [
 ]
 
 nitpick_ignore = [
-    ("py:class", "celery_redlock.fencing.guarded.Registered"),  # any mapped class
+    ("py:class", "celery_redlock.fencing.redis_script.RegisteredScript"),  # any mapped class
 ]
 
 myst_enable_extensions = ["colon_fence", "deflist"]

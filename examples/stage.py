@@ -26,11 +26,11 @@ from typing import Self, TypeVar
 
 from celery_redlock import RedlockError
 from celery_redlock.testing import LocalCluster
-from celery_redlock.testing.lifeline import Lifeline
+from celery_redlock.testing.child_guardian import ChildGuardian
 
 T = TypeVar("T")
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 LOG_TAIL = 20
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -65,8 +65,8 @@ class Stage:
             made = tempfile.TemporaryDirectory(prefix="celery-redlock-example-")
             self.directory = Path(self._exit.enter_context(made))
             # Kills what was started, stopped processes too, also when this process is killed.
-            self._lifeline = Lifeline(self.directory)
-            self._exit.callback(self._lifeline.cut)
+            self._guardian = ChildGuardian(self.directory)
+            self._exit.callback(self._guardian.kill)
             self._exit = self._exit.pop_all()
         return self
 
@@ -97,7 +97,7 @@ class Stage:
                 stderr=subprocess.STDOUT,
                 # What Celery's pool keeps in files goes with everything else.
                 env={**os.environ, "TMPDIR": str(self.directory)},
-                process_group=self._lifeline.group,
+                process_group=self._guardian.group,
             )
         return Process(process, log)
 
@@ -117,14 +117,14 @@ class Stage:
     def _start_servers(self) -> None:
         if "REDLOCK_NODES" not in os.environ:
             self.nodes = self._exit.enter_context(LocalCluster(self._number))
-            self._tell("REDLOCK_NODES", ",".join(self.nodes.urls))
+            self._set_variable("REDLOCK_NODES", ",".join(self.nodes.urls))
         if not {"CELERY_BROKER_URL", "CELERY_RESULT_BACKEND"} <= os.environ.keys():
             store = self._exit.enter_context(LocalCluster(1, armed=False)).urls[0]
             for number, name in enumerate(("CELERY_BROKER_URL", "CELERY_RESULT_BACKEND")):
                 if name not in os.environ:
-                    self._tell(name, store.removesuffix("0") + str(number))
+                    self._set_variable(name, store.removesuffix("0") + str(number))
 
-    def _tell(self, name: str, value: str) -> None:
+    def _set_variable(self, name: str, value: str) -> None:
         os.environ[name] = value
         self._exit.callback(os.environ.pop, name)
 
@@ -154,12 +154,12 @@ class Process:
 
 def until(condition: Callable[[], T], what: str, *needed: Process) -> T:
     """Wait for a condition, and return what made it true; end the example if that never comes."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not (value := condition()):
         if any(process.status is not None for process in needed):
             raise SystemExit(f"waited for {what}, but a program that it needs has ended")
         if time.monotonic() > deadline:
-            raise SystemExit(f"waited {PATIENCE:g} s in vain for {what}")
+            raise SystemExit(f"waited {TIMEOUT:g} s in vain for {what}")
         time.sleep(0.05)
     return value
 

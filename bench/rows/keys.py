@@ -21,7 +21,7 @@ def keys_left(quick: bool) -> list[Result]:
     with LocalCluster(5) as nodes, Redlock(nodes.urls, key_prefix="lock:") as redlock:
         for number in range(locks):
             redlock.acquire(f"key {number}").release()
-        counts = [_settled_count(nodes, index) for index in range(len(nodes))]
+        counts = [_stable_count(nodes, index) for index in range(len(nodes))]
     return [
         Result(
             row="keys",
@@ -33,7 +33,7 @@ def keys_left(quick: bool) -> list[Result]:
     ]
 
 
-def _settled_count(nodes: LocalCluster, index: int) -> int:
+def _stable_count(nodes: LocalCluster, index: int) -> int:
     """Count when the last release, which nobody waits for on every node, has arrived."""
     client = nodes.client(index)
     deadline = time.monotonic() + _SETTLED_WITHIN

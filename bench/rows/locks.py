@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import redis
 
-from bench.floor import Floor
+from bench.baseline import Floor
 from bench.measure import Operation, Rounds, compare, time_each
 from bench.results import Goal, Result, in_microseconds, ratios
 from celery_redlock import Redlock

@@ -24,7 +24,7 @@ from bench.stopwatch import Stopwatch
 from celery_redlock.testing import LocalCluster
 
 _ROOT = Path(__file__).resolve().parents[2]
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 _LOCKED, _UNLOCKED, _PLAIN = "bench.locked", "bench.without_options", "bench.plain"
 
 
@@ -97,7 +97,7 @@ def _worker(environment: dict[str, str], log: Path) -> Iterator[Path]:
 
 
 def _wait_until_it_listens(app: Any, log: Path) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while not app.control.ping(timeout=0.5, limit=1):
         if time.monotonic() > deadline:
             raise RuntimeError(f"the worker does not start; the end of its log:\n{_tail(log)}")
@@ -109,13 +109,13 @@ def _drain(app: Any, queue: str, task: str, stopwatch: Stopwatch, log: Path) -> 
     with app.producer_pool.acquire(block=True) as producer:
         for place in range(len(stopwatch)):
             app.send_task(task, (place,), queue=queue, producer=producer, ignore_result=True)
-    app.control.add_consumer(queue, reply=True, timeout=_PATIENCE, limit=1)
-    deadline = time.monotonic() + _PATIENCE
+    app.control.add_consumer(queue, reply=True, timeout=_TIMEOUT, limit=1)
+    deadline = time.monotonic() + _TIMEOUT
     while not stopwatch.complete:
         if time.monotonic() > deadline:
             raise RuntimeError(f"the worker did not run all of {task}; its log:\n{_tail(log)}")
         time.sleep(0.02)
-    app.control.cancel_consumer(queue, reply=True, timeout=_PATIENCE, limit=1)
+    app.control.cancel_consumer(queue, reply=True, timeout=_TIMEOUT, limit=1)
     return stopwatch.rate()
 
 

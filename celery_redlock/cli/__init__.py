@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from celery_redlock import __version__
-from celery_redlock.cli.init import init
+from celery_redlock.cli.init_nodes import init_nodes
 from celery_redlock.errors import ConfigurationError, RedlockError
 
 __all__ = ["main"]
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         if arguments.command == "init":
-            return init(arguments.nodes, force=arguments.force)
+            return init_nodes(arguments.nodes, force=arguments.force)
         # Celery takes a second to import, which `init` and `--help` do not need.
         if arguments.command == "beat":
             from celery_redlock.cli.beat import beat

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from celery_redlock.demo.scene import PROCESSES, Scene
 from celery_redlock.errors import RedlockError
-from celery_redlock.testing.lifeline import Lifeline
+from celery_redlock.testing.child_guardian import ChildGuardian
 
 __all__ = ["Worker"]
 
@@ -29,7 +29,7 @@ class Worker:
     """
 
     def __init__(self, scene: Scene) -> None:
-        self._lifeline = Lifeline(Path(scene.directory))
+        self._guardian = ChildGuardian(Path(scene.directory))
         self._log = Path(scene.directory, "worker.log")
         command = [
             *(sys.executable, "-m", "celery", "-A", "celery_redlock.demo.app", "worker"),
@@ -43,7 +43,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                process_group=self._lifeline.group,
+                process_group=self._guardian.group,
             )
 
     def check(self) -> None:
@@ -69,7 +69,7 @@ class Worker:
 
     def close(self) -> None:
         """End all its processes at once, stopped ones too."""
-        self._lifeline.cut()
+        self._guardian.kill()
         self._process.wait()
 
 

@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redlock.fencing.tokens import checked_token, token_or_current
 
 if TYPE_CHECKING:
-    from celery_redlock.fencing.aioredis import AsyncRedisFence
-    from celery_redlock.fencing.files import FileFence
-    from celery_redlock.fencing.guards import AsyncGuard, FileGuard, Guard, MemoryGuard
+    from celery_redlock.fencing.file import FileFence
     from celery_redlock.fencing.http import (
         FENCING_HEADER,
         FENCING_KEY,
@@ -35,20 +33,27 @@ if TYPE_CHECKING:
         raise_if_stale,
     )
     from celery_redlock.fencing.redis import RedisFence
+    from celery_redlock.fencing.redis_async import AsyncRedisFence
     from celery_redlock.fencing.s3 import S3Fence
+    from celery_redlock.fencing.token_stores import (
+        AsyncTokenStore,
+        FileTokenStore,
+        MemoryTokenStore,
+        TokenStore,
+    )
 
 __all__ = [
     "FENCING_HEADER",
     "FENCING_KEY",
     "AsgiFencingMiddleware",
-    "AsyncGuard",
     "AsyncRedisFence",
+    "AsyncTokenStore",
     "FileFence",
-    "FileGuard",
-    "Guard",
-    "MemoryGuard",
+    "FileTokenStore",
+    "MemoryTokenStore",
     "RedisFence",
     "S3Fence",
+    "TokenStore",
     "WsgiFencingMiddleware",
     "checked_token",
     "fencing_headers",
@@ -60,12 +65,12 @@ _HOME = {
     "FENCING_HEADER": "http",
     "FENCING_KEY": "http",
     "AsgiFencingMiddleware": "http",
-    "AsyncGuard": "guards",
-    "AsyncRedisFence": "aioredis",
-    "FileFence": "files",
-    "FileGuard": "guards",
-    "Guard": "guards",
-    "MemoryGuard": "guards",
+    "AsyncTokenStore": "token_stores",
+    "AsyncRedisFence": "redis_async",
+    "FileFence": "file",
+    "FileTokenStore": "token_stores",
+    "TokenStore": "token_stores",
+    "MemoryTokenStore": "token_stores",
     "RedisFence": "redis",
     "S3Fence": "s3",
     "WsgiFencingMiddleware": "http",

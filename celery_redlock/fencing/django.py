@@ -93,7 +93,7 @@ class FencedQuerySet(models.QuerySet):
         """
         token = token_or_current(token)
         written = {**(values or {}), **more}
-        self._check(written)
+        self._check_fields(written)
         guarded: FencedQuerySet = self.order_by()
         guarded._for_write = True
         one = _primary_key(guarded.query.where, guarded.model) is not None
@@ -137,15 +137,15 @@ class FencedQuerySet(models.QuerySet):
     def _write(self, token: int, written: dict[str, Any], *, one: bool) -> int:
         rows = self
         if not one and connections[self.db].features.has_select_for_update:
-            seen = self._look()
-            self._refuse(seen, token)
+            seen = self._read_tokens()
+            self._raise_refusal(seen, token)
             # What comes to match from now on has not been looked at, and is not locked.
             rows = self.model._base_manager.using(self.db).filter(pk__in=seen.keys)
         elif not one:
-            rows = self.exclude(Exists(self.filter(self._bars(token))))
+            rows = self.exclude(Exists(self.filter(self._blocks(token))))
         hit: int = rows.filter(self._passes(token)).update(**written, fencing_token=token)
         if not hit:
-            self._refuse(self._look(), token)
+            self._raise_refusal(self._read_tokens(), token)
             raise FencedResourceMissing(
                 f"There is no row: {self._resource}. Nothing was written, and the token has not "
                 "been judged. Create the row first (get_or_create).",
@@ -158,11 +158,11 @@ class FencedQuerySet(models.QuerySet):
         # A column that was added without a default: nobody has written such a row yet.
         return passes | Q(fencing_token=None) if self._field.null else passes
 
-    def _bars(self, token: int) -> Q:
+    def _blocks(self, token: int) -> Q:
         bars = Q(fencing_token__gt=token)
         return bars if self._field.null else bars | Q(fencing_token=None)
 
-    def _look(self) -> _Seen:
+    def _read_tokens(self) -> _TokenSummary:
         """Return what the rows have seen, locking them where that is possible."""
         rows = self
         if connections[self.db].in_atomic_block:
@@ -170,13 +170,13 @@ class FencedQuerySet(models.QuerySet):
             # keeps two calls that lock the same rows from a deadlock.
             rows = self.order_by("pk").select_for_update()
         tokens = dict(rows.values_list("pk", NAME))
-        return _Seen(
+        return _TokenSummary(
             keys=list(tokens),
             newest=max((seen or 0 for seen in tokens.values()), default=0),
             unset=list(tokens.values()).count(None),
         )
 
-    def _refuse(self, seen: _Seen, token: int) -> None:
+    def _raise_refusal(self, seen: _TokenSummary, token: int) -> None:
         """Raise what explains that a row was not written; return if nothing does."""
         if seen.newest > token:
             raise stale(self._resource, seen.newest, token)
@@ -205,7 +205,7 @@ class FencedQuerySet(models.QuerySet):
             return f"{meta.db_table} where several rows may match"
         return f"{meta.db_table} where {meta.pk.column} = {one!r}"
 
-    def _check(self, written: Mapping[str, Any]) -> None:
+    def _check_fields(self, written: Mapping[str, Any]) -> None:
         """Refuse what Django would not make into one UPDATE that compares and writes."""
         if NAME in written:
             raise ConfigurationError(
@@ -246,7 +246,7 @@ class FencedModel(models.Model):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _TokenSummary:
     """
     What the rows have seen.
 

@@ -28,9 +28,9 @@ RESERVED = ".redlock-"
 _ENTRY = re.compile(rb"[0-9a-f]{16}")
 
 #: Whatever stands under a name, opening it changes and waits for nothing.
-_CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_SAFE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
-_NO_FILE = {errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO}
+_IRREGULAR_ERRNOS = {errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO}
 
 
 class IrregularFile(OSError):
@@ -47,9 +47,9 @@ def open_regular(path: Path, flags: int) -> Iterator[int]:
             and has a second name, under which it may be somebody else's.
     """
     try:
-        descriptor = os.open(path, flags | _CAREFULLY, 0o666)
+        descriptor = os.open(path, flags | _SAFE_FLAGS, 0o666)
     except OSError as exc:
-        raise (IrregularFile(str(path)) if exc.errno in _NO_FILE else exc) from None
+        raise (IrregularFile(str(path)) if exc.errno in _IRREGULAR_ERRNOS else exc) from None
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or (flags & os.O_RDWR and found.st_nlink > 1):
@@ -102,13 +102,13 @@ class Drafts:
 
     def create(self, target: Path) -> Draft:
         """Return a new, empty file that is to replace `target`, with its mode if that exists."""
-        entries = [*self._remove_left(), secrets.token_hex(8).encode()]
+        entries = [*self._remove_abandoned(), secrets.token_hex(8).encode()]
         # First in the list: a writer that is killed in between leaves an entry and no file.
         content = b"".join(entry + b"\n" for entry in entries)
         os.ftruncate(self.entries, os.pwrite(self.entries, content, 0))
         path, mode = self._path_of(entries[-1]), _mode_of(target)
         # Nobody who may not read what is there now may open what is to replace it.
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _CAREFULLY
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFE_FLAGS
         draft = Draft(path, os.open(path, flags, 0o666 if mode is None else mode))
         try:
             fcntl.flock(draft.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -119,7 +119,7 @@ class Drafts:
             raise
         return draft
 
-    def _remove_left(self) -> Iterator[bytes]:
+    def _remove_abandoned(self) -> Iterator[bytes]:
         """Remove the drafts whose writers are gone; give the entries of the others."""
         listed = os.pread(self.entries, os.fstat(self.entries).st_size, 0).split()
         # Who can write the list could otherwise have any file removed.

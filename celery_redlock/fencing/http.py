@@ -22,7 +22,7 @@ from http import HTTPStatus
 from typing import Any
 
 from celery_redlock.errors import InvalidFencingToken, InvalidResourceName, StaleFencingToken
-from celery_redlock.fencing.guards import AsyncGuard, Guard
+from celery_redlock.fencing.token_stores import AsyncTokenStore, TokenStore
 from celery_redlock.fencing.tokens import checked_token, token_or_current
 
 __all__ = [
@@ -66,10 +66,10 @@ def raise_if_stale(status: int, body: bytes | str) -> None:
     if status != HTTPStatus.PRECONDITION_FAILED:
         return
     try:
-        told = json.loads(body)
-        if told["error"] != _STALE:
+        answer = json.loads(body)
+        if answer["error"] != _STALE:
             return
-        details = told["message"], told["resource"], told["seen"], told["offered"]
+        details = answer["message"], answer["resource"], answer["seen"], answer["offered"]
     except (ValueError, TypeError, LookupError):
         return
     raise StaleFencingToken(*details)
@@ -83,7 +83,7 @@ class _Refusal:
     body: bytes
 
     @classmethod
-    def saying(cls, status: HTTPStatus, error: str, message: str, **details: Any) -> _Refusal:
+    def with_body(cls, status: HTTPStatus, error: str, message: str, **details: Any) -> _Refusal:
         content = {"error": error, "message": message, **details}
         return cls(status=status, body=json.dumps(content).encode())
 
@@ -93,7 +93,7 @@ class _Refusal:
 
 
 def _missing() -> _Refusal:
-    return _Refusal.saying(
+    return _Refusal.with_body(
         HTTPStatus.PRECONDITION_REQUIRED,
         "missing_fencing_token",
         f"This resource is written under a lock. Send its fencing token as {FENCING_HEADER}.",
@@ -101,12 +101,12 @@ def _missing() -> _Refusal:
 
 
 #: What a guard or a request is refused with, and the answer to each.
-_REFUSED = (InvalidFencingToken, InvalidResourceName, StaleFencingToken)
+_REFUSED_ERRORS = (InvalidFencingToken, InvalidResourceName, StaleFencingToken)
 
 
 def _refusal_for(error: Exception) -> _Refusal:
     if isinstance(error, StaleFencingToken):
-        return _Refusal.saying(
+        return _Refusal.with_body(
             HTTPStatus.PRECONDITION_FAILED,
             _STALE,
             str(error),
@@ -115,10 +115,10 @@ def _refusal_for(error: Exception) -> _Refusal:
             offered=error.offered,
         )
     what = "resource" if isinstance(error, InvalidResourceName) else "fencing_token"
-    return _Refusal.saying(HTTPStatus.BAD_REQUEST, f"invalid_{what}", str(error))
+    return _Refusal.with_body(HTTPStatus.BAD_REQUEST, f"invalid_{what}", str(error))
 
 
-def _parsed(values: Sequence[str]) -> int | None:
+def _parse_token(values: Sequence[str]) -> int | None:
     """Return the token in a header's values, None if there are none."""
     if not values:
         return None
@@ -140,7 +140,8 @@ class WsgiFencingMiddleware:
 
     Args:
         app: the application behind it.
-        guard: what remembers the tokens: `RedisFence`, `FileGuard`, `MemoryGuard` or your own.
+        store: what remembers the tokens:
+            `RedisFence`, `FileTokenStore`, `MemoryTokenStore` or your own.
         resource: names what a request writes, or None where it needs no token. The path if not
             given, which has to be UTF-8; give your own where one thing can be written by several
             paths. Raises `InvalidResourceName` for a request that is to be answered with 400.
@@ -151,14 +152,14 @@ class WsgiFencingMiddleware:
     def __init__(
         self,
         app: Callable[..., Iterable[bytes]],
-        guard: Guard,
+        store: TokenStore,
         *,
         resource: Callable[[dict[str, Any]], str | None] | None = None,
         safe_methods: Collection[str] = SAFE_METHODS,
         required: bool = True,
     ) -> None:
         self.app = app
-        self.guard = guard
+        self.store = store
         self._resource = resource or _path_of_environ
         self._safe = frozenset(safe_methods)
         self._required = required
@@ -183,11 +184,11 @@ class WsgiFencingMiddleware:
             if resource is None:
                 return None
             value = environ.get("HTTP_" + FENCING_HEADER.upper().replace("-", "_"))
-            token = _parsed([] if value is None else [value])
+            token = _parse_token([] if value is None else [value])
             if token is None:
                 return _missing() if self._required else None
-            self.guard.claim(resource, token)
-        except _REFUSED as error:
+            self.store.claim(resource, token)
+        except _REFUSED_ERRORS as error:
             return _refusal_for(error)
         environ[FENCING_KEY] = token
         return None
@@ -203,14 +204,14 @@ class AsgiFencingMiddleware:
     def __init__(
         self,
         app: Callable[[Scope, Receive, Send], Awaitable[None]],
-        guard: Guard | AsyncGuard,
+        store: TokenStore | AsyncTokenStore,
         *,
         resource: Callable[[Scope], str | None] | None = None,
         safe_methods: Collection[str] = SAFE_METHODS,
         required: bool = True,
     ) -> None:
         self.app = app
-        self.guard = guard
+        self.store = store
         self._resource = resource or _path_of_scope
         self._safe = frozenset(safe_methods)
         self._required = required
@@ -236,24 +237,24 @@ class AsgiFencingMiddleware:
                 return None
             name = FENCING_HEADER.lower().encode()
             headers = [value for key, value in scope["headers"] if key.lower() == name]
-            token = _parsed([value.decode("latin-1") for value in headers])
+            token = _parse_token([value.decode("latin-1") for value in headers])
             if token is None:
                 return _missing() if self._required else None
             await self._claim(resource, token)
-        except _REFUSED as error:
+        except _REFUSED_ERRORS as error:
             return _refusal_for(error)
         scope[FENCING_KEY] = token
         return None
 
     async def _claim(self, resource: str, token: int) -> None:
-        claim: Any = self.guard.claim
+        claim: Any = self.store.claim
         if inspect.iscoroutinefunction(claim):
             await claim(resource, token)
             return
-        told = await asyncio.to_thread(claim, resource, token)
+        answer = await asyncio.to_thread(claim, resource, token)
         # A wrapped coroutine function does not look like one; what it returns must not be dropped.
-        if inspect.isawaitable(told):
-            await told
+        if inspect.isawaitable(answer):
+            await answer
 
 
 def _path_of_environ(environ: dict[str, Any]) -> str:

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from redis.client import Pipeline
 from redis.exceptions import NoScriptError, ResponseError, WatchError
 
-from celery_redlock.fencing.guarded import (
-    CLAIM,
-    PREFIX,
-    SET,
+from celery_redlock.fencing.pipeline import CapturedPipeline, is_watch_conflict
+from celery_redlock.fencing.redis_script import (
+    CLAIM_SCRIPT,
+    RECORD_PREFIX,
+    SET_SCRIPT,
+    FencedScript,
+    FenceRecords,
     Key,
-    Records,
-    Script,
-    Work,
+    ScriptSource,
     positive_ms,
 )
-from celery_redlock.fencing.queued import Queued, was_overtaken
 from celery_redlock.fencing.tokens import token_or_current
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ class RedisFence:
         self,
         client: redis.Redis | redis.RedisCluster,
         *,
-        prefix: str = PREFIX,
+        prefix: str = RECORD_PREFIX,
         record_ttl: float | timedelta | None = None,
     ) -> None:
         self.client: Any = client
-        self._records = Records.of(prefix, record_ttl)
+        self._records = FenceRecords.of(prefix, record_ttl)
 
     def get(self, key: Key) -> Any:
         """Return the value of a key, None where there is none. Not guarded; see `claim`."""
@@ -72,7 +72,10 @@ class RedisFence:
     def seen(self, key: Key) -> int | None:
         """Return the highest token that a key has seen; for people who look."""
         return (
-            self._records.read(key, self._look(self.client, key, self._records.name(key))) or None
+            self._records.read(
+                key, self._read_record(self.client, key, self._records.record_key(key))
+            )
+            or None
         )
 
     def claim(self, key: Key, token: int | None = None) -> None:
@@ -84,7 +87,7 @@ class RedisFence:
 
         Raises: as `run`.
         """
-        self.run(CLAIM, [key], (), token)
+        self.run(CLAIM_SCRIPT, [key], (), token)
 
     def set(
         self,
@@ -106,11 +109,11 @@ class RedisFence:
         Raises: as `run`.
         """
         expiry = () if ttl is None else ("PX", positive_ms("ttl", ttl))
-        self.run(SET, [key], (value, *expiry), token)
+        self.run(SET_SCRIPT, [key], (value, *expiry), token)
 
     def run(
         self,
-        work: Work | Pipeline,
+        work: ScriptSource | Pipeline,
         keys: Sequence[Key],
         args: Sequence[Any] = (),
         token: int | None = None,
@@ -138,10 +141,10 @@ class RedisFence:
             FenceRecordCorrupt: a fence record is not a number.
         """
         number = token_or_current(token)
-        names = self._records.names(keys)
+        names = self._records.record_keys(keys)
         if isinstance(work, Pipeline):
             return self._execute(work, keys, names, number)
-        script = Script.around(work)
+        script = FencedScript.wrap(work)
         operands = (2 * len(names), *keys, *names, number, self._records.keep_ms, *args)
         try:
             try:
@@ -149,12 +152,12 @@ class RedisFence:
             except NoScriptError:
                 return self.client.eval(script.source, *operands)
         except ResponseError as exc:
-            if explained := self._records.explain(str(exc), keys, number):
+            if explained := self._records.error_for(str(exc), keys, number):
                 raise explained from None
             raise
 
     def _execute(self, pipe: Any, keys: Sequence[Key], names: list[Key], token: int) -> Any:
-        queued = Queued.of(pipe)
+        captured = CapturedPipeline.capture(pipe)
         try:
             while True:
                 pipe.reset()
@@ -162,24 +165,24 @@ class RedisFence:
                 rising = [
                     name
                     for key, name in zip(keys, names, strict=True)
-                    if self._records.must_rise(key, self._look(pipe, key, name), token)
+                    if self._records.needs_update(key, self._read_record(pipe, key, name), token)
                 ]
                 pipe.multi()
                 for name in rising:
                     pipe.set(name, token, px=self._records.keep_ms or None)
-                queued.refill(pipe)
+                captured.replay(pipe)
                 try:
                     return pipe.execute()[len(rising) :]
                 except WatchError as exc:
-                    if not was_overtaken(exc):
+                    if not is_watch_conflict(exc):
                         raise
         finally:
             pipe.reset()
 
-    def _look(self, client: Any, key: Key, name: Key) -> Any:
+    def _read_record(self, client: Any, key: Key, name: Key) -> Any:
         try:
             return client.get(name)
         except ResponseError as exc:
             if str(exc).startswith("WRONGTYPE"):
-                raise self._records.damaged(key) from None
+                raise self._records.corrupt(key) from None
             raise

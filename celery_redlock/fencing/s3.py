@@ -17,10 +17,10 @@ from celery_redlock.fencing.tokens import MAX_TOKEN, stale, token_or_current
 
 __all__ = ["S3Fence"]
 
-_SEEN = "redlock-fencing-token"
-_WRITE = "redlock-write"
-_TRIES = 100
-_OVERTAKEN = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
+_FENCE_METADATA = "redlock-fencing-token"
+_WRITE_METADATA = "redlock-write"
+_MAX_ATTEMPTS = 100
+_CONFLICT_CODES = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class S3Fence:
 
     def seen(self, key: str) -> int | None:
         """Return the token that an object was written with; for people who look."""
-        return self._look(key, with_body=False).token or None
+        return self._read_object(key, with_body=False).token or None
 
     def put(self, key: str, body: bytes, token: int | None = None, **options: Any) -> None:
         """
@@ -113,13 +113,17 @@ class S3Fence:
         number = token_or_current(token)
         # boto3 sends a put again when its answer was lost; this tells ours from another's.
         write = secrets.token_hex(8)
-        metadata = {**options.pop("Metadata", {}), _SEEN: str(number), _WRITE: write}
-        for left in reversed(range(_TRIES)):
-            stored = self._look(key, with_body=with_body)
+        metadata = {
+            **options.pop("Metadata", {}),
+            _FENCE_METADATA: str(number),
+            _WRITE_METADATA: write,
+        }
+        for remaining in reversed(range(_MAX_ATTEMPTS)):
+            stored = self._read_object(key, with_body=with_body)
             if stored.write == write:
                 return
             if stored.token > number:
-                raise stale(self._name(key), stored.token, number)
+                raise stale(self._url(key), stored.token, number)
             condition = {"IfMatch": stored.etag} if stored.etag else {"IfNoneMatch": "*"}
             try:
                 self.client.put_object(
@@ -133,16 +137,16 @@ class S3Fence:
             except self.client.exceptions.ClientError as exc:
                 code = exc.response["Error"]["Code"]
                 gone = code == "NoSuchKey" and stored.etag
-                if not left or not (gone or code in _OVERTAKEN):
+                if not remaining or not (gone or code in _CONFLICT_CODES):
                     raise
                 time.sleep(random.uniform(0.0, 0.02))  # noqa: S311  # no secret
             else:
                 return
 
-    def _look(self, key: str, *, with_body: bool) -> _Stored:
-        look = self.client.get_object if with_body else self.client.head_object
+    def _read_object(self, key: str, *, with_body: bool) -> _Stored:
+        read = self.client.get_object if with_body else self.client.head_object
         try:
-            found = look(Bucket=self.bucket, Key=key)
+            found = read(Bucket=self.bucket, Key=key)
         except self.client.exceptions.ClientError as exc:
             # An answer to HEAD has no body, and so no name of the error.
             if exc.response["Error"]["Code"] in {"NoSuchKey", "404"}:
@@ -150,22 +154,22 @@ class S3Fence:
             raise
         metadata = found["Metadata"]
         return _Stored(
-            self._read(key, metadata.get(_SEEN)),
+            self._parse_token(key, metadata.get(_FENCE_METADATA)),
             found["ETag"],
-            metadata.get(_WRITE),
+            metadata.get(_WRITE_METADATA),
             found["Body"].read() if with_body else None,
         )
 
-    def _read(self, key: str, token: str | None) -> int:
+    def _parse_token(self, key: str, token: str | None) -> int:
         if token is None:
             return 0
         if re.fullmatch(r"[1-9][0-9]{0,15}", token) and int(token) <= MAX_TOKEN:
             return int(token)
         raise FenceRecordCorrupt(
-            f"The metadata {_SEEN!r} of {self._name(key)} is no fencing token, so nothing was "
-            "written. Copy the object onto itself with the highest token that has written it.",
-            self._name(key),
+            f"The metadata {_FENCE_METADATA!r} of {self._url(key)} is no fencing token, so nothing "
+            "was written. Copy the object onto itself with the highest token that has written it.",
+            self._url(key),
         )
 
-    def _name(self, key: str) -> str:
+    def _url(self, key: str) -> str:
         return f"s3://{self.bucket}/{key}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.testing.ports import LOOPBACK
 from celery_redlock.testing.proxy import GARBAGE, TcpProxy
-from celery_redlock.testing.running import Running
+from celery_redlock.testing.resources import ClusterResources
 from celery_redlock.testing.server import (
     ConfigValue,
     LocalClusterError,
@@ -88,12 +88,12 @@ class LocalCluster:
         self._unix_socket = unix_socket
         self._config = dict(config or {})
         self._start_timeout = start_timeout
-        self._running: Running | None = None
+        self._resources: ClusterResources | None = None
 
     def __repr__(self) -> str:
         state = (
-            f"on ports {[s.port.number for s in self._running.servers]}"
-            if self._running
+            f"on ports {[s.port.number for s in self._resources.servers]}"
+            if self._resources
             else "not started"
         )
         return f"<LocalCluster of {len(self)} {state}>"
@@ -115,27 +115,27 @@ class LocalCluster:
         Raises:
             LocalClusterError: a server did not start; the end of its log is in the message.
         """
-        if self._running is not None:
+        if self._resources is not None:
             return
-        self._running = running = Running(self)
+        self._resources = resources = ClusterResources(self)
         try:
-            running.servers += [
+            resources.servers += [
                 Server(
                     binary=binary,
-                    directory=running.directory / f"node-{index}",
-                    group=running.lifeline.group,
+                    directory=resources.directory / f"node-{index}",
+                    group=resources.guardian.group,
                     requirepass=self._requirepass,
                     unix_socket=self._unix_socket,
                     config=self._config,
                 )
                 for index, binary in enumerate(self._binaries)
             ]
-            for server in running.servers:
+            for server in resources.servers:
                 server.launch()
-            for server in running.servers:
+            for server in resources.servers:
                 self._wait_ready(server)
             if self._with_proxy:
-                running.proxy = TcpProxy([(LOOPBACK, s.port.number) for s in running.servers])
+                resources.proxy = TcpProxy([(LOOPBACK, s.port.number) for s in resources.servers])
             if self._armed:
                 self.arm()
         except BaseException:
@@ -144,54 +144,56 @@ class LocalCluster:
 
     def close(self) -> None:
         """End the servers and remove all they left. May be called again; may be started again."""
-        if self._running is not None:
-            self._running.finalizer()
-            self._running = None
+        if self._resources is not None:
+            self._resources.finalizer()
+            self._resources = None
 
     @property
     def urls(self) -> list[str]:
         """The nodes' URLs for clients: through the proxy if there is one."""
-        running = self._started()
-        if running.proxy is None:
+        resources = self._get_resources()
+        if resources.proxy is None:
             return self.server_urls
         return [
             server.url_at(host, port)
-            for server, (host, port) in zip(running.servers, running.proxy.addresses, strict=True)
+            for server, (host, port) in zip(
+                resources.servers, resources.proxy.addresses, strict=True
+            )
         ]
 
     @property
     def server_urls(self) -> list[str]:
         """The servers' own URLs, past any proxy."""
-        return [server.url for server in self._started().servers]
+        return [server.url for server in self._get_resources().servers]
 
     @property
     def unix_urls(self) -> list[str]:
         """The servers' unix sockets; empty without `unix_socket=True`."""
-        return [server.unix_url for server in self._started().servers if server.unix_url]
+        return [server.unix_url for server in self._get_resources().servers if server.unix_url]
 
     def client(self, index: int) -> redis.Redis:
         """Return a redis-py client straight to a server, with short timeouts and no retries."""
-        return self._started().servers[index].client()
+        return self._get_resources().servers[index].client()
 
     def state(self, index: int) -> ServerState:
         """Return `running`, `paused` or `dead`."""
-        return self._mine().servers[index].state
+        return self._get_own_resources().servers[index].state
 
     def log(self, index: int) -> str:
         """Return what a server has logged since it was last started."""
-        return self._started().servers[index].log()
+        return self._get_resources().servers[index].log()
 
     def pause(self, index: int) -> None:
         """Stop a server (SIGSTOP): connections stay open, commands wait and run on `resume`."""
-        self._mine().servers[index].pause()
+        self._get_own_resources().servers[index].pause()
 
     def resume(self, index: int) -> None:
         """Let a paused server run on."""
-        self._mine().servers[index].resume()
+        self._get_own_resources().servers[index].resume()
 
     def kill(self, index: int) -> None:
         """Kill a server (SIGKILL). Its port stays reserved for `restart`."""
-        self._mine().servers[index].kill()
+        self._get_own_resources().servers[index].kill()
 
     def restart(self, index: int, *, keep_data: bool = False) -> None:
         """
@@ -205,7 +207,7 @@ class LocalCluster:
             keep_data: load what a running server held until now, or what a killed one had saved
                 to disk earlier: an old snapshot. Otherwise the server comes back empty.
         """
-        server = self._mine().servers[index]
+        server = self._get_own_resources().servers[index]
         if keep_data and server.state != "dead":
             server.resume()
             server.save()
@@ -245,10 +247,10 @@ class LocalCluster:
         import redis
 
         self.start()
-        running = self._mine()
-        for index, server in enumerate(running.servers):
-            if running.proxy is not None:
-                running.proxy.heal(index)
+        resources = self._get_own_resources()
+        for index, server in enumerate(resources.servers):
+            if resources.proxy is not None:
+                resources.proxy.heal(index)
             try:
                 server.resume()
                 client = server.client()
@@ -297,21 +299,21 @@ class LocalCluster:
                 return
         server.wait_ready(self._start_timeout)
 
-    def _started(self) -> Running:
-        if self._running is None:
+    def _get_resources(self) -> ClusterResources:
+        if self._resources is None:
             raise LocalClusterError("the cluster is not started: use it in a with block")
-        return self._running
+        return self._resources
 
-    def _mine(self) -> Running:
-        running = self._started()
-        if running.pid != os.getpid():
+    def _get_own_resources(self) -> ClusterResources:
+        resources = self._get_resources()
+        if resources.pid != os.getpid():
             raise LocalClusterError(
-                f"the cluster belongs to process {running.pid}: control it from there"
+                f"the cluster belongs to process {resources.pid}: control it from there"
             )
-        return running
+        return resources
 
     def _proxy(self) -> TcpProxy:
-        proxy = self._mine().proxy
+        proxy = self._get_own_resources().proxy
         if proxy is None:
             raise ConfigurationError("there is no proxy: start LocalCluster(proxy=True)")
         return proxy

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import sys
 
-__all__ = ["LOOPBACK", "HeldPort"]
+__all__ = ["LOOPBACK", "ReservedPort"]
 
 LOOPBACK = "127.0.0.1"
 
 
-class HeldPort:
+class ReservedPort:
     """
     A kernel-chosen loopback port, kept from everybody else until it is released.
 

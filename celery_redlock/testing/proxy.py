@@ -16,8 +16,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Literal
 
-from celery_redlock.testing.links import Babbler, Link, close_with_reset
-from celery_redlock.testing.ports import LOOPBACK, HeldPort
+from celery_redlock.testing.ports import LOOPBACK, ReservedPort
+from celery_redlock.testing.proxied import GarbageServer, ProxiedConnection, close_with_reset
 
 __all__ = ["GARBAGE", "TcpProxy"]
 
@@ -39,7 +39,7 @@ class _Loop:
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
-        self.timers: list[tuple[float, int, Link]] = []
+        self.timers: list[tuple[float, int, ProxiedConnection]] = []
         self.order = itertools.count()
         self.calls: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
         self.wake_receiver, self.wake_sender = socket.socketpair()
@@ -86,21 +86,21 @@ class _Node:
     """One proxied server; everything here runs in the loop's thread."""
 
     def __init__(self, loop: _Loop, target: tuple[str, int]) -> None:
-        self.port = HeldPort()
+        self.port = ReservedPort()
         self._loop = loop
         self._target = target
         self._mode = _Mode.FORWARD
         self._delays = {"requests": 0.0, "replies": 0.0}
         self._answer = GARBAGE
-        self._links: set[Link | Babbler] = set()
+        self._connections: set[ProxiedConnection | GarbageServer] = set()
         self._listener: socket.socket | None = None
 
     def forward(self) -> None:
         self._delays = dict.fromkeys(self._delays, 0.0)
         self._enter(_Mode.FORWARD)
-        for link in list(self._links):
-            if isinstance(link, Link):
-                link.release_held()
+        for connection in list(self._connections):
+            if isinstance(connection, ProxiedConnection):
+                connection.release_held()
 
     def partition(self) -> None:
         self._enter(_Mode.PARTITION)
@@ -112,9 +112,9 @@ class _Node:
     def garbage(self, answer: bytes) -> None:
         self._enter(_Mode.GARBAGE)
         self._answer = answer
-        for link in list(self._links):
-            if isinstance(link, Link):
-                self._links.add(Babbler(self, link.take_client(), answer))
+        for connection in list(self._connections):
+            if isinstance(connection, ProxiedConnection):
+                self._connections.add(GarbageServer(self, connection.take_client(), answer))
 
     def delay(self, seconds: float, only: str | None) -> None:
         for direction in self._delays:
@@ -129,8 +129,12 @@ class _Node:
     def sockets(self) -> list[socket.socket]:
         """Every socket here, for a forked child to let go of."""
         found = [self._listener] if self._listener else []
-        for link in self._links:
-            found += [link.client, link.server] if isinstance(link, Link) else [link.client]
+        for connection in self._connections:
+            found += (
+                [connection.client, connection.server]
+                if isinstance(connection, ProxiedConnection)
+                else [connection.client]
+            )
         return found
 
     # The route of every link of this node.
@@ -144,20 +148,22 @@ class _Node:
     def now(self) -> float:
         return time.monotonic()
 
-    def wake_at(self, due: float, link: Link) -> None:
-        heapq.heappush(self._loop.timers, (due, next(self._loop.order), link))
+    def wake_at(self, due: float, connection: ProxiedConnection) -> None:
+        heapq.heappush(self._loop.timers, (due, next(self._loop.order), connection))
 
-    def watch(self, sock: socket.socket, events: int, link: Link | Babbler) -> None:
-        self._watch(sock, events, partial(link.on_event, sock))
+    def watch(
+        self, sock: socket.socket, events: int, connection: ProxiedConnection | GarbageServer
+    ) -> None:
+        self._watch(sock, events, partial(connection.on_event, sock))
 
-    def forget(self, link: Link | Babbler) -> None:
-        self._links.discard(link)
+    def forget(self, connection: ProxiedConnection | GarbageServer) -> None:
+        self._connections.discard(connection)
 
     def _enter(self, mode: _Mode) -> None:
         if self._mode is _Mode.GARBAGE:
-            for link in list(self._links):
-                if isinstance(link, Babbler):
-                    link.reset()
+            for connection in list(self._connections):
+                if isinstance(connection, GarbageServer):
+                    connection.reset()
         self._mode = mode
         if mode is _Mode.REFUSE:
             self._stop_listening()
@@ -187,7 +193,7 @@ class _Node:
             return
         _prepare(client)
         if self._mode is _Mode.GARBAGE:
-            self._links.add(Babbler(self, client, self._answer))
+            self._connections.add(GarbageServer(self, client, self._answer))
             return
         server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         _prepare(server)
@@ -195,7 +201,7 @@ class _Node:
             close_with_reset(client)
             server.close()
             return
-        self._links.add(Link(self, client, server))
+        self._connections.add(ProxiedConnection(self, client, server))
 
     def _stop_listening(self) -> None:
         if self._listener is not None:
@@ -204,8 +210,8 @@ class _Node:
             self._listener = None
 
     def reset_all(self) -> None:
-        for link in list(self._links):
-            link.reset()
+        for connection in list(self._connections):
+            connection.reset()
 
 
 def _prepare(sock: socket.socket) -> None:
@@ -278,7 +284,7 @@ class TcpProxy:
             self._thread.join()
             self._loop.close()
 
-    def abandon_in_child(self) -> None:
+    def reset_after_fork(self) -> None:
         """Close a forked child's copies, which would keep the parent's connections open."""
         for node in self._nodes:
             for sock in node.sockets():

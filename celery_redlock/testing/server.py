@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
 from celery_redlock.errors import ConfigurationError, RedlockError
-from celery_redlock.testing.ports import LOOPBACK, HeldPort
+from celery_redlock.testing.ports import LOOPBACK, ReservedPort
 
 if TYPE_CHECKING:
     import redis
@@ -89,7 +89,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False
         self._client: redis.Redis | None = None
-        self.port = HeldPort()
+        self.port = ReservedPort()
         directory.mkdir(parents=True)
 
     @property
@@ -140,7 +140,7 @@ class Server:
         """Give the port up for a fresh one."""
         self._drop_client()
         self.port.release()
-        self.port = HeldPort()
+        self.port = ReservedPort()
 
     def launch(self) -> None:
         """Start the process; `wait_ready` says when it serves."""

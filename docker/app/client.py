@@ -20,7 +20,7 @@ from celery import group
 
 from celery_redlock.core import probe_nodes
 
-PATIENCE = 180.0
+TIMEOUT = 180.0
 # Interest is due every few seconds; a beat that has just started waits until the next time.
 INTEREST_PATIENCE = 60.0
 
@@ -33,18 +33,18 @@ def main() -> int:
     arguments = parser.parse_args()
     task = deposit_without_lock if arguments.no_lock else deposit
 
-    tell_of_nodes()
+    report_nodes()
     written = make_deposits(task, arguments.deposits)
     right = written[-1]["balance"] == len(written) == arguments.deposits
     if not arguments.no_lock:
-        right = tell_of_tokens(written) and right
-    right = tell_of_interest() and right
+        right = check_tokens(written) and right
+    right = check_interest() and right
     print("all is right" if right else "NOT right: something was lost, came twice, or never")
     app.close()
     return 0 if right else 1
 
 
-def tell_of_nodes() -> None:
+def report_nodes() -> None:
     """Say which lock nodes answer."""
     probes = probe_nodes(os.environ["LOCK_NODES"])
     print(f"{sum(not probe.problem for probe in probes)} of {len(probes)} lock nodes answer")
@@ -58,7 +58,7 @@ def make_deposits(task: Any, wanted: int) -> list[dict[str, Any]]:
     account = uuid.uuid4().hex[:8]
     print(f"{wanted} deposits of 1 into account {account}, by {task.name}")
     started = time.monotonic()
-    group(task.s(account, 1) for _ in range(wanted)).apply_async().join(timeout=PATIENCE)
+    group(task.s(account, 1) for _ in range(wanted)).apply_async().join(timeout=TIMEOUT)
     seconds = time.monotonic() - started
     written = entries(account)
     for worker, count in sorted(Counter(entry["worker"] for entry in written).items()):
@@ -67,7 +67,7 @@ def make_deposits(task: Any, wanted: int) -> list[dict[str, Any]]:
     return written
 
 
-def tell_of_tokens(written: list[dict[str, Any]]) -> bool:
+def check_tokens(written: list[dict[str, Any]]) -> bool:
     """Say whether each holder of the lock had a greater fencing token than the one before."""
     tokens = [entry["token"] for entry in written]
     rose = all(earlier < later for earlier, later in itertools.pairwise(tokens))
@@ -75,7 +75,7 @@ def tell_of_tokens(written: list[dict[str, Any]]) -> bool:
     return rose
 
 
-def tell_of_interest() -> bool:
+def check_interest() -> bool:
     """Say how often the beats had interest paid, and whether once for each tick, and ever."""
     deadline = time.monotonic() + INTEREST_PATIENCE
     while not store.exists("interest") and time.monotonic() < deadline:

@@ -24,7 +24,7 @@ def main() -> None:
         stage.start_worker("examples.bank_transfer.tasks")
         sent = everybody_pays_everybody()
         sent += one_sleeps_too_long()
-        look_at_the_books(sent)
+        check_balances(sent)
 
 
 def open_accounts() -> None:
@@ -82,7 +82,7 @@ def refusals_of(transfer: str) -> list[tuple[int, int]]:
         return [(row.token, row.newer) for row in session.execute(found)]
 
 
-def look_at_the_books(sent: int) -> None:
+def check_balances(sent: int) -> None:
     """Compare the balances with what was booked."""
     from examples.bank_transfer.tasks import Account, Session, Transfer, engine, select
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from examples.stage import PATIENCE, Stage, expect
+from examples.stage import TIMEOUT, Stage, expect
 
 SITES = 3
 PAGES = 5
@@ -28,7 +28,7 @@ def main() -> None:
         hosts = [sites.enter_context(serving()) for _ in range(SITES)]
         stage.start_worker("examples.crawler.tasks")
         calls = crawl(hosts)
-        tell(hosts, calls)
+        report(hosts, calls)
 
 
 @dataclass
@@ -54,10 +54,10 @@ def crawl(hosts: list[str]) -> dict[str, Calls]:
         pages.executemany("INSERT INTO pages (host, path) VALUES (?, '/')", [(h,) for h in hosts])
     print(f"{SITES} sites of {PAGES} pages each, of which the first is known:", *hosts)
     calls = {host: Calls() for host in hosts}
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while waiting := hosts_to_ask():
         if time.monotonic() > deadline:
-            raise SystemExit(f"not all pages were fetched within {PATIENCE:g} s")
+            raise SystemExit(f"not all pages were fetched within {TIMEOUT:g} s")
         for host in waiting:
             began = time.monotonic()
             if isinstance(fetch_next.delay(host), DuplicateResult):
@@ -77,7 +77,7 @@ def hosts_to_ask() -> list[str]:
         return [host for (host,) in waiting]
 
 
-def tell(hosts: list[str], calls: dict[str, Calls]) -> None:
+def report(hosts: list[str], calls: dict[str, Calls]) -> None:
     """Say what was fetched, and how often the sites were asked."""
     from examples.crawler.tasks import WINDOW
 

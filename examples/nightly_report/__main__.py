@@ -23,7 +23,7 @@ def main() -> None:
         leader = one_leads(beats, stage.directory)
         another_takes_over(leader, beats, stage.directory)
         one_report_takes_long(worker, stage.directory)
-        look_at_the_reports(stage.directory)
+        check_reports(stage.directory)
 
 
 def start_beat(stage: Stage) -> Process:
@@ -70,7 +70,7 @@ def one_report_takes_long(worker: Process, directory: Path) -> None:
     expect("no report was begun while another was being written", "FileExists" not in worker.log)
 
 
-def look_at_the_reports(directory: Path) -> None:
+def check_reports(directory: Path) -> None:
     """See which reports there are."""
     nights = [due for due, _ in written(directory)]
     leaders = {token for _, token in written(directory)}

@@ -26,8 +26,8 @@ DEPOSITS = 25
 def main() -> None:
     """Run both examples and compare the balances with what was deposited."""
     with tempfile.TemporaryDirectory() as directory:
-        tell("version column", *rows(Path(directory) / "bank.sqlite"))
-    tell("WATCH/MULTI/EXEC", *keys())
+        report("version column", *rows(Path(directory) / "bank.sqlite"))
+    report("WATCH/MULTI/EXEC", *keys())
 
 
 def rows(path: Path) -> tuple[int, int]:
@@ -56,7 +56,7 @@ def at_once(deposit: Callable[[], int]) -> int:
         return sum(threads.map(lambda _: deposit(), range(THREADS * DEPOSITS)))
 
 
-def tell(way: str, balance: int, again: int) -> None:
+def report(way: str, balance: int, again: int) -> None:
     """Print what came of it."""
     made = THREADS * DEPOSITS
     print(f"{way}: {made} deposits of 1, balance {balance}, done again {again} times")

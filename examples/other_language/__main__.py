@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from examples.stage import PATIENCE, Stage, expect, until
+from examples.stage import TIMEOUT, Stage, expect, until
 
 HERE = Path(__file__).parent
 ITEM = "umbrella"
@@ -89,8 +89,8 @@ def a_task_holds_it(directory: Path) -> None:
 
 def ask_once() -> str:
     """Let the service try to get the lock."""
-    said, _ = service("try").communicate(timeout=PATIENCE)
-    return said.strip()
+    output, _ = service("try").communicate(timeout=TIMEOUT)
+    return output.strip()
 
 
 def both_sell(stage: Stage) -> None:

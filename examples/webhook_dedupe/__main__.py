@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Any
 
-from examples.stage import PATIENCE, Stage, expect, until
+from examples.stage import TIMEOUT, Stage, expect, until
 
 AT_ONCE, WHILE_IT_RUNS = 3, 2
 EVENT = {"id": "evt_1", "amount": 100}
@@ -39,7 +39,7 @@ def five_times(url: str, mail_server: socket.socket) -> str:
 
     with ThreadPoolExecutor(AT_ONCE) as senders:
         answers = list(senders.map(deliver, [url] * AT_ONCE))
-    mail_server.settimeout(PATIENCE)
+    mail_server.settimeout(TIMEOUT)
     body, _ = mail_server.accept()
     print("A body runs, and waits for the mail server.")
     with body:

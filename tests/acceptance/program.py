@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG_TAIL_LINES = 80
@@ -71,7 +71,7 @@ class Program:
 
     def wait_for_exit(self) -> int:
         try:
-            return self.process.wait(PATIENCE)
+            return self.process.wait(TIMEOUT)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.name} does not end:\n{self.log_tail}") from None
 

@@ -29,7 +29,7 @@ KINDS = ("plain", "locked", "unique")
 #: Seconds for which the broker is up, and then down.
 UP, DOWN = 2.0, 0.3
 #: Seconds for what is left in queues to be run, redelivery after the visibility timeout included.
-PATIENCE = 180.0
+TIMEOUT = 180.0
 RECEIVED = re.compile(r"Task \w+\[([^]]+)\] received")
 
 
@@ -111,7 +111,7 @@ def run(kind: str, *, late: bool, seconds: float, senders: int) -> dict[str, Any
             client = broker.client(0)
             return int(client.llen("celery") + client.hlen("unacked"))
 
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT
         while storm.sent.keys() - set(bodies()) and in_broker() and time.monotonic() < until:
             time.sleep(0.5)
         left = in_broker()

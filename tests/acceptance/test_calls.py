@@ -8,12 +8,12 @@ from celery_redlock.errors import ConfigurationError
 from tests.acceptance.matrix import row
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 
 @row("self.lease, current_lease(), request.fencing_token")
 def test_a_body_sees_one_lease_by_all_its_names(worker: Worker, key: str, lock: Lock) -> None:
-    told = worker.send("tell_lease", key).get(timeout=PATIENCE)
+    told = worker.send("tell_lease", key).get(timeout=TIMEOUT)
 
     assert told["same"]
     assert told["own"] == told["current"] == told["request"] > 0
@@ -23,7 +23,7 @@ def test_a_body_sees_one_lease_by_all_its_names(worker: Worker, key: str, lock: 
 
 @row("self.lease, current_lease(), request.fencing_token")
 def test_the_tokens_of_successive_holders_increase(worker: Worker, key: str) -> None:
-    tokens = [worker.send("tell_lease", key).get(timeout=PATIENCE)["own"] for _ in range(5)]
+    tokens = [worker.send("tell_lease", key).get(timeout=TIMEOUT)["own"] for _ in range(5)]
 
     assert tokens == sorted(set(tokens))
 
@@ -54,7 +54,7 @@ def test_a_child_forked_by_a_body_holds_nothing_and_its_end_releases_nothing(
     assert lock.owner == journal.wait_for("entered")["owner"]
 
     journal.open()
-    assert result.get(timeout=PATIENCE) == "still valid: True"
+    assert result.get(timeout=TIMEOUT) == "still valid: True"
     lock.wait_until_gone()
 
 
@@ -69,7 +69,7 @@ def test_an_eager_task_locks_like_one_in_a_worker(
 
     journal.open()
 
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()
 
 
@@ -82,7 +82,7 @@ def test_a_plain_call_takes_no_lock(worker: Worker, key: str, lock: Lock, journa
 
     journal.open()
 
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
 
 
 @row("plain call inside its own body")
@@ -95,7 +95,7 @@ def test_a_plain_call_from_inside_the_own_body_neither_waits_nor_gives_the_lock_
 
     journal.open()
 
-    assert result.get(timeout=PATIENCE) == "nested, still valid: True"
+    assert result.get(timeout=TIMEOUT) == "nested, still valid: True"
     lock.wait_until_gone()
 
 
@@ -110,7 +110,7 @@ def test_a_task_of_somebody_elses_is_locked_by_a_pattern_in_the_settings(
 
     journal.open()
 
-    assert result.get(timeout=PATIENCE) == "vendor held"
+    assert result.get(timeout=TIMEOUT) == "vendor held"
     lock.wait_until_gone()
 
 
@@ -123,7 +123,7 @@ def test_a_plain_task_beside_locked_ones_takes_no_lock(
 
     journal.open()
 
-    assert result.get(timeout=PATIENCE) == "held nothing"
+    assert result.get(timeout=TIMEOUT) == "held nothing"
 
 
 @row("map, starmap, chunks")
@@ -135,5 +135,5 @@ def test_a_message_that_would_run_items_without_their_lock_is_refused(
     result = worker.send(mapping, kwargs={"task": worker.step("hold"), "it": items})
 
     with pytest.raises(ConfigurationError, match="Send a message for each item"):
-        result.get(timeout=PATIENCE)
+        result.get(timeout=TIMEOUT)
     assert not journal.of("entered")

@@ -11,7 +11,7 @@ import pytest
 from celery_redlock.testing import LocalCluster
 from tests.acceptance.conftest import StartWorker
 from tests.acceptance.scene import Journal
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 PASSWORD = "open-sesame"
 DECLARED_ONLY = {"include": ["tests.acceptance.apps.misdeclared"]}
@@ -76,7 +76,7 @@ def test_what_celery_tells_about_a_worker_shows_no_password_of_its_nodes(
 ) -> None:
     worker = start_worker(conf={"redlock_nodes": guarded_cluster.urls}).wait_until_ready()
     journal.open()
-    assert worker.send("hold", key).get(timeout=PATIENCE) == "held"
+    assert worker.send("hold", key).get(timeout=TIMEOUT) == "held"
 
     inspect = worker.app.control.inspect(destination=[worker.nodename], timeout=5)
     told = [worker.command("report"), inspect.conf(), inspect.report(), inspect.stats()]

@@ -10,7 +10,7 @@ from celery_redlock.errors import LockContended, LockNotAcquired
 from tests.acceptance.matrix import row
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 
 @row("requeue on conflict")
@@ -25,7 +25,7 @@ def test_a_task_waits_for_the_holder_under_its_own_id_without_using_up_retries(
 
     lock.delete()
 
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     (entered,) = journal.of("entered")
     assert (entered["id"], entered["retries"]) == (result.id, 0)
     lock.wait_until_gone()
@@ -43,7 +43,7 @@ def test_two_tasks_with_one_key_run_one_after_the_other(
 
     journal.open()
 
-    assert [first.get(timeout=PATIENCE), second.get(timeout=PATIENCE)] == ["held", "held"]
+    assert [first.get(timeout=TIMEOUT), second.get(timeout=TIMEOUT)] == ["held", "held"]
     assert [entry["event"] for entry in journal.entries] == ["entered", "left"] * 2
     earlier, later = journal.of("entered")
     assert later["token"] > earlier["token"]
@@ -58,7 +58,7 @@ def test_a_skipped_task_succeeds_with_the_skip_result_and_leaves_the_holder_alon
 
     result = worker.send("skip", key)
 
-    assert result.get(timeout=PATIENCE) == "skipped"
+    assert result.get(timeout=TIMEOUT) == "skipped"
     assert result.state == states.SUCCESS
     assert journal.entries == []
     assert lock.owner == "somebody-else"
@@ -71,7 +71,7 @@ def test_a_chord_completes_when_a_member_is_skipped(worker: Worker, key: str, lo
     header = [worker.step("skip", key), worker.step("echo", "ran")]
     result = chord(header, app=worker.app)(worker.step("tally"))
 
-    assert result.get(timeout=PATIENCE) == ["skipped", "ran"]
+    assert result.get(timeout=TIMEOUT) == ["skipped", "ran"]
 
 
 @row("skip on conflict")
@@ -82,7 +82,7 @@ def test_the_next_step_of_a_chain_gets_the_skip_result(
 
     result = chain(worker.step("skip", key), worker.step("echo"), app=worker.app)()
 
-    assert result.get(timeout=PATIENCE) == "skipped"
+    assert result.get(timeout=TIMEOUT) == "skipped"
 
 
 @row("raise on conflict")
@@ -94,7 +94,7 @@ def test_a_task_that_shall_raise_has_lock_contended_as_its_result(
     result = worker.send("raise", key)
 
     with pytest.raises(LockContended) as raised:
-        result.get(timeout=PATIENCE)
+        result.get(timeout=TIMEOUT)
     assert raised.value.key == key
     assert raised.value.holder == "somebody-else"
     assert journal.entries == []
@@ -134,7 +134,7 @@ def test_a_callable_is_asked_what_to_do_about_a_conflict(
     result = worker.send("decide", key)
 
     with pytest.raises(LockContended):
-        result.get(timeout=PATIENCE)
+        result.get(timeout=TIMEOUT)
     assert journal.of("conflict")[0]["holder"] == "somebody-else"
 
 
@@ -147,5 +147,5 @@ def test_a_task_gives_up_after_its_total_patience(
     result = worker.send("give_up", key)
 
     with pytest.raises(LockNotAcquired):
-        result.get(timeout=PATIENCE)
+        result.get(timeout=TIMEOUT)
     assert journal.entries == []

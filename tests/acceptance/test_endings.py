@@ -7,7 +7,7 @@ import pytest
 from tests.acceptance.matrix import row
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 
 @row("success")
@@ -20,7 +20,7 @@ def test_a_task_holds_its_lock_in_the_body_and_gives_it_back_when_it_succeeds(
 
     journal.open()
 
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()
 
 
@@ -35,7 +35,7 @@ def test_a_task_that_raises_gives_the_lock_back(
     journal.open()
 
     with pytest.raises(ValueError, match="on purpose"):
-        result.get(timeout=PATIENCE)
+        result.get(timeout=TIMEOUT)
     lock.wait_until_gone()
 
 
@@ -81,7 +81,7 @@ def test_a_message_put_back_by_its_task_is_locked_anew_when_it_comes_again(
     assert (second["id"], second["retries"]) == (first["id"], first["retries"])
     assert second["owner"] != first["owner"]
     assert second["token"] > first["token"]
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()
 
 
@@ -96,7 +96,7 @@ def assert_retried(worker: Worker, key: str, lock: Lock, journal: Journal, *, ta
     assert second["id"] == first["id"] == result.id
     assert second["owner"] != first["owner"]
     assert second["token"] > first["token"]
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()
 
 
@@ -127,5 +127,5 @@ def test_a_replacement_takes_the_lock_that_the_replaced_task_gave_back(
     assert (replaced["task"], replacement["task"]) == ("replace", "hold")
     assert replacement["id"] == replaced["id"] == result.id
     assert replacement["token"] > replaced["token"]
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()

@@ -13,7 +13,7 @@ from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, WorkerLo
 from tests.acceptance.matrix import row
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 
 @row("soft time limit")
@@ -27,7 +27,7 @@ def test_a_lock_stays_held_while_the_body_handles_its_soft_limit(
     journal.open()
 
     with pytest.raises(SoftTimeLimitExceeded):
-        result.get(timeout=PATIENCE)
+        result.get(timeout=TIMEOUT)
     lock.wait_until_gone()
 
 
@@ -39,7 +39,7 @@ def test_a_lock_is_free_again_after_the_hard_limit_of_its_holder(
     journal.wait_for("entered")
 
     with pytest.raises(TimeLimitExceeded):
-        result.get(timeout=PATIENCE)
+        result.get(timeout=TIMEOUT)
     lock.wait_until_gone()
 
 
@@ -52,7 +52,7 @@ def test_a_body_that_hangs_on_past_its_hard_limit_is_killed_and_its_lock_ends_wi
     wait_until(lambda: not is_alive(entered["pid"]), message="the child to be killed")
 
     with pytest.raises(TimeLimitExceeded):
-        result.get(timeout=PATIENCE)
+        result.get(timeout=TIMEOUT)
     assert journal.of("unwound") == []
     lock.wait_until_gone()
 
@@ -84,13 +84,13 @@ def test_a_lock_whose_holder_was_killed_ends_with_its_ttl_and_the_next_task_wait
     os.kill(first["pid"], signal.SIGKILL)
 
     with pytest.raises(WorkerLostError):
-        killed.get(timeout=PATIENCE)
+        killed.get(timeout=TIMEOUT)
     following = worker.send("hold_shortly", key)
     second = journal.wait_for("entered", 2)
     assert lock.owner == second["owner"] != first["owner"]
     assert second["token"] > first["token"]
     journal.open()
-    assert following.get(timeout=PATIENCE) == "held"
+    assert following.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()
 
 
@@ -108,7 +108,7 @@ def test_a_message_redelivered_after_its_holder_was_killed_waits_the_lock_out_an
     assert lock.owner == second["owner"] != first["owner"]
     assert second["token"] > first["token"]
     journal.open()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()
 
 

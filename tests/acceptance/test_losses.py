@@ -10,7 +10,7 @@ from tests.acceptance.conftest import PauseNodes, StartWorker
 from tests.acceptance.matrix import row
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 
 @row("body longer than the TTL")
@@ -25,7 +25,7 @@ def test_a_body_longer_than_its_ttl_keeps_the_lock(
 
     assert lock.owner == entered["owner"]
     journal.open()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()
 
 
@@ -40,7 +40,7 @@ def test_a_sleeping_body_is_woken_by_the_loss_of_its_lease(
 
     assert journal.wait_for("unwound")["by"] == "LeaseLost"
     with pytest.raises(LeaseLost) as raised:
-        result.get(timeout=PATIENCE)
+        result.get(timeout=TIMEOUT)
     assert raised.value.key == key
     lock.wait_until_gone()
 
@@ -56,7 +56,7 @@ def test_a_working_body_is_interrupted_by_the_loss_of_its_lease(
 
     assert journal.wait_for("unwound")["by"] == "LeaseLost"
     with pytest.raises(LeaseLost):
-        result.get(timeout=PATIENCE)
+        result.get(timeout=TIMEOUT)
     lock.wait_until_gone()
 
 
@@ -71,7 +71,7 @@ def test_a_body_is_interrupted_when_too_many_nodes_stop_for_its_lease_to_be_rene
 
     assert journal.wait_for("unwound")["by"] == "LeaseLost"
     with pytest.raises(LeaseLost):
-        result.get(timeout=PATIENCE)
+        result.get(timeout=TIMEOUT)
 
 
 @row("lease lost, flag")
@@ -87,7 +87,7 @@ def test_a_body_that_wants_a_flag_goes_on_with_a_marked_lease(
     assert not flagged["valid"]
     assert flagged["lost"]
     journal.open()
-    assert result.get(timeout=PATIENCE) == "went on"
+    assert result.get(timeout=TIMEOUT) == "went on"
 
 
 @row("lease lost, callable")
@@ -101,7 +101,7 @@ def test_a_callable_is_told_of_the_loss_once_and_the_body_goes_on(
 
     assert journal.wait_for("told")["lost"]
     journal.open()
-    assert result.get(timeout=PATIENCE) == "went on"
+    assert result.get(timeout=TIMEOUT) == "went on"
     assert len(journal.of("told")) == 1
 
 
@@ -118,7 +118,7 @@ def test_a_worker_goes_on_after_a_task_that_lost_its_lease(
 
     journal.open()
 
-    assert worker.send("hold", key).get(timeout=PATIENCE) == "held"
+    assert worker.send("hold", key).get(timeout=TIMEOUT) == "held"
 
 
 @pytest.mark.parametrize("pool", ["gevent", "eventlet"])
@@ -148,7 +148,7 @@ def test_leases_are_renewed_and_losses_told_while_other_greenlets_log(
     assert journal.wait_for("unwound")["by"] == "LeaseLost"
     kept.wait_for_renewals(2)
     gate.open()
-    logging.get(timeout=PATIENCE)
+    logging.get(timeout=TIMEOUT)
     kept.wait_until_gone()
     kept.close()
     gate.close()

@@ -10,7 +10,7 @@ from tests.acceptance.conftest import PauseNodes
 from tests.acceptance.matrix import row
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 
 @row("no quorum")
@@ -25,7 +25,7 @@ def test_a_task_comes_back_until_a_quorum_answers(
 
     resume()
 
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     assert journal.wait_for("entered")["id"] == result.id
     lock.wait_until_gone()
 
@@ -39,7 +39,7 @@ def test_a_task_that_needs_a_quorum_fails_and_names_the_nodes_that_did_not_answe
     result = worker.send("need_quorum", key)
 
     with pytest.raises(QuorumUnavailable) as raised:
-        result.get(timeout=PATIENCE)
+        result.get(timeout=TIMEOUT)
     assert len(raised.value.nodes) >= 3
     assert journal.entries == []
 
@@ -53,7 +53,7 @@ def test_a_task_that_may_run_unlocked_runs_without_a_lease(
 
     result = worker.send("run_anyway", key)
 
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     entered = journal.wait_for("entered")
     assert (entered["owner"], entered["token"]) == (None, None)
 
@@ -67,5 +67,5 @@ def test_a_task_runs_as_ever_while_two_of_five_nodes_are_stopped(
 
     result = worker.send("hold", key)
 
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     assert journal.wait_for("entered")["token"]

@@ -15,7 +15,7 @@ from tests.acceptance.conftest import PauseNodes
 from tests.acceptance.matrix import row
 from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 #: How often a task sends itself again, and how often that happens in each test.
 ATTEMPTS = 3
@@ -38,7 +38,7 @@ def test_no_task_is_lost_whose_lease_is_lost_while_it_is_sent_again(
 
     wait_until(
         lambda: not lost(),
-        PATIENCE + RETRIES / 10,
+        TIMEOUT + RETRIES / 10,
         message=lambda: f"all of {len(results)} to end; {lost()} are lost",
     )
     assert Counter(result.result for result in results) == {ATTEMPTS: len(results)}
@@ -62,5 +62,5 @@ def test_no_task_is_lost_that_sends_itself_again_when_too_many_nodes_stop(
     resume()
 
     for result, journal in zip(results, journals, strict=True):
-        assert result.get(timeout=PATIENCE) == "done by the retry"
+        assert result.get(timeout=TIMEOUT) == "done by the retry"
         journal.close()

@@ -11,7 +11,7 @@ from tests.acceptance.conftest import StartWorker
 from tests.acceptance.matrix import row
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 needs_soft_shutdown = pytest.mark.skipif(
     celery.VERSION[:2] < (5, 5), reason="soft shutdown came with Celery 5.5"
@@ -34,7 +34,7 @@ def test_a_lock_is_renewed_through_a_warm_shutdown_and_given_back_after_the_body
     journal.open()
     assert worker.wait_for_exit() == 0
     lock.wait_until_gone()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
 
 
 @needs_soft_shutdown
@@ -153,5 +153,5 @@ def test_a_lock_outlives_a_killed_worker_by_its_ttl_and_the_next_task_waits_it_o
     assert lock.owner == second["owner"] != first["owner"]
     assert second["token"] > first["token"]
     journal.open()
-    assert following.get(timeout=PATIENCE) == "held"
+    assert following.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.acceptance.conftest import StartWorker
 from tests.acceptance.scene import Journal, Lock
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 
 def test_without_nodes_the_redis_broker_is_the_only_one_and_the_log_says_what_that_risks(
@@ -19,7 +19,7 @@ def test_without_nodes_the_redis_broker_is_the_only_one_and_the_log_says_what_th
     assert lock.owner == entered["owner"] is not None
     assert entered["token"]
     journal.open()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()
     lock.close()
     assert "redlock_nodes is not set" in worker.log

@@ -17,7 +17,7 @@ from celery_redlock.tasks.message.tick import Tick
 from tests.acceptance.matrix import row
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 
 def beat(worker: Worker, task: str, key: str, due: float) -> AsyncResult:
@@ -39,7 +39,7 @@ def test_of_the_messages_of_several_beats_one_runs(
         beat(worker, "hold", key, due)
     entered = journal.wait_for("entered")
     journal.open()
-    assert worker.app.AsyncResult(entered["id"]).get(timeout=PATIENCE) == "held"
+    assert worker.app.AsyncResult(entered["id"]).get(timeout=TIMEOUT) == "held"
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
     assert runs(journal) == [entered["id"]]
     lock.wait_until_gone()
@@ -56,10 +56,10 @@ def test_a_tick_whose_process_is_killed_is_run_by_another_beats_message(
 
     results = {result.id: result for result in (first, copy)}
     with pytest.raises(WorkerLostError):
-        results.pop(entered["id"]).get(timeout=PATIENCE)
+        results.pop(entered["id"]).get(timeout=TIMEOUT)
     journal.open()
     (other,) = results.values()
-    assert other.get(timeout=PATIENCE) == "held"
+    assert other.get(timeout=TIMEOUT) == "held"
     assert runs(journal) == [entered["id"], other.id]
 
 
@@ -81,8 +81,8 @@ def test_a_run_that_is_replaced_is_interrupted_and_has_ended_before_the_newer_be
     journal.wait_for("entered", 2)
     assert [entry["event"] for entry in journal.entries][-2:] == ["unwound", "entered"]
     journal.open()
-    assert newer.get(timeout=PATIENCE) == "held"
+    assert newer.get(timeout=TIMEOUT) == "held"
     with pytest.raises(LeaseLost):
-        older.get(timeout=PATIENCE)
+        older.get(timeout=TIMEOUT)
     assert runs(journal) == [older.id, newer.id]
     lock.wait_until_gone()

@@ -16,7 +16,7 @@ from celery import Celery, Signature
 from celery.result import AsyncResult
 
 from tests.acceptance.program import ROOT, Program
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 APPS = "tests.acceptance.apps"
 CELERY = (sys.executable, "-m", "celery", "--quiet", "-A", f"{APPS}.stage")
@@ -96,7 +96,7 @@ class Worker(Program):
             capture_output=True,
             text=True,
             check=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
         ).stdout
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.chaos.checks import Violation
-from tests.chaos.page import render_page
+from tests.chaos.report import render_page
 from tests.chaos.run import Outcome, run
 from tests.chaos.tasks.run import TaskOutcome, run_tasks
 

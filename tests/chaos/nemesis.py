@@ -13,7 +13,6 @@ import redis
 from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.testing import LocalCluster, TcpProxy
 from tests.chaos.clocks import Clock
-from tests.chaos.crew import Crew
 from tests.chaos.history import Journal, now
 from tests.chaos.schedule import (
     DRIFT_FACTOR,
@@ -27,6 +26,7 @@ from tests.chaos.schedule import (
     WORKERS,
     Fault,
 )
+from tests.chaos.workers import Crew
 
 _STEP = 0.02
 _SERVES_WITHIN = 20.0
@@ -297,9 +297,9 @@ class Nemesis:
             if self._harmed_at[node] > killed - 0.5:
                 continue
             with contextlib.suppress(redis.RedisError):
-                self._look_for_remains(node, dead)
+                self._check_remains(node, dead)
 
-    def _look_for_remains(self, node: int, dead: str) -> None:
+    def _check_remains(self, node: int, dead: str) -> None:
         client = self._cluster.client(node)
         for key in self._keys:
             owner = client.get(f"redlock:{key}")

@@ -15,7 +15,6 @@ from celery_redlock.testing.ports import LOOPBACK
 from celery_redlock.testing.server import find_binary
 from tests.chaos.checks import Verdict, Violation, judge
 from tests.chaos.clocks import Clock, build_shim, write_launcher
-from tests.chaos.crew import Crew
 from tests.chaos.history import History, Journal, build_history, now, read_events
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.resources import Record, Resource
@@ -29,6 +28,7 @@ from tests.chaos.schedule import (
     plan,
 )
 from tests.chaos.worker import Orders
+from tests.chaos.workers import Crew
 
 PLAIN = ("plain-a", "plain-b")
 FENCED = ("fenced-a", "fenced-b")

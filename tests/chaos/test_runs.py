@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.clocks import Clock, build_shim
-from tests.chaos.page import render_page
+from tests.chaos.report import render_page
 from tests.chaos.run import run
 from tests.support.waiting import wait_until
 

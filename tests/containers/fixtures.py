@@ -16,9 +16,9 @@ from pytest_celery import RABBITMQ_CONTAINER_TIMEOUT, CeleryWorkerCluster
 from pytest_docker_tools import container, fxtr, network
 
 from celery_redlock.testing.containers import RedlockTestCluster, RedlockTestSetup
+from celery_redlock.testing.containers.broker_nodes import RabbitMQHost
 from celery_redlock.testing.containers.plugin import *  # noqa: F403  # pytest finds fixtures so
-from celery_redlock.testing.containers.servers import RabbitMQHost
-from tests.acceptance.apps import seen
+from tests.acceptance.apps import visible
 from tests.acceptance.scene import Journal, Lock
 from tests.containers import tasks
 from tests.containers.stage import QUEUE, Stage
@@ -86,7 +86,7 @@ def celery_worker_cluster(start_redlock_worker: Any, celery_setup_app: Any) -> A
 
 @pytest.fixture
 def default_worker_tasks(default_worker_tasks: set[Any]) -> set[Any]:
-    return default_worker_tasks | {seen, tasks}
+    return default_worker_tasks | {visible, tasks}
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tests.acceptance.scene import Journal
 from tests.support.waiting import wait_until
 
 # Many times what it takes on an idle machine: a TTL, some trips through the queue, a reconnection.
-PATIENCE = 90.0
+TIMEOUT = 90.0
 QUEUE = "celery"
 # For one reply of a worker on a busy machine; asked again until it comes.
 REPLY_TIMEOUT = 2.0
@@ -21,7 +21,7 @@ def second_entry(journal: Journal) -> dict[str, Any]:
     """Return what the second body that entered wrote, once it has."""
     return wait_until(
         lambda: journal.of("entered")[1:],
-        PATIENCE,
+        TIMEOUT,
         message=lambda: f"a second body in {journal.entries}",
     )[0]
 

@@ -11,7 +11,7 @@ from celery import shared_task
 from celery_redlock import RedlockTask
 from celery_redlock.errors import StaleFencingToken
 from celery_redlock.fencing import RedisFence
-from tests.acceptance.apps.seen import await_gate, note, visiting
+from tests.acceptance.apps.visible import await_gate, note, visiting
 
 # Long enough to be renewed by a busy machine, short enough to wait it out.
 TTL = 5.0

@@ -10,7 +10,7 @@ import pytest
 
 from celery_redlock.protocol.keys import fence_key
 from tests.containers.deployment import Deployment, outcome
-from tests.containers.stage import PATIENCE
+from tests.containers.stage import TIMEOUT
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(900)]
@@ -79,7 +79,7 @@ def test_nothing_changes_when_a_lock_node_is_stopped(deployment: Deployment) -> 
 
 def test_a_lock_node_keeps_its_fencing_counters_when_it_restarts(deployment: Deployment) -> None:
     (node,) = deployment.containers("lock1")
-    before = wait_until(lambda: _counter(node), PATIENCE, message="interest to be paid")
+    before = wait_until(lambda: _counter(node), TIMEOUT, message="interest to be paid")
 
     node.restart()
 
@@ -115,7 +115,7 @@ def test_no_deposit_is_lost_or_made_twice_when_a_worker_is_killed(deployment: De
     before = len(victim.logs())
     client = deployment.client("--deposits", MANY)
     wait_until(
-        lambda: b"bank.deposit" in victim.logs()[before:], PATIENCE, message="a deposit to come in"
+        lambda: b"bank.deposit" in victim.logs()[before:], TIMEOUT, message="a deposit to come in"
     )
 
     victim.kill()
@@ -129,12 +129,12 @@ def test_no_deposit_is_lost_or_made_twice_when_a_worker_is_killed(deployment: De
 
 def test_the_other_beat_leads_when_the_leader_is_killed(deployment: Deployment) -> None:
     beats = {beat.id[:12]: beat for beat in deployment.containers("beat")}
-    first = wait_until(lambda: _leader(beats), PATIENCE, message="a beat to lead")
+    first = wait_until(lambda: _leader(beats), TIMEOUT, message="a beat to lead")
 
     beats.pop(first).kill()
 
     (second,) = beats
-    wait_until(lambda: _leader(beats) == second, PATIENCE, message="the other beat to lead")
+    wait_until(lambda: _leader(beats) == second, TIMEOUT, message="the other beat to lead")
     status, said = outcome(deployment.client())
     assert status == 0, said
 

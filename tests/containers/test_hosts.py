@@ -9,7 +9,7 @@ import pytest
 from docker.errors import ImageNotFound
 
 from celery_redlock.testing.containers import RedlockNodeContainer
-from celery_redlock.testing.containers.hosts import running
+from celery_redlock.testing.containers.base import running_container
 
 pytestmark = pytest.mark.containers
 
@@ -50,7 +50,7 @@ class Engine:
 
 
 def run(engine: Engine) -> None:
-    with running(engine, ReadyContainer, networks=["network"], image="redis:7"):
+    with running_container(engine, ReadyContainer, networks=["network"], image="redis:7"):
         pass
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["EXAMPLES", "NAMES", "PATIENCE", "ROOT", "Example", "marked", "processes_of", "started"]
+__all__ = ["EXAMPLES", "NAMES", "ROOT", "TIMEOUT", "Example", "marked", "processes_of", "started"]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -27,7 +27,7 @@ SYSTEM = {"other_language"}
 FOREIGN = ("CELERY_", "REDLOCK_", "DJANGO_")
 
 #: Far above an example's own patience, of which each wait has one.
-PATIENCE = 420
+TIMEOUT = 420
 
 
 def marked(names: list[str]) -> list[Any]:

@@ -11,8 +11,8 @@ import pytest
 from tests.examples.running import (
     EXAMPLES,
     NAMES,
-    PATIENCE,
     ROOT,
+    TIMEOUT,
     Example,
     marked,
     processes_of,
@@ -20,12 +20,12 @@ from tests.examples.running import (
 )
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(PATIENCE + 60)
+pytestmark = pytest.mark.timeout(TIMEOUT + 60)
 
 
 def run(name: str, temporary: Path, **environment: str) -> str:
     process = started(Example.of(name), temporary, **environment)
-    output, _ = process.communicate(timeout=PATIENCE)
+    output, _ = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, output
     return output
 
@@ -95,5 +95,5 @@ def test_an_example_that_is_ended_from_outside_leaves_no_process(end: str, tmp_p
 
     getattr(process, end)()
 
-    process.communicate(timeout=PATIENCE)
+    process.communicate(timeout=TIMEOUT)
     wait_until(lambda: not processes_of(tmp_path), message=lambda: str(processes_of(tmp_path)))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.running import EXAMPLES, NAMES, PATIENCE, Example, marked, started
+from tests.examples.running import EXAMPLES, NAMES, TIMEOUT, Example, marked, started
 
-pytestmark = pytest.mark.timeout(PATIENCE + 60)
+pytestmark = pytest.mark.timeout(TIMEOUT + 60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Plant:
     file: str
     text: str
     instead: str
-    told: str
+    expected_output: str
 
 
 PLANTS = {
@@ -36,43 +36,43 @@ PLANTS = {
         file="tasks.py",
         text="fenced_update(session, Account, Account.name == name, values=new)",
         instead="session.get(Account, name).balance = new['balance']",
-        told="NOT SEEN: the late write was refused",
+        expected_output="NOT SEEN: the late write was refused",
     ),
     "webhook_dedupe": Plant(
         file="service.py",
         text='lock_mode="until_executed"',
         instead='lock_mode="while_executing"',
-        told="NOT SEEN: five deliveries were answered with one and the same task",
+        expected_output="NOT SEEN: five deliveries were answered with one and the same task",
     ),
     "crawler": Plant(
         file="tasks.py",
         text="lock_window=WINDOW",
         instead="lock_window=WINDOW / 2",
-        told="NOT SEEN: no host was sent two tasks within",
+        expected_output="NOT SEEN: no host was sent two tasks within",
     ),
     "nightly_report": Plant(
         file="tasks.py",
         text='lock_overlap="forbid"',
         instead='lock_overlap="allow"',
-        told="in vain for a tick that is skipped",
+        expected_output="in vain for a tick that is skipped",
     ),
     "video_job": Plant(
         file="tasks.py",
         text='lock_on_lost="interrupt"',
         instead='lock_on_lost="flag"',
-        told="NOT SEEN: the body was stopped",
+        expected_output="NOT SEEN: the body was stopped",
     ),
     "django_project": Plant(
         file="concerts/tasks.py",
         text='lock_key="concert:{concert_id}"',
         instead='lock_key="customer:{customer}"',
-        told="StaleFencingToken",
+        expected_output="StaleFencingToken",
     ),
     "other_language": Plant(
         file="tasks.py",
         text='lock_key="stock:{item}"',
         instead='lock_key="another:{item}"',
-        told="NOT SEEN: the nodes tell Python",
+        expected_output="NOT SEEN: the nodes tell Python",
     ),
 }
 
@@ -93,10 +93,10 @@ def test_a_planted_fault_is_seen(name: str, tmp_path: Path) -> None:
     change(top / "examples" / "stage.py", "PATIENCE = 120.0", "PATIENCE = 45.0")
 
     process = started(Example.of(name), temporary, top)
-    output, _ = process.communicate(timeout=PATIENCE)
+    output, _ = process.communicate(timeout=TIMEOUT)
 
     assert process.returncode != 0, output
-    assert plant.told in output
+    assert plant.expected_output in output
 
 
 def test_every_example_with_a_lock_has_a_planted_fault() -> None:

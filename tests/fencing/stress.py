@@ -22,7 +22,7 @@ from celery_redlock import LockNotAcquired, Redlock, StaleFencingToken
 LEASE = 0.25
 PAUSES = (1.2 * LEASE, 2 * LEASE)
 BURSTS = (10, 40)
-PATIENCE = 100.0
+TIMEOUT = 100.0
 
 
 class Store(Protocol):
@@ -132,9 +132,9 @@ def _take_turns(number: int, urls: list[str], open_store: Opener, load: Load) ->
     with Redlock(urls, ttl=LEASE, max_ttl=1.0) as redlock, open_store() as store:
         while accepted + refused < load.writes:
             try:
-                lease = redlock.acquire("stress", wait=PATIENCE)
+                lease = redlock.acquire("stress", wait=TIMEOUT)
             except LockNotAcquired as exc:
-                raise AssertionError(f"no lock within {PATIENCE} s") from exc
+                raise AssertionError(f"no lock within {TIMEOUT} s") from exc
             burst = min(chance.randint(*BURSTS), load.writes - accepted - refused)
             pause_at = chance.randrange(burst) if chance.random() < load.pausing else None
             try:

@@ -17,7 +17,7 @@ from redis.retry import Retry
 from celery_redlock import Redlock
 from celery_redlock.core import arm_nodes
 from celery_redlock.protocol.keys import fence_key
-from celery_redlock.testing.ports import LOOPBACK, HeldPort
+from celery_redlock.testing.ports import LOOPBACK, ReservedPort
 from celery_redlock.testing.server import find_binary
 from tests.support.waiting import wait_until
 
@@ -31,7 +31,7 @@ class Node:
     """A server started as `docker/redis/start` does it, with other places of files and a port."""
 
     def __init__(self, binary: str | None, directory: Path) -> None:
-        self._held = HeldPort()
+        self._held = ReservedPort()
         self._log = directory / "log"
         acl = directory / "users.acl"
         digest = hashlib.sha256(PASSWORD.encode()).hexdigest()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from celery_redlock.testing import LocalCluster
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "hunter2"
@@ -67,7 +67,7 @@ class Bank:
     def run(self, *command: str) -> str:
         process = self.start(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
-            output, _ = process.communicate(timeout=PATIENCE)
+            output, _ = process.communicate(timeout=TIMEOUT)
         finally:
             process.kill()
         assert process.returncode == 0, output
@@ -118,7 +118,7 @@ def test_inspect_and_the_workers_own_log_show_no_password(
     finally:
         worker.send_signal(signal.SIGTERM)
         try:
-            worker.wait(PATIENCE)
+            worker.wait(TIMEOUT)
         finally:
             worker.kill()
     assert "127.0.0.2" in bank.log

@@ -15,9 +15,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 
+from tests.models.configs import ALL
 from tests.models.examine import examine
 from tests.models.explorer import Outcome
-from tests.models.settings import ALL
 
 #: States of each setting and of all together: in CI, and in the long run.
 LIMIT, DEMANDED = 125_000, 1_000_000

@@ -14,12 +14,12 @@ from typing import Any
 from celery_redlock.core.attempt import AcquireParams
 from celery_redlock.protocol import Phase, Script
 from celery_redlock.protocol.votes import Quarantined, Refused
-from tests.models import shipped
+from tests.models import stepper
+from tests.models.config import Setting
+from tests.models.exchange import Move, Talk, distinct, took
 from tests.models.handover import HandOver, barring, granted_by, previous_of
-from tests.models.setting import Setting
-from tests.models.shipped import GRACE, MOMENT, TICK, Held, Stage
 from tests.models.state import NAMES, Part, Tables
-from tests.models.talk import Move, Talk, distinct, took
+from tests.models.stepper import GRACE, MOMENT, TICK, Held, Stage
 
 #: What a node says that has done nothing.
 _NOTHING = (Refused, Quarantined)
@@ -141,7 +141,7 @@ class ContenderMoves:
         barred: frozenset[str] = frozenset(),
     ) -> Move:
         stage = self._stage(time, index)
-        shipped.run_attempt(index, self._params[index], stage)
+        stepper.run_attempt(index, self._params[index], stage)
         label = (f"{NAMES[index]} starts", ())
         then = Part("asks", time, floor, barred=barred)
         return label, self._tables.parts.number(then), self._talk.said(stage, lanes), ""
@@ -160,13 +160,13 @@ class ContenderMoves:
             if part.stands == "raises":
                 counted = tuple(self._tables.lanes.things[lane].counted for lane in lanes)
                 stage.restored = [(part.scalars, counted)]
-            end = shipped.run_attempt(index, self._params[index], stage)
+            end = stepper.run_attempt(index, self._params[index], stage)
             if stage.decided != (0 if gives_up else len(feed)):
                 continue  # not enough to decide, or a shorter way to decide the same
             label = took(name, feed, gives_up)
             if end is None:
                 self._reached.add("second round")
-                scalars, votes = shipped.snapshot(stage.waits)
+                scalars, votes = stepper.snapshot(stage.waits)
                 then = replace(part, stands="raises", scalars=scalars)
                 lanes_then = self._talk.said(stage, lanes, votes, done=self._knows(index, stage))
                 label = (f"{label[0]}: second round", label[1])
@@ -228,7 +228,7 @@ class ContenderMoves:
         assert held is not None
         if part.extended < contender.extends:
             stage = self._stage(time, index)
-            shipped.run_extend(held, params, stage, contender.extends_to)
+            stepper.run_extend(held, params, stage, contender.extends_to)
             if stage.said:
                 then = replace(part, stands="extends", since=time, extended=part.extended + 1)
                 label = (f"{NAMES[index]} extends", ())
@@ -239,7 +239,7 @@ class ContenderMoves:
         elif contender.releases:
             stage = self._stage(time, index)
             stage.time += MOMENT
-            shipped.run_release(held, params, stage)
+            stepper.run_release(held, params, stage)
             ended = Part("ended", held=replace(held, valid_until=0.0))
             label = (f"{NAMES[index]} releases", ())
             yield (
@@ -263,7 +263,7 @@ class ContenderMoves:
                 stage.feed = tuple((node, vote) for node, vote, _ in feed)
                 stage.gives_up = gives_up
                 extends_to = self._setting.contenders[index].extends_to
-                end = shipped.run_extend(held, self._params[index], stage, extends_to)
+                end = stepper.run_extend(held, self._params[index], stage, extends_to)
                 if end is None:
                     continue
                 told, now = end

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import gc
 
-from tests.models import shipped
+from tests.models import stepper
 from tests.models.bodies import BodySetting
 from tests.models.calls import CallSetting
+from tests.models.config import Setting
+from tests.models.configs import ALL
 from tests.models.explorer import Model, Outcome, explore
 from tests.models.leaders import LeaderSetting
-from tests.models.setting import Setting
-from tests.models.settings import ALL
 from tests.models.world import World
 
 
@@ -22,7 +22,7 @@ def examine(name: str, limit: int) -> Outcome:
     # States are tuples of numbers and make no cycles; there is nothing to collect.
     gc.disable()
     try:
-        with shipped.prepared():
+        with stepper.prepared():
             outcome = explore(_model_of(setting), name, limit)
     finally:
         gc.enable()

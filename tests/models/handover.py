@@ -15,11 +15,11 @@ from celery_redlock.protocol import ReleaseAction, Script
 from celery_redlock.protocol.keys import owner_value
 from celery_redlock.protocol.votes import Granted
 from celery_redlock.transport import AckedNodes
-from tests.models import shipped
-from tests.models.setting import Contender, Setting
-from tests.models.shipped import GRACE, LONG, MOMENT, TICK, Stage
+from tests.models import stepper
+from tests.models.config import Contender, Setting
+from tests.models.exchange import Move, Talk
 from tests.models.state import NAMES, Part, Tables, owner_name
-from tests.models.talk import Move, Talk
+from tests.models.stepper import GRACE, LONG, MOMENT, TICK, Stage
 
 #: What the message of `Q` has brought along, and the mark of work that is done.
 BROUGHT = "reserved for Q"
@@ -75,7 +75,7 @@ def barring(
     )
 
 
-def granted_by(tables: Tables, lanes: tuple[int, ...]) -> shipped.Feed:
+def granted_by(tables: Tables, lanes: tuple[int, ...]) -> stepper.Feed:
     """Return the answers that are there and say that the acquire is done, not noted before."""
     there = [(node, tables.lanes.things[lane]) for node, lane in enumerate(lanes)]
     return tuple(
@@ -122,7 +122,7 @@ class HandOver:
     def _finish(self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]) -> Move:
         assert part.held is not None
         stage.hasty = True
-        shipped.run_finish(part.held, self._params[index], stage, self._fates(index), None)
+        stepper.run_finish(part.held, self._params[index], stage, self._fates(index), None)
         self._reached.add("finished")
         ended = Part("ended", held=replace(part.held, valid_until=0.0))
         label = (f"{NAMES[index]} finishes", ())
@@ -135,7 +135,7 @@ class HandOver:
     def _hand_back(self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]) -> Move:
         assert part.held is not None
         back = _handed_back(NAMES[index])
-        shipped.run_finish(part.held, self._params[index], stage, self._fates(index), back)
+        stepper.run_finish(part.held, self._params[index], stage, self._fates(index), back)
         held = replace(part.held, valid_until=0.0)
         then = replace(part, stands="hands", held=held, barred=frozenset())
         label = (f"{NAMES[index]} hands back", ())
@@ -149,7 +149,7 @@ class HandOver:
         back = _handed_back(NAMES[index])
         for feed in self._answers(lanes):
             now = self._resumed(part, stage, lanes, feed)
-            shipped.run_finish(part.held, self._params[index], now, self._fates(index), back)
+            stepper.run_finish(part.held, self._params[index], now, self._fates(index), back)
             if now.stopped:
                 yield self._proving(index, replace(part, stands="proves"), now, lanes, feed)
                 continue
@@ -157,7 +157,7 @@ class HandOver:
             yield self._ended(index, replace(Part("ended"), held=part.held), now, lanes, "hands")
 
     def _resumed(
-        self, part: Part, stage: Stage, lanes: tuple[int, ...], feed: shipped.Feed
+        self, part: Part, stage: Stage, lanes: tuple[int, ...], feed: stepper.Feed
     ) -> Stage:
         """Return a stage for the code that goes on with these answers to its latest question."""
         now = self._like(stage)
@@ -169,10 +169,10 @@ class HandOver:
         return now
 
     def _proving(
-        self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...], feed: shipped.Feed
+        self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...], feed: stepper.Feed
     ) -> Move:
         """It asks whether what it has given stands, and remembers which nodes have it."""
-        scalars, _ = shipped.snapshot(stage.rounds[0])
+        scalars, _ = stepper.snapshot(stage.rounds[0])
         answers = dict(feed)
         votes = tuple(answers.get(node) for node in range(len(lanes)))
         self._reached.add("asks whether it stands")
@@ -186,7 +186,7 @@ class HandOver:
         for caught in ((), granted_by(self._tables, lanes)):
             now = self._like(stage)
             now.caught = caught
-            shipped.run_lengthen(self._reserved(index), now)
+            stepper.run_lengthen(self._reserved(index), now)
             self._note_lengthening(now)
             yield self._followed(index, now, lanes, "lengthens")
 
@@ -196,7 +196,7 @@ class HandOver:
         for answer in granted_by(self._tables, lanes):
             now = self._like(stage)
             now.caught = (answer,)
-            shipped.run_late(self._reserved(index), now)
+            stepper.run_late(self._reserved(index), now)
             for command, _, _ in now.said:
                 self._reached.add(f"late: {command.script}")
             yield self._followed(index, now, lanes, "takes a late answer")
@@ -213,7 +213,7 @@ class HandOver:
 
     def _cancel(self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]) -> Move:
         previous = self._params[index].previous
-        shipped.run_cancel(self._reserved(index), previous, stage)
+        stepper.run_cancel(self._reserved(index), previous, stage)
         self._reached.add("cancelled")
         then = Part("ended" if previous is None else "cancels")
         return self._ended(index, then, stage, lanes, "cancels")
@@ -224,7 +224,7 @@ class HandOver:
         for feed in self._answers(lanes):
             now = self._resumed(part, stage, lanes, feed)
             now.known = frozenset()
-            shipped.run_cancel(self._reserved(index), self._params[index].previous, now)
+            stepper.run_cancel(self._reserved(index), self._params[index].previous, now)
             if now.stopped:
                 then = replace(part, stands="proves it back")
                 yield self._proving(index, then, now, lanes, feed)
@@ -248,7 +248,7 @@ class HandOver:
         label = (f"{NAMES[index]} {text}", ())
         return label, self._tables.parts.number(then), self._talk.said(stage, lanes), ""
 
-    def _answers(self, lanes: tuple[int, ...]) -> Iterator[shipped.Feed]:
+    def _answers(self, lanes: tuple[int, ...]) -> Iterator[stepper.Feed]:
         """Yield which of the answers that are there have been taken; their order is all one."""
         there = [
             (node, answer[0])

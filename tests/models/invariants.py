@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from celery_redlock.core.attempt import AcquireParams
 from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US
-from tests.models import shipped
+from tests.models import stepper
+from tests.models.config import Setting
 from tests.models.explorer import Label, ViolationError
 from tests.models.handover import BROUGHT, barring
-from tests.models.setting import Setting
-from tests.models.shipped import GRACE, MOMENT, TICK
 from tests.models.state import NAMES, Part, Tables
+from tests.models.stepper import GRACE, MOMENT, TICK
 
 _ALL_DONE: Label = ("everything that was said is done", ())
 
@@ -127,6 +127,6 @@ class Invariants:
         found = self._trust.get((number, time))
         if found is None:
             held = self._tables.parts.things[number].held
-            found = shipped.is_trusted(held, self._params[index], time * TICK + MOMENT)
+            found = stepper.is_trusted(held, self._params[index], time * TICK + MOMENT)
             self._trust[number, time] = found
         return found

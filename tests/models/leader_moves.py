@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from celery_redlock.protocol import RegisterContents, Vote
 from tests.models import leader_steps
 from tests.models.copies import Told
+from tests.models.exchange import Talk, took
 from tests.models.explorer import Label
 from tests.models.leader_steps import EARLIER, ENTRY, Memory
 from tests.models.leaders import LeaderSetting
 from tests.models.ledger import NOTHING, Leadership
-from tests.models.shipped import Stage
 from tests.models.state import NAMES, Lane, Tables
-from tests.models.talk import Talk, took
+from tests.models.stepper import Stage
 
 Feed = tuple[tuple[int, Vote, int], ...]
 

@@ -19,7 +19,7 @@ from celery_redlock.protocol import Vote, register_key
 from celery_redlock.tasks.message.node_keys import tick_dedupe_key
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.ticks.entry_state import EntryState, is_superseded
-from tests.models.shipped import Paused, Stage
+from tests.models.stepper import Paused, Stage
 
 #: The schedule has one entry, of one task.
 ENTRY = "e"

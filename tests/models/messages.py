@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.models.setting import Contender, Setting
+from tests.models.config import Contender, Setting
 
 #: A worker that got the message of `Q`, takes its lock over and marks the message.
 _COPY = Contender(candidate=1, keys=("k", "m"), takes_over="Q", ends=("finish",), gives_up=False)

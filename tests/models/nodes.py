@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from celery_redlock.protocol import Command, Granted, Script, Vote, acquire
 from celery_redlock.protocol.node_model import GuardRecord, ModelNode, StoredKey
+from tests.models.config import Setting
 from tests.models.handover import is_reservation
-from tests.models.setting import Setting
-from tests.models.shipped import GRACE
 from tests.models.state import NAMES, Globe, Lane, Node, Tables, owner_name
+from tests.models.stepper import GRACE
 
 #: What may set a reservation.
 _SETTING = (Script.ACQUIRE, Script.RELEASE)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery_redlock.protocol import Command, Vote
-from tests.models.shipped import Held
+from tests.models.stepper import Held
 
 #: Contenders, as traces call them.
 NAMES = "ABCDEFG"

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.models import examine
-from tests.models.settings import ALL
+from tests.models.configs import ALL
 from tests.mutants.planting import ROOT, planted
 from tests.mutants.registry import MUTANTS
 

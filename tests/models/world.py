@@ -17,14 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from celery_redlock.protocol import fence_key
+from tests.models.config import Setting
 from tests.models.contenders import ContenderMoves, terms_of
 from tests.models.explorer import Label, State, ViolationError
 from tests.models.handover import BROUGHT
 from tests.models.invariants import Invariants
 from tests.models.nodes import NodeMoves
-from tests.models.setting import Setting
-from tests.models.shipped import LONG
 from tests.models.state import Globe, Lane, Node, Part, Tables
+from tests.models.stepper import LONG
 
 
 @dataclass(slots=True)

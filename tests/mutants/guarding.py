@@ -6,16 +6,16 @@ from __future__ import annotations
 
 from tests.mutants.writing import guarded, mutant
 
-LOADED = "fencing/sqlalchemy/loaded.py"
-SEVERAL = "fencing/sqlalchemy/several.py"
+LOADED = "fencing/sqlalchemy/session_objects.py"
+SEVERAL = "fencing/sqlalchemy/multi_row.py"
 DRAFTS = "fencing/drafts.py"
-NAMES = "fencing/guarded.py"
+NAMES = "fencing/redis_script.py"
 
 GUARDS = (
     mutant(
         "a claim leaves in the session what was loaded before it",
         guarded(
-            "sql/test_loaded_objects.py",
+            "sql/test_session_objects.py",
             "test_what_is_read_after_the_guard_is_what_the_last_holder_has_written",
         ),
         (LOADED, "            session.expire(loaded)\n", ""),
@@ -23,7 +23,7 @@ GUARDS = (
     mutant(
         "a change from before the claim is dropped",
         guarded(
-            "sql/test_loaded_objects.py",
+            "sql/test_session_objects.py",
             "test_changes_that_were_made_before_the_guard_are_refused_by_name",
         ),
         (LOADED, "        if part.modified:", "        if False:"),
@@ -31,7 +31,7 @@ GUARDS = (
     mutant(
         "rows that are not newer are written although another one is",
         guarded("sql/test_update.py", "test_one_newer_row_among_several_refuses_them_all"),
-        (SEVERAL, "choice.where, count == 0)", "choice.where, ~choice.barred)"),
+        (SEVERAL, "selection.where, count == 0)", "selection.where, ~selection.blocked)"),
     ),
     mutant(
         "new content may go into a file that was there",
@@ -39,7 +39,7 @@ GUARDS = (
             "files/test_shared_directories.py",
             "test_new_content_is_written_to_a_new_file_that_nobody_could_have_named",
         ),
-        (DRAFTS, "os.O_CREAT | os.O_EXCL | _CAREFULLY", "os.O_CREAT | _CAREFULLY"),
+        (DRAFTS, "os.O_CREAT | os.O_EXCL | _SAFE_FLAGS", "os.O_CREAT | _SAFE_FLAGS"),
     ),
     mutant(
         "the lock may be a symbolic link",
@@ -47,7 +47,7 @@ GUARDS = (
             "files/test_shared_directories.py",
             "test_what_stands_in_a_guard_s_place_and_is_no_file_is_named",
         ),
-        (DRAFTS, "_CAREFULLY = os.O_NOFOLLOW | ", "_CAREFULLY = "),
+        (DRAFTS, "_SAFE_FLAGS = os.O_NOFOLLOW | ", "_SAFE_FLAGS = "),
     ),
     mutant(
         "what another writer still writes is removed",

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "celery_redlock"
 
 #: A killer that has not spoken by then is hung, which is no kill.
-PATIENCE = 240.0
+TIMEOUT = 240.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _run(mutant: Mutant, home: Path) -> tuple[str, str]:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
         )
     except subprocess.TimeoutExpired as exc:

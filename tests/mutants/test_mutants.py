@@ -8,7 +8,7 @@ import ast
 
 import pytest
 
-from tests.models.settings import ALL
+from tests.models.configs import ALL
 from tests.mutants.planting import PACKAGE, ROOT, Edit, Mutant, StaleEditError, edited
 from tests.mutants.registry import EQUIVALENT, MUTANTS
 

@@ -18,7 +18,7 @@ from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import parse_node
 from celery_redlock.transport.memory import memory_node
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 PREFIX = "redlock:"
 
@@ -91,7 +91,7 @@ class Nodes(ABC):
         )
 
     def wait_held(
-        self, lease: Lease, nodes: Sequence[int] | None = None, timeout: float = PATIENCE
+        self, lease: Lease, nodes: Sequence[int] | None = None, timeout: float = TIMEOUT
     ) -> None:
         """Wait until the nodes have the lease's key."""
         wait_until(

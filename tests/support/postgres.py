@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psycopg
 
-from celery_redlock.testing.lifeline import Lifeline
-from celery_redlock.testing.ports import LOOPBACK, HeldPort
+from celery_redlock.testing.child_guardian import ChildGuardian
+from celery_redlock.testing.ports import LOOPBACK, ReservedPort
 from tests.support.waiting import wait_until
 
 # Debian keeps the server's programs out of PATH, one directory for each version.
@@ -47,8 +47,8 @@ def running_postgres() -> Iterator[str]:
         owner = pwd.getpwnam(user)
         os.chown(directory, owner.pw_uid, owner.pw_gid)
     data, log = directory / "data", directory / "log"
-    port = HeldPort()
-    lifeline = Lifeline(directory)
+    port = ReservedPort()
+    guardian = ChildGuardian(directory)
     try:
         subprocess.run(
             [programs / "initdb", "-D", data, "-U", ROLE, "-A", "trust", "--no-sync", "-E", "UTF8"],
@@ -75,7 +75,7 @@ def running_postgres() -> Iterator[str]:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                process_group=lifeline.group,
+                process_group=guardian.group,
             )
         address = f"{ROLE}@{LOOPBACK}:{port.number}/postgres"
 
@@ -95,6 +95,6 @@ def running_postgres() -> Iterator[str]:
             server.send_signal(signal.SIGINT)
             server.wait(30)
     finally:
-        lifeline.cut()
+        guardian.kill()
         port.release()
         shutil.rmtree(directory, ignore_errors=True)

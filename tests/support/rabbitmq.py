@@ -13,8 +13,8 @@ from pathlib import Path
 
 from kombu import Connection
 
-from celery_redlock.testing.lifeline import Lifeline
-from celery_redlock.testing.ports import LOOPBACK, HeldPort
+from celery_redlock.testing.child_guardian import ChildGuardian
+from celery_redlock.testing.ports import LOOPBACK, ReservedPort
 from tests.support.waiting import wait_until
 
 # Debian's `rabbitmq-server` in PATH changes to a user of its own; this is what it then runs.
@@ -42,7 +42,7 @@ def running_rabbitmq() -> Iterator[str]:
         raise RuntimeError("no RabbitMQ: apt-get install rabbitmq-server")
     directory = Path(tempfile.mkdtemp(prefix="acceptance-rabbitmq-"))
     log = directory / "log"
-    amqp, mapper, distribution = ports = [HeldPort() for _ in range(3)]
+    amqp, mapper, distribution = ports = [ReservedPort() for _ in range(3)]
     config = directory / "rabbitmq.conf"
     config.write_text(CONFIG.format(loopback=LOOPBACK, port=amqp.number))
     environment = {
@@ -58,7 +58,7 @@ def running_rabbitmq() -> Iterator[str]:
         "RABBITMQ_MNESIA_BASE": str(directory / "data"),
         "RABBITMQ_LOG_BASE": str(directory / "logs"),
     }
-    lifeline = Lifeline(directory)
+    guardian = ChildGuardian(directory)
     url = f"amqp://guest:guest@{LOOPBACK}:{amqp.number}//"
 
     def start(*command: str | Path) -> subprocess.Popen[bytes]:
@@ -70,7 +70,7 @@ def running_rabbitmq() -> Iterator[str]:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                process_group=lifeline.group,
+                process_group=guardian.group,
             )
 
     try:
@@ -90,7 +90,7 @@ def running_rabbitmq() -> Iterator[str]:
         wait_until(serves, 60, message=lambda: f"RabbitMQ to serve: {log.read_text()}")
         yield url
     finally:
-        lifeline.cut()
+        guardian.kill()
         for port in ports:
             port.release()
         shutil.rmtree(directory, ignore_errors=True)

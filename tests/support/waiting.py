@@ -9,12 +9,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 # Long enough for a busy two-core machine: it is only ever used up by a test that fails.
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 def wait_until(
     condition: Callable[[], T],
-    timeout: float = PATIENCE,
+    timeout: float = TIMEOUT,
     *,
     message: str | Callable[[], str] = "",
     interval: float = 0.02,

@@ -67,7 +67,7 @@ class FencedTable:
             condition = or_(condition, self.token.is_(None))
         return condition
 
-    def bars(self, token: int) -> ColumnElement[bool]:
+    def blocks(self, token: int) -> ColumnElement[bool]:
         """Return the condition that a row has seen a newer token, or NULL where none may be."""
         condition: ColumnElement[bool] = self.token > token
         return condition if self.column.nullable else or_(condition, self.token.is_(None))

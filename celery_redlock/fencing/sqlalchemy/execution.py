@@ -73,7 +73,7 @@ def run(session: SyncSession, statement: Executable) -> Result[Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class TokenSummary:
     """
     What the matching rows have seen.
 
@@ -88,7 +88,9 @@ class Seen:
     unset: int
 
 
-def look(session: SyncSession, fenced: FencedTable, where: ColumnElement[bool]) -> Seen:
+def read_tokens(
+    session: SyncSession, fenced: FencedTable, where: ColumnElement[bool]
+) -> TokenSummary:
     """Return what the rows have seen, locking them where the database can."""
     # A locking read: under MySQL's REPEATABLE READ a plain one shows the past, while UPDATE meets
     # the present. The order keeps two calls that lock the same rows from a deadlock.
@@ -98,10 +100,10 @@ def look(session: SyncSession, fenced: FencedTable, where: ColumnElement[bool]) 
     counts = select(func.count(), func.count(token), func.max(token)).select_from(locked)
     row: Any = run(session, counts).one()
     matching, known, newest = row
-    return Seen(rows=matching, newest=int(newest or 0), unset=matching - known)
+    return TokenSummary(rows=matching, newest=int(newest or 0), unset=matching - known)
 
 
-def refuse(seen: Seen, fenced: FencedTable, resource: str, token: int) -> None:
+def raise_refusal(seen: TokenSummary, fenced: FencedTable, resource: str, token: int) -> None:
     """Raise what explains that a row was not written; return if nothing does."""
     if seen.newest > token:
         raise stale(resource, seen.newest, token)
@@ -112,7 +114,7 @@ def refuse(seen: Seen, fenced: FencedTable, resource: str, token: int) -> None:
         )
 
 
-def missing(resource: str) -> FencedResourceMissing:
+def missing_rows(resource: str) -> FencedResourceMissing:
     """Return the error for rows that are not there."""
     return FencedResourceMissing(
         f"There is no row: {resource}. Nothing was written, and the token has not been judged. "

@@ -22,20 +22,20 @@ from celery_redlock.fencing.sqlalchemy.execution import (
     dialect_of,
     fence_first,
     identity_in,
-    look,
-    missing,
-    refuse,
+    missing_rows,
+    raise_refusal,
+    read_tokens,
     run,
 )
-from celery_redlock.fencing.sqlalchemy.loaded import (
+from celery_redlock.fencing.sqlalchemy.multi_row import Selection, all_or_none
+from celery_redlock.fencing.sqlalchemy.session_objects import (
     Row,
     loaded_objects,
     pending_changes,
-    read_again,
+    refresh,
     refuse_pending,
     rows_in,
 )
-from celery_redlock.fencing.sqlalchemy.several import Choice, all_or_none
 from celery_redlock.fencing.tokens import token_or_current
 
 
@@ -106,18 +106,20 @@ def fenced_update(
         changes = pending_changes(session, objects)
         held = rows_in(fenced.keys, changes)
         if identity is None:
-            choice = Choice(fenced=fenced, where=where, barred=or_(fenced.bars(token), held))
-            statement = all_or_none(session, choice, dialect.name)
+            selection = Selection(
+                fenced=fenced, where=where, blocked=or_(fenced.blocks(token), held)
+            )
+            statement = all_or_none(session, selection, dialect.name)
         else:
             statement = update(fenced.entity).where(where, fenced.passes(token), ~held)
         statement = statement.values({**values, fenced.token: token})
         hit, written = _execute(session, statement, fenced, dialect, named=bool(objects))
         if not hit:
             resource = _resource(fenced, where, identity)
-            refuse(look(session, fenced, where), fenced, resource, token)
+            raise_refusal(read_tokens(session, fenced, where), fenced, resource, token)
             refuse_pending(session, fenced, where, changes)
-            raise missing(resource)
-        read_again(session, objects, written, changes)
+            raise missing_rows(resource)
+        refresh(session, objects, written, changes)
     return hit
 
 

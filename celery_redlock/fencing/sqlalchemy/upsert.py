@@ -22,15 +22,15 @@ from celery_redlock.fencing.sqlalchemy.execution import (
     SyncSession,
     dialect_of,
     fence_first,
-    look,
-    missing,
-    refuse,
+    missing_rows,
+    raise_refusal,
+    read_tokens,
     run,
 )
-from celery_redlock.fencing.sqlalchemy.loaded import (
+from celery_redlock.fencing.sqlalchemy.session_objects import (
     loaded_objects,
     pending_changes,
-    read_again,
+    refresh,
     refuse_pending,
     rows_in,
 )
@@ -127,10 +127,10 @@ def fenced_upsert(
             resource = f"{fenced.name} where " + " and ".join(
                 f"{column.key} = {row[column]!r}" for column in columns
             )
-            refuse(look(session, fenced.core, where), fenced, resource, token)
+            raise_refusal(read_tokens(session, fenced.core, where), fenced, resource, token)
             refuse_pending(session, fenced, where, changes)
-            raise missing(resource)
-        read_again(session, objects, {tuple(stored)}, changes)
+            raise missing_rows(resource)
+        refresh(session, objects, {tuple(stored)}, changes)
 
 
 @overload

@@ -25,9 +25,9 @@ all containers share one kernel and one clock. What a run leaves that was killed
 `creator=celery-redlock`: remove it with `docker rm --force` and `docker network prune --filter`.
 """
 
+from celery_redlock.testing.containers.celery_setup import RedlockTestSetup
 from celery_redlock.testing.containers.cluster import RedlockTestCluster
 from celery_redlock.testing.containers.node import RedlockNodeContainer, RedlockTestNode
-from celery_redlock.testing.containers.setup import RedlockTestSetup
 from celery_redlock.testing.containers.worker import RedlockTestWorker, RedlockWorkerContainer
 
 __all__ = [

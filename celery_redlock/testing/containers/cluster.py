@@ -13,7 +13,7 @@ from typing import Any
 from pytest_celery import CeleryTestCluster
 
 from celery_redlock.core import arm_nodes
-from celery_redlock.testing.containers.hosts import LABELS, HostNode, running
+from celery_redlock.testing.containers.base import LABELS, HostNode, running_container
 from celery_redlock.testing.containers.node import RedlockNodeContainer, RedlockTestNode
 from celery_redlock.testing.server import LocalClusterError
 
@@ -98,7 +98,7 @@ def running_cluster(
             stack.callback(network.remove)
             networks.append(network.name)
         contexts = [
-            running(
+            running_container(
                 client,
                 wrapper,
                 networks=[network],

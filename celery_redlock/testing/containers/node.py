@@ -10,7 +10,7 @@ from pytest_celery import RedisContainer
 
 from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.scripts import ARM_SOURCE
-from celery_redlock.testing.containers.hosts import HostContainer, HostNode
+from celery_redlock.testing.containers.base import HostContainer, HostNode
 
 __all__ = ["RedlockNodeContainer", "RedlockTestNode"]
 

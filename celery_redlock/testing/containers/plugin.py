@@ -21,12 +21,12 @@ from pytest_celery import (
 )
 from pytest_docker_tools import build, container, fxtr
 
+from celery_redlock.testing.containers.base import running_container
+from celery_redlock.testing.containers.broker_nodes import RabbitMQHost, RedisHost
+from celery_redlock.testing.containers.celery_setup import CLUSTER_CONFIG, RedlockTestSetup
 from celery_redlock.testing.containers.cluster import RedlockTestCluster, running_cluster
-from celery_redlock.testing.containers.hosts import running
 from celery_redlock.testing.containers.image import PYTHON_IMAGE, make_context, this_package
 from celery_redlock.testing.containers.node import RedlockNodeContainer
-from celery_redlock.testing.containers.servers import RabbitMQHost, RedisHost
-from celery_redlock.testing.containers.setup import CLUSTER_CONFIG, RedlockTestSetup
 from celery_redlock.testing.containers.worker import RedlockTestWorker, RedlockWorkerContainer
 
 StartWorker = Callable[[], RedlockTestWorker]
@@ -211,7 +211,7 @@ def start_redlock_worker_container(
 
         def start() -> RedlockWorkerContainer:
             return stack.enter_context(
-                running(
+                running_container(
                     docker_client,
                     default_worker_container_cls,
                     networks=[default_pytest_celery_network.name, *celery_redlock_cluster.networks],

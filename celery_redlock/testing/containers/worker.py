@@ -9,8 +9,8 @@ from typing import Any
 
 from pytest_celery import CeleryTestWorker, CeleryWorkerContainer
 
-from celery_redlock.testing.containers.hosts import HostContainer, HostNode
-from celery_redlock.testing.containers.setup import CLUSTER_CONFIG
+from celery_redlock.testing.containers.base import HostContainer, HostNode
+from celery_redlock.testing.containers.celery_setup import CLUSTER_CONFIG
 
 __all__ = ["RedlockTestWorker", "RedlockWorkerContainer"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.acceptance.apps.seen import stage
+from tests.acceptance.apps.visible import stage
 
 SECRET_KEY = "of a test"
 INSTALLED_APPS = ["django_celery_beat"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from celery_redlock.signals import beat_leader_started, beat_leader_stopped
 from tests.acceptance.apps.beat_watch import BEAT
-from tests.acceptance.apps.seen import instant, note
+from tests.acceptance.apps.visible import instant, note
 
 
 def note_leadership(signal: Any, **_: Any) -> None:

@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 
-from tests.acceptance.apps.seen import instant
+from tests.acceptance.apps.visible import instant
 
 STAMP = struct.Struct("=d")
 #: Seconds; far below any interval or TTL, and next to no work.

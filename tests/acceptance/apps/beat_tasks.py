@@ -8,8 +8,8 @@ from typing import Any
 
 from celery_redlock import RedlockTask
 from celery_redlock.tasks.events import SIGNALS
-from tests.acceptance.apps.seen import instant, note
 from tests.acceptance.apps.stage import app
+from tests.acceptance.apps.visible import instant, note
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ from celery.schedules import crontab
 
 from tests.acceptance.apps.beat_pulse import start_pulse
 from tests.acceptance.apps.beat_schedules import Aligned
-from tests.acceptance.apps.seen import instant, note
 from tests.acceptance.apps.stage import STAGE, app
+from tests.acceptance.apps.visible import instant, note
 
 BEAT = STAGE["beat"]
 KINDS = {"crontab": crontab, "aligned": Aligned}

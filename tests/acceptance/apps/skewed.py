@@ -12,7 +12,7 @@ import time
 import time_machine
 from celery.__main__ import main
 
-from tests.acceptance.apps.seen import stage
+from tests.acceptance.apps.visible import stage
 
 if __name__ == "__main__":
     time_machine.travel(time.time() + stage()["skew"], tick=True).start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import Celery
 
-from tests.acceptance.apps.seen import await_gate, first_time, note, stage, visiting
+from tests.acceptance.apps.visible import await_gate, first_time, note, stage, visiting
 
 __all__ = ["STAGE", "app", "await_gate", "first_time", "note", "visiting"]
 

@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 import redis
 from celery import Celery
 
-from tests.acceptance.apps.seen import stage
 from tests.acceptance.apps.unique_tasks import declare
+from tests.acceptance.apps.visible import stage
 
 
 def main(name: str, key: str, threads: int) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 from celery import Celery, signals
 
-from tests.acceptance.apps.seen import await_gate, note, stage
 from tests.acceptance.apps.unique_tasks import declare
+from tests.acceptance.apps.visible import await_gate, note, stage
 
 
 @signals.before_task_publish.connect

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from celery_redlock import Lease
-from tests.acceptance.apps.seen import await_gate, note
+from tests.acceptance.apps.visible import await_gate, note
 
 give_up = Lease.give_up
 

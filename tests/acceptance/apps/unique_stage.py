@@ -6,9 +6,9 @@ from typing import Any
 
 from celery import signals
 
-from tests.acceptance.apps.seen import await_gate, note
 from tests.acceptance.apps.stage import app
 from tests.acceptance.apps.unique_tasks import declare
+from tests.acceptance.apps.visible import await_gate, note
 
 declare(app)
 

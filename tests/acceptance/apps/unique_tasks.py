@@ -14,7 +14,7 @@ from celery import Celery, chain, chord
 from celery.exceptions import Ignore, Reject
 
 from celery_redlock import RedlockTask
-from tests.acceptance.apps.seen import await_gate, note, times, visiting
+from tests.acceptance.apps.visible import await_gate, note, times, visiting
 
 MODES = ("until_executing", "until_executed", "until_and_while_executing", "until_expired")
 FREE_AT_THE_END = MODES[:3]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.acceptance.apps.beat_pulse import PULSE, STAMP
-from tests.acceptance.apps.seen import instant
+from tests.acceptance.apps.visible import instant
 
 Note = Mapping[str, Any]
 

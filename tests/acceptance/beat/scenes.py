@@ -11,12 +11,12 @@ from tests.acceptance.beat.checker import Violation
 from tests.acceptance.beat.history import History, Note, Sent, read_history
 from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 # A scene lasts long and is looked at again and again: not more often than its ticks need.
 LOOK_EVERY = 0.1
 # Seconds: jobs of several seconds wait for each other in some scenes.
-LONGEST_QUEUE = 2 * PATIENCE
+LONGEST_QUEUE = 2 * TIMEOUT
 # With this news a message ends without a body.
 ENDS = {"task_skipped", "task_gave_up", "redelivery_ignored", "tick_superseded", "tick_missed"}
 
@@ -77,7 +77,7 @@ class Watch:
         )
 
     def wait_until_each_has_sent(
-        self, *beats: Beat, count: int = 1, task: str | None = None, timeout: float = PATIENCE
+        self, *beats: Beat, count: int = 1, task: str | None = None, timeout: float = TIMEOUT
     ) -> None:
         """Wait until each of these has sent so much since it was started."""
 

@@ -23,7 +23,7 @@ from tests.acceptance.beat.scenes import Watch, assert_none, end_all, settled
 from tests.acceptance.program import ROOT
 from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 TTL = 4.0
 DJANGO = {"DJANGO_SETTINGS_MODULE": f"{APPS}.beat_django_settings"}
@@ -44,7 +44,7 @@ def edit(tmp_path: Path) -> Edit:
             cwd=ROOT,
             env={**os.environ, **DJANGO, **stage},
             check=True,
-            timeout=2 * PATIENCE,
+            timeout=2 * TIMEOUT,
         )
         return database
 

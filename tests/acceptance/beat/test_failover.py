@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.apps.seen import instant
+from tests.acceptance.apps.visible import instant
 from tests.acceptance.beat.beats import LEADER, REDLOCK, TASKS, Beat
 from tests.acceptance.beat.checker import (
     Fault,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_redlock.testing import LocalCluster
-from tests.acceptance.apps.seen import instant
+from tests.acceptance.apps.visible import instant
 from tests.acceptance.beat.beats import LEADER, REDLOCK, TASKS
 from tests.acceptance.beat.checker import (
     check_arrival,

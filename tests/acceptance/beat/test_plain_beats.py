@@ -19,7 +19,7 @@ from tests.acceptance.beat.conftest import StartBeat
 from tests.acceptance.beat.scenes import Watch, assert_none, end_all, entry, settled
 from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 EVERY = 1.0
 MINUTE = 60.0
@@ -69,10 +69,10 @@ def test_a_crontab_tick_runs_once_though_a_beat_catches_it_up_later(
     late.wait_for_log("Ticks of these entries are identified")
     late.kill()
     watch = Watch(journal, beats)
-    watch.wait_until_each_has_sent(*beats[:2], timeout=MINUTE + PATIENCE)
+    watch.wait_until_each_has_sent(*beats[:2], timeout=MINUTE + TIMEOUT)
 
     again = watch.add(start_beat(worker, schedule, skew=skew, schedule_file=late.schedule_file))
-    watch.wait_until_each_has_sent(again, timeout=MINUTE + PATIENCE)
+    watch.wait_until_each_has_sent(again, timeout=MINUTE + TIMEOUT)
     end_all(*beats, again)
 
     history = settled(worker, journal)

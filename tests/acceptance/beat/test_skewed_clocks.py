@@ -21,7 +21,7 @@ from tests.acceptance.beat.history import History, Sent, wall
 from tests.acceptance.beat.scenes import Watch, assert_none, end_all, entry, settled
 from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 SKEWS = (-2.0, 0.0, 2.0)
 APART = max(SKEWS) - min(SKEWS)
@@ -29,7 +29,7 @@ APART = max(SKEWS) - min(SKEWS)
 EVERY = 2 * AT_LEAST_FOR - APART
 TICKS = 2
 # The first of them may just have been missed when the beats had started.
-WAIT = (TICKS + 1) * EVERY + PATIENCE
+WAIT = (TICKS + 1) * EVERY + TIMEOUT
 
 
 @pytest.mark.timeout(240)

@@ -17,7 +17,7 @@ from tests.acceptance.scene import Lock
 from tests.acceptance.unique.crowd import Crowd
 from tests.acceptance.unique.publisher import Publisher
 from tests.acceptance.worker import Worker, kept_workers
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 MakePublisher = Callable[..., Publisher]
 StartImpatient = Callable[..., Worker]
@@ -99,7 +99,7 @@ def published(mode: str, lock: Lock, queued: Lock) -> Lock:
 def keep_away(worker: Worker) -> Iterator[Callable[[], None]]:
     """Messages stay in the queue until this is called, or else until the end of the test."""
     control = worker.app.control
-    to = {"destination": [worker.nodename], "reply": True, "timeout": PATIENCE}
+    to = {"destination": [worker.nodename], "reply": True, "timeout": TIMEOUT}
 
     def come_back() -> None:
         control.add_consumer(worker.name, **to)
@@ -127,7 +127,7 @@ def fresh_queue(worker: Worker, key: str) -> Iterator[tuple[str, Callable[[], No
     counts as redelivered then.
     """
     control = worker.app.control
-    to = {"destination": [worker.nodename], "reply": True, "timeout": PATIENCE}
+    to = {"destination": [worker.nodename], "reply": True, "timeout": TIMEOUT}
     yield key, lambda: control.add_consumer(key, **to)
     control.cancel_consumer(key, **to)
 

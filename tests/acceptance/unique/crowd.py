@@ -14,7 +14,7 @@ import redis
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.publisher import Publisher
 from tests.acceptance.worker import ROOT
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 PROCESSES = 4
 THREADS = 25
@@ -77,7 +77,7 @@ def one_of_each_turn(
         assert (len(first), len(others)) == (1, 99), f"{turn}: {results} {crowd.log}"
         assert set(others) == set(first)
         journal.open(turn)
-        assert publisher.app.AsyncResult(first[0]).get(timeout=PATIENCE) == "held"
+        assert publisher.app.AsyncResult(first[0]).get(timeout=TIMEOUT) == "held"
         lock.wait_until_gone()
         chosen += first
     return chosen

@@ -17,13 +17,13 @@ from celery import states
 from kombu.exceptions import OperationalError
 
 from celery_redlock import RedlockTask
-from celery_redlock.testing.ports import HeldPort
+from celery_redlock.testing.ports import ReservedPort
 from tests.acceptance.apps.unique_tasks import BRIEF_WINDOW, BRIEFLY, FREE_AT_THE_END, MODES, WINDOW
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.conftest import MakePublisher
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
 from tests.acceptance.worker import ROOT, Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 HOUR = 3600.0
 GRACE = 2.0
@@ -37,7 +37,7 @@ def assert_runs(publisher: Publisher, journal: Journal, task: str) -> None:
     following = publisher.send(task, journal.key)
     assert not is_duplicate(following)
     journal.open()
-    assert following.get(timeout=PATIENCE) == "held"
+    assert following.get(timeout=TIMEOUT) == "held"
     assert [entry["id"] for entry in journal.of("entered")] == [following.id]
 
 
@@ -136,9 +136,9 @@ def test_a_message_that_has_outlived_its_lock_in_the_queue_makes_way_for_the_nex
 
     listen()
 
-    assert older.get(timeout=PATIENCE) is None
+    assert older.get(timeout=TIMEOUT) is None
     journal.open()
-    assert newer.get(timeout=PATIENCE) == "held"
+    assert newer.get(timeout=TIMEOUT) == "held"
     assert [entry["id"] for entry in journal.of("entered")] == [newer.id]
     lock.wait_until_gone()
 
@@ -153,7 +153,7 @@ def test_a_lock_lasts_for_a_task_that_is_due_in_two_hours(
     publisher.send(f"unique.{mode}", key, countdown=2 * HOUR)
 
     # Lengthened once the message is out, which the publisher does not wait for.
-    wait_until(lambda: published.expires_in > lasts - PATIENCE, message="the lock to be lengthened")
+    wait_until(lambda: published.expires_in > lasts - TIMEOUT, message="the lock to be lengthened")
     assert published.expires_in <= lasts
     assert is_duplicate(publisher.send(f"unique.{mode}", key))
 
@@ -167,7 +167,7 @@ def test_a_lock_does_not_outlast_the_expiry_of_its_task(
     publisher.send(f"unique.{mode}", key, countdown=HOUR, expires=2 * HOUR)
 
     longest = HOUR + WINDOW if mode == "until_expired" else 2 * HOUR
-    wait_until(lambda: published.expires_in > longest - PATIENCE, message="it to be lengthened")
+    wait_until(lambda: published.expires_in > longest - TIMEOUT, message="it to be lengthened")
     assert published.expires_in <= longest + SLACK
 
 
@@ -214,7 +214,7 @@ def test_a_publisher_that_dies_with_the_lock_and_before_the_message_frees_it_aft
 
 @pytest.fixture
 def broker_that_is_down() -> Iterator[str]:
-    port = HeldPort()
+    port = ReservedPort()
     yield f"redis://127.0.0.1:{port.number}/0"
     port.release()
 

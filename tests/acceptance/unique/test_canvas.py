@@ -11,7 +11,7 @@ from celery.result import AsyncResult
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.publisher import Publisher
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 # The modes whose key is taken while the body runs, so that what comes then is a duplicate.
 TAKEN_IN_THE_BODY = ("until_executed", "until_expired")
@@ -71,7 +71,7 @@ def test_two_members_of_a_chord_with_one_key_make_one_body_and_a_whole_chord(
     journal.wait_for("entered")
     wait_for_one_skip(result.parent.results)
     journal.open()
-    values = result.get(timeout=PATIENCE)
+    values = result.get(timeout=TIMEOUT)
     assert sorted(values[:2], key=str) == [SKIPPED, "held"]
     assert values[2] == "held"
     assert_settled(worker, journal, lock)
@@ -94,10 +94,10 @@ def test_a_chord_does_not_wait_for_the_task_that_its_member_would_have_repeated(
 
     result = chord(header, app=publisher.app)(publisher.task("unique.tally").s(journal.key))
 
-    assert result.get(timeout=PATIENCE) == [SKIPPED, "held"]
+    assert result.get(timeout=TIMEOUT) == [SKIPPED, "held"]
     assert [part.state for part in result.parent.results] == [states.SUCCESS] * 2
     journal.open()
-    assert running.get(timeout=PATIENCE) == "held"
+    assert running.get(timeout=TIMEOUT) == "held"
     assert_settled(worker, journal, lock)
     assert len(journal.of("tallied")) == 1
 
@@ -113,7 +113,7 @@ def test_a_duplicate_in_a_group_ends_as_a_skip(
     journal.wait_for("entered")
     wait_for_one_skip(result.results)
     journal.open()
-    first, other, second = result.get(timeout=PATIENCE)
+    first, other, second = result.get(timeout=TIMEOUT)
     assert sorted((first, second), key=str) == [SKIPPED, "held"]
     assert other == "held"
     assert_settled(worker, journal, lock)
@@ -139,11 +139,11 @@ def test_a_chain_goes_on_after_a_duplicate(
 
     result = chain(*steps, last)()
 
-    assert result.get(timeout=PATIENCE) == SKIPPED
+    assert result.get(timeout=TIMEOUT) == SKIPPED
     assert [entry["value"] for entry in journal.of("followed")] == [SKIPPED]
     assert len(aside.of("entered")) == (place == "middle")
     journal.open()
-    assert running.get(timeout=PATIENCE) == "held"
+    assert running.get(timeout=TIMEOUT) == "held"
     assert_settled(worker, journal, lock)
 
 
@@ -163,10 +163,10 @@ def test_what_is_linked_to_a_duplicate_is_called(
     )
 
     assert duplicate.id != running.id
-    assert duplicate.get(timeout=PATIENCE) == SKIPPED
+    assert duplicate.get(timeout=TIMEOUT) == SKIPPED
     journal.wait_for("called back")
     journal.open()
-    assert running.get(timeout=PATIENCE) == "held"
+    assert running.get(timeout=TIMEOUT) == "held"
     assert_settled(worker, journal, lock)
     assert len(journal.of("called back")) == 1
 
@@ -185,9 +185,9 @@ def test_what_is_linked_to_the_error_of_a_duplicate_is_not_called(
     )
 
     assert duplicate.id != running.id
-    assert duplicate.get(timeout=PATIENCE) == SKIPPED
+    assert duplicate.get(timeout=TIMEOUT) == SKIPPED
     journal.open()
-    assert running.get(timeout=PATIENCE) == "held"
+    assert running.get(timeout=TIMEOUT) == "held"
     assert_settled(worker, journal, lock)
     assert journal.of("called back") == []
 
@@ -200,10 +200,10 @@ def test_a_task_that_is_sent_without_ties_and_due_later_still_stands_for_its_dup
 
     result = group(steps)()
 
-    assert result.get(timeout=PATIENCE) == [SKIPPED, SKIPPED]
+    assert result.get(timeout=TIMEOUT) == [SKIPPED, SKIPPED]
     assert journal.of("entered") == []
     journal.open()
-    assert later.get(timeout=PATIENCE) == "held"
+    assert later.get(timeout=TIMEOUT) == "held"
     assert_settled(worker, journal, lock)
 
 
@@ -218,7 +218,7 @@ def test_a_group_that_is_due_later_runs_each_key_once(
     journal.wait_for("entered")
     wait_for_one_skip(result.results)
     journal.open()
-    first, other, second = result.get(timeout=PATIENCE)
+    first, other, second = result.get(timeout=TIMEOUT)
     assert sorted((first, second), key=str) == [SKIPPED, "held"]
     assert other == "held"
     assert_settled(worker, journal, lock)
@@ -245,7 +245,7 @@ def test_a_chord_between_the_steps_of_a_chain_goes_on_to_the_end(
     wait_until(lambda: tally.parent is not None and tally.parent.results)
     wait_for_one_skip(tally.parent.results)
     journal.open()
-    first, second, third = values = result.get(timeout=PATIENCE)
+    first, second, third = values = result.get(timeout=TIMEOUT)
     assert sorted((first, second), key=str) == [SKIPPED, "held"]
     assert third == "held"
     assert_settled(worker, journal, lock)

@@ -13,7 +13,7 @@ from tests.acceptance.apps.unique_tasks import MODES
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 # Under `until_expired` the parts that are the same task would wait for the window to end.
 FREE_AT_THE_END = [mode for mode in MODES if mode != "until_expired"]
@@ -35,7 +35,7 @@ def test_a_member_of_a_chord_that_shall_raise_fails_and_with_it_the_chord(
     assert isinstance(result.result, ChordError)
     assert "DuplicateTask" in str(result.result)
     journal.open()
-    assert running.get(timeout=PATIENCE) == "held"
+    assert running.get(timeout=TIMEOUT) == "held"
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
     assert len(journal.of("entered")) == 1
     assert journal.of("tallied") == []
@@ -55,11 +55,11 @@ def test_a_step_of_a_chain_that_shall_raise_ends_the_chain_and_tells_the_result_
     result = steps.apply_async(link_error=publisher.step("unique.tell", journal.key))
 
     with pytest.raises(DuplicateTask) as raised:
-        result.get(timeout=PATIENCE)
+        result.get(timeout=TIMEOUT)
     assert running.id in str(raised.value)
     journal.wait_for("called back")
     journal.open()
-    assert running.get(timeout=PATIENCE) == "held"
+    assert running.get(timeout=TIMEOUT) == "held"
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
     assert journal.of("followed") == []
     assert len(journal.of("entered")) == 1
@@ -81,7 +81,7 @@ def test_a_member_of_a_chord_replaces_a_task_that_waits(
     )
 
     keep_away()
-    assert result.get(timeout=PATIENCE) == ["held"]
+    assert result.get(timeout=TIMEOUT) == ["held"]
     wait_until(lambda: older.state == states.REVOKED, message="the older task to be revoked")
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
     (entered,) = journal.of("entered")
@@ -101,8 +101,8 @@ def test_members_of_a_group_that_shall_replace_wait_for_the_one_that_runs(
     (waiting,) = result.results
     wait_until(lambda: waiting.state == states.RETRY, message="the member to wait")
     journal.open()
-    assert running.get(timeout=PATIENCE) == "held"
-    assert result.get(timeout=PATIENCE) == ["held"]
+    assert running.get(timeout=TIMEOUT) == "held"
+    assert result.get(timeout=TIMEOUT) == ["held"]
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
     assert [entry["id"] for entry in journal.of("entered")] == [running.id, waiting.id]
     lock.wait_until_gone()
@@ -123,7 +123,7 @@ def test_a_task_that_replaces_itself_by_a_canvas_has_its_result_and_frees_the_ke
 
     result = publisher.send(f"unique.{mode}", journal.key, f"replace_by_{by}")
 
-    assert result.get(timeout=PATIENCE) == (["held", "held"] if by == "a_chord" else "held")
+    assert result.get(timeout=TIMEOUT) == (["held", "held"] if by == "a_chord" else "held")
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
     assert len(journal.of("entered")) == 3
     assert len({entry["id"] for entry in journal.of("entered")}) == 3 - (by == "a_chain")

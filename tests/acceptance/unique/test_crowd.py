@@ -8,7 +8,7 @@ from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.crowd import TASK, Crowd, one_of_each_turn
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 TURNS = 50
 
@@ -23,6 +23,6 @@ def test_of_a_hundred_publishes_at_once_one_runs_and_the_others_point_at_it_fift
 
     assert not is_duplicate(following)
     journal.open()
-    assert following.get(timeout=PATIENCE) == "held"
+    assert following.get(timeout=TIMEOUT) == "held"
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
     assert [entry["id"] for entry in journal.of("entered")] == [*chosen, following.id]

@@ -12,7 +12,7 @@ from celery_redlock.testing import LocalCluster
 from tests.acceptance.apps.unique_tasks import SHORT_TTL
 from tests.acceptance.scene import Journal
 from tests.acceptance.unique.conftest import PublishTo, StartImpatient
-from tests.acceptance.unique.twins import (
+from tests.acceptance.unique.redeliveries import (
     DELIVERIES,
     messages_in,
     wait_until_marked_finished,
@@ -21,7 +21,7 @@ from tests.acceptance.unique.twins import (
     was_redelivered,
 )
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 LATE = "unique.plain.late"
 
@@ -58,7 +58,7 @@ def test_a_plain_task_redelivered_while_it_runs_is_not_run_a_second_time(
     assert (entered["owner"], entered["token"]) == (None, None)
     journal.wait_for("left")
     assert was_redelivered(journal, result)
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     journal.wait_for("called back")
     wait_until_settled(pair[0])
     assert len(journal.of("entered")) == 1
@@ -75,7 +75,7 @@ def test_a_message_of_a_producer_that_knows_nothing_of_us_is_protected_as_well(
 
     journal.open()
 
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     wait_until_settled(pair[0])
     assert len(journal.of("entered")) == 1
 
@@ -93,7 +93,7 @@ def test_a_redelivered_copy_of_a_plain_task_does_the_work_when_the_first_one_is_
 
     assert journal.wait_for("entered", 2)["id"] == result.id
     journal.open()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     wait_until_settled(killed)
     assert len(journal.of("entered")) == 2
 
@@ -149,7 +149,7 @@ def test_what_a_task_sends_to_go_on_is_no_twin_of_it(
         assert journal.wait_for("entered", 2)["id"] == results[how].id
         # Celery's Redis backend keeps the first success.
         expected = "not raised" if how == "retry_quietly" else "held"
-        assert results[how].get(timeout=PATIENCE) == expected
+        assert results[how].get(timeout=TIMEOUT) == expected
     wait_until_settled(pair[0])
     assert {how: len(journal.of("entered")) for how, journal in journals.items()} == dict.fromkeys(
         CONTINUATIONS, 2

@@ -8,14 +8,14 @@ from celery import states
 from tests.acceptance.apps.unique_tasks import BRIEF_WINDOW, BRIEFLY, FREE_AT_THE_END
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 
 def assert_runs_again(publisher: Publisher, journal: Journal, task: str) -> None:
     """The next publish is not a duplicate, and its body runs."""
     following = publisher.send(task, journal.key)
     assert not is_duplicate(following)
-    assert following.get(timeout=PATIENCE) == "held"
+    assert following.get(timeout=TIMEOUT) == "held"
     assert journal.of("entered")[-1]["id"] == following.id
 
 

@@ -10,7 +10,7 @@ from tests.acceptance.apps.unique_tasks import BRIEF_WINDOW, BRIEFLY, MODES
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 CONTINUATIONS = [
     "retry",
@@ -40,7 +40,7 @@ def wait_for_result(result: AsyncResult, how: str) -> None:
 def assert_next_publish_runs(publisher: Publisher, journal: Journal, task: str) -> None:
     following = publisher.send(task, journal.key)
     assert not is_duplicate(following)
-    assert following.get(timeout=PATIENCE) == "held"
+    assert following.get(timeout=TIMEOUT) == "held"
     assert [entry["id"] for entry in journal.of("entered")][2:] == [following.id]
 
 
@@ -131,4 +131,4 @@ def test_a_task_replaced_by_another_one_leaves_its_lock_behind_for_the_next_publ
         following = publisher.send(f"unique.{mode}", journal.key)
         assert not is_duplicate(following)
     journal.open()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"

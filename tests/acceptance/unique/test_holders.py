@@ -14,7 +14,7 @@ from tests.acceptance.conftest import PauseNodes
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.conftest import MakePublisher
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 FREE_IN_THE_BODY = "until_executing"
 
@@ -98,7 +98,7 @@ def test_the_holder_of_a_running_task_s_key_is_told_with_its_token(
     assert (holder.host, holder.pid) == (entered["host"], entered["pid"])
     resume()
     journal.open()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
 
 
 def test_the_key_of_a_running_task_can_be_taken_from_it_by_hand(
@@ -113,7 +113,7 @@ def test_the_key_of_a_running_task_can_be_taken_from_it_by_hand(
     second = publisher.send("unique.until_executed", journal.key)
     assert not is_duplicate(second)
     journal.open()
-    assert second.get(timeout=PATIENCE) == "held"
+    assert second.get(timeout=TIMEOUT) == "held"
     assert journal.of("entered")[-1]["id"] == second.id != first.id
     assert journal.of("entered")[-1]["token"] > journal.of("entered")[0]["token"]
     lock.wait_until_gone()
@@ -149,6 +149,6 @@ def test_of_a_task_that_runs_and_one_that_waits_the_one_that_runs_is_told_and_bo
     assert f" {running.id} " not in (lock.owner or "")
     assert f" {waiting.id} " not in (queued.owner or "")
     journal.open()
-    assert waiting.get(timeout=PATIENCE) == "held"
+    assert waiting.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()
     queued.wait_until_gone()

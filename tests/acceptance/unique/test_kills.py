@@ -16,7 +16,7 @@ from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.conftest import MakePublisher
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 # The lock of a killed holder ends with its TTL. The rest is for a busy machine.
 FREE_AFTER = SHORT_TTL + 10
@@ -38,7 +38,7 @@ def assert_next_publish_runs(
         following = wait_until(
             lambda: accepted(publisher, name, journal.key), within, message="a publish to be taken"
         )
-    assert following.get(timeout=PATIENCE) == "held"
+    assert following.get(timeout=TIMEOUT) == "held"
     assert [entry["id"] for entry in journal.of("entered")][runs:] == [following.id]
 
 
@@ -73,7 +73,7 @@ def test_a_task_killed_before_it_took_the_lock_over_frees_the_key(
     following = publisher.send(name, journal.key)
     assert not is_duplicate(following)
     journal.open()
-    assert following.get(timeout=PATIENCE) == "held"
+    assert following.get(timeout=TIMEOUT) == "held"
     assert [entry["id"] for entry in journal.of("entered")] == [following.id]
 
 
@@ -89,7 +89,7 @@ def test_a_message_whose_task_was_killed_before_it_took_the_lock_over_comes_agai
     assert journal.wait_for("begun", 2)["pid"] != begun["pid"]
     assert is_duplicate(publisher.send(f"unique.{mode}.late.held_back", journal.key))
     journal.open()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     assert [entry["id"] for entry in journal.of("entered")] == [result.id]
     wait_until_finished(mode, published)
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
@@ -114,14 +114,14 @@ def test_a_task_killed_after_it_took_the_lock_over_and_before_it_gave_it_up_free
     kill(adopted)
 
     with pytest.raises(WorkerLostError):
-        killed.get(timeout=PATIENCE)
+        killed.get(timeout=TIMEOUT)
     journal.open()
     following = wait_until(
         lambda: accepted(publisher, f"unique.{mode}.short", journal.key),
         FREE_AFTER,
         message="a publish to be taken",
     )
-    assert following.get(timeout=PATIENCE) == "held"
+    assert following.get(timeout=TIMEOUT) == "held"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -135,7 +135,7 @@ def test_a_task_killed_after_it_took_the_lock_and_before_its_body_frees_the_key_
     kill(adopted)
 
     with pytest.raises(WorkerLostError):
-        killed.get(timeout=PATIENCE)
+        killed.get(timeout=TIMEOUT)
     journal.open("body")
     journal.open()
     assert_next_publish_runs(mode, f"unique.{mode}.held_up", publisher, journal, runs=0)
@@ -153,7 +153,7 @@ def test_a_message_whose_task_was_killed_before_its_body_comes_again_and_runs_on
     assert journal.wait_for("adopted", 2)["pid"] != adopted["pid"]
     journal.open("body")
     journal.open()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     assert [entry["id"] for entry in journal.of("entered")] == [result.id]
     queued.wait_until_gone()
     wait_until_finished(mode, lock)
@@ -170,7 +170,7 @@ def test_a_task_killed_in_its_body_frees_the_key_with_the_ttl(
     kill(entered)
 
     with pytest.raises(WorkerLostError):
-        killed.get(timeout=PATIENCE)
+        killed.get(timeout=TIMEOUT)
     journal.open()
     assert_next_publish_runs(mode, f"unique.{mode}.short", publisher, journal, runs=1)
 
@@ -188,7 +188,7 @@ def test_a_message_whose_task_was_killed_in_its_body_comes_again_and_runs(
     assert second["id"] == first["id"] == result.id
     assert mode == "until_executing" or second["token"] > first["token"]
     journal.open()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     assert len(journal.of("entered")) == 2
     queued.wait_until_gone()
     wait_until_finished(mode, lock)

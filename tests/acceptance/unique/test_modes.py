@@ -9,7 +9,7 @@ from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.conftest import MakePublisher
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -40,7 +40,7 @@ def test_a_publish_while_the_body_runs_points_at_it(
     assert lock.owner == entered["owner"]
     assert f" running {first.id} " in entered["owner"]
     journal.open()
-    assert second.get(timeout=PATIENCE) == "held"
+    assert second.get(timeout=TIMEOUT) == "held"
     assert len(journal.of("entered")) == 1
 
 
@@ -58,7 +58,7 @@ def test_until_executing_lets_the_next_publish_run_as_soon_as_the_body_begins(
     assert journal.wait_for("entered", 2)["id"] == second.id
     assert journal.of("left") == []  # both run at once
     journal.open()
-    assert [first.get(timeout=PATIENCE), second.get(timeout=PATIENCE)] == ["held", "held"]
+    assert [first.get(timeout=TIMEOUT), second.get(timeout=TIMEOUT)] == ["held", "held"]
     lock.wait_until_gone()
 
 
@@ -80,7 +80,7 @@ def test_until_and_while_executing_lets_one_task_wait_while_another_runs(
     journal.wait_for("delivered", 2)
     assert len(journal.of("entered")) == 1
     journal.open()
-    assert [first.get(timeout=PATIENCE), second.get(timeout=PATIENCE)] == ["held", "held"]
+    assert [first.get(timeout=TIMEOUT), second.get(timeout=TIMEOUT)] == ["held", "held"]
     assert [entry["event"] for entry in journal.entries if entry["event"] != "delivered"] == [
         *("entered", "left"),
         *("entered", "left"),
@@ -98,7 +98,7 @@ def test_a_task_that_was_sent_by_its_name_alone_takes_the_lock_when_it_arrives(
 
     result = worker.send(f"unique.{mode}", journal.key)
 
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     entered = journal.wait_for("entered")
     assert (entered["token"] is None) == (mode == "until_executing")
     queued.wait_until_gone()
@@ -120,9 +120,9 @@ def test_of_two_tasks_that_were_sent_by_name_the_second_ends_as_a_skip(
 
     second = worker.send("unique.until_executed", key)
 
-    assert second.get(timeout=PATIENCE) is None
+    assert second.get(timeout=TIMEOUT) is None
     journal.open()
-    assert first.get(timeout=PATIENCE) == "held"
+    assert first.get(timeout=TIMEOUT) == "held"
     assert len(journal.of("entered")) == 1
     lock.wait_until_gone()
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
@@ -135,6 +135,6 @@ def test_a_body_that_sends_its_own_task_gets_itself_and_does_not_wait_for_ever(
 
     result = publisher.send("unique.until_executed", journal.key, "send_itself")
 
-    assert result.get(timeout=PATIENCE) == [result.id, True]
+    assert result.get(timeout=TIMEOUT) == [result.id, True]
     lock.wait_until_gone()
     assert len(journal.of("entered")) == 1

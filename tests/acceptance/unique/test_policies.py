@@ -13,7 +13,7 @@ from tests.acceptance.conftest import PauseNodes
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 
 def test_a_publish_that_shall_raise_tells_the_result_of_the_task_that_is_there(
@@ -26,7 +26,7 @@ def test_a_publish_that_shall_raise_tells_the_result_of_the_task_that_is_there(
 
     journal.open()
     assert raised.value.result.id == first.id
-    assert raised.value.result.get(timeout=PATIENCE) == "held"
+    assert raised.value.result.get(timeout=TIMEOUT) == "held"
     assert len(journal.of("entered")) == 1
 
 
@@ -58,7 +58,7 @@ def test_a_publish_that_replaces_takes_the_lock_over_from_the_message_that_waits
     assert f" {newer.id} " in (lock.owner or "")
     keep_away()
     journal.open()
-    assert newer.get(timeout=PATIENCE) == "held"
+    assert newer.get(timeout=TIMEOUT) == "held"
     wait_until(lambda: older.state == states.REVOKED, message="the older task to be revoked")
     assert [entry["id"] for entry in journal.of("entered")] == [newer.id]
     lock.wait_until_gone()
@@ -77,7 +77,7 @@ def test_a_publish_that_replaces_leaves_a_running_task_alone_and_waits_for_it(
     wait_until(lambda: waiting.state == states.RETRY, message="the newer task to wait")
     assert f" running {running.id} " in (lock.owner or "")
     journal.open()
-    assert [running.get(timeout=PATIENCE), waiting.get(timeout=PATIENCE)] == ["held", "held"]
+    assert [running.get(timeout=TIMEOUT), waiting.get(timeout=TIMEOUT)] == ["held", "held"]
     assert [entry["id"] for entry in journal.of("entered")] == [running.id, waiting.id]
     lock.wait_until_gone()
 
@@ -100,5 +100,5 @@ def test_without_a_quorum_a_task_is_published_without_a_lock_and_takes_it_on_arr
     assert lock.owner == entered["owner"]
     assert is_duplicate(publisher.send("unique.until_executed", journal.key))
     journal.open()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()

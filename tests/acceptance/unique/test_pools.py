@@ -7,7 +7,7 @@ import pytest
 from tests.acceptance.matrix import POOLS
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 NAME = "unique.until_executed"
 
@@ -23,9 +23,9 @@ def test_a_task_is_unique_from_its_publish_to_its_end(
 
     journal.open()
 
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()
-    assert publisher.send(NAME, journal.key).get(timeout=PATIENCE) == "held"
+    assert publisher.send(NAME, journal.key).get(timeout=TIMEOUT) == "held"
     assert len(journal.of("entered")) == 2
 
 
@@ -44,7 +44,7 @@ def test_a_retry_takes_the_lock_along(publisher: Publisher, lock: Lock, journal:
     assert lock.owner == second["owner"] != first["owner"]
     assert second["token"] > first["token"]
     journal.open()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()
 
 
@@ -57,6 +57,6 @@ def test_a_task_that_fails_frees_its_key(
     result = publisher.send(NAME, journal.key, "fail")
 
     with pytest.raises(ValueError, match="on purpose"):
-        result.get(timeout=PATIENCE)
+        result.get(timeout=TIMEOUT)
     lock.wait_until_gone()
     assert not is_duplicate(publisher.send(NAME, journal.key))

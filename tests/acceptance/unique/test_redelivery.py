@@ -11,7 +11,7 @@ from celery import chord, states
 from tests.acceptance.apps.unique_tasks import MODES
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.conftest import PublishTo, StartImpatient
-from tests.acceptance.unique.twins import (
+from tests.acceptance.unique.redeliveries import (
     DELIVERIES,
     messages_in,
     wait_until_redelivered,
@@ -19,7 +19,7 @@ from tests.acceptance.unique.twins import (
     was_redelivered,
 )
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 LATE = "unique.until_executed.late"
 
@@ -35,7 +35,7 @@ def test_a_message_redelivered_while_its_body_runs_is_not_run_a_second_time(
 
     journal.wait_for("left")
     assert was_redelivered(journal, result)
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     journal.wait_for("called back")
     wait_until_settled(pair[0])
     assert len(journal.of("entered")) == 1
@@ -64,7 +64,7 @@ def test_a_redelivered_member_of_a_chord_is_counted_once(
     for member, part in zip(members, result.parent.results, strict=True):
         wait_until_redelivered(member, part)
         member.open()
-    assert result.get(timeout=PATIENCE) == ["held", "held"]
+    assert result.get(timeout=TIMEOUT) == ["held", "held"]
     wait_until_settled(pair[0])
     assert [entry["values"] for entry in journal.of("tallied")] == [["held", "held"]]
     assert [len(member.of("entered")) for member in members] == [1, 1]
@@ -81,7 +81,7 @@ def test_the_copies_of_a_message_wait_while_one_of_them_runs(
 
     journal.open()
 
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     wait_until_settled(pair[0])
     assert len(journal.of("entered")) == 1
     assert result.state == states.SUCCESS
@@ -102,7 +102,7 @@ def test_a_redelivered_copy_does_the_work_when_the_worker_with_the_first_one_is_
     assert second["id"] == first["id"] == result.id
     assert second["token"] > first["token"]
     journal.open()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     wait_until_settled(killed)
     assert len(journal.of("entered")) == 2
     lock.wait_until_gone()

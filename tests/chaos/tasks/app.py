@@ -13,7 +13,7 @@ from celery_redlock import signals as lock_signals
 from tests.chaos.schedule import DRIFT_FACTOR, MAX_TTL, TTL
 from tests.chaos.tasks.bodies import declare
 from tests.chaos.tasks.kinds import ORDERS, VISIBILITY_TIMEOUT
-from tests.chaos.tasks.notes import Notes
+from tests.chaos.tasks.process_journal import Notes
 
 orders: dict[str, Any] = json.loads(os.environ[ORDERS])
 notes = Notes(Path(orders["directory"]), orders["name"])

@@ -22,7 +22,7 @@ from tests.chaos.tasks.kinds import (
     WINDOW,
     Kind,
 )
-from tests.chaos.tasks.notes import Notes
+from tests.chaos.tasks.process_journal import Notes
 
 #: Seconds between two looks at the lease. Where it is taken away, a look and the interruption are
 #: to meet as often as can be.

@@ -19,7 +19,7 @@ from tests.chaos.tasks.history import (
     killed_at,
 )
 from tests.chaos.tasks.kinds import KINDS
-from tests.chaos.tasks.notes import STALLED
+from tests.chaos.tasks.process_journal import STALLED
 
 #: After a fault is mended, clients may still leave the node out for a while.
 _AFTERMATH = 1.0

@@ -8,7 +8,7 @@ from celery_redlock.testing import LocalCluster, TcpProxy
 from tests.chaos.history import Journal, now
 from tests.chaos.nemesis import Nemesis, Progress
 from tests.chaos.schedule import Fault
-from tests.chaos.tasks.crew import Crew
+from tests.chaos.tasks.processes import Crew
 
 _STARTS_WITHIN = 30.0
 

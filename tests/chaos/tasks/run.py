@@ -22,11 +22,11 @@ from tests.chaos.history import Journal, now, read_events
 from tests.chaos.schedule import NODES, TTL
 from tests.chaos.tasks.builder import build_history
 from tests.chaos.tasks.checks import Verdict, judge
-from tests.chaos.tasks.crew import Crew
 from tests.chaos.tasks.history import Left, TaskHistory
 from tests.chaos.tasks.kinds import PUBLISH_GRACE, VISIBILITY_TIMEOUT, WINDOW
 from tests.chaos.tasks.nemesis import TaskNemesis
-from tests.chaos.tasks.notes import Notes
+from tests.chaos.tasks.process_journal import Notes
+from tests.chaos.tasks.processes import Crew
 from tests.chaos.tasks.schedule import POOLS, PUBLISHERS, plan_tasks
 
 _STARTS_WITHIN = 60.0
@@ -110,7 +110,7 @@ class _Run:
         drained = now()
         self._journal.note("drained")
         time.sleep(_KEYS_END_WITHIN)
-        left = self._look_for_keys()
+        left = self._read_remaining_keys()
         self._crew.end(self._crew.workers)
         events = read_events(self._directory)
         ids = {event["id"] for event in events if event.get("id")}
@@ -173,7 +173,7 @@ class _Run:
             while not self._drained.wait(_REDELIVERS_EVERY):
                 qos.restore_visible(num=1000, interval=1)
 
-    def _look_for_keys(self) -> list[Left]:
+    def _read_remaining_keys(self) -> list[Left]:
         found = []
         offset = time.time() - now()
         for node in range(NODES):

@@ -14,7 +14,7 @@ from celery_redlock.errors import LockNotAcquired, QuorumUnavailable
 from tests.chaos.history import now
 from tests.chaos.tasks.bodies import send
 from tests.chaos.tasks.kinds import KINDS, TAKEN_AWAY, Kind
-from tests.chaos.tasks.notes import Notes
+from tests.chaos.tasks.process_journal import Notes
 
 _KEYS = 3
 #: Seconds for which a publisher waits for a result before it goes on.

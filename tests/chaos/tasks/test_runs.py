@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.page import render_page
+from tests.chaos.report import render_page
 from tests.chaos.tasks.checks import RULES
 from tests.chaos.tasks.kinds import KINDS
 from tests.chaos.tasks.run import run_tasks

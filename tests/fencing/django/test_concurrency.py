@@ -13,7 +13,7 @@ from django.db import connections, transaction
 
 from celery_redlock.errors import StaleFencingToken
 from tests.fencing.django.bank.models import Account
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 Race = Callable[[Callable[[], Any], Callable[[], Any]], Future]
 
@@ -33,7 +33,7 @@ def race(database: str, request: pytest.FixtureRequest) -> Iterator[Race]:
             connections.close_all()
 
     def wait_until_blocked() -> None:
-        assert begun.wait(PATIENCE)
+        assert begun.wait(TIMEOUT)
         if database == "postgresql":
             address = request.getfixturevalue("postgres_address")
             with psycopg.connect(f"postgresql://{address}", autocommit=True) as watcher:
@@ -61,7 +61,7 @@ def test_a_stale_write_that_waited_for_the_newer_one_is_refused(race: Race) -> N
     )
 
     with pytest.raises(StaleFencingToken) as refused:
-        older.result(PATIENCE)
+        older.result(TIMEOUT)
     assert refused.value.seen == 6
     assert rows.get().balance == 6
 
@@ -75,7 +75,7 @@ def test_a_stale_write_of_several_rows_that_waited_for_one_of_them_writes_none(r
     )
 
     with pytest.raises(StaleFencingToken):
-        older.result(PATIENCE)
+        older.result(TIMEOUT)
     first.refresh_from_db()
     assert (first.balance, first.fencing_token) == (0, 0)
 
@@ -88,6 +88,6 @@ def test_an_instance_that_is_saved_while_it_is_written_keeps_the_newer_token(rac
         account.save,
     )
 
-    saved.result(PATIENCE)
+    saved.result(TIMEOUT)
     account.refresh_from_db()
     assert account.fencing_token == 6

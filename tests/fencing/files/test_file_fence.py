@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from celery_redlock.errors import FenceRecordCorrupt, StaleFencingToken
-from celery_redlock.fencing import FileFence, FileGuard
-from celery_redlock.fencing.records import TokenFile
+from celery_redlock.fencing import FileFence, FileTokenStore
+from celery_redlock.fencing.token_file import TokenFile
 from tests.support.waiting import wait_until
 
 
@@ -237,8 +237,8 @@ def test_a_reader_never_meets_a_part(fence: FileFence) -> None:
 
 
 def test_a_guard_in_a_directory_tells_resources_apart(tmp_path: Path) -> None:
-    guard = FileGuard(tmp_path)
+    guard = FileTokenStore(tmp_path)
     guard.claim("/a", 7)
     guard.claim("/b", 5)
     with pytest.raises(StaleFencingToken, match="'/a' has seen"):
-        FileGuard(tmp_path).claim("/a", 6)
+        FileTokenStore(tmp_path).claim("/a", 6)

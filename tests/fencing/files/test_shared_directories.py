@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from celery_redlock.errors import ConfigurationError, FenceRecordCorrupt
-from celery_redlock.fencing import FileFence, FileGuard
+from celery_redlock.fencing import FileFence, FileTokenStore
 from tests.fencing.files.crashing import run_in_child
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 NAMES = ["data.redlock-token", "data.redlock-lock"]
 
@@ -30,7 +30,7 @@ PLANTS: dict[str, Callable[[Path, Path], None]] = {
 def no_waiting() -> Iterator[None]:
     """End a test that waits for a pipe."""
     previous = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits"))
-    signal.alarm(int(PATIENCE))
+    signal.alarm(int(TIMEOUT))
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, previous)
@@ -239,7 +239,7 @@ def test_a_file_whose_name_ends_as_that_of_a_lock_shares_nothing_with_another(
 
 
 def test_a_guarded_directory_and_a_guarded_file_in_it_share_nothing(tmp_path: Path) -> None:
-    guard = FileGuard(tmp_path)
+    guard = FileTokenStore(tmp_path)
     guard.claim("/a", 7)
     (digest,) = {found.name.partition(".")[0] for found in tmp_path.iterdir()}
 

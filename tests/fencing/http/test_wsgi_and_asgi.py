@@ -24,8 +24,8 @@ from celery_redlock.fencing import (
     FENCING_KEY,
     AsgiFencingMiddleware,
     AsyncRedisFence,
-    FileGuard,
-    MemoryGuard,
+    FileTokenStore,
+    MemoryTokenStore,
     RedisFence,
     WsgiFencingMiddleware,
     fencing_headers,
@@ -54,12 +54,12 @@ class Service(Protocol):
         """Send a request with so many token headers."""
 
 
-def wsgi_service(guard: Any, **options: Any) -> Service:
+def wsgi_service(store: Any, **options: Any) -> Service:
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         start_response("200 OK", [("Content-Type", "text/plain")])
         return [str(environ.get(FENCING_KEY)).encode()]
 
-    door = validator(WsgiFencingMiddleware(validator(app), guard, **options))
+    door = validator(WsgiFencingMiddleware(validator(app), store, **options))
 
     def send(path: str, *tokens: str | int, method: str = "PUT") -> Answer:
         environ = {
@@ -119,12 +119,12 @@ class _Nothing:
         pass
 
 
-def asgi_service(guard: Any, **options: Any) -> Service:
+def asgi_service(store: Any, **options: Any) -> Service:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": str(scope.get(FENCING_KEY)).encode()})
 
-    door = AsgiFencingMiddleware(app, guard, **options)
+    door = AsgiFencingMiddleware(app, store, **options)
 
     def request(path: str, *tokens: str | int, method: str = "PUT") -> Answer:
         name = FENCING_HEADER.lower().encode()
@@ -163,7 +163,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 @pytest.fixture
 def service(make: Make) -> Service:
-    return make(MemoryGuard())
+    return make(MemoryTokenStore())
 
 
 def test_a_request_that_is_let_in_has_its_token(service: Service) -> None:
@@ -213,7 +213,7 @@ def test_a_missing_token_is_required(service: Service) -> None:
 
 
 def test_a_missing_token_passes_where_it_is_not_required(make: Make) -> None:
-    assert make(MemoryGuard(), required=False)("/a") == Answer(200, b"None")
+    assert make(MemoryTokenStore(), required=False)("/a") == Answer(200, b"None")
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE"])
@@ -228,19 +228,19 @@ def test_whatever_may_write_needs_one(service: Service, method: str) -> None:
 
 
 def test_the_methods_that_only_read_can_be_named(make: Make) -> None:
-    service = make(MemoryGuard(), safe_methods=["POST"])
+    service = make(MemoryTokenStore(), safe_methods=["POST"])
     assert (service("/a", method="POST").status, service("/a", method="GET").status) == (200, 428)
 
 
 def test_a_path_is_one_name_at_both_doors() -> None:
-    guard = MemoryGuard()
-    asgi_service(guard)("/kündigung", 7)
+    store = MemoryTokenStore()
+    asgi_service(store)("/kündigung", 7)
     path = "/kündigung".encode().decode("latin-1")
-    assert wsgi_service(guard)(path, 5).status == 412
+    assert wsgi_service(store)(path, 5).status == 412
 
 
 def test_a_resource_can_be_named_for_several_paths(make: Make) -> None:
-    service = make(MemoryGuard(), resource=lambda _: "account")
+    service = make(MemoryTokenStore(), resource=lambda _: "account")
     service("/a", 7)
     assert service("/b", 5).status == 412
 
@@ -257,14 +257,14 @@ def test_a_name_that_the_guard_refuses_is_a_bad_request(
 
 
 def test_a_path_that_is_no_text_is_a_bad_request_and_not_another_s_name() -> None:
-    guard = MemoryGuard()
+    store = MemoryTokenStore()
     for answer in (
-        wsgi_service(guard)("/\xff", 7),
+        wsgi_service(store)("/\xff", 7),
         # What servers make of it that give ASGI applications a text.
-        asgi_service(guard)("/\N{REPLACEMENT CHARACTER}", 7),
+        asgi_service(store)("/\N{REPLACEMENT CHARACTER}", 7),
     ):
         assert (answer.status, answer.error) == (400, "invalid_resource")
-    assert wsgi_service(guard)("/\\xff", 5).status == 200
+    assert wsgi_service(store)("/\\xff", 5).status == 200
 
 
 def test_a_path_with_braces_is_guarded(make: Make, redlock_cluster_factory: ClusterFactory) -> None:
@@ -276,7 +276,7 @@ def test_a_path_with_braces_is_guarded(make: Make, redlock_cluster_factory: Clus
 
 
 def test_what_is_no_resource_needs_no_token(make: Make) -> None:
-    assert make(MemoryGuard(), resource=lambda _: None)("/a") == Answer(200, b"None")
+    assert make(MemoryTokenStore(), resource=lambda _: None)("/a") == Answer(200, b"None")
 
 
 def test_a_guard_that_fails_lets_nobody_in(make: Make) -> None:
@@ -295,7 +295,7 @@ def test_a_door_with_a_guard_in_redis(make: Make, redlock_cluster_factory: Clust
 
 
 def test_a_door_with_a_guard_in_files(make: Make, tmp_path: Any) -> None:
-    service = make(FileGuard(tmp_path))
+    service = make(FileTokenStore(tmp_path))
     assert [service("/a", token).status for token in (5, 7, 6)] == [200, 200, 412]
 
 
@@ -331,7 +331,7 @@ def test_a_websocket_goes_past_the_door() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         passed.append(scope["type"])
 
-    door: Any = AsgiFencingMiddleware(app, MemoryGuard())
+    door: Any = AsgiFencingMiddleware(app, MemoryTokenStore())
     asyncio.run(door({"type": "websocket"}, None, None))
     assert passed == ["websocket"]
 
@@ -345,7 +345,7 @@ def test_a_client_s_header_goes_through_a_real_server_and_a_refusal_comes_back()
         def log_message(self, *_: object) -> None:
             pass
 
-    door = WsgiFencingMiddleware(app, MemoryGuard())
+    door = WsgiFencingMiddleware(app, MemoryTokenStore())
     with make_server("127.0.0.1", 0, door, handler_class=Quiet) as server:
         thread = threading.Thread(target=functools.partial(server.serve_forever, 0.02))
         thread.start()

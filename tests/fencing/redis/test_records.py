@@ -14,12 +14,12 @@ from redis.crc import key_slot
 
 from celery_redlock.errors import ConfigurationError, InvalidResourceName, StaleFencingToken
 from celery_redlock.fencing import AsyncRedisFence, RedisFence
-from celery_redlock.fencing.guarded import PREFIX, Records
+from celery_redlock.fencing.redis_script import RECORD_PREFIX, FenceRecords
 from celery_redlock.testing import LocalCluster
-from celery_redlock.testing.ports import HeldPort
+from celery_redlock.testing.ports import ReservedPort
 from tests.support.waiting import wait_until
 
-RECORDS = Records.of(PREFIX, None)
+RECORDS = FenceRecords.of(RECORD_PREFIX, None)
 KEYS = st.text(alphabet="ab0{}:", max_size=8)
 PREFIXES = st.text(alphabet="ab:", min_size=1, max_size=3)
 
@@ -58,8 +58,8 @@ def test_two_keys_never_share_a_record_whatever_the_prefixes(
     assume((prefix, one) != (other_prefix, other))
     try:
         names = [
-            Records.of(prefix, None).name(one),
-            Records.of(other_prefix, None).name(other),
+            FenceRecords.of(prefix, None).record_key(one),
+            FenceRecords.of(other_prefix, None).record_key(other),
         ]
     except InvalidResourceName:
         return
@@ -67,41 +67,43 @@ def test_two_keys_never_share_a_record_whatever_the_prefixes(
 
 
 def test_a_prefix_and_a_key_that_are_split_elsewhere_do_not_share_a_record() -> None:
-    assert Records.of("a", None).name("b:{x}") != Records.of("a:b", None).name("{x}")
+    assert FenceRecords.of("a", None).record_key("b:{x}") != FenceRecords.of(
+        "a:b", None
+    ).record_key("{x}")
 
 
 @given(st.one_of(KEYS, st.text(max_size=8), st.binary(max_size=8)))
 def test_a_record_is_where_its_key_is(key: str | bytes) -> None:
-    assert slot(RECORDS.name(key)) == slot(key)
+    assert slot(RECORDS.record_key(key)) == slot(key)
 
 
 @pytest.mark.parametrize("key", ODD_KEYS)
 def test_a_record_of_a_key_with_braces_is_where_its_key_is(key: str) -> None:
-    assert slot(RECORDS.name(key)) == slot(key)
+    assert slot(RECORDS.record_key(key)) == slot(key)
 
 
 @given(KEYS)
 def test_a_key_is_never_another_key_s_record(key: str) -> None:
     with pytest.raises(InvalidResourceName):
-        RECORDS.name(RECORDS.name(key))
+        RECORDS.record_key(RECORDS.record_key(key))
 
 
 def test_a_key_that_utf_8_cannot_encode_is_refused() -> None:
     with pytest.raises(InvalidResourceName, match="UTF-8"):
-        RECORDS.name("\ud800")
+        RECORDS.record_key("\ud800")
 
 
 @given(st.text(max_size=8))
 def test_text_and_its_bytes_have_one_record(key: str) -> None:
-    name = RECORDS.name(key)
+    name = RECORDS.record_key(key)
     assert isinstance(name, str)
-    assert RECORDS.name(key.encode()) == name.encode()
+    assert RECORDS.record_key(key.encode()) == name.encode()
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[redis.RedisCluster]:
     """A Redis Cluster of one node, which minds slots like any other."""
-    bus = HeldPort()
+    bus = ReservedPort()
     config = {"cluster-enabled": "yes", "cluster-port": bus.number}
     with LocalCluster(1, armed=False, config=config) as servers:
         node = servers.client(0)

@@ -81,10 +81,10 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self.look(with_body=True)
+        self.read_object(with_body=True)
 
     def do_HEAD(self) -> None:
-        self.look(with_body=False)
+        self.read_object(with_body=False)
 
     def do_PUT(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -101,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.answer(status, {"ETag": stored.etag}, self.error(code))
 
-    def look(self, *, with_body: bool) -> None:
+    def read_object(self, *, with_body: bool) -> None:
         with self.server.step:
             found = self.server.objects.get(self.path)
         if found is None:

@@ -19,7 +19,7 @@ from celery_redlock.errors import StaleFencingToken
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.worker import Worker
 from tests.fencing.scenes.resources import Resource, resource_at
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 OPENING = 100
 
@@ -52,7 +52,7 @@ def play(
         lock.wait_until_gone()
         journal.open("prompt")
         prompt = worker.send("deposit", key, url, 50, guarded, "prompt")
-        assert prompt.get(timeout=PATIENCE) == OPENING + 50
+        assert prompt.get(timeout=TIMEOUT) == OPENING + 50
         journal.open("late")
     return late
 
@@ -68,7 +68,7 @@ def test_a_holder_that_wakes_after_its_lease_is_refused(
     late = play(worker, key, lock, journal, resource_url, guarded=True)
 
     with pytest.raises(StaleFencingToken) as refused:
-        late.get(timeout=PATIENCE)
+        late.get(timeout=TIMEOUT)
     assert late.state == "FAILURE"
     assert balance.read() == OPENING + 50
     offered, seen = (entry["token"] for entry in journal.of("read"))
@@ -85,7 +85,7 @@ def test_without_the_guard_the_same_holder_destroys_an_update(
 ) -> None:
     late = play(worker, key, lock, journal, resource_url, guarded=False)
 
-    assert late.get(timeout=PATIENCE) == OPENING + 10
+    assert late.get(timeout=TIMEOUT) == OPENING + 10
     assert balance.read() == OPENING + 10
 
 
@@ -94,4 +94,4 @@ def test_a_task_writes_as_often_as_it_likes(
 ) -> None:
     result = worker.send("deposit_in_steps", key, resource_url, 5)
 
-    assert result.get(timeout=PATIENCE) == OPENING + 5
+    assert result.get(timeout=TIMEOUT) == OPENING + 5

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from celery_redlock.errors import FencedResourceMissing, StaleFencingToken
 from celery_redlock.fencing.sqlalchemy import fenced_claim, fenced_update, fenced_upsert
 from tests.fencing.sql.models import Account
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 FIRST, SECOND = 1, 2
 
@@ -78,7 +78,7 @@ def test_a_stale_write_that_waited_for_the_newer_one_is_refused(
     )
 
     with pytest.raises(StaleFencingToken) as refused:
-        older.result(PATIENCE)
+        older.result(TIMEOUT)
     assert (refused.value.seen, refused.value.offered) == (6, 5)
     assert balances(engine) == [6, 0]
 
@@ -94,7 +94,7 @@ def test_a_stale_write_of_several_rows_that_waited_for_one_of_them_writes_none(
     )
 
     with pytest.raises(StaleFencingToken):
-        older.result(PATIENCE)
+        older.result(TIMEOUT)
     assert balances(engine) == [0, 0]
 
 
@@ -108,7 +108,7 @@ def test_a_write_that_waited_for_an_older_one_builds_upon_it(
         lambda: write(engine, 6, Account.id == FIRST, balance=Account.balance + 2),
     )
 
-    assert newer.result(PATIENCE) == 1
+    assert newer.result(TIMEOUT) == 1
     assert balances(engine) == [42, 0]
 
 
@@ -123,7 +123,7 @@ def test_a_row_that_was_deleted_while_the_write_waited_is_missing(
     )
 
     with pytest.raises(FencedResourceMissing):
-        write_of_deleted.result(PATIENCE)
+        write_of_deleted.result(TIMEOUT)
 
 
 def test_a_stale_upsert_that_waited_for_the_newer_insert_is_refused(
@@ -141,7 +141,7 @@ def test_a_stale_upsert_that_waited_for_the_newer_insert_is_refused(
     )
 
     with pytest.raises(StaleFencingToken):
-        older.result(PATIENCE)
+        older.result(TIMEOUT)
     assert balances(engine) == [0, 0, 6]
 
 

@@ -19,12 +19,7 @@ from celery_redlock.errors import (
     InvalidFencingToken,
     StaleFencingToken,
 )
-from celery_redlock.fencing.sqlalchemy import (
-    fenced_claim,
-    fenced_update,
-    fenced_upsert,
-    several,
-)
+from celery_redlock.fencing.sqlalchemy import fenced_claim, fenced_update, fenced_upsert, multi_row
 from tests.fencing.sql.models import (
     Account,
     Base,
@@ -197,7 +192,7 @@ def test_a_driver_that_does_not_count_rows_is_refused(
 def test_several_rows_are_refused_where_it_is_not_known_how_to_write_all_or_none(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(several._WAYS, "sqlite")
+    monkeypatch.delitem(multi_row._STRATEGIES, "sqlite")
 
     with pytest.raises(ConfigurationError, match="primary key"):
         fenced_update(session, Account, Account.balance >= 0, 5, {"balance": 1})

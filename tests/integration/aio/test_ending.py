@@ -11,7 +11,7 @@ import pytest
 from celery_redlock import AsyncLease, AsyncRedlock, LeaseLost
 from tests.integration.aio.test_taking import client, turns
 from tests.support.nodes import CALM, Nodes, ServerNodes
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 
 @pytest.mark.parametrize("at_least_for", [0.0, 50.0], ids=["at once", "for a while"])
@@ -32,7 +32,7 @@ def test_a_coroutine_that_is_cancelled_while_nodes_are_asked_holds_nothing(
                 await taking
             servers.resume(0, 1, 2)
             # Granted by now, or soon: to nobody.
-            assert (await redlock.acquire("key", wait=PATIENCE)).is_valid
+            assert (await redlock.acquire("key", wait=TIMEOUT)).is_valid
 
     asyncio.run(main())
 
@@ -43,7 +43,7 @@ def test_a_coroutine_that_is_cancelled_while_it_waits_for_a_holder_takes_nothing
     async def main() -> None:
         async with client(nodes) as redlock:
             theirs = await redlock.acquire("key", ttl=60.0)
-            taking = asyncio.create_task(redlock.acquire("key", ttl=60.0, wait=PATIENCE))
+            taking = asyncio.create_task(redlock.acquire("key", ttl=60.0, wait=TIMEOUT))
             await turns()
             taking.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -81,7 +81,7 @@ def test_a_block_that_is_cancelled_lets_go(nodes: Nodes) -> None:
             block.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await block
-            assert (await redlock.acquire("key", wait=PATIENCE)).is_valid
+            assert (await redlock.acquire("key", wait=TIMEOUT)).is_valid
 
     asyncio.run(main())
 

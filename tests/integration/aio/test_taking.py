@@ -11,7 +11,7 @@ from tenacity import wait_random
 from celery_redlock import AsyncRedlock, LeaseLost, LockContended, LockKeyError, QuorumUnavailable
 from celery_redlock.errors import ConfigurationError
 from tests.support.nodes import CALM, Nodes, ServerNodes
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 
 def client(nodes: Nodes) -> AsyncRedlock:
@@ -32,7 +32,7 @@ def test_coroutines_and_threads_exclude_each_other(nodes: Nodes) -> None:
             with pytest.raises(LockContended):
                 threads.acquire("key")
             assert await lease.release()
-            theirs = threads.acquire("key", wait=PATIENCE)
+            theirs = threads.acquire("key", wait=TIMEOUT)
             with pytest.raises(LockContended):
                 await redlock.acquire("key")
             assert theirs.fencing_token > lease.fencing_token
@@ -49,7 +49,7 @@ def test_one_coroutine_at_a_time_holds_a_lock_and_tokens_grow(nodes: Nodes) -> N
     async def work(redlock: AsyncRedlock) -> None:
         nonlocal holders, most
         jitter = wait_random(0, 0.02)
-        async with redlock.lock("key", wait=PATIENCE, retry=jitter) as lease:
+        async with redlock.lock("key", wait=TIMEOUT, retry=jitter) as lease:
             holders += 1
             most = max(most, holders)
             tokens.append(lease.fencing_token)
@@ -84,7 +84,7 @@ def test_the_loop_runs_while_nodes_are_waited_for(servers: ServerNodes) -> None:
 def test_the_loop_runs_while_another_holder_is_waited_for(nodes: Nodes) -> None:
     async def main() -> None:
         async with client(nodes) as redlock:
-            taking = asyncio.create_task(redlock.acquire("key", wait=PATIENCE))
+            taking = asyncio.create_task(redlock.acquire("key", wait=TIMEOUT))
             await turns()
             assert not taking.done()
             theirs.release()
@@ -138,7 +138,7 @@ def test_closing_releases_what_is_held(nodes: Nodes) -> None:
 
 def test_a_client_serves_one_event_loop_after_another(nodes: Nodes) -> None:
     async def take() -> int:
-        async with redlock.lock("key", wait=PATIENCE) as lease:
+        async with redlock.lock("key", wait=TIMEOUT) as lease:
             return lease.fencing_token
 
     redlock = client(nodes)
@@ -149,13 +149,13 @@ def test_a_client_serves_one_event_loop_after_another(nodes: Nodes) -> None:
 
 def test_a_forked_child_takes_locks_with_threads_of_its_own(nodes: Nodes) -> None:
     async def take(key: str) -> None:
-        async with redlock.lock(key, wait=PATIENCE) as lease:
+        async with redlock.lock(key, wait=TIMEOUT) as lease:
             lease.check()
 
     redlock = client(nodes)
     asyncio.run(take("parent"))
     child = multiprocessing.get_context("fork").Process(target=lambda: asyncio.run(take("child")))
     child.start()
-    child.join(PATIENCE)
+    child.join(TIMEOUT)
     assert child.exitcode == 0
     asyncio.run(redlock.aclose())

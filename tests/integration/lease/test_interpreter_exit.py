@@ -12,7 +12,7 @@ import pytest
 
 from celery_redlock.testing import LocalCluster
 from tests.support.nodes import ServerNodes
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -111,7 +111,7 @@ def run(nodes: ServerNodes, program: str) -> int:
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        timeout=2 * PATIENCE,
+        timeout=2 * TIMEOUT,
         check=False,
     )
     return ended.returncode

@@ -17,7 +17,7 @@ import pytest
 
 from celery_redlock.testing import LocalCluster
 from tests.integration.local_cluster.looks import process_of
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 
 def directory_of(cluster: LocalCluster, index: int) -> Path:
@@ -140,7 +140,7 @@ def test_servers_end_when_their_owner_is_killed(own: Callable[[str], Owner]) -> 
 
 def test_servers_end_when_their_owner_exits_without_closing(own: Callable[[str], Owner]) -> None:
     owner = own("sys.exit()")
-    owner.process.wait(PATIENCE)
+    owner.process.wait(TIMEOUT)
     owner.assert_nothing_is_left()
 
 

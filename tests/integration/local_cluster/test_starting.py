@@ -13,7 +13,7 @@ import redis
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.testing import LocalCluster, LocalClusterError
-from celery_redlock.testing.ports import HeldPort
+from celery_redlock.testing.ports import ReservedPort
 from tests.integration.local_cluster.looks import GUARD, port_of, process_of
 
 
@@ -112,11 +112,11 @@ def test_a_failed_start_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def hold_first(number: int) -> Callable[[HeldPort], None]:
-    """Return a `HeldPort.__init__` whose first port is this one, which it does not hold."""
-    held, first = HeldPort.__init__, [number]
+def hold_first(number: int) -> Callable[[ReservedPort], None]:
+    """Return a `ReservedPort.__init__` whose first port is this one, which it does not hold."""
+    held, first = ReservedPort.__init__, [number]
 
-    def hold(self: HeldPort) -> None:
+    def hold(self: ReservedPort) -> None:
         held(self)
         if first:
             self.number = first.pop()
@@ -126,7 +126,7 @@ def hold_first(number: int) -> Callable[[HeldPort], None]:
 
 def test_a_port_lost_to_somebody_else_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr(HeldPort, "__init__", hold_first(taken.getsockname()[1]))
+        monkeypatch.setattr(ReservedPort, "__init__", hold_first(taken.getsockname()[1]))
         with LocalCluster(1) as cluster:
             assert port_of(cluster.urls[0]) != taken.getsockname()[1]
             assert cluster.client(0).ping()
@@ -135,7 +135,7 @@ def test_a_port_lost_to_somebody_else_is_replaced(monkeypatch: pytest.MonkeyPatc
 def test_a_strangers_server_is_never_taken_for_our_own(
     monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster
 ) -> None:
-    monkeypatch.setattr(HeldPort, "__init__", hold_first(port_of(cluster.urls[0])))
+    monkeypatch.setattr(ReservedPort, "__init__", hold_first(port_of(cluster.urls[0])))
     with LocalCluster(1) as other:
         assert process_of(other, 0) != process_of(cluster, 0)
 

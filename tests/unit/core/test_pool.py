@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from celery_redlock.core.aio.pool import CallPool
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 NUMBER = 3
 
@@ -37,7 +37,7 @@ class Call:
 
     def __call__(self) -> str:
         self.begun.set()
-        assert self.may_end.wait(PATIENCE)
+        assert self.may_end.wait(TIMEOUT)
         self.ended.set()
         return "brought"
 

@@ -14,7 +14,7 @@ import pytest
 
 from celery_redlock.testing import TcpProxy
 from celery_redlock.testing.proxy import GARBAGE
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 
 class EchoServer:
@@ -80,7 +80,7 @@ def proxy(server: EchoServer) -> Iterator[TcpProxy]:
 
 @contextmanager
 def connect(proxy: TcpProxy, index: int = 0) -> Iterator[socket.socket]:
-    with socket.create_connection(proxy.addresses[index], timeout=PATIENCE) as client:
+    with socket.create_connection(proxy.addresses[index], timeout=TIMEOUT) as client:
         yield client
 
 
@@ -106,7 +106,7 @@ def is_silent(client: socket.socket) -> bool:
     else:
         return False
     finally:
-        client.settimeout(PATIENCE)
+        client.settimeout(TIMEOUT)
 
 
 def is_reset(client: socket.socket) -> bool:
@@ -341,7 +341,7 @@ def test_closing_ends_connections_thread_and_sockets(server: EchoServer) -> None
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     proxy = TcpProxy([server.address])
     proxy.garbage(0)
-    client = socket.create_connection(proxy.addresses[0], timeout=PATIENCE)
+    client = socket.create_connection(proxy.addresses[0], timeout=TIMEOUT)
     client.sendall(b"hello")
     receive(client, len(GARBAGE))
     proxy.close()
@@ -363,7 +363,7 @@ def test_a_forked_child_does_not_keep_the_parents_ports_open(
     child = os.fork()
     if child == 0:
         try:
-            proxy.abandon_in_child()
+            proxy.reset_after_fork()
             os.close(writer)
             os.read(reader, 1)
         finally:

@@ -18,7 +18,7 @@ from tests.acceptance.unique.brokers.conftest import Cable
 from tests.acceptance.unique.conftest import IMPATIENT, MakePublisher
 from tests.acceptance.unique.publisher import Publisher
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 DEDUPE = {"redlock_dedupe": True}
 # The second copy is looked at, put back, comes again, and so on. Celery 5.4 hands nothing to its
@@ -76,7 +76,7 @@ def test_a_message_that_comes_again_after_a_lost_connection_does_not_run_beside_
     wait_until(lambda: len(deliveries(journal, result)) >= DELIVERIES)
     assert len(journal.of("entered")) == 1
     journal.open()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     journal.wait_for("called back")
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
     assert len(journal.of("entered")) == 1

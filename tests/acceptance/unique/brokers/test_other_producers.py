@@ -12,7 +12,7 @@ from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.brokers.producer import Producer
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 TASK = "unique.until_executed"
 
@@ -38,7 +38,7 @@ def test_a_message_without_a_lock_takes_it_on_arrival_and_stands_for_its_duplica
     assert is_duplicate(duplicate)
     assert duplicate.id == result.id
     journal.open()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()
 
 
@@ -53,7 +53,7 @@ def test_of_two_messages_without_a_lock_the_one_that_comes_second_is_skipped(
     wait_until(lambda: second.state == states.SUCCESS, message="the second to be skipped")
     assert second.result is None
     journal.open()
-    assert first.get(timeout=PATIENCE) == "held"
+    assert first.get(timeout=TIMEOUT) == "held"
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
     assert [entry["id"] for entry in journal.of("entered")] == [first.id]
     lock.wait_until_gone()
@@ -63,10 +63,10 @@ def test_a_message_without_a_lock_that_comes_after_the_end_runs(
     send: Callable[[], AsyncResult], lock: Lock, journal: Journal
 ) -> None:
     journal.open()
-    assert send().get(timeout=PATIENCE) == "held"
+    assert send().get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()
 
-    assert send().get(timeout=PATIENCE) == "held"
+    assert send().get(timeout=TIMEOUT) == "held"
 
     assert len(journal.of("entered")) == 2
     lock.wait_until_gone()

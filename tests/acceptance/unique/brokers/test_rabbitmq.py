@@ -16,7 +16,7 @@ from tests.acceptance.unique.conftest import MakePublisher
 from tests.acceptance.unique.crowd import Crowd, one_of_each_turn
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
 from tests.acceptance.worker import Worker
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 pytestmark = pytest.mark.parametrize("broker", [RABBITMQ], indirect=True)
 
@@ -31,7 +31,7 @@ def assert_runs_again(publisher: Publisher, worker: Worker, journal: Journal) ->
     following = publisher.send(TASK, journal.key)
     assert not is_duplicate(following)
     journal.open()
-    assert following.get(timeout=PATIENCE) == "held"
+    assert following.get(timeout=TIMEOUT) == "held"
     assert journal.of("entered")[-1]["id"] == following.id
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
 
@@ -66,7 +66,7 @@ def test_the_lock_stays_with_a_task_that_goes_on(
     assert second["token"] > journal.of("entered")[0]["token"]
     assert is_duplicate(publisher.send(TASK, journal.key))
     journal.open()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()
     assert len(journal.of("entered")) == 2
     assert_runs_again(publisher, worker, journal)
@@ -83,7 +83,7 @@ def test_a_message_put_back_by_its_task_takes_the_lock_over_again(
     journal.wait_for("entered", 2)
     assert is_duplicate(publisher.send(f"{TASK}.late", journal.key))
     journal.open()
-    assert result.get(timeout=PATIENCE) == "held"
+    assert result.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()
     assert len(journal.of("entered")) == 2
     assert_runs_again(publisher, worker, journal)
@@ -166,7 +166,7 @@ def test_a_message_that_is_rejected_on_conflict_goes_to_the_dead_letters(
     assert journal.of("entered") == []
     lock.delete()
     journal.open()
-    assert publisher.send("unique.reject.late", key).get(timeout=PATIENCE) == "held"
+    assert publisher.send("unique.reject.late", key).get(timeout=TIMEOUT) == "held"
 
 
 def test_of_a_hundred_publishes_at_once_one_runs_and_the_others_point_at_it(

@@ -37,7 +37,7 @@ def stack(*functions: tuple[str, str]) -> tuple[Any, Any]:
         [("celery.app.task", "__call__"), JOB],
         [JOB, ("celery.local", "__call__"), ("celery.app.task", "__call__"), JOB],
         [("celery.app.base", "wrapper"), JOB],
-        [JOB, ("celery_redlock.fencing.files", "write")],
+        [JOB, ("celery_redlock.fencing.file", "write")],
         [("celery_redlock.demo.app", "deposit")],
         [JOB, ("celeryshop.stock", "count")],
     ],

@@ -19,7 +19,7 @@ from celery_redlock.errors import LeaseLost
 from celery_redlock.tasks.interrupt.body import Body
 from celery_redlock.tasks.interrupt.interrupters import SignalInterrupter
 from tests.support.tasks import Bench
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 from tests.unit.tasks.jobs import job
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -34,12 +34,12 @@ def lose(lease: Any) -> None:
 
 def sleep_on(self: Any) -> None:
     lose(self.lease)
-    time.sleep(PATIENCE)
+    time.sleep(TIMEOUT)
 
 
 def work_on(self: Any) -> None:
     lose(self.lease)
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while time.monotonic() < until:
         pass
 
@@ -85,14 +85,14 @@ def test_a_loss_that_a_finalizer_swallowed_is_raised_again(bench: Bench) -> None
     class Finalized:
         def __del__(self) -> None:
             lose(lease[0])
-            time.sleep(PATIENCE)
+            time.sleep(TIMEOUT)
 
     lease: list[Any] = []
 
     def body(self: Any) -> str:
         lease.append(self.lease)
         Finalized()
-        time.sleep(PATIENCE)
+        time.sleep(TIMEOUT)
         return "not told"
 
     assert isinstance(bench.call(job(bench, body)).value, LeaseLost)
@@ -139,9 +139,9 @@ def test_a_function_decides_about_the_interruption(
 
     def body(self: Any) -> str:
         lose(self.lease)
-        asked.wait(PATIENCE)
+        asked.wait(TIMEOUT)
         if told:
-            time.sleep(PATIENCE)
+            time.sleep(TIMEOUT)
         return "went on"
 
     value = bench.call(job(bench, body, lock_on_lost=decide)).value

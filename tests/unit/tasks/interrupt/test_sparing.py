@@ -17,7 +17,7 @@ from celery.exceptions import Retry
 
 from celery_redlock.errors import LeaseLost
 from tests.support.tasks import Bench
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 from tests.unit.tasks.jobs import job
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -27,7 +27,7 @@ def lose(lease: Any) -> None:
     _thread.start_new_thread(lease.mark_lost, ("taken away",))
 
 
-def work(seconds: float = PATIENCE) -> None:
+def work(seconds: float = TIMEOUT) -> None:
     """Run many bytecodes, each of which may be struck."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -360,4 +360,4 @@ def test_a_greenlet_is_not_interrupted_in_what_celery_sends(library: str) -> Non
 
 def test_the_garbage_collector_does_not_stop_the_process_while_threads_are_looked_at() -> None:
     program = Path(__file__).with_name("collecting.py")
-    subprocess.run([sys.executable, program], cwd=ROOT, check=True, timeout=PATIENCE)
+    subprocess.run([sys.executable, program], cwd=ROOT, check=True, timeout=TIMEOUT)

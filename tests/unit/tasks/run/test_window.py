@@ -17,7 +17,7 @@ from celery_redlock.transport.memory import MemoryTransport
 from tests.support.skew import clock_off_by
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, declare, free, left, role
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import TIMEOUT
 
 WINDOW = 200.0
 #: A busy machine is slow, and one that is wrong by this is wrong.
@@ -131,9 +131,9 @@ def test_a_retry_that_overtakes_its_lock_goes_on_with_the_window(
         monkeypatch.setattr(Redlock, "inspect", noted)
         overtaking.append(threading.Thread(target=bench.run, args=[again]))
         overtaking[0].start()
-        assert looked.wait(PATIENCE)
+        assert looked.wait(TIMEOUT)
 
-    bench.run(bench.send(windowed(bench, body, lock_wait=PATIENCE)))
+    bench.run(bench.send(windowed(bench, body, lock_wait=TIMEOUT)))
     overtaking[0].join()
     assert_kept_for(bench, WINDOW)
 

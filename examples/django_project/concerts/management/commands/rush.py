@@ -12,7 +12,7 @@ from concerts.tasks import book
 
 SEATS = 20
 CUSTOMERS = 30
-PATIENCE = 120
+TIMEOUT = 120
 
 
 class Command(BaseCommand):
@@ -25,7 +25,7 @@ class Command(BaseCommand):
         concert = Concert.objects.create(name="The Locks, live", seats_left=SEATS)
         self.stdout.write(f"{concert.name}: {SEATS} seats; {CUSTOMERS} customers want one each.")
         sent = [book.delay(concert.pk, f"customer {n}", 1) for n in range(CUSTOMERS)]
-        outcomes = Counter(result.get(timeout=PATIENCE) for result in sent)
+        outcomes = Counter(result.get(timeout=TIMEOUT) for result in sent)
         self.stdout.write(", ".join(f"{number} {what}" for what, number in outcomes.items()))
         concert.refresh_from_db()
         sold = Booking.objects.filter(concert=concert).aggregate(Sum("seats"))["seats__sum"]

@@ -8,14 +8,14 @@ import struct
 from collections import deque
 from typing import Protocol
 
-__all__ = ["Babbler", "Link", "Route", "close_with_reset"]
+__all__ = ["GarbageServer", "ProxiedConnection", "Route", "close_with_reset"]
 
 _READ = selectors.EVENT_READ
 _WRITE = selectors.EVENT_WRITE
 _CHUNK = 64 * 1024
 
 # What one direction keeps before the sender's own buffers fill, as they would on a dead network.
-_HELD_AT_MOST = 1024 * 1024
+_MAX_HELD = 1024 * 1024
 _END = b""
 
 
@@ -31,13 +31,15 @@ class Route(Protocol):
     def now(self) -> float:
         """The proxy's clock."""
 
-    def wake_at(self, due: float, link: Link) -> None:
+    def wake_at(self, due: float, connection: ProxiedConnection) -> None:
         """Call the link's `deliver` at that time."""
 
-    def watch(self, sock: socket.socket, events: int, link: Link | Babbler) -> None:
+    def watch(
+        self, sock: socket.socket, events: int, connection: ProxiedConnection | GarbageServer
+    ) -> None:
         """Call the link's `on_event` when the socket is ready for these events; 0 for none."""
 
-    def forget(self, link: Link | Babbler) -> None:
+    def forget(self, connection: ProxiedConnection | GarbageServer) -> None:
         """The link has ended."""
 
 
@@ -64,7 +66,7 @@ class _Stream:
         self.finished = False  # the sink has got all it will ever get
 
     def wants_to_read(self) -> bool:
-        return not self.ended and self.held < _HELD_AT_MOST
+        return not self.ended and self.held < _MAX_HELD
 
     def put(self, due: float, data: bytes) -> float:
         # Never before what came earlier: the order of bytes is what TCP promises.
@@ -87,20 +89,20 @@ class _Stream:
             except BlockingIOError:
                 rest = data
             except OSError:
-                self.give_up()
+                self.abandon()
                 return
             if rest:
                 self.blocked = True
                 self.held += len(rest)
                 self.queue.appendleft((due, rest))
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         self.finished = True
         self.queue.clear()
         self.held = 0
 
 
-class Link:
+class ProxiedConnection:
     """A client's connection and the one to the server behind it."""
 
     def __init__(self, route: Route, client: socket.socket, server: socket.socket) -> None:
@@ -201,7 +203,7 @@ class Link:
         return (_READ if incoming.wants_to_read() else 0) | (_WRITE if outgoing.blocked else 0)
 
 
-class Babbler:
+class GarbageServer:
     """A client's connection on which everything is answered with the same garbage."""
 
     def __init__(self, route: Route, client: socket.socket, answer: bytes) -> None:

@@ -61,16 +61,16 @@ class Floor:
     def acquire_and_release(self) -> None:
         """Do what is measured, once."""
         owner = os.urandom(16).hex()
-        granted = self._say(
+        granted = self._send(
             Script.ACQUIRE,
             (*self._keys, GUARD_KEY),
             (owner, self._ttl_ms, time.time_ns() // 1000, self._quarantine_ms),
             b"G",
         )
         token = max(int(reply[2]) for reply in granted)
-        self._say(Script.RELEASE, self._keys, (owner, token, 0), b"A")
+        self._send(Script.RELEASE, self._keys, (owner, token, 0), b"A")
 
-    def _say(
+    def _send(
         self, kind: Script, keys: tuple[str, ...], args: tuple[str | int, ...], wanted: bytes
     ) -> list[list[bytes]]:
         nonce = b"%x" % next(self._nonces)

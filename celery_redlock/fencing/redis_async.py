@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from redis.asyncio.client import Pipeline
 from redis.exceptions import NoScriptError, ResponseError, WatchError
 
-from celery_redlock.fencing.guarded import (
-    CLAIM,
-    PREFIX,
-    SET,
+from celery_redlock.fencing.pipeline import CapturedPipeline, is_watch_conflict
+from celery_redlock.fencing.redis_script import (
+    CLAIM_SCRIPT,
+    RECORD_PREFIX,
+    SET_SCRIPT,
+    FencedScript,
+    FenceRecords,
     Key,
-    Records,
-    Script,
-    Work,
+    ScriptSource,
     positive_ms,
 )
-from celery_redlock.fencing.queued import Queued, was_overtaken
 from celery_redlock.fencing.tokens import token_or_current
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ class AsyncRedisFence:
         self,
         client: redis.Redis | redis.RedisCluster,
         *,
-        prefix: str = PREFIX,
+        prefix: str = RECORD_PREFIX,
         record_ttl: float | timedelta | None = None,
     ) -> None:
         self.client: Any = client
-        self._records = Records.of(prefix, record_ttl)
+        self._records = FenceRecords.of(prefix, record_ttl)
 
     async def get(self, key: Key) -> Any:
         """Return the value of a key; see `RedisFence.get`."""
@@ -53,12 +53,12 @@ class AsyncRedisFence:
 
     async def seen(self, key: Key) -> int | None:
         """Return the highest token that a key has seen; for people who look."""
-        record = await self._look(self.client, key, self._records.name(key))
+        record = await self._read_record(self.client, key, self._records.record_key(key))
         return self._records.read(key, record) or None
 
     async def claim(self, key: Key, token: int | None = None) -> None:
         """Let a key see a token without writing; see `RedisFence.claim`."""
-        await self.run(CLAIM, [key], (), token)
+        await self.run(CLAIM_SCRIPT, [key], (), token)
 
     async def set(
         self,
@@ -70,21 +70,21 @@ class AsyncRedisFence:
     ) -> None:
         """Set a key unless it has seen a newer token; see `RedisFence.set`."""
         expiry = () if ttl is None else ("PX", positive_ms("ttl", ttl))
-        await self.run(SET, [key], (value, *expiry), token)
+        await self.run(SET_SCRIPT, [key], (value, *expiry), token)
 
     async def run(
         self,
-        work: Work | Pipeline,
+        work: ScriptSource | Pipeline,
         keys: Sequence[Key],
         args: Sequence[Any] = (),
         token: int | None = None,
     ) -> Any:
         """Run a script or a pipeline unless a key has seen a newer token; see `RedisFence.run`."""
         number = token_or_current(token)
-        names = self._records.names(keys)
+        names = self._records.record_keys(keys)
         if isinstance(work, Pipeline):
             return await self._execute(work, keys, names, number)
-        script = Script.around(work)
+        script = FencedScript.wrap(work)
         operands = (2 * len(names), *keys, *names, number, self._records.keep_ms, *args)
         try:
             try:
@@ -92,12 +92,12 @@ class AsyncRedisFence:
             except NoScriptError:
                 return await self.client.eval(script.source, *operands)
         except ResponseError as exc:
-            if explained := self._records.explain(str(exc), keys, number):
+            if explained := self._records.error_for(str(exc), keys, number):
                 raise explained from None
             raise
 
     async def _execute(self, pipe: Any, keys: Sequence[Key], names: list[Key], token: int) -> Any:
-        queued = Queued.of(pipe)
+        captured = CapturedPipeline.capture(pipe)
         try:
             while True:
                 await pipe.reset()
@@ -105,24 +105,26 @@ class AsyncRedisFence:
                 rising = [
                     name
                     for key, name in zip(keys, names, strict=True)
-                    if self._records.must_rise(key, await self._look(pipe, key, name), token)
+                    if self._records.needs_update(
+                        key, await self._read_record(pipe, key, name), token
+                    )
                 ]
                 pipe.multi()
                 for name in rising:
                     pipe.set(name, token, px=self._records.keep_ms or None)
-                queued.refill(pipe)
+                captured.replay(pipe)
                 try:
                     return (await pipe.execute())[len(rising) :]
                 except WatchError as exc:
-                    if not was_overtaken(exc):
+                    if not is_watch_conflict(exc):
                         raise
         finally:
             await pipe.reset()
 
-    async def _look(self, client: Any, key: Key, name: Key) -> Any:
+    async def _read_record(self, client: Any, key: Key, name: Key) -> Any:
         try:
             return await client.get(name)
         except ResponseError as exc:
             if str(exc).startswith("WRONGTYPE"):
-                raise self._records.damaged(key) from None
+                raise self._records.corrupt(key) from None
             raise

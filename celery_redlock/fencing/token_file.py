@@ -19,10 +19,10 @@ from celery_redlock.fencing.tokens import MAX_TOKEN, stale
 
 __all__ = ["TokenFile", "sync_directory"]
 
-_TRY_EVERY = (0.001, 0.02)
+_RETRY_DELAY = (0.001, 0.02)
 
 #: More than a token has.
-_LONG = 32
+_MAX_BYTES = 32
 
 
 class TokenFile:
@@ -55,7 +55,7 @@ class TokenFile:
         # Opened anew each time: the kernel's lock belongs to the open file, so threads that shared
         # one would not exclude each other, and a forked child would hold its parent's.
         with self._open(self._lock, os.O_RDWR | os.O_CREAT) as descriptor:
-            self._wait_for(descriptor)
+            self._lock_file(descriptor)
             try:
                 yield Drafts(self._path, descriptor)
             finally:
@@ -66,7 +66,7 @@ class TokenFile:
         """Return the token in the record, 0 if there is none."""
         try:
             with self._open(self.record, os.O_RDONLY) as descriptor:
-                content = os.read(descriptor, _LONG)
+                content = os.read(descriptor, _MAX_BYTES)
         except FileNotFoundError:
             return 0
         if (found := re.fullmatch(rb"([1-9][0-9]{0,15})\n?", content)) and (
@@ -80,7 +80,7 @@ class TokenFile:
             self.resource,
         )
 
-    def compare(self, token: int) -> bool:
+    def needs_update(self, token: int) -> bool:
         """Tell whether the record has yet to rise to `token`; raise if it is older than that."""
         seen = self.seen()
         if seen > token:
@@ -89,7 +89,7 @@ class TokenFile:
 
     def claim(self, token: int, drafts: Drafts) -> None:
         """Raise the record to `token`, or raise that it is older. To be called under the lock."""
-        if self.compare(token):
+        if self.needs_update(token):
             with contextlib.closing(drafts.create(self.record)) as draft:
                 os.write(draft.descriptor, b"%d\n" % token)
                 if self._fsync:
@@ -112,7 +112,7 @@ class TokenFile:
                 ) from None
             yield descriptor
 
-    def _wait_for(self, descriptor: int) -> None:
+    def _lock_file(self, descriptor: int) -> None:
         give_up_at = time.monotonic() + self._timeout
         while True:
             try:
@@ -124,7 +124,7 @@ class TokenFile:
                         f"{self._timeout:g} s. It is needed for the moment of a write only: see "
                         "whether that process is stopped."
                     ) from None
-                time.sleep(random.uniform(*_TRY_EVERY))  # noqa: S311  # no secret
+                time.sleep(random.uniform(*_RETRY_DELAY))  # noqa: S311  # no secret
             else:
                 return
 

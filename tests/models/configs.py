@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from tests.models.bodies import BODIES, BodySetting
 from tests.models.calls import CALLS, CallSetting
+from tests.models.config import Contender, Setting
 from tests.models.leaders import LEADERS, LeaderSetting
 from tests.models.messages import HAND_OVER
-from tests.models.setting import Contender, Setting
 
 #: Two keys whose fence counters are one.
 _SHARING = ("k1", "k655")

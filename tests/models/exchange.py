@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from celery_redlock.protocol import Command, Vote
 from tests.models.explorer import Label
-from tests.models.shipped import Stage
 from tests.models.state import Lane, Tables
+from tests.models.stepper import Stage
 
 #: How it reads, the contender then, its connections then, and which invariant it breaks.
 Move = tuple[Label, int, tuple[int, ...], str]

@@ -15,7 +15,7 @@ from pytest_docker_tools.utils import wait_for_callable
 
 from celery_redlock.testing.server import LocalClusterError
 
-__all__ = ["LABELS", "HostContainer", "HostNode", "running"]
+__all__ = ["LABELS", "HostContainer", "HostNode", "running_container"]
 
 #: On all that is made here, for whoever has to clean up after a run that was killed.
 LABELS = {"creator": "celery-redlock"}
@@ -81,7 +81,7 @@ class HostNode(CeleryTestNode):
 
 
 @contextlib.contextmanager
-def running(
+def running_container(
     client: Any,
     wrapper: type[C],
     *,

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from celery_redlock.errors import ConfigurationError, FencedResourceMissing, StaleFencingToken
-from celery_redlock.fencing.sqlalchemy import fenced_update, fenced_update_async, several
+from celery_redlock.fencing.sqlalchemy import fenced_update, fenced_update_async, multi_row
 from tests.fencing.sql.models import Account, Base
 
 pytestmark = pytest.mark.system
@@ -35,7 +35,7 @@ def plain(postgres: str) -> Iterator[Engine]:
 @pytest.fixture
 def locking_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let PostgreSQL be written as databases are whose UPDATE cannot lock what it looks at."""
-    monkeypatch.setitem(several._WAYS, "postgresql", several._WAYS["mysql"])
+    monkeypatch.setitem(multi_row._STRATEGIES, "postgresql", multi_row._STRATEGIES["mysql"])
 
 
 def without_transactions(engine: Engine) -> Engine:

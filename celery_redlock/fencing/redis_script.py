@@ -22,49 +22,57 @@ from celery_redlock.fencing.tokens import MAX_TOKEN, stale
 from celery_redlock.protocol import milliseconds
 from celery_redlock.protocol.keys import META_PREFIX
 
-__all__ = ["CLAIM", "PREFIX", "SET", "Key", "Records", "Script", "Work"]
+__all__ = [
+    "CLAIM_SCRIPT",
+    "RECORD_PREFIX",
+    "SET_SCRIPT",
+    "FenceRecords",
+    "FencedScript",
+    "Key",
+    "ScriptSource",
+]
 
 Key = str | bytes
 
 
-class Registered(Protocol):
+class RegisteredScript(Protocol):
     """What redis-py's `register_script` returns, blocking or asyncio."""
 
     script: Any
 
 
-Work = str | bytes | Registered
+ScriptSource = str | bytes | RegisteredScript
 
 #: What sees a token and changes nothing.
-CLAIM = "return 1"
+CLAIM_SCRIPT = "return 1"
 
 #: A plain SET with whatever options.
-SET = "return redis.call('SET', KEYS[1], unpack(ARGV))"
+SET_SCRIPT = "return redis.call('SET', KEYS[1], unpack(ARGV))"
 
 #: In the lock's reserved part of the key space, so that no lock key is ever a fence record.
-PREFIX = META_PREFIX + "seen:"
+RECORD_PREFIX = META_PREFIX + "seen:"
 
 #: How many hash slots a Redis Cluster has.
 _SLOTS = 16384
 
-_GUARD = (resources.files("celery_redlock.fencing") / "lua" / "guard.lua").read_bytes()
+_FENCE = (resources.files("celery_redlock.fencing") / "lua" / "fence.lua").read_bytes()
 _STALE = re.compile(r"REDLOCKSTALE (\d+) (\d+)")
-_DAMAGED = re.compile(r"REDLOCKDAMAGED (\d+)")
+_CORRUPT = re.compile(r"REDLOCKCORRUPT (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class FencedScript:
     """A caller's script inside the guard, and the name under which servers cache it."""
 
     source: bytes
     sha: str
 
     @classmethod
-    def around(cls, work: Work) -> Script:
+    def wrap(cls, work: ScriptSource) -> FencedScript:
         """Return the guarded form of a Lua script, as text or as redis-py's registered object."""
         source = work if isinstance(work, str | bytes) else getattr(work, "script", None)
         if isinstance(source, str | bytes):
-            return _guarded(source)
+            return _wrap(source)
         raise ConfigurationError(
             "A guard runs a Lua script, or a pipeline of a plain (not a cluster's) client of its "
             f"own kind, blocking or asyncio; not {type(work).__module__}.{type(work).__name__}."
@@ -72,7 +80,7 @@ class Script:
 
 
 @lru_cache(maxsize=256)
-def _guarded(body: str | bytes) -> Script:
+def _wrap(body: str | bytes) -> FencedScript:
     """
     Put a script inside the guard.
 
@@ -85,12 +93,12 @@ def _guarded(body: str | bytes) -> Script:
             "A guarded script cannot have a shebang line (#!lua ...): it becomes part of another "
             "script. Leave that line out."
         )
-    source = b"local function body(KEYS, ARGV) " + text + b"\nend\n" + _GUARD
-    return Script(source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
+    source = b"local function body(KEYS, ARGV) " + text + b"\nend\n" + _FENCE
+    return FencedScript(source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class FenceRecords:
     """
     Where the highest token of each key is kept.
 
@@ -103,7 +111,7 @@ class Records:
     keep_ms: int
 
     @classmethod
-    def of(cls, prefix: str, keep: float | timedelta | None) -> Records:
+    def of(cls, prefix: str, keep: float | timedelta | None) -> FenceRecords:
         """Check what a guard is made with."""
         if not isinstance(prefix, str) or not re.fullmatch(r"[!-z|~]+", prefix):
             raise ConfigurationError(
@@ -112,7 +120,7 @@ class Records:
             )
         return cls(prefix, 0 if keep is None else positive_ms("record_ttl", keep))
 
-    def name(self, key: Key) -> Key:
+    def record_key(self, key: Key) -> Key:
         """
         Return the record's key, which Redis Cluster keeps where `key` is.
 
@@ -125,17 +133,17 @@ class Records:
         """
         # Prefix, braces and numbers are ASCII, which is the same in Latin-1 and in UTF-8.
         if isinstance(key, bytes):
-            return self._name(key.decode("latin-1"), key).encode("latin-1")
+            return self._record_key(key.decode("latin-1"), key).encode("latin-1")
         if not isinstance(key, str):
             raise ConfigurationError(
                 f"A key is a str or bytes, not {type(key).__name__}: {key!r:.80}."
             )
         try:
-            return self._name(key, key.encode())
+            return self._record_key(key, key.encode())
         except UnicodeEncodeError:
             raise InvalidResourceName(f"{key!r:.80} is no text that UTF-8 can encode.") from None
 
-    def _name(self, key: str, sent: bytes) -> str:
+    def _record_key(self, key: str, sent: bytes) -> str:
         if key.startswith((META_PREFIX, self.prefix + "{", self.prefix + "}")):
             raise InvalidResourceName(
                 f"{key!r:.80} is the name of a fence record, or of a lock's. Use another key."
@@ -144,22 +152,22 @@ class Records:
             return f"{self.prefix}}}{key}"
         if key and "}" not in key:
             return f"{self.prefix}{{{key}}}"
-        return f"{self.prefix}{{{_number_in(binascii.crc_hqx(sent, 0) % _SLOTS)}}}:{key}"
+        return f"{self.prefix}{{{_number_in_slot(binascii.crc_hqx(sent, 0) % _SLOTS)}}}:{key}"
 
-    def names(self, keys: Sequence[Key]) -> list[Key]:
+    def record_keys(self, keys: Sequence[Key]) -> list[Key]:
         """Return the records' keys."""
         if isinstance(keys, str | bytes) or not keys:
             raise ConfigurationError(
                 "keys names the keys that the script writes, in a list; there must be one at least."
             )
-        return [self.name(key) for key in keys]
+        return [self.record_key(key) for key in keys]
 
-    def explain(self, message: str, keys: Sequence[Key], token: int) -> Exception | None:
+    def error_for(self, message: str, keys: Sequence[Key], token: int) -> Exception | None:
         """Return the error that the guard's answer stands for; None where it is not the guard's."""
         if found := _STALE.search(message):
-            return stale(shown(keys[int(found[2]) - 1]), int(found[1]), token)
-        if found := _DAMAGED.search(message):
-            return self.damaged(keys[int(found[1]) - 1])
+            return stale(display(keys[int(found[2]) - 1]), int(found[1]), token)
+        if found := _CORRUPT.search(message):
+            return self.corrupt(keys[int(found[1]) - 1])
         return None
 
     def read(self, key: Key, value: Any) -> int:
@@ -169,22 +177,23 @@ class Records:
         text = value.decode("latin-1") if isinstance(value, bytes) else value
         if re.fullmatch(r"[1-9][0-9]{0,15}", text) and int(text) <= MAX_TOKEN:
             return int(text)
-        raise self.damaged(key)
+        raise self.corrupt(key)
 
-    def must_rise(self, key: Key, value: Any, token: int) -> bool:
+    def needs_update(self, key: Key, value: Any, token: int) -> bool:
         """Tell whether a record must be written before its key, or raise that the token is old."""
         seen = self.read(key, value)
         if seen > token:
-            raise stale(shown(key), seen, token)
+            raise stale(display(key), seen, token)
         return seen < token or self.keep_ms > 0
 
-    def damaged(self, key: Key) -> FenceRecordCorrupt:
+    def corrupt(self, key: Key) -> FenceRecordCorrupt:
         """Return the error for a record that is no token."""
         return FenceRecordCorrupt(
-            f"The fence record {shown(self.name(key))!r} of {shown(key)!r} holds something that is "
-            "no fencing token, so nothing was written. Set it to the highest token that has "
-            "written; or delete it, once no holder of an older token can still be running.",
-            shown(key),
+            f"The fence record {display(self.record_key(key))!r} of {display(key)!r} "
+            "holds something that is no fencing token, so nothing was written. Set it to the "
+            "highest token that has written; or delete it, "
+            "once no holder of an older token can still be running.",
+            display(key),
         )
 
 
@@ -196,13 +205,13 @@ def positive_ms(name: str, value: float | timedelta) -> int:
     return milliseconds(seconds)
 
 
-def shown(key: Key) -> str:
+def display(key: Key) -> str:
     """Return a key for people to read."""
     return key if isinstance(key, str) else key.decode(errors="backslashreplace")
 
 
 @lru_cache(maxsize=1024)
-def _number_in(slot: int) -> int:
+def _number_in_slot(slot: int) -> int:
     """Return the smallest number that Redis Cluster keeps in a slot."""
     numbers = itertools.count()
     return next(n for n in numbers if binascii.crc_hqx(b"%d" % n, 0) % _SLOTS == slot)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from tests.chaos.picture import Picture
+from tests.chaos.plot import Plot
 from tests.chaos.run import Outcome
-from tests.chaos.tasks.page import render_section
+from tests.chaos.tasks.report import render_section
 from tests.chaos.tasks.run import TaskOutcome
 
 _SECONDS_CLOSE = 5.0
@@ -104,7 +104,7 @@ seed {outcome.seed}. {_about(outcome)}</p>
 <p class="soft">Each bar is a grant: the worker, and the last digits of its token (seconds).
 ▾ a write, <span class="no">✕</span> a write that the guard refused,
 <span class="no">▲</span> a write over something unread, ◆ a loss that was reported.</p>
-<div class="picture">{Picture(outcome, start, end, close=True).render()}</div>
+<div class="picture">{Plot(outcome, start, end, close=True).render()}</div>
 <div class="two"><div><h2>Rules</h2>{_rules(outcome)}</div>
 <div><h2>Faults</h2>{_faults(outcome)}</div></div>
 {_violations(outcome)}
@@ -164,7 +164,7 @@ def _cards(outcome: Outcome) -> str:
 
 def _whole(outcome: Outcome) -> str:
     end = max((hold.end for hold in outcome.history.holds), default=outcome.healed)
-    return Picture(outcome, outcome.started, min(end, outcome.healed + 5.0), close=False).render()
+    return Plot(outcome, outcome.started, min(end, outcome.healed + 5.0), close=False).render()
 
 
 def _legend() -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from celery_redlock.testing.lifeline import Lifeline
+from celery_redlock.testing.child_guardian import ChildGuardian
 from tests.chaos.history import Journal, now
 from tests.chaos.tasks.kinds import ORDERS
 
@@ -51,7 +51,7 @@ class Crew:
         self._directory = directory
         self._generations = [0] * len(orders)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._lifeline = Lifeline(directory)
+        self._guardian = ChildGuardian(directory)
 
     def replace(self, slot: int) -> None:
         """Start the next generation of a slot."""
@@ -73,7 +73,7 @@ class Crew:
                 stderr=subprocess.STDOUT,
                 cwd=_ROOT,
                 env={**os.environ, ORDERS: json.dumps(orders), "TMPDIR": str(self._directory)},
-                process_group=self._lifeline.group,
+                process_group=self._guardian.group,
             )
         self._journal.note("starting", worker=name)
 
@@ -164,7 +164,7 @@ class Crew:
         """Kill what is left."""
         for slot in self._processes:
             self._close_stdin(slot)
-        self._lifeline.cut()
+        self._guardian.kill()
         for process in self._processes.values():
             process.wait()
 

@@ -21,7 +21,7 @@ from celery_redlock.fencing.sqlalchemy import FencedMixin, fenced_claim, fenced_
 from examples.optimistic import versioned_row, watched_key
 from examples.optimistic.versioned_row import Base, VersionedAccount
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 Think = Callable[[], object]
 #: Takes an account's number and the work to do in between; returns how often it was tried again.
@@ -141,7 +141,7 @@ def optimistic(place: Place) -> Iterator[Deposit]:
             yield lambda number, think: versioned_row.deposit(engine, number, 1, think)
 
 
-WAYS: dict[str, Callable[[Place], AbstractContextManager[Deposit]]] = {
+STRATEGIES: dict[str, Callable[[Place], AbstractContextManager[Deposit]]] = {
     "nothing": unprotected,
     "lock": locked,
     "lock + fence": fenced,
@@ -211,7 +211,7 @@ def _key(number: int) -> str:
 @contextlib.contextmanager
 def _engine(place: Place) -> Iterator[Engine]:
     # SQLite lets one writer in at a time; the others wait for so long.
-    waiting = {"timeout": PATIENCE} if place.kind == "sqlite" else {}
+    waiting = {"timeout": TIMEOUT} if place.kind == "sqlite" else {}
     engine = create_engine(place.url, connect_args=waiting)
     yield engine
     engine.dispose()
@@ -233,7 +233,7 @@ def _locks(place: Place) -> Iterator[Callable[[int], tuple[Lease, int]]]:
 
         def take(number: int) -> tuple[Lease, int]:
             waits = _Counting()
-            lease = redlock.acquire(f"account:{number}", wait=PATIENCE, retry=waits)
+            lease = redlock.acquire(f"account:{number}", wait=TIMEOUT, retry=waits)
             return lease, waits.count
 
         yield take

@@ -8,14 +8,14 @@ import tempfile
 import weakref
 from pathlib import Path
 
-from celery_redlock.testing.lifeline import Lifeline
+from celery_redlock.testing.child_guardian import ChildGuardian
 from celery_redlock.testing.proxy import TcpProxy
 from celery_redlock.testing.server import Server
 
-__all__ = ["Running"]
+__all__ = ["ClusterResources"]
 
 
-class Running:
+class ClusterResources:
     """
     The processes, threads and files of a cluster, from start to close.
 
@@ -26,37 +26,37 @@ class Running:
     def __init__(self, owner: object) -> None:
         self.pid = os.getpid()
         self.directory = Path(tempfile.mkdtemp(prefix="celery-redlock-"))
-        self.lifeline = Lifeline(self.directory)
+        self.guardian = ChildGuardian(self.directory)
         self.servers: list[Server] = []
         self.proxy: TcpProxy | None = None
         self.finalizer = weakref.finalize(owner, self._end)
-        _all_running.add(self)
+        _open_resources.add(self)
 
     def _end(self) -> None:
         if self.pid != os.getpid():
             return
-        _all_running.discard(self)
+        _open_resources.discard(self)
         if self.proxy is not None:
             self.proxy.close()
-        self.lifeline.cut()
+        self.guardian.kill()
         for server in self.servers:
             server.dispose()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def abandon_in_child(self) -> None:
+    def reset_after_fork(self) -> None:
         """Let go of what would keep the parent's servers and connections open."""
-        self.lifeline.let_go()
+        self.guardian.detach()
         if self.proxy is not None:
-            self.proxy.abandon_in_child()
+            self.proxy.reset_after_fork()
 
 
-_all_running: set[Running] = set()
+_open_resources: set[ClusterResources] = set()
 
 
 def _after_fork_in_child() -> None:
-    for running in _all_running:
-        running.abandon_in_child()
-    _all_running.clear()
+    for resources in _open_resources:
+        resources.reset_after_fork()
+    _open_resources.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

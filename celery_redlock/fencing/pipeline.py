@@ -11,11 +11,11 @@ from redis.exceptions import WatchError
 
 from celery_redlock.errors import ConfigurationError
 
-__all__ = ["Queued", "was_overtaken"]
+__all__ = ["CapturedPipeline", "is_watch_conflict"]
 
 
 @dataclass(frozen=True, slots=True)
-class Queued:
+class CapturedPipeline:
     """
     What was queued in a pipeline, blocking or asyncio.
 
@@ -28,7 +28,7 @@ class Queued:
     scripts: set[Any]
 
     @classmethod
-    def of(cls, pipe: Any) -> Self:
+    def capture(cls, pipe: Any) -> Self:
         """Note what is queued."""
         if pipe.watching:
             raise ConfigurationError(
@@ -37,14 +37,14 @@ class Queued:
             )
         return cls(list(pipe.command_stack), set(pipe.scripts))
 
-    def refill(self, pipe: Any) -> None:
+    def replay(self, pipe: Any) -> None:
         """Queue it all again, behind what is in the pipeline's transaction already."""
         for arguments, options in self.commands:
             pipe.execute_command(*arguments, **options)
         pipe.scripts |= self.scripts
 
 
-def was_overtaken(error: WatchError) -> bool:
+def is_watch_conflict(error: WatchError) -> bool:
     """
     Tell whether a transaction was not executed because a watched key had changed.
 

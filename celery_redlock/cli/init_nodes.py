@@ -9,10 +9,10 @@ import warnings
 
 from celery_redlock.core import arm_nodes
 
-__all__ = ["init"]
+__all__ = ["init_nodes"]
 
 
-def init(nodes: str, *, force: bool) -> int:
+def init_nodes(nodes: str, *, force: bool) -> int:
     """
     Arm the nodes, print one line for each, and return 0 if all of them vote now.
 

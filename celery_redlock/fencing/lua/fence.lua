@@ -21,7 +21,7 @@ for i = 1, count do
     local text = type(known[i]) == 'string' and known[i]:match('^[1-9]%d*$')
     seen = text and tonumber(text)
     if not seen or seen > 9007199254740991 then
-      return redis.error_reply('REDLOCKDAMAGED ' .. string.format('%.0f', i))
+      return redis.error_reply('REDLOCKCORRUPT ' .. string.format('%.0f', i))
     end
   end
   if seen > offered then

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Protocol
 
 from celery_redlock.fencing.drafts import RESERVED
-from celery_redlock.fencing.records import TokenFile
+from celery_redlock.fencing.token_file import TokenFile
 from celery_redlock.fencing.tokens import stale, token_or_current
 
-__all__ = ["AsyncGuard", "FileGuard", "Guard", "MemoryGuard"]
+__all__ = ["AsyncTokenStore", "FileTokenStore", "MemoryTokenStore", "TokenStore"]
 
 
-class Guard(Protocol):
+class TokenStore(Protocol):
     """
     Remembers the highest token that each resource has seen.
 
-    `RedisFence`, `FileGuard` and `MemoryGuard` are guards; so is whatever else has this method.
+    `RedisFence`, `FileTokenStore` and `MemoryTokenStore` are token stores; so is any other
+    object with this method.
     """
 
     def claim(self, resource: str, token: int | None = None, /) -> None:
@@ -34,14 +35,14 @@ class Guard(Protocol):
         """
 
 
-class AsyncGuard(Protocol):
+class AsyncTokenStore(Protocol):
     """The same for asyncio; `AsyncRedisFence` is one."""
 
     def claim(self, resource: str, token: int | None = None, /) -> Awaitable[None]:
-        """Let a resource see a token; see `Guard.claim`."""
+        """Let a resource see a token; see `TokenStore.claim`."""
 
 
-class MemoryGuard:
+class MemoryTokenStore:
     """
     A guard in this process's memory, for tests and for a service that is a single process.
 
@@ -62,7 +63,7 @@ class MemoryGuard:
             self._seen[resource] = number
 
 
-class FileGuard:
+class FileTokenStore:
     """
     A guard in a directory, for the processes of one host; it survives restarts.
 

@@ -13,7 +13,7 @@ from celery_redlock import Redlock
 from celery_redlock.core import Lease, set_current_lease
 from celery_redlock.errors import FenceRecordCorrupt, InvalidFencingToken, StaleFencingToken
 from celery_redlock.testing.plugin import ClusterFactory
-from tests.fencing.kinds import CLAIMING, KINDS, Guarded
+from tests.fencing.fences import CLAIMING, KINDS, Guarded
 
 LARGEST = 2**53 - 1
 NO_TOKENS: list[Any] = [0, -1, 2**53, 1.0, "1", b"1", True]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pytest_celery import RabbitMQContainer, RedisContainer
 
-from celery_redlock.testing.containers.hosts import HostContainer
+from celery_redlock.testing.containers.base import HostContainer
 
 __all__ = ["RabbitMQHost", "RedisHost"]
 

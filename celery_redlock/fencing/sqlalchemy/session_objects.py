@@ -28,7 +28,7 @@ Row: TypeAlias = tuple[Any, ...] | None
 _ROWS_OF_ONE_SELECT = 500
 
 #: Where a plain SELECT may show an older state than the one that UPDATE has met.
-_PLAIN_READS_THE_PAST = frozenset({"mysql", "mariadb"})
+_STALE_PLAIN_READS = frozenset({"mysql", "mariadb"})
 
 
 def loaded_objects(session: SyncSession, table: Table) -> dict[InstanceState[Any], Row]:
@@ -42,7 +42,7 @@ def loaded_objects(session: SyncSession, table: Table) -> dict[InstanceState[Any
         if table not in mapper.tables or identity is None:
             continue
         if mapper not in places:
-            places[mapper] = _places(mapper, table)
+            places[mapper] = _key_positions(mapper, table)
         found = places[mapper]
         objects[state] = None if found is None else tuple(identity[place] for place in found)
     return objects
@@ -57,7 +57,7 @@ def pending_changes(
     deleted = session.deleted
     changes = {}
     for state, row in objects.items():
-        if text := ", ".join(sorted(set(_unflushed(state, deleted)))):
+        if text := ", ".join(sorted(set(_pending_changes_of(state, deleted)))):
             changes[row] = text
     return changes
 
@@ -96,7 +96,7 @@ def refuse_pending(
     )
 
 
-def read_again(
+def refresh(
     session: SyncSession,
     objects: Mapping[InstanceState[Any], Row],
     written: Collection[Row] | None,
@@ -128,12 +128,12 @@ def read_again(
         remaining = iter(keys)
         while some := list(islice(remaining, _ROWS_OF_ONE_SELECT)):
             rows = select(mapper.class_).where(rows_in(mapper.primary_key, some))
-            if session.get_bind(mapper).dialect.name in _PLAIN_READS_THE_PAST:
+            if session.get_bind(mapper).dialect.name in _STALE_PLAIN_READS:
                 rows = rows.with_for_update(of=mapper.class_)
             run(session, rows).unique().all()
 
 
-def _places(mapper: Mapper[Any], table: Table) -> list[int] | None:
+def _key_positions(mapper: Mapper[Any], table: Table) -> list[int] | None:
     """Return where an object's identity has the table's key, None if it has not."""
     try:
         # By attributes, since a subclass in a table of its own has a column for the same value.
@@ -143,7 +143,7 @@ def _places(mapper: Mapper[Any], table: Table) -> list[int] | None:
         return None
 
 
-def _unflushed(state: InstanceState[Any], deleted: Collection[object]) -> Iterator[str]:
+def _pending_changes_of(state: InstanceState[Any], deleted: Collection[object]) -> Iterator[str]:
     """Give the changes of an object, and of those that are expired together with it."""
     below = (found[2] for found in state.mapper.cascade_iterator("refresh-expire", state))
     for part in (state, *below):

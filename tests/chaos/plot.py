@@ -27,7 +27,7 @@ _FAMILIES = {
 }
 
 
-class Picture:
+class Plot:
     """An SVG picture of part of a run, built lane by lane."""
 
     def __init__(self, outcome: Outcome, start: float, end: float, *, close: bool) -> None:

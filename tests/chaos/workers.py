@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from celery_redlock.testing.lifeline import Lifeline
+from celery_redlock.testing.child_guardian import ChildGuardian
 from tests.chaos.history import Journal, now
 from tests.chaos.worker import Orders
 
@@ -41,7 +41,7 @@ class Crew:
         self._logs = directory
         self._generations = [0] * len(orders)
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * len(orders)
-        self._lifeline = Lifeline(directory)
+        self._guardian = ChildGuardian(directory)
 
     def start(self) -> None:
         """Start all of them."""
@@ -64,7 +64,7 @@ class Crew:
                 stderr=subprocess.STDOUT,
                 cwd=_ROOT,
                 env={**os.environ, **self._environments[slot]},
-                process_group=self._lifeline.group,
+                process_group=self._guardian.group,
             )
 
     def name(self, slot: int) -> str:
@@ -139,7 +139,7 @@ class Crew:
             self._close_stdin(process)
             process.kill()
             process.wait()
-        self._lifeline.cut()
+        self._guardian.kill()
 
     def _present(self) -> list[subprocess.Popen[bytes]]:
         return [process for process in self._processes if process is not None]

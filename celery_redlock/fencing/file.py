@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.fencing.drafts import RESERVED
-from celery_redlock.fencing.records import TokenFile, sync_directory
+from celery_redlock.fencing.token_file import TokenFile, sync_directory
 from celery_redlock.fencing.tokens import token_or_current
 
 __all__ = ["FileFence"]
@@ -117,7 +117,7 @@ class FileFence:
         """
         number = token_or_current(token)
         with self._token.locked() as drafts:
-            self._token.compare(number)
+            self._token.needs_update(number)
             draft = drafts.create(self.path)
         with contextlib.closing(draft):
             # A second descriptor: a caller may close the file, also without knowing.

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-__all__ = ["Lifeline"]
+__all__ = ["ChildGuardian"]
 
 # Kept to what every POSIX shell has. The shell ends itself with the group, so the directory goes
 # first. The signals are those a terminal or a supervisor sends to everybody at once: the guardian
@@ -20,7 +20,7 @@ kill -KILL 0
 """
 
 
-class Lifeline:
+class ChildGuardian:
     """
     A process group that is killed when its owner ends, whatever ended the owner.
 
@@ -32,7 +32,7 @@ class Lifeline:
 
     def __init__(self, directory: Path) -> None:
         self._shell = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARDIAN, "celery-redlock-lifeline", str(directory)],
+            ["/bin/sh", "-c", _GUARDIAN, "celery-redlock-guardian", str(directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -46,14 +46,14 @@ class Lifeline:
         """The process group that children join to be ended with their owner."""
         return self._shell.pid
 
-    def cut(self) -> None:
+    def kill(self) -> None:
         """Kill the whole group now; stopped processes too."""
         if self._shell.returncode is None:
             os.killpg(self._shell.pid, signal.SIGKILL)
             self._shell.wait()
-        self.let_go()
+        self.detach()
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Close this process's end of the pipe: what a forked child does with its copy."""
         if self._shell.stdin is not None:
             self._shell.stdin.close()
