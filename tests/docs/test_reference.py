@@ -15,7 +15,7 @@ from celery_redlock import cli, errors, fencing, signals, testing
 from celery_redlock.protocol.rounds import TRANSITIONS, Phase
 from celery_redlock.tasks.config.modes import MODES
 from celery_redlock.tasks.config.options import OPTIONS, LockOptions
-from celery_redlock.tasks.config.settings import CHECKS, SPEAKING_CHECKS
+from celery_redlock.tasks.config.settings import CHECKS, SELF_DESCRIBING_CHECKS
 from celery_redlock.tasks.events import Event
 from celery_redlock.testing import plugin
 from tests.docs.blocks import DOCS, PAGES, ROOT
@@ -29,7 +29,7 @@ def test_every_option_has_an_entry(name: str) -> None:
     assert f"## `lock_{name}`" in reference.option_sections()
 
 
-@pytest.mark.parametrize("name", [*CHECKS, *SPEAKING_CHECKS])
+@pytest.mark.parametrize("name", [*CHECKS, *SELF_DESCRIBING_CHECKS])
 def test_every_setting_has_an_entry(name: str) -> None:
     assert f"## `redlock_{name}`" in reference.setting_sections()
 

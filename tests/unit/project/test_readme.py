@@ -10,7 +10,7 @@ import pytest
 from celery import Celery, _state
 
 from celery_redlock.tasks.config.options import OPTIONS, LockOptions
-from celery_redlock.tasks.config.settings import CHECKS, SPEAKING_CHECKS, RedlockSettings
+from celery_redlock.tasks.config.settings import CHECKS, SELF_DESCRIBING_CHECKS, RedlockSettings
 from tests.docs.from_code import described
 
 README = (Path(__file__).parents[3] / "README.md").read_text()
@@ -45,7 +45,7 @@ def test_the_options_table_gives_the_default(field) -> None:
 
 
 def test_the_settings_table_names_every_setting() -> None:
-    assert set(table("settings")) == {f"redlock_{name}" for name in (*CHECKS, *SPEAKING_CHECKS)}
+    assert set(table("settings")) == {f"redlock_{name}" for name in (*CHECKS, *SELF_DESCRIBING_CHECKS)}
 
 
 @pytest.mark.parametrize(
