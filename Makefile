@@ -55,7 +55,11 @@ $(BENCH_READY): pyproject.toml bench/requirements.txt
 
 .PHONY: demo
 demo: $(READY) ## one minute: five nodes, a worker, faults, and what the lock does about them
-	$(BIN)/celery-redlock demo
+	$(BIN)/python -m examples.demo
+
+.PHONY: demo-no-lock
+demo-no-lock: $(READY) ## the same work without the lock: updates are lost
+	$(BIN)/python -m examples.demo --no-lock
 
 # Tests wait more than they compute. Each process has its own broker, lock nodes and workers.
 PROCESSES ?= 5

@@ -70,12 +70,17 @@ class Example:
 
 
 def started(
-    example: Example, temporary: Path, top: Path = ROOT, **environment: str
+    example: Example,
+    temporary: Path,
+    top: Path = ROOT,
+    *,
+    options: tuple[str, ...] = (),
+    **environment: str,
 ) -> subprocess.Popen[str]:
     """Start an example in the checkout at `top`; it keeps its files in `temporary`."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     return subprocess.Popen(
-        [sys.executable, *example.command],
+        [sys.executable, *example.command, *options],
         cwd=top,
         env={**own, "TMPDIR": str(temporary), **environment},
         stdin=subprocess.DEVNULL,

@@ -15,7 +15,6 @@ import celery_redlock
 
 #: Modules that need an extra, and what they may miss.
 EXTRAS = {
-    "celery_redlock.demo.live": {"rich"},
     "celery_redlock.fencing.django": {"asgiref", "django"},
     "celery_redlock.fencing.s3": {"boto3", "botocore"},
     "celery_redlock.fencing.sqlalchemy": {"sqlalchemy"},
@@ -23,8 +22,8 @@ EXTRAS = {
     "celery_redlock.testing.plugin": {"pytest"},
 }
 
-#: Modules that do something when they are imported: a command, and what the demo's worker loads.
-RUN = ("celery_redlock.__main__", "celery_redlock.demo.app")
+#: Modules that run a command when they are imported.
+RUN = ("celery_redlock.__main__",)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ __all__ = ["is_application_code"]
 
 #: Whose work is not interrupted. `logging` swallows what is raised in a handler.
 SPARED = frozenset({"celery", "kombu", "logging"})
-#: Our own that run in a body; what the demo and the fencing guards do is the application's work.
+#: Our own that run in a body; what fences do is the application's work.
 SPARED_OF_OURS = frozenset({"beat", "core", "protocol", "tasks", "transport"})
 PACKAGE = "celery_redlock"
 

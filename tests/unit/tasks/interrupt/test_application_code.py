@@ -38,7 +38,6 @@ def stack(*functions: tuple[str, str]) -> tuple[Any, Any]:
         [JOB, ("celery.local", "__call__"), ("celery.app.task", "__call__"), JOB],
         [("celery.app.base", "wrapper"), JOB],
         [JOB, ("celery_redlock.fencing.file", "write")],
-        [("celery_redlock.demo.app", "deposit")],
         [JOB, ("celeryshop.stock", "count")],
     ],
 )
