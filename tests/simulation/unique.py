@@ -140,7 +140,7 @@ class UniqueTasks:
                 ttl=self._ttl,
                 wait=self._random.choice((0.0, 0.0, self._ttl / 2)),
                 reservation=message.reservation,
-                final=lambda error: (error.holder or "").endswith(_FINISHED),
+                give_up_on=lambda error: (error.holder or "").endswith(_FINISHED),
             )
         except LockContended as exc:
             self._history.contended(exc)

@@ -32,7 +32,7 @@ def test_the_message_carries_the_lock_that_was_taken_for_it(bench: Bench) -> Non
     message = bench.receive()
     lock = Envelope.read(message).reservation
     assert lock is not None
-    assert (lock.keys, lock.owner) == ((KEY,), value(bench))
+    assert (lock.node_keys, lock.owner) == ((KEY,), value(bench))
     named = parse_owner(lock.owner)
     assert named is not None
     assert (named.role, named.task_id) == (Role.QUEUED, result.id)
@@ -83,7 +83,7 @@ def test_a_queue_key_of_its_own_leaves_the_lock_to_a_running_task(bench: Bench) 
     owned_by(bench, "other")
     lock = Envelope.read(bench.send(task)).reservation
     assert lock is not None
-    assert lock.keys == (QUEUE,)
+    assert lock.node_keys == (QUEUE,)
 
 
 def test_a_window_travels_with_the_message(bench: Bench) -> None:

@@ -274,19 +274,19 @@ def test_a_child_forked_in_the_body_finishes_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     finishers = tmp_path / "finishers"
-    finish = Lease.finish
+    release_with = Lease.release_with
 
     def noted(lease: Lease, *args: Any, **kwargs: Any) -> bool:
         with finishers.open("a") as file:
             file.write(f"{os.getpid()}\n")
-        return finish(lease, *args, **kwargs)
+        return release_with(lease, *args, **kwargs)
 
     def body(self: Any) -> None:
         child = os.fork()
         if child:
             os.waitpid(child, 0)
 
-    monkeypatch.setattr(Lease, "finish", noted)
+    monkeypatch.setattr(Lease, "release_with", noted)
     request = bench.send(declare(bench, body))
     parent = os.getpid()
     try:
