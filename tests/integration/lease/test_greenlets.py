@@ -61,8 +61,8 @@ assert taken.release()
 # A greenlet that does not yield does not keep the watchdog from renewing.
 told = []
 with client.lock("hogged", ttl=4.0, wait=20.0, on_lost=told.append) as lease:
-    trust = lease.trusted_until
-    while lease.trusted_until < trust + 2.0 and lease.lost is None:
+    trust = lease.valid_until
+    while lease.valid_until < trust + 2.0 and lease.lost is None:
         pass
     lease.check()
 assert told == []
@@ -146,8 +146,8 @@ client = Redlock([*urls, "redis://localhost:1"], node_timeout=5.0)
 # Renewed, beside a node that is down and dialled again and again.
 lease = client.acquire("renewed", ttl=4.0, wait=20.0)
 client.watch(lease)
-trust = lease.trusted_until
-while lease.trusted_until < trust + 1.5:
+trust = lease.valid_until
+while lease.valid_until < trust + 1.5:
     time.sleep(0.01)
 lease.release()
 
@@ -184,8 +184,8 @@ from celery_redlock import Redlock
 
 client = Redlock(sys.argv[1:], node_timeout=5.0)
 with client.lock("key", ttl=6.0, wait=20.0) as lease:
-    trust = lease.trusted_until
-    while lease.trusted_until < trust + 1.5:
+    trust = lease.valid_until
+    while lease.valid_until < trust + 1.5:
         lease.check()
         time.sleep(0.01)
 client.close()

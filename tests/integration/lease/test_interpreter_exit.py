@@ -65,7 +65,7 @@ client = Redlock(nodes)
 left = hold(client)
 next(left)
 for channel in client.transport._idle:
-    ended_in(channel._connections._handing_over)
+    ended_in(channel._connections._handover_lock)
     for node in range(len(nodes)):
         channel._connections.drop(node, "broken")
 """,
