@@ -27,6 +27,7 @@ __all__ = [
     "Hub",
     "call_in_app",
     "current_hub",
+    "on_native_thread",
     "raise_if_finalizing",
     "start_native_thread",
     "start_thread",
@@ -34,7 +35,7 @@ __all__ = [
 
 _P = ParamSpec("_P")
 
-#: Its `hub` is set in native threads of a process with greenlets.
+#: Set in threads that `start_native_thread` has started: `is_native`, and beside greenlets `hub`.
 _native = unpatched("_thread", "_local")()
 
 
@@ -63,9 +64,18 @@ def start_native_thread(run: Callable[[], None], name: str = "redlock") -> None:
     """Start a daemon thread that the operating system schedules."""
     if _threads_are_patched():
         hub = getattr(_native, "hub", None) or current_hub() or next(iter(_hubs), None)
-        unpatched("_thread", "start_new_thread")(_run_with, (hub, run))
+        unpatched("_thread", "start_new_thread")(_run_native, (hub, run))
     else:
-        start_thread(run, name)
+        start_thread(partial(_run_native, None, run), name)
+
+
+def on_native_thread() -> bool:
+    """
+    Return whether the caller runs in a thread of `start_native_thread`.
+
+    Such a thread may run beside greenlets, whose event loop it must not touch.
+    """
+    return getattr(_native, "is_native", False)
 
 
 def call_in_app(call: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
@@ -182,7 +192,8 @@ def _threads_are_patched() -> bool:
     return start is not _thread.start_new_thread
 
 
-def _run_with(hub: Hub | None, run: Callable[[], None]) -> None:
+def _run_native(hub: Hub | None, run: Callable[[], None]) -> None:
+    _native.is_native = True
     _native.hub = hub
     run()
 

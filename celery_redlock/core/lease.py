@@ -99,7 +99,7 @@ class Lease(LeaseValidity):
         self.check()
         if ttl is not None:
             self.ttl = self._client.checked_ttl(ttl)
-        channel = self._transport.checkout(native=process_watchdog().is_current_thread())
+        channel = self._transport.checkout()
         try:
             channel.connect(self.expires_in)
             command, round_ = self.extend_command()

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from celery_redlock.core.reservation import Reservation
-from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.protocol import Command, Phase, ReleaseRound, Round, extend
 from celery_redlock.transport import AckedNodes
 
@@ -79,7 +78,7 @@ def send_release(
         node_timeout: seconds in which a node has to answer.
         reservation: a reservation to which the only release leaves keys; it is lengthened.
     """
-    channel = transport.checkout(native=process_watchdog().is_current_thread())
+    channel = transport.checkout()
     try:
         channel.connect(math.inf if node_timeout else 0.0)
         if reservation is None:

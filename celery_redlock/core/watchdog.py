@@ -302,7 +302,7 @@ class Watchdog:
         return True
 
     def _extend(self, transport: Transport, watches: list[Watch]) -> None:
-        channel = transport.checkout(native=True)
+        channel = transport.checkout()
         try:
             # No wait may run past the instant at which any lease has to be reported.
             channel.connect(max(0.0, self._next_loss() - transport.now()))

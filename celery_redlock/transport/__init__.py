@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.transport.addresses import NodeAddress, parse_node, parse_nodes
-from celery_redlock.transport.base import AckedNodes, Channel, Transport
+from celery_redlock.transport.base import AckedNodes, Channel, Transport, borrowed
 from celery_redlock.transport.memory import MemoryTransport, memory_node
 from celery_redlock.transport.redis.transport import RedisTransport
 
@@ -15,6 +15,7 @@ __all__ = [
     "Channel",
     "NodeAddress",
     "Transport",
+    "borrowed",
     "open_transport",
     "parse_node",
     "parse_nodes",

@@ -8,7 +8,8 @@ time; commands on a channel reach each node in the order in which they were said
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from celery_redlock.protocol import (
@@ -123,13 +124,8 @@ class Transport(Protocol):
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
 
-    def checkout(self, *, native: bool = False) -> Channel:
-        """
-        Borrow a channel.
-
-        Args:
-            native: for a native thread beside greenlets, which must not touch their loop.
-        """
+    def checkout(self) -> Channel:
+        """Borrow a channel for this thread; it ends with `checkin` or `discard`."""
 
     def checkin(self, channel: Channel) -> None:
         """Give a channel back, with whatever it still owes."""
@@ -150,3 +146,20 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Close all connections. Idempotent."""
+
+
+@contextmanager
+def borrowed(transport: Transport) -> Iterator[Channel]:
+    """
+    Borrow a channel for a `with` block.
+
+    A block that raises leaves the channel in an unknown state, so the channel is closed; what was
+    deferred for its nodes is sent on another one.
+    """
+    channel = transport.checkout()
+    try:
+        yield channel
+    except BaseException:
+        transport.discard(channel)
+        raise
+    transport.checkin(channel)

@@ -190,7 +190,7 @@ class MemoryTransport:
         """Let time pass."""
         self._time.sleep(seconds)
 
-    def checkout(self, *, native: bool = False) -> MemoryTransport:
+    def checkout(self) -> MemoryTransport:
         """Return itself: commands run at once, so any number of callers can share it."""
         return self
 

@@ -108,7 +108,7 @@ class Stage:
     def wall_us(self) -> int:
         return self.wall
 
-    def checkout(self, *, native: bool = False) -> Stage:
+    def checkout(self) -> Stage:
         return self
 
     def checkin(self, channel: Stage) -> None: ...

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -148,6 +149,7 @@ class Threading:
 
     def __init__(self, files: Files) -> None:
         self._files = files
+        self._native: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def Thread(self, *, target: Callable[[], object], **_: Any) -> Any:  # noqa: N802 - its name
         return _Startable(self._files, target)
@@ -160,7 +162,14 @@ class Threading:
         return Time(self._files).sleep
 
     def start_native_thread(self, run: Callable[[], object], *_: Any) -> None:
-        self._files.machine().spawn(run)
+        def run_native() -> None:
+            self._native.add(getcurrent())
+            run()
+
+        self._files.machine().spawn(run_native)
+
+    def on_native_thread(self) -> bool:
+        return getcurrent() in self._native
 
 
 class _Startable:

@@ -18,7 +18,6 @@ from typing import Any
 import celery_redlock.core.attempt as attempt_module
 import celery_redlock.core.lease as lease_module
 import celery_redlock.core.redlock as redlock_module
-import celery_redlock.core.release as release_module
 import celery_redlock.core.reservations as reservations_module
 import celery_redlock.core.watchdog as watchdog_module
 import celery_redlock.transport.clock as clock_module
@@ -305,7 +304,6 @@ def _simulated(world: World) -> Iterator[None]:
         (attempt_module, "raise_fence", raise_fence),
         (lease_module, "heal", heal),
         (lease_module, "process_watchdog", world.process_watchdog),
-        (release_module, "process_watchdog", world.process_watchdog),
         (reservations_module, "attempt_once", attempt_once),
         (reservations_module, "os", os_),
         # How many bytes a command has, and so what fits into a buffer, depends on earlier nonces.
@@ -323,6 +321,7 @@ def _simulated(world: World) -> Iterator[None]:
         (connections_module, "start_native_thread", threads.start_native_thread),
         (connections_module, "close_greenlet_hub", lambda: None),
         (redis_module, "Connector", connector),
+        (redis_module, "on_native_thread", threads.on_native_thread),
         (redis_module, "time", time_),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in places]

@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from celery_redlock._greenlets.threads import on_native_thread
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.protocol import Command, Script, quorum
 from celery_redlock.transport import clock
@@ -91,8 +92,9 @@ class RedisTransport:
         """Let time pass, and other greenlets run."""
         time.sleep(seconds)
 
-    def checkout(self, *, native: bool = False) -> RedisChannel:
+    def checkout(self) -> RedisChannel:
         """Borrow a channel; the one used last, so that a lease meets its own connections again."""
+        native = on_native_thread()
         try:
             return (self._idle_native if native else self._idle).pop()
         except IndexError:
@@ -120,7 +122,7 @@ class RedisTransport:
             queued_sends, channel.queued_sends = channel.queued_sends, []
         channel.close()
         for send in queued_sends:
-            self._on_another_channel(send, native=channel.native)
+            self._on_another_channel(send)
 
     def send_behind(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Say a command to nodes behind what was said on `channel`, whoever uses it now."""
@@ -146,11 +148,11 @@ class RedisTransport:
                 finally:
                     idle.append(channel)
                 return
-        self._on_another_channel(send, native=channel.native)
+        self._on_another_channel(send)
 
-    def _on_another_channel(self, send: Callable[[RedisChannel], None], *, native: bool) -> None:
+    def _on_another_channel(self, send: Callable[[RedisChannel], None]) -> None:
         """Say it although the channel behind whose words it belongs is closed."""
-        other = self.checkout(native=native)
+        other = self.checkout()
         try:
             send(other)
         except BaseException:
