@@ -6,9 +6,6 @@ from typing import Any
 
 __all__ = ["write_report", "write_to_ledger"]
 
-DEPOSIT = 5
-
-
 def write_to_ledger(account_id: int, amount: int, *, fencing_token: int) -> None:
     """Be a ledger."""
     assert fencing_token > 0
@@ -23,6 +20,3 @@ def after(text: str, names: dict[str, Any]) -> None:
     """Run the tasks that a block has defined."""
     if "def settle(" in text:
         names["settle"].apply(args=(7, 100), throw=True)
-    if "def deposit(" in text:
-        names["deposit"].apply(args=(7, DEPOSIT), throw=True)
-        assert int(names["fence"].get("balance:7")) == DEPOSIT

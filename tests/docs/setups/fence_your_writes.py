@@ -1,4 +1,4 @@
-"""Two databases, and an app whose tasks run at once: for fragments that write guarded rows."""
+"""Two databases, and an app whose tasks run at once: for fragments that write through a fence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
     "transaction",
 ]
 
-BALANCE, WITHDRAWN = 100, 30
+BALANCE, WITHDRAWN, DEPOSIT = 100, 30, 5
 
 
 def eager_app(name: str) -> Celery:
@@ -43,7 +43,7 @@ def eager_app(name: str) -> Celery:
     return made
 
 
-app = eager_app("fencing")
+app = eager_app("redis")
 engine = create_engine("sqlite://", poolclass=StaticPool)
 
 
@@ -69,7 +69,12 @@ def compute(account: Any) -> int:
 
 
 def after(text: str, names: dict[str, Any]) -> None:
-    """Run the tasks that a block has defined, and look at what they have written."""
+    """Run the tasks that a block has defined, and check what they have written."""
+    if "def deposit(" in text:
+        names["deposit"].apply(args=(7, DEPOSIT), throw=True)
+        assert int(names["fence"].get("balance:7")) == DEPOSIT
+        # The next part of the page gives its tasks names of their own.
+        names["app"] = eager_app("sqlalchemy")
     if "fencing.sqlalchemy" in text:
         Base.metadata.create_all(engine)
         with Session(engine) as session, session.begin():
@@ -78,7 +83,7 @@ def after(text: str, names: dict[str, Any]) -> None:
         with Session(engine) as session:
             _check(session.get(names["Account"], 1))
         # The next part of the page gives its tasks the same names.
-        names["app"] = eager_app("rows")
+        names["app"] = eager_app("django")
     if "fencing.django" in text:
         with connection.schema_editor() as editor:
             editor.create_model(names["Account"])

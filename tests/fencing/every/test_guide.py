@@ -1,4 +1,4 @@
-"""The README's example of a guard is one that works."""
+"""The guide's example of a fence is one that works."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from celery_redlock import RedlockTask
 from celery_redlock.errors import StaleFencingToken
 from celery_redlock.testing.plugin import ClusterFactory
 
-README = (Path(__file__).parents[3] / "README.md").read_text()
+GUIDE = (Path(__file__).parents[3] / "docs" / "how-to" / "fence-your-writes.md").read_text()
 
 
 @pytest.fixture
@@ -26,14 +26,14 @@ def example(
 ) -> Iterator[dict[str, Any]]:
     """The names that the example defines, on a server that is there."""
     monkeypatch.setattr(_state, "_on_app_finalizers", set(_state._on_app_finalizers))
-    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    (source,) = (block for block in blocks if "RedisFence" in block)
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
+    (source,) = (block for block in blocks if "def deposit(" in block)
     app = Celery("bank", set_as_current=False)
     app.conf.update(task_always_eager=True, redlock_nodes=redlock_memory_nodes)
     names: dict[str, Any] = {"app": app, "RedlockTask": RedlockTask, "__name__": "example"}
     url = redlock_cluster_factory(1).urls[0]
     code = source.replace('redis.Redis("data")', f"redis.Redis.from_url({url!r})")
-    exec(compile(code, "README.md", "exec"), names)
+    exec(compile(code, "fence-your-writes.md", "exec"), names)
     yield names
     names["fence"].client.close()
     app.close()
