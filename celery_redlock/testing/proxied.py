@@ -145,7 +145,7 @@ class ProxiedConnection:
         else:
             self._update()
 
-    def release_held(self) -> None:
+    def deliver_held(self) -> None:
         """Deliver at once all that was held or delayed, in order."""
         now = self._route.now()
         for stream in (self._requests, self._replies):

@@ -100,7 +100,7 @@ class _Node:
         self._enter(_Mode.FORWARD)
         for connection in list(self._connections):
             if isinstance(connection, ProxiedConnection):
-                connection.release_held()
+                connection.deliver_held()
 
     def partition(self) -> None:
         self._enter(_Mode.PARTITION)

@@ -45,7 +45,7 @@ SOFT_LIMIT = "Celery has soft time limits on prefork only"
 HARD_LIMIT = "Celery has hard time limits on prefork and gevent only"
 GREEN_SHUTDOWN = (
     "Celery's signal handler waits in whatever greenlet the signal meets, and in the event loop's "
-    "own that is an error; the body is ended at once, or goes on to its end"
+    "own that is an error; the body is ended at once, or runs to its end"
 )
 GREEN_LOSS = (
     "Celery ends the greenlet by GreenletExit, takes that for a success and acknowledges the "
@@ -60,10 +60,10 @@ ROWS = {
         Row(event="exception", lock="released after the body"),
         Row(event="Ignore", lock="released after the body"),
         Row(event="Reject", lock="released after the body"),
-        Row(event="Reject(requeue=True)", lock="released, taken again when redelivered"),
-        Row(event="self.retry", lock="released, taken again by the retry"),
-        Row(event="autoretry_for", lock="released, taken again by the retry"),
-        Row(event="self.replace", lock="released, taken by the replacement under the same id"),
+        Row(event="Reject(requeue=True)", lock="released, acquired again when redelivered"),
+        Row(event="self.retry", lock="released, acquired again by the retry"),
+        Row(event="autoretry_for", lock="released, acquired again by the retry"),
+        Row(event="self.replace", lock="released, acquired by the replacement under the same id"),
         Row(
             event="requeue on conflict",
             lock="waits for the holder under the same id, not charged to max_retries",
@@ -75,9 +75,9 @@ ROWS = {
         Row(event="lock_give_up_after", lock="untouched; LockNotAcquired is the result"),
         Row(
             event="no quorum",
-            lock="none; requeue, raise or run unlocked, as lock_on_unavailable says",
+            lock="none; requeue, raise or run unlocked, by lock_on_unavailable",
         ),
-        Row(event="body longer than the TTL", lock="renewed while the body runs"),
+        Row(event="body longer than the TTL", lock="extended while the body runs"),
         Row(
             event="lease lost, interrupt while sleeping",
             lock="LeaseLost ends a time.sleep in the body",
@@ -90,11 +90,11 @@ ROWS = {
             event="lease lost while a retry or replacement is sent",
             lock="the message goes out, and the task ends as Celery ends it",
         ),
-        Row(event="lease lost, flag", lock="the lease is marked, the body goes on"),
-        Row(event="lease lost, callable", lock="the callable is told, the body goes on"),
+        Row(event="lease lost, flag", lock="the lease is marked, the body continues"),
+        Row(event="lease lost, callable", lock="the callable is called, the body continues"),
         Row(
             event="asked to stop by a newer run",
-            lock="LeaseLost in the body; renewed until it has unwound, then the newer run's",
+            lock="LeaseLost in the body; extended until it has unwound, then the newer run's",
             reasons={
                 "solo": "the worker takes the newer message only when the body has ended; another "
                 "worker may ask",
@@ -102,7 +102,7 @@ ROWS = {
         ),
         Row(
             event="soft time limit",
-            lock="renewed while the body handles it, released when it has unwound",
+            lock="extended while the body handles it, released when it has unwound",
             reasons=only("prefork", because=SOFT_LIMIT),
         ),
         Row(
@@ -112,36 +112,36 @@ ROWS = {
         ),
         Row(
             event="hard time limit, the body does not unwind within 0.1 s",
-            lock="the child is killed; the lock ends with its TTL",
+            lock="the child is killed; the lock expires with its TTL",
             reasons=only("prefork", because=NO_CHILD),
         ),
         Row(
             event="revoke(terminate=True)",
             lock="released when the body has unwound",
             reasons={
-                "threads": "Celery cannot terminate a thread; the body and its lock go on",
-                "solo": "the worker hears of a revocation only when the body has ended",
+                "threads": "Celery cannot terminate a thread; the body and its lock continue",
+                "solo": "the worker receives a revocation only when the body has ended",
             },
         ),
         Row(
             event="SIGTERM to the worker (warm shutdown)",
-            lock="renewed while the body runs, released after it",
+            lock="extended while the body runs, released after it",
         ),
         Row(
             event="SIGQUIT to the worker with worker_soft_shutdown_timeout (soft shutdown)",
-            lock="renewed while the body runs, released after it",
+            lock="extended while the body runs, released after it",
             reasons={
-                "solo": "the worker waits in the body's own thread, so the body stands still until "
-                "it is ended; its lock is renewed, and released then",
+                "solo": "the worker waits in the body's own thread, so the body is blocked until "
+                "it is ended; its lock is extended, and released then",
                 **dict.fromkeys(("gevent", "eventlet"), GREEN_SHUTDOWN),
             },
         ),
         Row(
             event="SIGQUIT to the worker (cold shutdown)",
-            lock="released if the body unwinds in time, else ends with its TTL",
+            lock="released if the body unwinds in time, else expires with its TTL",
             reasons={
                 "threads": "Celery cannot end a thread; the worker waits for the body, and the "
-                "lock is renewed until then",
+                "lock is extended until then",
             },
         ),
         Row(
@@ -156,18 +156,18 @@ ROWS = {
         ),
         Row(
             event="SIGKILL of a pool child",
-            lock="ends with its TTL; a redelivered or next task waits it out",
+            lock="expires with its TTL; a redelivered or next task waits for that",
             reasons=only("prefork", because=NO_CHILD),
         ),
         Row(
             event="SIGKILL of the whole worker",
-            lock="ends with its TTL; the next task waits it out",
+            lock="expires with its TTL; the next task waits for that",
         ),
-        Row(event="fork in the body", lock="the child holds nothing, the parent goes on"),
+        Row(event="fork in the body", lock="the child holds nothing, the parent continues"),
         Row(event="eager apply()", lock="locks as in a worker"),
-        Row(event="plain call", lock="not taken"),
+        Row(event="plain call", lock="not acquired"),
         Row(event="map, starmap, chunks", lock="refused; ConfigurationError is the result"),
-        Row(event="plain call inside its own body", lock="not taken again, not given back"),
+        Row(event="plain call inside its own body", lock="not acquired again, not released"),
         Row(
             event="self.lease, current_lease(), request.fencing_token",
             lock="agree; tokens of successive holders increase",

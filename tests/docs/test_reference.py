@@ -15,7 +15,11 @@ from celery_redlock import cli, errors, fencing, signals, testing
 from celery_redlock.protocol.rounds import TRANSITIONS, Phase
 from celery_redlock.tasks.config.modes import MODES
 from celery_redlock.tasks.config.options import OPTIONS, LockOptions
-from celery_redlock.tasks.config.settings import CHECKS, SELF_DESCRIBING_CHECKS
+from celery_redlock.tasks.config.settings import (
+    CHECKS,
+    SELF_DESCRIBING_CHECKS,
+    RedlockSettings,
+)
 from celery_redlock.tasks.events import Event
 from celery_redlock.testing import plugin
 from tests.docs.blocks import DOCS, PAGES, ROOT
@@ -51,6 +55,21 @@ def test_an_option_that_is_only_checked_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(OPTIONS, "colour", str)
     with pytest.raises(LookupError, match="lock_colour: in only one"):
         described.options()
+
+
+@pytest.mark.parametrize(
+    "name", ["max_ttl", "key_prefix", "drift_factor", "node_timeout", "guard", "dedupe"]
+)
+def test_the_settings_table_has_the_default(name: str) -> None:
+    default = getattr(RedlockSettings(), name)
+    assert f"[`redlock_{name}`](#redlock-{name.replace('_', '-')}) | `{default}` |" in (
+        reference.setting_table()
+    )
+
+
+def test_the_options_table_has_the_default_of_both_conflict_policies() -> None:
+    policies = f"`{LockOptions().run_policy}` at run, `{LockOptions().publish_policy}` at publish"
+    assert f"[`lock_on_conflict`](#lock-on-conflict) | {policies} |" in reference.option_table()
 
 
 def test_defaults_come_from_the_code() -> None:

@@ -98,7 +98,8 @@ def terms(page: str | None = None) -> list[Term]:
 def forbidden(page: str | None = None) -> list[tuple[re.Pattern[str], str]]:
     """Return what no text may have, each with what to write instead, as the glossary has them."""
     page = page or _glossary()
-    listed = [(w, f"write {r['instead']}") for r in ROW.finditer(page) for w in _listed(r["words"])]
+    rows = ROW.finditer(page, max(page.find("| not | but |"), 0))
+    listed = [(word, f"write {row['instead']}") for row in rows for word in _listed(row["words"])]
     listed += [(w, f"write {term.name!r}") for term in terms(page) for w in term.instead_of]
     return [(_pattern(word), instead) for word, instead in listed]
 

@@ -216,7 +216,7 @@ class AsyncRedlock:
         try:
             async with asyncio.timeout(None) as limit:
                 self._redlock.watch(
-                    lease, on_lost=lambda _: _expire(loop, limit), max_hold=max_hold
+                    lease, on_lost=lambda _: _cancel_block(loop, limit), max_hold=max_hold
                 )
                 yield
         except TimeoutError as error:
@@ -227,8 +227,8 @@ class AsyncRedlock:
             raise lease.lost_error()
 
 
-def _expire(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
-    """Have a limit expire now, if it is not over yet; from any thread."""
+def _cancel_block(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
+    """Cancel a block now by its time limit, if it has not ended; from any thread."""
 
     def end() -> None:
         with contextlib.suppress(RuntimeError):  # the block has ended meanwhile

@@ -6,6 +6,7 @@ from typing import Any
 
 __all__ = ["write_report", "write_to_ledger"]
 
+
 def write_to_ledger(account_id: int, amount: int, *, fencing_token: int) -> None:
     """Be a ledger."""
     assert fencing_token > 0
