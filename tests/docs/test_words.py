@@ -25,7 +25,6 @@ TO_BE_REWRITTEN = frozenset(
         "beat",
         "cli",
         "core",
-        "demo",
         "fencing",
         "protocol",
         "schedules",
