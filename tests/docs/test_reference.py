@@ -1,4 +1,4 @@
-"""The reference says what the code says, about everything that the code has."""
+"""The reference describes everything that the code has, as the code describes it."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def test_the_options_table_has_the_default_of_both_conflict_policies() -> None:
 
 def test_defaults_come_from_the_code() -> None:
     defaults = {f"lock_{field.name}": f"`{field.default}`" for field in fields(LockOptions)}
-    told = {option.name: option.default for option in described.options()}
-    told.pop("lock_on_conflict")
-    assert told.items() <= defaults.items()
+    shown = {option.name: option.default for option in described.options()}
+    shown.pop("lock_on_conflict")
+    assert shown.items() <= defaults.items()
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_defaults_come_from_the_code() -> None:
         ("lock_skip_result", ""),
     ],
 )
-def test_what_an_option_takes_is_what_its_check_says(option: str, takes: str) -> None:
-    told = {each.name: each.takes for each in described.options()}
-    assert told[option] == takes
+def test_an_option_takes_what_its_check_accepts(option: str, takes: str) -> None:
+    accepted = {each.name: each.takes for each in described.options()}
+    assert accepted[option] == takes
 
 
 @pytest.mark.parametrize("choices", ["on_unavailable", "overlap"])
@@ -126,21 +126,21 @@ def test_every_counter_is_named(kind: Event) -> None:
     assert f"`{kind}`" in reference.counter_list()
 
 
-def test_every_command_and_argument_is_told() -> None:
-    told = reference.command_sections()
+def test_every_command_and_argument_has_an_entry() -> None:
+    entries = reference.command_sections()
     (commands,) = (a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction))
     for name, command in commands.choices.items():
-        assert f"## `celery-redlock {name}`" in told
+        assert f"## `celery-redlock {name}`" in entries
         for action in command._actions:
             assert (
                 not action.option_strings[1:]
                 or action.option_strings == ["-h", "--help"]
-                or (f"`{', '.join(action.option_strings)}`" in told)
+                or (f"`{', '.join(action.option_strings)}`" in entries)
             )
 
 
 @pytest.mark.parametrize("name", plugin.__all__)
-def test_every_fixture_is_told(name: str) -> None:
+def test_every_fixture_has_an_entry(name: str) -> None:
     assert f"`{name}`\n: " in reference.fixtures()
 
 
@@ -157,12 +157,12 @@ def test_every_public_name_is_in_the_reference(name: str) -> None:
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*/README.md")))
-def test_every_example_is_told(example: Path) -> None:
+def test_every_example_has_an_entry(example: Path) -> None:
     assert f"`examples/{example.parent.name}`" in reference.examples()
 
 
 @pytest.mark.parametrize("diagram", DIAGRAMS)
-def test_a_diagram_is_svg_that_tells_what_it_shows(diagram: str) -> None:
+def test_a_diagram_is_svg_with_a_description(diagram: str) -> None:
     picture = ET.fromstring(DIAGRAMS[diagram]())
     (described_as,) = picture.iter("{http://www.w3.org/2000/svg}desc")
     assert described_as.text
@@ -176,9 +176,9 @@ def test_the_diagram_of_rounds_has_every_phase_and_arrow() -> None:
 
 def test_the_diagram_of_a_slow_node_shows_what_the_memory_nodes_did() -> None:
     drawn = DIAGRAMS["slow-node"]()
-    assert drawn.count(">no answer<") == 2  # the acquire and the release
+    assert drawn.count(">no reply<") == 2  # the acquire and the release
     assert "GRANTED, token 41" in drawn
-    assert "At 10 s, when it goes on, node 3 is told to release and answers: done." in drawn
+    assert "At 10 s, when it continues, node 3 receives release and replies: done." in drawn
 
 
 def test_the_second_round_is_drawn_where_counters_differ() -> None:

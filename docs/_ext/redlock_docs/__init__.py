@@ -1,8 +1,8 @@
 """
-What the documentation has beside plain text: pages made from the code, diagrams, and checks.
+The parts of the documentation beside plain text: pages made from the code, diagrams, and checks.
 
 Everything but `directives` and `crossrefs` works without Sphinx, so that
-the tests can hold the README and the code against each other where Sphinx is not installed.
+the tests can hold the pages and the code against each other where Sphinx is not installed.
 """
 
 from __future__ import annotations

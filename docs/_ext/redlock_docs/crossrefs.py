@@ -34,7 +34,7 @@ def connect(app: Sphinx) -> None:
 
 
 def _plain_code(_app: Sphinx, _env: Any, node: Element, content: Element) -> Element | None:
-    # Docstrings say `name` for whatever is code; only some of it is documented.
+    # Docstrings put all code in backticks; only some of it is documented.
     return content if node.get("reftype") == "obj" else None
 
 
@@ -50,7 +50,7 @@ def _names(env: BuildEnvironment) -> dict[str, Place]:
         place = labels.get(entry.name.replace("_", "-"))
         if place is not None:
             found[entry.name] = place
-            # An option's default for all tasks is told with the option.
+            # The entry of an option also describes the setting for its default.
             found.setdefault(entry.name.replace("lock_", "redlock_", 1), place)
     ambiguous = set()
     for full, entry in env.domains.python_domain.objects.items():

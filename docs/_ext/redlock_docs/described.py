@@ -1,8 +1,7 @@
 """
-What the code says about its options and settings: names, defaults, what they take, what they do.
+Options and settings as the code describes them: names, defaults, accepted values, descriptions.
 
-The descriptions stand in the docstrings of `LockOptions` and `RedlockSettings`, which are the only
-place where they are written. The README repeats them and is held against them by a test.
+The descriptions are in the docstrings of `LockOptions` and `RedlockSettings`, and nowhere else.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from celery_redlock.tasks.config.settings import CHECKS, SELF_DESCRIBING_CHECKS,
 
 __all__ = ["Described", "attributes_of", "options", "settings"]
 
-#: Defaults whose value would not tell much.
-SAID_DEFAULTS = {
+#: Defaults whose value would not help a reader.
+SHOWN_DEFAULTS = {
     "nodes": "the broker",
     "lost_signal": f"`{signal.Signals(RedlockSettings().lost_signal).name}`",
 }
@@ -31,7 +30,7 @@ NOT_SETTINGS = frozenset({"defaults", "app"})
 FIELDS = {"nodes": "given_nodes"}
 
 QUOTE = "'"
-#: What is code in the words of a check.
+#: Code in the message of a check.
 CODE = re.compile(r"\{[^}]*\}|'[^']+'|tenacity\.[\w.]+(\([^)]*\))?|lock_\w+|True|False")
 
 
@@ -96,7 +95,7 @@ def settings() -> list[Described]:
         name = names.get(field.name, field.name)
         found[name] = Described(
             name=f"redlock_{name}",
-            default=SAID_DEFAULTS.get(name) or f"`{_default(field)}`",
+            default=SHOWN_DEFAULTS.get(name) or f"`{_default(field)}`",
             takes=_takes(CHECKS[name]) if name in CHECKS else "",
             text=_text(texts, field.name),
         )

@@ -1,5 +1,5 @@
 """
-The directives `redlock` (a piece of the reference) and `redlock-diagram` (a picture).
+The directives `redlock` (a part of the reference) and `redlock-diagram` (a picture).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def connect(app: Sphinx) -> None:
 
 
 class FromCode(SphinxDirective):
-    """Puts in what the code says about itself."""
+    """Inserts a part of the reference that is made from the code."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Read Markdown as if it stood here."""
+        """Read Markdown as if it was written here."""
         (name,) = self.arguments
         return self.parse_text_to_nodes(PAGES[name](), allow_section_headings=True)
 

@@ -15,9 +15,9 @@ __all__ = ["connect", "to_rst"]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)$")
 CODE = re.compile(r"(?<![`\w:])`([^`\n]+)`(?!`)")
 INDENT = " " * 4
-#: What an indented code block follows: text, but neither a list's item nor something indented.
+#: The line before an indented code block: text, but neither a list's item nor indented.
 PARAGRAPH = re.compile(r"[^\s\-*>]")
-#: What may be the name of something that the reference has a place for.
+#: Code that may be a name with an entry in the reference.
 NAME = re.compile(r"[A-Za-z_][\w.]*(\(\))?")
 
 

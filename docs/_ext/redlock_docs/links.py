@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["broken_links", "connect"]
 
-#: What a browser fetches without being asked.
+#: Attributes whose targets a browser fetches by itself.
 LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 
 
@@ -34,7 +34,7 @@ def _check(app: Sphinx, failure: Exception | None) -> None:
 
 
 class _Page(HTMLParser):
-    """What one page offers and what it asks for."""
+    """The anchors and the links of one page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ def setting_table() -> str:
 
 
 def mode_table() -> str:
-    """What each `lock_mode` does, as far as the code knows it."""
+    """The effect of each `lock_mode`, as far as the code knows it."""
 
     def yes(answer: bool) -> str:
         return "yes" if answer else "no"
@@ -67,10 +67,10 @@ def mode_table() -> str:
     )
     head = (
         "`lock_mode`",
-        "taken when the task is sent",
+        "acquired when the task is sent",
         "the body has a lease and a token",
         "held while the body runs",
-        "stays taken for `lock_window`",
+        "stays held for `lock_window`",
     )
     return _table(head, rows)
 
@@ -95,14 +95,14 @@ def error_sections() -> str:
 
 def signal_tables() -> str:
     """
-    What the signals' own docstring says, with its tables.
+    The signals' own docstring, with its tables.
 
     Raises:
         LookupError: a signal has no row in them, or a row no signal.
     """
     doc = (inspect.getdoc(signals) or "").partition("\n\nExample:\n")[0]
-    told = set(re.findall(r"^\| `(\w+)`", doc, flags=re.MULTILINE))
-    odd = told ^ {name for name in signals.__all__ if name != "counters"}
+    named = set(re.findall(r"^\| `(\w+)`", doc, flags=re.MULTILINE))
+    odd = named ^ {name for name in signals.__all__ if name != "counters"}
     if odd:
         raise LookupError(
             f"{', '.join(sorted(odd))}: in only one of celery_redlock.signals and the tables in "
@@ -118,12 +118,12 @@ def signal_example() -> str:
 
 
 def counter_list() -> str:
-    """The names that `counters()` answers with."""
+    """The names that `counters()` returns."""
     return ", ".join(f"`{kind.value}`" for kind in Event)
 
 
 def command_sections() -> str:
-    """What each command of `celery-redlock` says about itself."""
+    """The help of each command of `celery-redlock`."""
     parser = cli._parser()
     (commands,) = (
         action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
@@ -143,13 +143,13 @@ def fixtures() -> str:
 
 
 def examples() -> str:
-    """What the folders of examples are about, in the first words of their own pages."""
+    """The folders of examples, in the first words of their own pages."""
     pages = sorted((ROOT / "examples").glob("*/README.md"))
     return "\n\n".join(_example(page) for page in pages)
 
 
 def containers() -> str:
-    """What the page about containers says before its first section."""
+    """The page about containers, before its first section."""
     return _unlinked(_below_title(CONTAINERS)[0])
 
 
@@ -159,7 +159,7 @@ def container_sections() -> str:
 
 
 def rights() -> str:
-    """What the locks' own user on the nodes may do, and what for."""
+    """The rights of the locks' own user on the nodes, and their use."""
     marked = CONTAINERS.read_text().partition("<!-- rights: begin")[2]
     return marked.partition("-->\n")[2].partition("<!-- rights: end")[0]
 
@@ -169,7 +169,7 @@ def version() -> str:
     return celery_redlock.__version__
 
 
-#: What the directive `redlock` can be asked for.
+#: The parts of the directive `redlock`.
 PAGES: dict[str, Callable[[], str]] = {
     "option-table": option_table,
     "options": option_sections,

@@ -18,11 +18,11 @@ CHANGES = re.compile(r"\]\((?:\.\./)*CHANGELOG\.md\)")
 
 
 def connect(app: Sphinx) -> None:
-    """Mend links while pages are read."""
-    app.connect("source-read", _mend)
+    """Rewrite links while pages are read."""
+    app.connect("source-read", _rewrite)
 
 
-def _mend(_app: Sphinx, docname: str, source: list[str]) -> None:
+def _rewrite(_app: Sphinx, docname: str, source: list[str]) -> None:
     source[0] = inside_the_site(source[0])
     if docname == DECISIONS:
         # For those who read it in the repository it is a list, and nothing else.

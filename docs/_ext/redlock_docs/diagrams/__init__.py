@@ -12,7 +12,7 @@ from .sequence import draw_second_round, draw_slow_node
 
 __all__ = ["DIAGRAMS"]
 
-#: What the directive `redlock-diagram` can be asked for.
+#: The pictures of the directive `redlock-diagram`.
 DIAGRAMS: dict[str, Callable[[], str]] = {
     "rounds": draw_rounds,
     "slow-node": draw_slow_node,

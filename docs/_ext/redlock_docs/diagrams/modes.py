@@ -27,7 +27,7 @@ HEIGHT = 22.0
 
 def draw_modes() -> str:
     """Draw a bar for each stretch in which a mode has the key."""
-    picture = Picture("From when to when each mode has the key", _told(), WIDTH)
+    picture = Picture("From when to when each mode has the key", _description(), WIDTH)
     bottom = TOP + ROW * len(MODES)
     for name in MOMENTS:
         picture.line(_x(name), TOP - 16, _x(name), bottom, "life")
@@ -57,7 +57,7 @@ def _stretches(mode: Mode) -> list[tuple[str, str, str, str]]:
     return found
 
 
-def _told() -> str:
+def _description() -> str:
     return " ".join(
         f"{mode.name}: "
         + ", ".join(

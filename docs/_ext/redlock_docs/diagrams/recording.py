@@ -1,5 +1,5 @@
 """
-Memory nodes that note what is said to them, so that a picture shows what has happened.
+Memory nodes that record the commands they receive, for pictures of what has happened.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Note:
     Attributes:
         at: seconds since the beginning.
         node: its position.
-        kind: what it was told.
-        vote: its answer; None where it gave none.
-        late: it did so when it was resumed, and nobody took the answer.
+        kind: the script of the command.
+        vote: its reply; None where it gave none.
+        late: it did so when it was resumed, and no client received the reply.
     """
 
     at: float
@@ -78,14 +78,14 @@ class Record:
 
     @property
     def token(self) -> int:
-        """The fencing token on which the nodes were settled."""
+        """The fencing token of the attempt."""
         return self._counted()[0].token
 
     def phases(self) -> list[Phase | None]:
         """
-        Return the phase of the attempt after each answer, counted as the client does.
+        Return the phase of the attempt after each reply, counted as the client does.
 
-        None stands for an answer to a command that was decided before, which counts no more.
+        None means a reply to a command that was decided before, which counts no more.
         """
         return self._counted()[1]
 

@@ -25,7 +25,7 @@ LINE = 15.0
 
 
 def draw_rounds() -> str:
-    """Draw the table: phases that go on at the left, final ones at the right."""
+    """Draw the table: phases with successors at the left, final ones at the right."""
     last = [phase for phase in Phase if phase not in TRANSITIONS]
     # Those that the most phases lead to come first, so that few arrows cross.
     last.sort(key=lambda phase: -sum(phase in after for after in TRANSITIONS.values()))
@@ -73,7 +73,7 @@ def _write(
 
 
 def _meanings() -> dict[str, str]:
-    """Return what the comment beside each phase says."""
+    """Return the comment beside each phase."""
     source = inspect.getsource(Phase)
     return dict(re.findall(r"^    ([A-Z]+) = auto\(\)  #: (.+)$", source, flags=re.MULTILINE))
 

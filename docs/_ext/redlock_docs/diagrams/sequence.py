@@ -1,5 +1,5 @@
 """
-What happens between a client and its nodes: played with memory nodes, and drawn as it went.
+Exchanges between a client and its nodes: played with memory nodes, and drawn as they went.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROW = 30.0
 
 
 def draw_slow_node() -> str:
-    """Draw how a lock is taken and released while one of five nodes is stopped."""
+    """Draw how a lock is acquired and released while one of five nodes is stopped."""
     record = Record([0] * 5, now=41)
     record.nodes[2].pause()
     lease = record.client.acquire("report", ttl=30)
@@ -29,11 +29,11 @@ def draw_slow_node() -> str:
     lease.release()
     record.time.sleep(8)
     record.nodes[2].resume()
-    return _Drawing(record).draw("Taking a lock while one of five nodes is stopped")
+    return _Drawing(record).draw("Acquiring a lock while one of five nodes is stopped")
 
 
 def draw_second_round() -> str:
-    """Draw how the fencing token is settled where the nodes' counters differ."""
+    """Draw how the fencing token is found where the nodes' counters differ."""
     record = Record([40, 42, 41], now=12)
     record.count_from("report")
     record.client.acquire("report", ttl=30)
@@ -62,9 +62,9 @@ class _Drawing:
             if late:
                 self._wake(*notes)
             else:
-                self._say(kind, list(notes))
-        # Lifelines lie under everything else, but how long they are is known only now.
-        whole = Picture(title, _told(self._record), WIDTH)
+                self._exchange(kind, list(notes))
+        # Lifelines lie under everything else, but their length is known only now.
+        whole = Picture(title, _description(self._record), WIDTH)
         for x in (CLIENT, *self._nodes):
             whole.line(x, 34, x, self._y + ROW, "life")
         whole.draw_over(self._picture)
@@ -90,7 +90,7 @@ class _Drawing:
             )
             self._y += ROW * 1.2
 
-    def _say(self, kind: Script, notes: list[Note]) -> None:
+    def _exchange(self, kind: Script, notes: list[Note]) -> None:
         self._y += ROW * 1.3
         self._picture.line(CLIENT, self._y, self._nodes[-1], self._y)
         for x in self._nodes:
@@ -98,25 +98,25 @@ class _Drawing:
         self._picture.label(CLIENT + 12, self._y, kind.value)
         for note in notes:
             if note.vote is None:
-                self._picture.pill(self._nodes[note.node], self._y + ROW, "no answer", "bad")
+                self._picture.pill(self._nodes[note.node], self._y + ROW, "no reply", "bad")
         if kind in (Script.ACQUIRE, Script.RAISE):
             self._count([note for note in notes if note.vote is not None])
             return
         self._y += ROW
         for note in notes:
             if note.vote is not None:
-                self._picture.pill(self._nodes[note.node], self._y, _said(note.vote), "good")
+                self._picture.pill(self._nodes[note.node], self._y, _shown(note.vote), "good")
 
     def _count(self, notes: list[Note]) -> None:
-        """Draw answers one by one, until the round is decided and after."""
+        """Draw replies one by one, until the round is decided and after."""
         for note in notes:
             phase = next(self._phases)
             self._y += ROW
             x = self._nodes[note.node]
             quiet = "faint" if phase is None else ""
-            said = _said(note.vote) + (", not waited for" if phase is None else "")
+            shown = _shown(note.vote) + (", not waited for" if phase is None else "")
             self._picture.line(x, self._y, CLIENT, self._y, f"dashed {quiet}", arrow=True)
-            self._picture.label(x - 12, self._y, said, quiet, anchor="end")
+            self._picture.label(x - 12, self._y, shown, quiet, anchor="end")
             if phase is Phase.GRANTED:
                 self._decide(f"GRANTED, token {self._record.token}", "good")
             elif phase is not None and phase not in self._record.waiting_in:
@@ -130,22 +130,22 @@ class _Drawing:
 
     def _wake(self, note: Note) -> None:
         self._y += ROW
-        # What it takes now, nobody has asked for any more; the release behind it undoes that.
+        # No client waits for this lock any more; the release behind it undoes it.
         kind = "bad" if note.kind is Script.ACQUIRE else "good"
-        text = f"{note.kind.value}: {_said(note.vote)}"
+        text = f"{note.kind.value}: {_shown(note.vote)}"
         self._picture.pill(self._nodes[note.node], self._y, text, kind)
 
 
-def _said(vote: Vote | None) -> str:
+def _shown(vote: Vote | None) -> str:
     if isinstance(vote, Granted):
         return f"granted {vote.high}"
     return "done" if isinstance(vote, Acknowledged) else "not ours"
 
 
-def _told(record: Record) -> str:
-    said = []
+def _description(record: Record) -> str:
+    sentences = []
     for note in record.notes:
-        answer = "gives no answer" if note.vote is None else f"answers: {_said(note.vote)}"
-        when = f"{note.at:g} s, when it goes on" if note.late else f"{note.at:g} s"
-        said.append(f"At {when}, node {note.node + 1} is told to {note.kind} and {answer}.")
-    return " ".join(said)
+        reply = "gives no reply" if note.vote is None else f"replies: {_shown(note.vote)}"
+        when = f"{note.at:g} s, when it continues" if note.late else f"{note.at:g} s"
+        sentences.append(f"At {when}, node {note.node + 1} receives {note.kind} and {reply}.")
+    return " ".join(sentences)

@@ -24,8 +24,8 @@ class Picture:
     A picture that grows as things are drawn into it.
 
     Args:
-        title: what it shows, in a few words.
-        description: the same for those who cannot see it; everything that it says.
+        title: its subject, in a few words.
+        description: all of its content, for readers who cannot see it.
         width: width in pixels; it shrinks with the page.
     """
 
