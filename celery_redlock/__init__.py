@@ -30,7 +30,14 @@ from celery_redlock.errors import (
 if TYPE_CHECKING:
     from celery_redlock.core import Lease, Redlock, current_lease
     from celery_redlock.core.aio import AsyncLease, AsyncRedlock
-    from celery_redlock.tasks import DuplicateResult, LockHolder, RedlockTask, Tick
+    from celery_redlock.tasks import (
+        DuplicateResult,
+        LockHolder,
+        RedlockTask,
+        TaskLockOptions,
+        Tick,
+        lock_options,
+    )
 
 __version__ = "0.1.0"
 
@@ -55,8 +62,10 @@ __all__ = [
     "RedlockError",
     "RedlockTask",
     "StaleFencingToken",
+    "TaskLockOptions",
     "Tick",
     "current_lease",
+    "lock_options",
 ]
 
 
@@ -68,8 +77,10 @@ _HOME = {
     "LockHolder": "celery_redlock.tasks",
     "Redlock": "celery_redlock.core",
     "RedlockTask": "celery_redlock.tasks",
+    "TaskLockOptions": "celery_redlock.tasks",
     "Tick": "celery_redlock.tasks",
     "current_lease": "celery_redlock.core",
+    "lock_options": "celery_redlock.tasks",
 }
 
 

@@ -4,12 +4,20 @@ The Celery layer: tasks that run under a lock.
 
 from __future__ import annotations
 
+from celery_redlock.tasks.config.task_options import TaskLockOptions, lock_options
 from celery_redlock.tasks.hooks import connect
 from celery_redlock.tasks.inspection import LockHolder
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.task import RedlockTask
 
-__all__ = ["DuplicateResult", "LockHolder", "RedlockTask", "Tick"]
+__all__ = [
+    "DuplicateResult",
+    "LockHolder",
+    "RedlockTask",
+    "TaskLockOptions",
+    "Tick",
+    "lock_options",
+]
 
 connect()

@@ -15,8 +15,9 @@ from celery.app.task import Context
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redlock.core import Lease
-from celery_redlock.tasks.config.options import LockOptions, default_options, resolve_options
+from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
+from celery_redlock.tasks.config.resolve import default_options, resolve_options
 from celery_redlock.tasks.config.settings import RedlockSettings, read_settings
 from celery_redlock.tasks.inspection import LockHolder, force_release, lock_holder, revoke_queued
 from celery_redlock.tasks.keys.key_maker import KeyMaker

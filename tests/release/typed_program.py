@@ -7,6 +7,7 @@ What Celery decorates is untyped, because Celery is; everything of this package 
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import assert_type
 
@@ -23,7 +24,9 @@ from celery_redlock import (
     RedlockError,
     RedlockTask,
     StaleFencingToken,
+    TaskLockOptions,
     current_lease,
+    lock_options,
 )
 from celery_redlock.fencing import FileFence, fencing_headers
 from celery_redlock.testing import LocalCluster
@@ -41,6 +44,25 @@ class Settle(RedlockTask):
         lease = self.lease
         assert_type(lease, Lease | None)
         return lease is not None and lease.is_valid
+
+
+def declared() -> list[TaskLockOptions]:
+    """Return lock options whose names and values the type checker knows."""
+    policies = lock_options(
+        lock_key=["account:{account}", lambda account: f"bank:{account}"],
+        lock_mode="until_executed",
+        lock_ttl=timedelta(minutes=1),
+        lock_on_conflict={"publish": "raise", "run": "requeue"},
+        lock_on_lost=lambda task, lease: "flag" if lease.lost else "interrupt",
+    )
+    assert_type(policies, TaskLockOptions)
+    wrong = [
+        lock_options(lock_mode="until_exceuted"),  # type: ignore[arg-type]
+        lock_options(lock_ttl="30"),  # type: ignore[arg-type]
+        lock_options(lock_tll=30),  # type: ignore[call-arg]
+        lock_options(lock_on_conflict={"runs": "skip"}),  # type: ignore[arg-type]
+    ]
+    return [policies, *wrong]
 
 
 def report(redlock: Redlock, path: Path) -> int:

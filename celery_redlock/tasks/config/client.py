@@ -52,7 +52,7 @@ def _make_client(settings: RedlockSettings) -> Redlock:
 
 
 def close_clients() -> None:
-    """Close every client of this process. A later use makes a new one."""
+    """Close every client of this process; `redlock_for` makes a new one when it is called again."""
     with _lock:
         clients = list(_clients.values())
         _clients.clear()
@@ -61,18 +61,18 @@ def close_clients() -> None:
 
 
 def _reset_after_fork() -> None:
-    """Drop what a forked child has inherited, without touching the parent's connections."""
+    """Forget the parent's clients in a forked child, without closing their connections."""
     global _lock  # the parent may have held it when it forked
     _lock = threading.Lock()
     _clients.clear()
 
 
 _logged: set[tuple[str, ...]] = set()
-"""Nodes that the log has been told of; inherited by pool children, which need not repeat it."""
+"""Nodes that are already logged. Pool children inherit it and do not repeat the log line."""
 
 
 def log_nodes_once(settings: RedlockSettings) -> None:
-    """Log once where the locks live, and what a single node does not protect against."""
+    """Log once which nodes hold the locks, and warn of a single one."""
     names = tuple(node.name for node in parse_nodes(settings.nodes))
     if names in _logged:
         return

@@ -1,5 +1,5 @@
 """
-From when to when a task holds its key (`lock_mode`).
+`lock_mode`: from when to when a task holds its key.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ __all__ = ["MODES", "Mode"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
     """
-    One value of `lock_mode`.
+    The properties of one value of `lock_mode`.
 
     Attributes:
-        name: as it is written in `lock_mode`.
-        at_publish: a lock is taken when the task is sent, and travels with its message.
-        in_body: the body runs under the lock, and has a lease and a fencing token.
-        own_queue_key: the message's lock is on a key of its own, so that one task may wait while
+        name: the value.
+        at_publish: the publisher acquires the lock, which travels with the message.
+        in_body: the body runs under the lock, with a lease and a fencing token.
+        own_queue_key: a queued message holds a key of its own, so that one task may be queued while
             another runs.
-        for_window: the key stays taken for `lock_window`, whenever the body ends.
+        for_window: the key stays taken for `lock_window`, also after the body has ended.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Mode:
 
     @property
     def waits_at_run(self) -> bool:
-        """Whether the worker may find the lock taken by a task that is no duplicate."""
+        """Whether a worker may find the lock held by a task that is not a duplicate."""
         return not self.at_publish or self.own_queue_key
 
 

@@ -1,14 +1,15 @@
-"""The `lock_*` options of a task: what each may say, and what a task's own options come to."""
+"""
+The `lock_*` options of a task: defaults, meaning and the check of each.
+"""
 
 from __future__ import annotations
 
 import difflib
-import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
 from tenacity import AsyncRetrying, BaseRetrying
 from tenacity.wait import wait_base
@@ -16,20 +17,15 @@ from tenacity.wait import wait_base
 from celery_redlock.core import SHORTEST_TTL
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.modes import MODES, Mode
-from celery_redlock.tasks.config.policies import Policy, check_policies, policies_for
-from celery_redlock.tasks.config.validation import contradiction
+from celery_redlock.tasks.config.policies import Policy, check_policies
+from celery_redlock.tasks.config.task_options import (
+    LossPolicy,
+    ModeName,
+    OverlapPolicy,
+    UnavailablePolicy,
+)
 
-if TYPE_CHECKING:
-    from celery_redlock.tasks.config.settings import RedlockSettings
-
-__all__ = [
-    "LockOptions",
-    "check_option",
-    "default_options",
-    "resolve_options",
-    "seconds",
-    "unknown_name",
-]
+__all__ = ["OPTIONS", "PREFIX", "LockOptions", "check_option", "seconds", "unknown_name"]
 
 PREFIX = "lock_"
 
@@ -37,54 +33,59 @@ PREFIX = "lock_"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockOptions:
     """
-    Everything that decides how one task locks; durations in seconds.
+    The checked options of one task; durations in seconds.
 
-    What is said here about each option is what the README and the reference say. Of
-    `lock_on_conflict` there are two parts, `run_policy` and `publish_policy`, which read on.
+    The README and the reference print this text. `lock_on_conflict` has two fields, `run_policy`
+    and `publish_policy`, which are printed one after the other.
 
     Attributes:
-        key: A template over the task's arguments such as `"account:{account_id}"`, a function of
-            them, or a list of several keys that are taken all or none. `True`: the task's name and
-            a digest of all arguments.
-        mode: When the lock is held, see below.
-        ttl: Length of the lease, from 0.2 up to `redlock_max_ttl`. The watchdog renews it, so it
-            bounds how long the key stays taken after a crash, not how long a body may run.
-        queue_ttl: How long a lock that was taken when the task was sent may wait for a worker,
-            counted from its `eta` or `countdown` and ended by its `expires`.
-        publish_grace: How long that lock lasts until the task has been sent; so a publisher that
-            dies in between blocks nothing for long.
-        window: `until_expired`: how long the key stays taken, from when the task is due.
-        dedupe_window: How long a second delivery of a finished message is recognised.
-        wait: How long a worker tries before it follows `lock_on_conflict`; at most half of the
+        key: Key of the lock: a template over the task's arguments such as
+            `"account:{account_id}"`, a function of the arguments, or a list of these, of which the
+            task acquires all keys or none. `True`: the task's name and a digest of all arguments.
+        mode: When the lock is held, see the table of modes.
+        ttl: TTL of the lock, from 0.2 s to `redlock_max_ttl`. The watchdog extends the lock while
+            the body runs, so the TTL limits how long a crashed worker blocks the key, not how long
+            a body may run.
+        queue_ttl: How long a lock that the publisher acquired waits for a worker, counted from the
+            message's `eta` or `countdown`. The message's `expires` ends it earlier.
+        publish_grace: TTL of that lock until the message has been sent. A publisher that dies in
+            between blocks the key no longer than this.
+        window: `until_expired` only: how long the key stays taken, counted from when the task is
+            due.
+        dedupe_window: How long workers recognise a redelivery of a finished message.
+        wait: How long a worker retries before it applies `lock_on_conflict`; at most half of the
             task's time limit.
-        retry: How it waits meanwhile: a tenacity wait, or a whole `tenacity.Retrying`. Default:
-            full jitter, 10 to 250 ms.
-        run_policy: Somebody else holds the lock. In the worker: `requeue`: back into the queue with
-            the same id and a jittered delay, `max_retries` untouched. `skip`: end with
-            `lock_skip_result`. `reject`: to the dead letters, with `acks_late`. `raise`: fail with
-            `LockContended`.
-        publish_policy: When a unique task is sent: `existing`: the caller gets the result of the
-            task that is there. `raise`: `DuplicateTask`. `replace`: the new task takes the place of
-            one that still waits. A duplicate that had to be sent ends in the worker: by `existing`
-            as a skip, by `raise` as a failure with `DuplicateTask`; by `replace` it waits. Or a
-            function of task and error that returns one of these. `{"publish": ..., "run": ...}`
-            says both.
-        skip_result: Result of a skipped task; a chain's next step gets it.
-        give_up_after: Patience over all requeues; then the task fails with `LockNotAcquired`.
-        on_unavailable: Too few nodes answer. In the worker: `requeue`, `raise`
+        retry: Pause between these attempts: a tenacity wait, or a whole `tenacity.Retrying`.
+            `None`: full jitter, 10 to 250 ms.
+        run_policy: What a worker does when another task holds the lock. `requeue`: send the message
+            back to its queue with the same id and a jittered delay; `max_retries` does not count
+            this. `skip`: end the task with `lock_skip_result`. `reject`: reject the message to the
+            dead letter queue; needs `acks_late`. `raise`: fail with `LockContended`.
+        publish_policy: What a publisher does with a duplicate, in the modes that acquire the lock
+            at publish. `existing`: return the result of the existing task. `raise`: raise
+            `DuplicateTask`. `replace`: replace an existing task that is still queued. A duplicate
+            that must be sent, such as a member of a chord, ends in the worker: `existing` skips it,
+            `raise` fails it with `DuplicateTask`, `replace` requeues it. The value may be a
+            function of task and error that returns a policy; `{"publish": ..., "run": ...}` sets
+            both.
+        skip_result: Result of a skipped task, also passed to the next task of its chain.
+        give_up_after: How long a task waits for its lock over all requeues. Then it fails with
+            `LockNotAcquired`.
+        on_unavailable: What a worker does when fewer nodes than a quorum answer: `requeue`, `raise`
             (`QuorumUnavailable`) or `run_unlocked`.
-        on_lost: The lock was lost while the body runs. `interrupt`: `LeaseLost` is raised in the
-            body. `flag`: `self.lease.is_valid` turns false. Or a function of task and lease.
-        max_hold: The watchdog renews for so long; a body that hangs does not hold for ever.
-        at_least_for: Keep the key taken for so long, also if the body ends earlier.
-        overlap: What a run that a schedule starts does while another has the lock, whoever sent
-            that; other runs follow `lock_on_conflict`. `forbid`: it is skipped. `queue`: it waits,
-            back in the queue; of several any may be next. `replace`: it asks the older one to stop,
-            by `lock_on_lost`, and runs when that has ended; the older one hears of it within a
-            third of `lock_ttl`. `allow`: it runs beside it, without a lock.
-        starting_deadline: A run that a schedule starts is skipped if it comes so long after it was
-            due, also if it waited for its lock until then. The entry's `countdown` counts as
-            lateness.
+        on_lost: What happens when the lock is lost while the body runs. `interrupt`: `LeaseLost` is
+            raised in the body. `flag`: only `self.lease.is_valid` turns false. Or a function of
+            task and lease that returns one of these.
+        max_hold: How long the watchdog extends the lock, so that a body that hangs does not hold
+            its key indefinitely.
+        at_least_for: Minimum time that the key stays taken, even if the body ends earlier.
+        overlap: Policy for a scheduled run that finds the lock held; other runs use
+            `lock_on_conflict`. `forbid`: skip the run. `queue`: requeue it until the lock is free;
+            waiting runs are not ordered. `replace`: ask the older run to stop, as `lock_on_lost`
+            says, and start after it has ended; the older run is notified within `lock_ttl / 3`.
+            `allow`: run without a lock beside it.
+        starting_deadline: Skip a scheduled run that would start later than this after its due time,
+            time spent waiting for its lock included. The entry's `countdown` counts as lateness.
     """
 
     key: Any = True
@@ -109,63 +110,12 @@ class LockOptions:
 
     @property
     def mode_spec(self) -> Mode:
-        """What the task's mode means."""
+        """The properties of the task's mode."""
         return MODES[self.mode]
 
 
-def resolve_options(task: Any, settings: RedlockSettings) -> LockOptions | None:
-    """
-    Return how `task` locks, or None where nothing on the task asks for a lock.
-
-    An attribute of the task (`task_annotations`, decorator or class, in the order in which Celery
-    lets them override each other) goes before a `redlock_tasks` pattern, that before a
-    `redlock_<option>` setting. None as a value means: not said here.
-
-    Raises:
-        ConfigurationError: an option is unknown, has an impossible value, or contradicts another.
-    """
-    subject = f"task {task.name!r}"
-    _refuse_unknown(task, subject)
-    own = {
-        name: check_option(name, value, f"{subject}: {PREFIX}{name}")
-        for name in OPTIONS
-        if (value := _attribute(task, PREFIX + name)) is not None
-    }
-    explicit = {**settings.options_for(task.name), **own}
-    if not explicit:
-        return None
-    options = _with_defaults(settings, explicit)
-    problem = contradiction(options, {**settings.defaults, **explicit}, explicit, settings.max_ttl)
-    if problem:
-        raise ConfigurationError(f"{subject}: {problem}.")
-    return options
-
-
-def default_options(settings: RedlockSettings) -> LockOptions:
-    """Return the options of a task that says nothing itself."""
-    return _with_defaults(settings, {})
-
-
-def _with_defaults(settings: RedlockSettings, explicit: Mapping[str, Any]) -> LockOptions:
-    defaults = {field.name: field.default for field in fields(LockOptions)}
-    # The built-in lease is no reason to refuse a smaller max_ttl.
-    defaults["ttl"] = min(LockOptions().ttl, settings.max_ttl)
-    resolved = {**defaults, **settings.defaults, **explicit}
-    resolved.pop("on_conflict", None)
-    mode = MODES[resolved["mode"]]
-    if not mode.for_window:
-        resolved["window"] = None
-    if mode.at_publish and "overlap" not in explicit:
-        resolved["overlap"] = None
-    for source in (settings.defaults, explicit):
-        if "on_conflict" in source:
-            for side, policy in policies_for(source["on_conflict"], mode).items():
-                resolved[f"{side}_policy"] = policy
-    return LockOptions(**resolved)
-
-
 def check_option(name: str, value: Any, label: str) -> Any:
-    """Return the value of option `name` in its normal form, or raise `ConfigurationError`."""
+    """Return the normal form of an option's value; `label` begins the `ConfigurationError`."""
     try:
         return OPTIONS[name](value)
     except ConfigurationError as exc:
@@ -173,7 +123,7 @@ def check_option(name: str, value: Any, label: str) -> Any:
 
 
 def unknown_name(name: str, prefix: str, known: Iterable[str]) -> str:
-    """Say that a name is unknown, with the name that was probably meant."""
+    """Return a message about an unknown name that suggests the closest known one."""
     # Compared without the prefix that all names share, which would make any two look alike.
     close = difflib.get_close_matches(name.removeprefix(prefix), known := sorted(known), n=1)
     choices = ", ".join(prefix + choice for choice in known)
@@ -196,29 +146,6 @@ def seconds(minimum: float) -> Callable[[Any], float]:
     return check
 
 
-def _refuse_unknown(task: Any, subject: str) -> None:
-    known = {PREFIX + name for name in OPTIONS}
-    owners: dict[str, str] = {}
-    for cls in task.__mro__ if isinstance(task, type) else type(task).__mro__:
-        for name in vars(cls):
-            owners.setdefault(name, cls.__module__)
-    owners.update(dict.fromkeys(() if isinstance(task, type) else vars(task), ""))
-    for name, module in owners.items():
-        # RedlockTask's own methods, such as lock_holder, are not options.
-        ours = module.partition(".")[0] == __name__.partition(".")[0]
-        if name.startswith(PREFIX) and name not in known and not ours:
-            raise ConfigurationError(
-                f"{subject}: {unknown_name(name, PREFIX, OPTIONS)} Names that start with {PREFIX} "
-                "are kept for options."
-            )
-
-
-def _attribute(task: Any, name: str) -> Any:
-    # Read without binding: a function given as an option is not a method of the task.
-    value = inspect.getattr_static(task, name, None)
-    return value.__func__ if isinstance(value, staticmethod) else value
-
-
 def _key(value: Any) -> Any:
     forms = value if isinstance(value, list | tuple) and value else [value]
     if value is True or all(isinstance(form, str) or callable(form) for form in forms):
@@ -235,7 +162,9 @@ def _retry(value: Any) -> Any:
     )
 
 
-def _one_of(*names: str, function: bool = False) -> Callable[[Any], Any]:
+def _one_of(literal: Any, *, function: bool = False) -> Callable[[Any], Any]:
+    names = get_args(literal)
+
     def check(value: Any) -> Any:
         if value in names or (function and callable(value)):
             return value
@@ -245,11 +174,11 @@ def _one_of(*names: str, function: bool = False) -> Callable[[Any], Any]:
     return check
 
 
-#: For each option, the check that returns its value in normal form. What it raises reads
-#: on from the option's name and value.
+#: The check of each option, which returns the value's normal form. The text of its
+#: `ConfigurationError` continues "lock_ttl=5 ...".
 OPTIONS: dict[str, Callable[[Any], Any]] = {
     "key": _key,
-    "mode": _one_of(*MODES),
+    "mode": _one_of(ModeName),
     "ttl": seconds(SHORTEST_TTL),
     "queue_ttl": seconds(1),
     "publish_grace": seconds(1),
@@ -260,10 +189,10 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     "on_conflict": check_policies,
     "skip_result": lambda value: value,
     "give_up_after": seconds(0),
-    "on_unavailable": _one_of("requeue", "raise", "run_unlocked"),
-    "on_lost": _one_of("interrupt", "flag", function=True),
+    "on_unavailable": _one_of(UnavailablePolicy),
+    "on_lost": _one_of(LossPolicy, function=True),
     "max_hold": seconds(SHORTEST_TTL),
     "at_least_for": seconds(0),
-    "overlap": _one_of("forbid", "queue", "replace", "allow"),
+    "overlap": _one_of(OverlapPolicy),
     "starting_deadline": seconds(1),
 }

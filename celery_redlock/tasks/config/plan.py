@@ -1,5 +1,5 @@
 """
-What a task class was found to want when it was bound to its app.
+What is known of a task's lock once the task is bound to its app.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ __all__ = ["LockPlan"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockPlan:
     """
-    How a task locks.
+    The lock of a task.
 
     Attributes:
-        options: its checked lock options.
-        keys: makes the lock keys of a call; None for a task that knows nothing of locks, and is
-            only kept from running a message twice (`redlock_dedupe`).
+        options: checked lock options.
+        keys: makes the lock keys of a call; None for a task without lock options, which only has
+            its messages deduplicated (`redlock_dedupe`).
         lost_signal: the signal that interrupts a body in the main thread.
-        dedupe: `redlock_dedupe` is on.
+        dedupe: whether `redlock_dedupe` is on.
     """
 
     options: LockOptions
@@ -33,9 +33,9 @@ class LockPlan:
     @property
     def marks_messages(self) -> bool:
         """
-        Whether each message gets a mark, by which its copies are known.
+        Whether each message has a dedupe marker, by which workers recognise its redeliveries.
 
-        What such a task holds, it holds until Celery has stored the result and sent on what
-        follows; a copy that came earlier would send it a second time.
+        Such a task holds its keys until Celery has stored the result and sent the callbacks. A
+        redelivery that ran earlier would send them a second time.
         """
         return self.dedupe or self.options.mode_spec.at_publish

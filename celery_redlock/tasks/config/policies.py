@@ -1,14 +1,15 @@
 """
-`lock_on_conflict`: one option for two moments, the publish and the run.
+`lock_on_conflict`: one option with two sides, publish and run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from celery_redlock.errors import ConfigurationError, LockContended
 from celery_redlock.tasks.config.modes import Mode
+from celery_redlock.tasks.config.task_options import PublishPolicy, RunPolicy
 
 __all__ = [
     "PUBLISH",
@@ -22,13 +23,13 @@ __all__ = [
 
 Policy = str | Callable[..., Any]
 
-PUBLISH = ("existing", "raise", "replace")
-RUN = ("requeue", "skip", "reject", "raise")
+PUBLISH: tuple[str, ...] = get_args(PublishPolicy)
+RUN: tuple[str, ...] = get_args(RunPolicy)
 SIDES = {"publish": PUBLISH, "run": RUN}
 
 
 def check_policies(value: Any) -> Any:
-    """Return a value of `lock_on_conflict`: one policy, or a mapping with one for each moment."""
+    """Return a checked value of `lock_on_conflict`: a policy, or a mapping with one per side."""
     if isinstance(value, Mapping):
         if not value or set(value) - set(SIDES):
             raise ConfigurationError(
@@ -50,10 +51,10 @@ def check_policies(value: Any) -> Any:
 
 def policies_for(value: Any, mode: Mode) -> dict[str, Policy]:
     """
-    Return what a checked value says in a mode, by moment.
+    Return the policy for each side that a checked value sets in a mode.
 
-    A value that is good at both moments is meant for the publish, where the mode locks there. What
-    has no place in the mode is left out.
+    A value that is valid on both sides counts for the publish side if the mode has one. Policies
+    for a side that the mode does not have are left out.
     """
     if isinstance(value, Mapping):
         return {side: policy for side, policy in value.items() if side in _sides(mode)}
@@ -64,32 +65,29 @@ def policies_for(value: Any, mode: Mode) -> dict[str, Policy]:
 
 
 def unusable_policy(value: Any, mode: Mode) -> str | None:
-    """Describe a value that the mode would leave out in part or whole, with the mend."""
-    options = policies_for(value, mode)
-    if len(options) == (len(value) if isinstance(value, Mapping) else 1):
+    """Return a message if the mode has no use for a policy in the value."""
+    usable = policies_for(value, mode)
+    if len(usable) == (len(value) if isinstance(value, Mapping) else 1):
         return None
     mend = " or ".join(f"at {side} use {_listed(SIDES[side])}" for side in _sides(mode))
-    moment = (
-        "takes no lock when it is sent" if not mode.at_publish else "settles all at its publish"
-    )
+    reason = "acquires no lock at publish" if not mode.at_publish else "decides only at publish"
     return (
-        f"lock_on_conflict={value!r} has no place in lock_mode={mode.name!r}, which {moment}; "
-        f"{mend}"
+        f"lock_on_conflict={value!r} has no use in lock_mode={mode.name!r}, which {reason}; {mend}"
     )
 
 
 def resolve_policy(task: Any, policy: Policy, error: LockContended, names: Sequence[str]) -> str:
     """
-    Return the name of the policy to follow; a function is asked.
+    Return the name of the policy to apply; a policy that is a function is called.
 
     Raises:
-        ConfigurationError: it returned something else.
+        ConfigurationError: the function returned no policy name.
     """
     name = policy(task, error) if callable(policy) else policy
     if not isinstance(name, str) or name not in names:
         raise ConfigurationError(
-            f"lock_on_conflict of task {task.name} returned {name!r}. It returns one of "
-            f"{', '.join(map(repr, names))}, or raises."
+            f"lock_on_conflict of task {task.name} returned {name!r}. It must return one of "
+            f"{', '.join(map(repr, names))}."
         )
     return name
 

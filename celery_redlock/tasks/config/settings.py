@@ -40,9 +40,8 @@ RESERVED_SIGNALS = (
     "SIGUSR1",
 )
 
-# `celery report` and `inspect conf` show every setting whose name does not match this pattern, and
-# node URLs carry passwords. Celery has no other way to add to it; the names that match already keep
-# their match.
+# `celery report` and `inspect conf` print every setting whose name does not match this pattern, and
+# node URLs contain passwords. Celery has no other way to extend the pattern.
 if "REDLOCK_NODES" not in celery_utils.HIDDEN_SETTINGS.pattern:
     celery_utils.HIDDEN_SETTINGS = re.compile(
         f"{celery_utils.HIDDEN_SETTINGS.pattern}|REDLOCK_NODES",
@@ -53,42 +52,43 @@ if "REDLOCK_NODES" not in celery_utils.HIDDEN_SETTINGS.pattern:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedlockSettings:
     """
-    An app's settings, checked and in normal form; durations in seconds.
+    The checked settings of an app; durations in seconds.
 
-    What is said here about each setting is what the README and the reference say.
+    The README and the reference print this text.
 
     Attributes:
-        given_nodes: URLs of independent masters, three or five: `redis://`, `rediss://`, `unix://`;
+        given_nodes: URLs of three or five independent masters: `redis://`, `rediss://`, `unix://`;
             `memory://name` for unit tests.
-        max_ttl: Longest lease, one value for all processes that use these nodes: a node that
-            restarted sits out for so long.
-        key_prefix: Put before every lock key.
-        drift_factor: Part of a lease by which clocks may differ while it runs. Where chrony may
+        max_ttl: Longest TTL of a lock. All processes that use the same nodes need the same value,
+            because a restarted node sits out for this long.
+        key_prefix: Prefix of every lock key on the nodes.
+        drift_factor: Fraction of a TTL by which clocks may differ while it runs. Where chrony may
             slew at its default 100 000 ppm, use 0.1, or give chrony `maxslewrate 1000`.
-        node_timeout: How long a node's answer is waited for.
-        guard: Whether restarted nodes sit out. `None`: with two nodes and more.
-        dedupe: When the broker delivers a message twice, run it once, whatever the task. Set it in
-            workers and in publishers: without it there, two messages with one task id are taken for
-            one delivered twice, for `lock_dedupe_window`. Write `import celery_redlock.tasks` where
-            no `RedlockTask` is imported, or it does nothing.
-        lost_signal: The signal that interrupts a body in a prefork or solo worker.
-        tasks: Patterns of task names, and the options with which they lock. Write `import
-            celery_redlock.tasks` where no `RedlockTask` is imported, or it does nothing.
-        beat_ttl: Lease of the beat that leads, with `RedlockScheduler`: so long after it crashed
-            another takes over. `None`: as `redlock_ttl`, at most `redlock_max_ttl`.
-        beat_renew_deadline: The leader sends nothing once its lease was last renewed so long ago.
-            Shorter than the lease, longer than a third of it, which is when it is renewed. `None`:
-            two thirds of the lease.
-        beat_retry: How often a beat that stands by tries to lead, and the longest that one pass of
-            the scheduler is to take. Three quarters of it are the time limit of the leader's broker
-            connection, for connecting and for each answer. `None`: 2 seconds, at most a sixth of
-            the lease.
+        node_timeout: How long a process waits for the reply of a node.
+        guard: Whether a restarted node sits out in quarantine until all older locks have expired.
+            `None`: with two or more nodes.
+        dedupe: Run each message once, even if the broker delivers it twice; for all tasks. Set it
+            in workers and publishers. Without it in the publisher, two messages with one task id
+            count as one delivered twice, for `lock_dedupe_window`. Has an effect only in processes
+            that import `RedlockTask` or `celery_redlock.tasks`.
+        lost_signal: Signal that interrupts a body in a prefork or solo worker.
+        tasks: Lock options for tasks whose names match a pattern:
+            `{"billing.*": {"lock_key": True}}`. Has an effect only in processes that import
+            `RedlockTask` or `celery_redlock.tasks`.
+        beat_ttl: TTL of the leader's lock, with `RedlockScheduler`: how long after the leader
+            crashed another beat takes over. `None`: `redlock_ttl`, at most `redlock_max_ttl`.
+        beat_renew_deadline: The leader stops sending when it last extended its lock this long ago.
+            Must be shorter than the TTL and longer than a third of it, which is the interval of
+            the extensions. `None`: two thirds of the TTL.
+        beat_retry: Interval between a standby's election attempts, and target upper bound for one
+            scheduler iteration. The leader's broker connect and read timeouts are three quarters of
+            it. `None`: 2 seconds, at most a sixth of the TTL.
         beat_scheduler: The scheduler that `RedlockScheduler` wraps: a class, its path or its alias.
-            Celery's own in memory, unless said: what is to outlive a beat is on the lock nodes.
-        beat_key: Names the lock of the leader and its record of the schedule; beats with the same
-            one share a schedule. `None`: `beat:` and the name of the app.
-        defaults: every option that a `redlock_<option>` setting gives, named without prefix.
-        app: returns the app, as long as there is one.
+            The default keeps nothing on disk: what must outlive a beat is on the lock nodes.
+        beat_key: Name of the leader's lock and of the schedule's record. Beats with the same name
+            share a schedule. `None`: `beat:` and the name of the app.
+        defaults: the options that `redlock_<option>` settings give, named without prefix.
+        app: returns the app; None once it is gone.
     """
 
     given_nodes: tuple[str, ...] = field(default=(), repr=False)
@@ -118,15 +118,15 @@ class RedlockSettings:
         """
         The node URLs, with passwords.
 
-        Read only where a task locks: an app whose tasks do not lock needs no usable node.
+        Read it only where a task locks: an app whose tasks do not lock needs no usable node.
 
         Raises:
-            ConfigurationError: no nodes are given and the broker cannot be one.
+            ConfigurationError: `redlock_nodes` is unset, and the broker cannot serve as a node.
         """
         return self.given_nodes or (node_from_broker(self.app()),)
 
     def options_for(self, task_name: str) -> Mapping[str, Any]:
-        """Return the options of the pattern for a task: its very name, else the first match."""
+        """Return the `redlock_tasks` entry of a task: its exact name, else the first match."""
         if task_name in self.tasks:
             return self.tasks[task_name]
         matches = (o for pattern, o in self.tasks.items() if fnmatchcase(task_name, pattern))
@@ -139,10 +139,10 @@ _cache: weakref.WeakKeyDictionary[Any, Cached] = weakref.WeakKeyDictionary()
 
 def read_settings(app: Any) -> RedlockSettings:
     """
-    Return the app's settings; read again only when one of them has changed.
+    Return the app's settings, cached until one of them changes.
 
     Raises:
-        ConfigurationError: a setting is unknown or has an impossible value.
+        ConfigurationError: a setting is unknown or has an invalid value.
     """
     # A task that was bound on first use has Celery's proxy of the current app.
     app = app._get_current_object() if isinstance(app, Proxy) else app
@@ -156,8 +156,8 @@ def read_settings(app: Any) -> RedlockSettings:
 
 
 def _given(conf: Any) -> dict[str, Any]:
-    """Collect the `redlock_*` settings; a namespace (`CELERY_REDLOCK_TTL`) is taken off."""
-    # The namespace is known once the configuration is loaded, which Celery puts off to first use.
+    """Return the `redlock_*` settings without their namespace (`CELERY_REDLOCK_TTL`)."""
+    # Celery loads the configuration, and with it the namespace, at first use.
     namespace = conf.finalize().prefix or ""
     known = {PREFIX + name for name in KNOWN}
     found = {}
@@ -168,7 +168,7 @@ def _given(conf: Any) -> dict[str, Any]:
         try:
             found[name] = conf[name]
         except KeyError:
-            # Celery does not find this spelling; in a Django module it may be somebody else's.
+            # Celery cannot read this spelling; a Django module may have such names of its own.
             if name in known or not namespace:
                 wanted = _spelled(name, namespace)
                 raise ConfigurationError(f"setting {key}: write it as {wanted}.") from None
@@ -207,14 +207,14 @@ def _checked(given: Mapping[str, Any], app: Callable[[], Any]) -> RedlockSetting
 
 
 def _nodes(value: Any) -> tuple[str, ...]:
-    # No message shows the value: it may contain passwords.
-    mend = "give ['redis://host:6379/0', ...]."
+    # The messages must not print the value: it may contain passwords.
+    advice = "give ['redis://host:6379/0', ...]."
     urls = value.split(",") if isinstance(value, str) else value
     if not isinstance(urls, list | tuple) or not all(isinstance(url, str) for url in urls):
-        raise ConfigurationError(f"setting redlock_nodes is not a list of node URLs; {mend}")
+        raise ConfigurationError(f"setting redlock_nodes is not a list of node URLs; {advice}")
     nodes = tuple(url.strip() for url in urls)
     if not nodes or not all(nodes):
-        raise ConfigurationError(f"setting redlock_nodes is empty or has an empty entry; {mend}")
+        raise ConfigurationError(f"setting redlock_nodes is empty or has an empty entry; {advice}")
     return nodes
 
 
@@ -242,7 +242,7 @@ def _tasks(value: Any) -> dict[str, dict[str, Any]]:
 
 def _key_prefix(value: Any) -> str:
     if not isinstance(value, str):
-        raise ConfigurationError("is not a text")
+        raise ConfigurationError("is not a string")
     try:
         validate_key(f"{value}x")
     except LockKeyError as exc:
@@ -268,7 +268,7 @@ def _lost_signal(value: Any) -> int:
 
 def _lock_key(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ConfigurationError("is not the name of a lock; give a text such as 'beat:billing'")
+        raise ConfigurationError("is not the name of a lock; give a string such as 'beat:billing'")
     try:
         return validate_name(value, "it")
     except LockKeyError as exc:
@@ -281,8 +281,8 @@ def _scheduler(value: Any) -> str | type:
     raise ConfigurationError("is not a scheduler; give a class, 'package.module:Class' or an alias")
 
 
-#: For each setting, the check that returns its normal form. What it raises reads on from the
-#: setting's name and value.
+#: The check of each setting, which returns the value's normal form. The text of a
+#: `ConfigurationError` continues "setting redlock_guard=5 ...".
 CHECKS: dict[str, Callable[[Any], Any]] = {
     "max_ttl": seconds(SHORTEST_TTL),
     "key_prefix": _key_prefix,
@@ -296,7 +296,7 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "beat_scheduler": _scheduler,
     "beat_key": _lock_key,
 }
-#: Checks whose messages are whole: the value cannot be shown, or the client has the same check.
+#: Checks that raise complete messages: the value is secret or nested, or the client checks it too.
 SELF_DESCRIBING_CHECKS: dict[str, Callable[[Any], Any]] = {
     "nodes": _nodes,
     "tasks": _tasks,

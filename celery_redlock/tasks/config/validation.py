@@ -1,32 +1,39 @@
 """
-Options that cannot all be meant.
+Checks of a task's options against each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.policies import unusable_policy
 
-if TYPE_CHECKING:
-    from celery_redlock.tasks.config.options import LockOptions
-
-__all__ = ["contradiction"]
+__all__ = ["find_contradiction"]
 
 
-def contradiction(
+def find_contradiction(
     options: LockOptions, resolved: Mapping[str, Any], explicit: Mapping[str, Any], max_ttl: float
 ) -> str | None:
-    """Describe two options that cannot both be meant, with the mend."""
+    """
+    Return a message about two options that contradict each other, or None.
+
+    Args:
+        options: of the task.
+        resolved: the options that the task, a pattern or the app sets.
+        explicit: those that the task or a pattern sets.
+        max_ttl: the setting `redlock_max_ttl`.
+    """
     if options.ttl > max_ttl:
         return (
-            f"lock_ttl={options.ttl:g} is above redlock_max_ttl={max_ttl:g}; lower it (the lease "
-            "is renewed while the body runs) or raise redlock_max_ttl in every process"
+            f"lock_ttl={options.ttl:g} is above redlock_max_ttl={max_ttl:g}; lower it (the "
+            "watchdog extends the lock while the body runs), or raise redlock_max_ttl in every "
+            "process"
         )
     if options.max_hold < options.ttl:
         return (
-            f"lock_max_hold={options.max_hold:g} is below lock_ttl={options.ttl:g}, so the lease "
+            f"lock_max_hold={options.max_hold:g} is below lock_ttl={options.ttl:g}, so the lock "
             "would outlive it; lower lock_ttl"
         )
     if options.at_least_for > options.max_hold:
@@ -37,7 +44,7 @@ def contradiction(
     if "wait" in resolved and options.wait > options.give_up_after:
         return (
             f"lock_wait={options.wait:g} is above lock_give_up_after={options.give_up_after:g}; "
-            "one attempt would outlast the patience for all of them"
+            "one attempt would take longer than all of them may; lower lock_wait"
         )
     return _unused_option(options, explicit)
 
@@ -57,11 +64,11 @@ def _unused_option(options: LockOptions, explicit: Mapping[str, Any]) -> str | N
     for name in ("queue_ttl", "publish_grace"):
         if name in explicit and not mode.at_publish:
             return (
-                f"lock_{name} is for a lock that is taken when the task is sent, which {where} "
-                "does not do; remove it or use a mode that begins with until_"
+                f"lock_{name} is for a lock that the publisher acquires, and in {where} it "
+                "acquires none; remove it or use a mode that begins with until_"
             )
     if "queue_ttl" in explicit and mode.for_window:
-        return f"lock_queue_ttl has no use in {where}, where lock_window says how long; remove it"
+        return f"lock_queue_ttl has no use in {where}, where lock_window sets the time; remove it"
     for name in ("on_lost", "at_least_for"):
         if explicit.get(name) and not mode.in_body:
             return (
@@ -70,12 +77,12 @@ def _unused_option(options: LockOptions, explicit: Mapping[str, Any]) -> str | N
             )
     if explicit.get("at_least_for") and mode.for_window:
         return (
-            f"lock_at_least_for has no use in {where}, where lock_window says how long; remove it"
+            f"lock_at_least_for has no use in {where}, where lock_window sets the time; remove it"
         )
     if "overlap" in explicit and mode.at_publish:
         return (
-            f"lock_overlap={options.overlap!r} is about runs that start while another has the "
-            f"lock, and in {where} the lock is taken when the task is sent; remove one of the two "
+            f"lock_overlap={options.overlap!r} is for runs that find the lock held, and in "
+            f"{where} the publisher acquires the lock; remove one of the two "
             "(lock_mode='while_executing' is the default)"
         )
     if explicit.get("at_least_for") and options.overlap == "allow":

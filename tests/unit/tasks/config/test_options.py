@@ -12,7 +12,8 @@ import tenacity
 from celery import Celery, Task
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.config.options import LockOptions, resolve_options
+from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.config.resolve import resolve_options
 from celery_redlock.tasks.config.settings import read_settings
 
 
@@ -194,19 +195,19 @@ def test_a_task_class_resolves_as_its_instance_does() -> None:
         ({"lock_on_conflict": "ignore"}, "lock_on_conflict='ignore' is not a choice here"),
         (
             {"lock_on_conflict": "replace"},
-            "lock_on_conflict='replace' has no place in lock_mode='while_executing', which takes "
-            "no lock when it is sent; at run use 'requeue', 'skip', 'reject', 'raise' or a",
+            "lock_on_conflict='replace' has no use in lock_mode='while_executing', which "
+            "acquires no lock at publish; at run use 'requeue', 'skip', 'reject', 'raise' or a",
         ),
         (
             {"lock_mode": "until_executed", "lock_on_conflict": "skip"},
-            "lock_on_conflict='skip' has no place in lock_mode='until_executed', which settles all "
-            "at its publish; at publish use 'existing', 'raise', 'replace' or a function",
+            "lock_on_conflict='skip' has no use in lock_mode='until_executed', which decides only "
+            "at publish; at publish use 'existing', 'raise', 'replace' or a function",
         ),
         (
             {"lock_mode": "until_executed", "lock_on_conflict": {"run": "skip"}},
-            "has no place in lock_mode='until_executed'",
+            "has no use in lock_mode='until_executed'",
         ),
-        ({"lock_on_conflict": {"publish": "raise"}}, "has no place in lock_mode='while_executing'"),
+        ({"lock_on_conflict": {"publish": "raise"}}, "has no use in lock_mode='while_executing'"),
         ({"lock_on_conflict": {}}, "a mapping has the names 'publish' and 'run'"),
         ({"lock_on_conflict": {"runs": "skip"}}, "a mapping has the names 'publish' and 'run'"),
         ({"lock_on_conflict": {"run": "replace"}}, "for 'run' use 'requeue', 'skip', 'reject'"),
@@ -221,10 +222,10 @@ def test_a_task_class_resolves_as_its_instance_does() -> None:
         ({"lock_key": ["a", 1]}, "lock_key=['a', 1] is not a key"),
         (
             {"lock_queue_ttl": 9},
-            "lock_queue_ttl is for a lock that is taken when the task is sent, which "
-            "lock_mode='while_executing' does not do; remove it or use a mode that begins with",
+            "lock_queue_ttl is for a lock that the publisher acquires, and in "
+            "lock_mode='while_executing' it acquires none; remove it or use a mode that begins",
         ),
-        ({"lock_publish_grace": 9}, "lock_publish_grace is for a lock that is taken when"),
+        ({"lock_publish_grace": 9}, "lock_publish_grace is for a lock that the publisher"),
         ({"lock_publish_grace": 0}, "lock_publish_grace=0 is out of range; give at least 1"),
         (
             {"lock_window": 9},
@@ -233,11 +234,11 @@ def test_a_task_class_resolves_as_its_instance_does() -> None:
         ({"lock_mode": "until_expired"}, "needs lock_window, the seconds for which the key stays"),
         (
             {"lock_mode": "until_expired", "lock_window": 9, "lock_queue_ttl": 9},
-            "lock_queue_ttl has no use in lock_mode='until_expired', where lock_window says",
+            "lock_queue_ttl has no use in lock_mode='until_expired', where lock_window sets",
         ),
         (
             {"lock_mode": "until_expired", "lock_window": 9, "lock_at_least_for": 3},
-            "lock_at_least_for has no use in lock_mode='until_expired', where lock_window says",
+            "lock_at_least_for has no use in lock_mode='until_expired', where lock_window sets",
         ),
         (
             {"lock_mode": "until_executing", "lock_on_lost": "flag"},
@@ -254,8 +255,8 @@ def test_a_task_class_resolves_as_its_instance_does() -> None:
         ),
         (
             {"lock_mode": "until_executed", "lock_overlap": "forbid"},
-            "lock_overlap='forbid' is about runs that start while another has the lock, and in "
-            "lock_mode='until_executed' the lock is taken when the task is sent; remove one",
+            "lock_overlap='forbid' is for runs that find the lock held, and in "
+            "lock_mode='until_executed' the publisher acquires the lock; remove one",
         ),
         (
             {"lock_overlap": "allow", "lock_at_least_for": 5},

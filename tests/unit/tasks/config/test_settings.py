@@ -169,7 +169,7 @@ def test_none_means_unset() -> None:
         ({"redlock_mode": "until_done"}, "redlock_mode='until_done' is not a choice here"),
         ({"redlock_queue_ttl": 0.5}, "redlock_queue_ttl=0.5 is out of range; give at least 1"),
         ({"redlock_dedupe": "yes"}, "redlock_dedupe='yes' is not a choice; give True, False"),
-        ({"redlock_key_prefix": 7}, "redlock_key_prefix=7 is not a text"),
+        ({"redlock_key_prefix": 7}, "redlock_key_prefix=7 is not a string"),
         ({"redlock_key_prefix": "redlock-meta:"}, "is reserved"),
         ({"redlock_drift_factor": 0.5}, "setting redlock_drift_factor=0.5 is not a number from 0"),
         ({"redlock_drift_factor": "1%"}, "setting redlock_drift_factor='1%' is not a number"),

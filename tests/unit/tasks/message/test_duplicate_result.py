@@ -11,7 +11,7 @@ from celery import Celery
 
 from celery_redlock import RedlockTask
 from celery_redlock.errors import ConfigurationError, DuplicateTask
-from celery_redlock.tasks.config.options import resolve_options
+from celery_redlock.tasks.config.resolve import resolve_options
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.message import duplicate_result
 from celery_redlock.tasks.message.duplicate_result import (
