@@ -21,9 +21,14 @@ from celery_redlock.tasks.config.resolve import default_options, resolve_options
 from celery_redlock.tasks.config.settings import RedlockSettings, read_settings
 from celery_redlock.tasks.inspection import LockHolder, force_release, lock_holder, revoke_queued
 from celery_redlock.tasks.keys.key_maker import KeyMaker
-from celery_redlock.tasks.mapping import refuse_items, refuse_mapped
 from celery_redlock.tasks.message.duplicate_result import warn_of_unreadable
 from celery_redlock.tasks.publish.publish import publish
+from celery_redlock.tasks.refusals import (
+    refuse_awaitable,
+    refuse_coroutine,
+    refuse_items,
+    refuse_mapped,
+)
 from celery_redlock.tasks.run.autoretry import end_before_autoretry
 from celery_redlock.tasks.run.postrun import connect_postrun
 from celery_redlock.tasks.run.run import lease_of, run_locked
@@ -43,14 +48,16 @@ ENTERED = object()
 
 class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
     """
-    A task whose body runs under a quorum lock; nothing locks until a `lock_*` option is set.
+    A task whose body runs under a quorum lock. It locks only if it has a `lock_*` option.
 
-    While bodies are within the clock bounds of the deployment, no two bodies with one key run at
-    once. Where that is broken from outside, `self.request.fencing_token` still grows from holder
-    to holder, so that a resource that checks it can refuse the late one.
+    Guarantee: no two bodies with one key run at once, while clocks drift and processes pause within
+    the bounds of the deployment. Limit: beyond these bounds two bodies may overlap. Each holder of
+    a key has a higher `self.request.fencing_token` than the one before, so a resource that checks
+    the token refuses the late writer.
 
-    The lock is taken once for each request in a worker or under `apply()`. A plain call
-    `task(...)` does not lock. `map`, `starmap` and `chunks` are refused: see `map`.
+    A worker acquires the lock once per request; `apply()` does the same. A plain call `task(...)`
+    does not lock. `map`, `starmap` and `chunks` are refused (see `map`), and so are coroutine
+    functions (`async def`): Celery does not await them.
 
     Example:
         ```python
@@ -62,14 +69,20 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
 
     abstract = True
     redlock_plan: LockPlan | None = None
-    #: Whether the plan has been made; without one, a task does not lock.
+    #: Whether `plan_lock` has run; a task without a plan does not lock.
     redlock_planned = False
-    #: The class of a task that knows nothing of locks: its attributes are no options of ours.
+    #: Whether only `redlock_dedupe` applies; then `lock_*` attributes of the class are not options.
     redlock_dedupe_only = False
 
     @classmethod
     def bind(cls, app: Any) -> Any:
-        """Bind the class to an app; unusable lock options are reported here."""
+        """
+        As Celery's; checks the lock options.
+
+        Raises:
+            ConfigurationError: an option is invalid, or the body is a coroutine function.
+            LockKeyError: `lock_key` does not fit the task's arguments.
+        """
         bound = super().bind(app)
         plan_lock(cls, app)
         return bound
@@ -86,19 +99,20 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         **options: Any,
     ) -> Any:
         """
-        As Celery's; a task whose mode locks at publish takes its lock first.
+        As Celery's; acquires the lock first if the task's mode locks at publish.
 
         Returns:
-            The task's result; for a duplicate, by policy, a `DuplicateResult` of the existing task.
+            The task's result. For a duplicate that is not sent, a `DuplicateResult` of the existing
+            task.
 
         Raises:
-            DuplicateTask: by policy, for a duplicate.
-            LockKeyError: the arguments make no lock key.
+            DuplicateTask: the call is a duplicate, and `lock_on_conflict` is `raise`.
+            LockKeyError: the lock key cannot be made from the arguments.
         """
         options.update(producer=producer, link=link, link_error=link_error, shadow=shadow)
         send = super().apply_async
         if not self.redlock_planned:
-            # Celery shows a lazy task to other threads before the first has bound it.
+            # Celery shows a lazy task to other threads before the first one has bound it.
             plan_lock(type(self), self.app)
         if self.redlock_plan is None:
             return send(args, kwargs, task_id=task_id, **options)
@@ -106,22 +120,22 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
 
     def map(self, it: Any) -> Any:
         """
-        As Celery's, for a task that takes no lock; `starmap` and `chunks` likewise.
+        As Celery's, for a task that does not lock; `starmap` and `chunks` likewise.
 
         Raises:
-            ConfigurationError: the task takes a lock, which its items would run without. Send a
-                group. A worker refuses such a message, too, however it was sent.
+            ConfigurationError: the task locks, and its items would run without the lock; send a
+                group instead. Workers refuse such a message as well.
         """
         self._refuse_items("map")
         return super().map(it)
 
     def starmap(self, it: Any) -> Any:
-        """As Celery's, for a task that takes no lock; errors as `map`."""
+        """As Celery's, for a task that does not lock; raises as `map`."""
         self._refuse_items("starmap")
         return super().starmap(it)
 
     def chunks(self, it: Any, n: int) -> Any:
-        """As Celery's, for a task that takes no lock; errors as `map`."""
+        """As Celery's, for a task that does not lock; raises as `map`."""
         self._refuse_items("chunks")
         return super().chunks(it, n)
 
@@ -132,75 +146,77 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
 
     def lock_holder(self, *args: Any, **kwargs: Any) -> LockHolder | None:
         """
-        Return who has the lock of a call with these arguments, or None.
+        Return the holder of the lock of a call with these arguments, or None.
 
-        A quorum of nodes says so, at one moment: by the time you read it, it may be over.
+        A snapshot of a quorum of nodes: the lock may have changed hands since. A running holder
+        comes before a queued one.
 
         Raises:
-            QuorumUnavailable: too few nodes answered.
-            LockKeyError: the arguments make no lock key.
+            QuorumUnavailable: fewer nodes than a quorum answered.
+            LockKeyError: the lock key cannot be made from the arguments.
             ConfigurationError: the task does not lock.
         """
         return lock_holder(self, args, kwargs)
 
     def release_lock(self, *args: Any, **kwargs: Any) -> bool:
         """
-        Take the lock of a call with these arguments away from whoever has it.
+        Take the lock of a call with these arguments away from its holder.
 
-        For the owner of the data, when a lock stands in the way. A body that runs under it is told
-        that its lease is lost, but may go on for a moment; a message that waits is not withdrawn.
+        For the owner of the data, when a lock is in the way. A body that holds the lock loses its
+        lease and may run on until it is interrupted; a queued message is not revoked.
 
         Returns:
-            Whether anybody had it.
+            Whether there was a holder.
 
         Raises:
-            QuorumUnavailable: too few nodes answered.
-            LockKeyError: the arguments make no lock key.
+            QuorumUnavailable: fewer nodes than a quorum answered.
+            LockKeyError: the lock key cannot be made from the arguments.
             ConfigurationError: the task does not lock.
         """
         return force_release(self, args, kwargs)
 
     def revoke_queued(self, *args: Any, **kwargs: Any) -> LockHolder | None:
         """
-        Revoke the message that waits with the lock of a call with these arguments; free the lock.
+        Revoke the queued message that holds the lock of a call with these arguments.
 
-        The next call takes the lock and is sent, at once: as a debounce, revoke what waits and send
-        anew with a countdown. A body that runs is left alone. The worker that gets the revoked
-        message ends it, also one that was not up when it was revoked: the lock nodes remember it
-        until `lock_dedupe_window` after the message's lock would have ended.
+        Frees the lock, so the next call acquires it and is sent: to debounce, revoke the queued
+        message and send a new one with a countdown. A running body is not affected. A worker that
+        receives the revoked message ends it, even if the worker was down at the time: the lock
+        nodes keep the revocation until `lock_dedupe_window` after the message's lock would have
+        expired.
 
         Returns:
-            Who waited; None where nobody did, or its body has begun.
+            The holder; None if no message was queued, or its body has begun.
 
         Raises:
-            LockNotAcquired: too few nodes answered or agreed.
-            LockKeyError: the arguments make no lock key.
-            ConfigurationError: the task takes no lock when it is sent.
+            LockNotAcquired: fewer nodes than a quorum answered or agreed.
+            LockKeyError: the lock key cannot be made from the arguments.
+            ConfigurationError: the task's mode does not lock at publish.
         """
         return revoke_queued(self, args, kwargs)
 
     @property
     def lease(self) -> Lease | None:
-        """The lease under which this task's body runs, or None."""
+        """The lease of the running body, or None if it has no lock."""
         return lease_of(self)
 
     def retry(self, *args: Any, **kwargs: Any) -> Any:
         """
-        As Celery's; the loss of the lease does not interrupt it.
+        As Celery's; `LeaseLost` does not interrupt it.
 
-        Once the retry is out, no `LeaseLost` is raised in the rest of the body any more: the task
-        would fail while its retry runs. Not so with `throw=False`, where the body goes on.
+        Once the retry is sent, `LeaseLost` is not raised in the rest of the body: the task would
+        fail while its retry runs. With `throw=False` the body continues and may be interrupted.
         """
-        with ending(self):
+        with _ends_body(self):
             return super().retry(*args, **kwargs)
 
     def replace(self, sig: Any) -> Any:
-        """As Celery's; the loss of the lease does not interrupt it, or the end of the body."""
-        with ending(self):
+        """As Celery's; `LeaseLost` does not interrupt it, nor the rest of the body."""
+        with _ends_body(self):
             return super().replace(sig)
 
     def on_replace(self, sig: Any) -> Any:
-        """Send the replacement, as Celery does, and note that it goes on in this task's place."""
+        """As Celery's; records that a replacement continues this task."""
         running_lock = running_lock_of(self.request)
         try:
             return super().on_replace(sig)
@@ -212,13 +228,13 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
 
 def plan_lock(cls: Any, app: Any) -> None:
     """
-    Read a task class's lock options, and make the class lock if it has any.
+    Read a task class's lock options, and make the class lock if there are any.
 
-    Celery calls `run` directly unless the class has a `__call__` of its own. Only classes that
-    lock get one, so that the others run at plain speed.
+    Celery calls `run` directly unless the class has a `__call__` of its own. Only classes that lock
+    get one, so that other tasks cost nothing extra.
 
     Raises:
-        ConfigurationError: an option cannot work as written.
+        ConfigurationError: an option is invalid, or the body is a coroutine function.
         LockKeyError: `lock_key` does not fit the task's arguments.
     """
     if not cls.name:
@@ -229,6 +245,8 @@ def plan_lock(cls: Any, app: Any) -> None:
         cls.redlock_plan = None
         cls.redlock_planned = True
         return
+    if options is not None:
+        refuse_coroutine(cls)
     plan = LockPlan(
         options=options or _unlocked(settings),
         keys=None if options is None else KeyMaker(cls, options.key),
@@ -244,7 +262,7 @@ def plan_lock(cls: Any, app: Any) -> None:
 
 
 def _unlocked(settings: RedlockSettings) -> LockOptions:
-    """Return the options of a task that takes no lock, only the mark of its message."""
+    """Return the options of a task that only has its messages deduplicated."""
     return replace(
         default_options(settings),
         mode="while_executing",
@@ -256,8 +274,8 @@ def _unlocked(settings: RedlockSettings) -> LockOptions:
 
 
 @contextmanager
-def ending(task: Any) -> Iterator[None]:
-    """Raise no `LeaseLost` in what is left of a task's body, if Celery ends it here."""
+def _ends_body(task: Any) -> Iterator[None]:
+    """Raise no `LeaseLost` in the rest of the body if Celery ends it inside this block."""
     running_lock = running_lock_of(task.request)
     try:
         yield
@@ -268,7 +286,7 @@ def ending(task: Any) -> Iterator[None]:
 
 
 def _is_first_call(request: Any) -> bool:
-    """Tell whether this is the call that runs a request, and not one from inside its body."""
+    """Return whether this call runs the request, rather than coming from inside its body."""
     if request is None or request.called_directly:
         return False
     return request.redlock_entered is not ENTERED
@@ -287,12 +305,13 @@ def _locking_call(cls: Any) -> Callable[..., Any]:
         request.redlock_entered = ENTERED
         request.fencing_token = request.tick = None
         end_before_autoretry(self)
-        if inner is not None:
-            return run_locked(self, request, plan, partial(inner, self), args, kwargs)
-        # As Celery does where it skips `__call__`: a plain call from inside the body then gets a
-        # request of its own.
-        request._protected = 1
-        return run_locked(self, request, plan, self.run, args, kwargs)
+        body = self.run if inner is None else partial(inner, self)
+        if inner is None:
+            # As Celery does where it skips `__call__`: a plain call from inside the body then gets
+            # a request of its own.
+            request._protected = 1
+        result = run_locked(self, request, plan, body, args, kwargs)
+        return result if plan.keys is None else refuse_awaitable(self, result)
 
     __call__.celery_redlock = True  # type: ignore[attr-defined]  # marks the class as locking
     return __call__

@@ -311,7 +311,9 @@ def _around(looks: Iterator[Any]) -> Iterator[list[Any]]:
 def _end_by_retry(running_lock: RunningLock) -> None:
     with (
         suppress(Retry),
-        task.ending(SimpleNamespace(request=SimpleNamespace(redlock_running_lock=running_lock))),
+        task._ends_body(
+            SimpleNamespace(request=SimpleNamespace(redlock_running_lock=running_lock))
+        ),
     ):
         raise Retry
 

@@ -14,7 +14,6 @@ PACKAGE = "celery_redlock"
 #: Packages in which circles are still to be opened.
 KNOWN = (
     "celery_redlock.core",
-    "celery_redlock.tasks.config",
     "celery_redlock.tasks.run",
     "celery_redlock.transport.redis",
 )

@@ -85,3 +85,48 @@ def test_a_task_that_maps_may_call_others_that_lock_as_functions(bench: Bench) -
     plain = bench.task(lambda key: locking(key), name="plain", base=bench.app.Task)
     plain.map(["a"]).apply_async()
     assert bench.run(bench.receive()).value == ["ran a"]
+
+
+async def coroutine_body(self: Any) -> str:
+    return "ran"
+
+
+async def generator_body(self: Any) -> Any:
+    yield "ran"
+
+
+def returns_coroutine(self: Any) -> Any:
+    return coroutine_body(self)
+
+
+@pytest.mark.parametrize("body", [coroutine_body, generator_body])
+def test_a_coroutine_function_is_refused_when_its_task_is_bound(bench: Bench, body: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"task 'job': .* calls asyncio\.run\(\)"):
+        job(bench, body, lock_key="k").bind(bench.app)
+
+
+def test_a_coroutine_function_that_a_pattern_locks_is_refused() -> None:
+    bench = Bench(redlock_tasks={"job": {"lock_key": "k"}})
+    bench.app.task(coroutine_body, bind=True, name="job", shared=False)
+    with pytest.raises(ConfigurationError, match="task 'job': its body is a coroutine function"):
+        lock_matching_tasks(bench.app)
+    bench.close()
+
+
+@pytest.mark.parametrize("conf", [{}, {"redlock_dedupe": True}])
+def test_a_coroutine_function_that_takes_no_lock_is_celerys(conf: dict[str, Any]) -> None:
+    bench = Bench(**conf)
+    task = bench.app.task(coroutine_body, bind=True, base=RedlockTask, name="job", shared=False)
+    assert task.redlock_plan is None or task.redlock_plan.keys is None
+    bench.close()
+
+
+def test_a_body_that_returns_an_awaitable_fails(bench: Bench) -> None:
+    outcome = bench.run(bench.send(job(bench, returns_coroutine, lock_key="k")))
+    assert "Task job returned a coroutine" in str(outcome.value)
+
+
+def test_the_lock_of_a_body_that_returns_an_awaitable_is_free_again(bench: Bench) -> None:
+    task = job(bench, returns_coroutine, lock_key="k")
+    bench.run(bench.send(task))
+    assert task.lock_holder() is None

@@ -1,0 +1,83 @@
+"""
+Ways to run a task that would run its body without its lock, and that are refused.
+
+Celery runs `map`, `starmap` and `chunks` as tasks of its own, which call the task as a function for
+each item: an item has no request, in which it could acquire its lock or be requeued. A coroutine
+function returns before its body has run, so the lock would be released at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from celery import current_task
+
+from celery_redlock.errors import ConfigurationError
+
+__all__ = ["refuse_awaitable", "refuse_coroutine", "refuse_items", "refuse_mapped"]
+
+#: Celery's tasks that call another one for each item; `chunks` sends the second.
+MAPPING = {"celery.map": "map", "celery.starmap": "starmap or chunks"}
+ADVICE = (
+    "make the body an ordinary function that calls asyncio.run(), so that its lock is held until "
+    "the coroutine has ended"
+)
+
+
+def refuse_items(task: Any, call: str) -> None:
+    """
+    Refuse a call that would run a task for each item without its lock.
+
+    Raises:
+        ConfigurationError: the task locks.
+    """
+    plan = task.redlock_plan
+    if plan is None or plan.keys is None:
+        return
+    raise ConfigurationError(
+        f"Task {task.name} takes a lock, and {call} would call its body once for each item of one "
+        f"message, without it. Send a message for each item, which takes its own lock: "
+        f"group({task.name}.s(item) for item in items). For chunks of work under one lock, write a "
+        "task that takes a list of items."
+    )
+
+
+def refuse_mapped(task: Any) -> None:
+    """Refuse the plain call by which Celery runs one item; raises as `refuse_items`."""
+    caller = current_task.name if current_task else None
+    if caller in MAPPING:
+        refuse_items(task, MAPPING[caller])
+
+
+def refuse_coroutine(task: Any) -> None:
+    """
+    Refuse a task whose body is a coroutine function or an async generator.
+
+    Limit: a function that only returns a coroutine is found when it runs (`refuse_awaitable`).
+
+    Raises:
+        ConfigurationError: it is one.
+    """
+    if inspect.iscoroutinefunction(task.run) or inspect.isasyncgenfunction(task.run):
+        raise ConfigurationError(
+            f"task {task.name!r}: its body is a coroutine function (async def). Celery does not "
+            f"await it, so its lock would be released before it has run; {ADVICE}."
+        )
+
+
+def refuse_awaitable(task: Any, result: Any) -> Any:
+    """
+    Return the result of a body that has run under its lock.
+
+    Raises:
+        ConfigurationError: the result is awaitable, so the body has not run.
+    """
+    if not inspect.isawaitable(result) and not inspect.isasyncgen(result):
+        return result
+    if inspect.iscoroutine(result):
+        result.close()
+    raise ConfigurationError(
+        f"Task {task.name} returned a {type(result).__name__}, which Celery does not await, so "
+        f"its body has not run under its lock; {ADVICE}."
+    )
