@@ -80,7 +80,9 @@ def test_a_function_decides_with_the_task_and_the_error(bench: Bench) -> None:
 def test_a_function_that_answers_nonsense_is_told_so(bench: Bench, answer: Any) -> None:
     task = declare(bench, lock_on_conflict=lambda task, error: answer)
     task.delay()
-    with pytest.raises(ConfigurationError, match="It returns one of 'existing', 'raise', 'replac"):
+    with pytest.raises(
+        ConfigurationError, match="It must return one of 'existing', 'raise', 'replac"
+    ):
         task.delay()
     assert bench.queue_length == 1
 
