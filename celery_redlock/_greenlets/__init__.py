@@ -1,3 +1,3 @@
 """
-Native threads beside greenlets: unpatched primitives, polls and wake-ups.
+Native threads beside greenlets: unpatched functions, threads, polls and wake-ups.
 """

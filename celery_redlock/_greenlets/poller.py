@@ -1,5 +1,5 @@
 """
-Waiting for descriptors: poll where there is one, a way around where eventlet has taken it away.
+Waiting for descriptors: `poll`, or a substitute where eventlet has removed it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ WRITE = 4
 
 class GreenPoller:
     """
-    The few methods of `select.poll` that are used, where only a green `select` is left.
+    The methods of `select.poll` that this package uses, over eventlet's `select`.
 
-    The hub is given a single descriptor, that of an epoll. Given several, eventlet calls back for
-    each that is ready at the same time, although the first has ended the wait: the others then wake
-    the greenlet from whatever it waits for next, be it a sleep in a task's body.
+    The hub gets a single descriptor, that of an epoll. Given several, eventlet calls back for each
+    that is ready at the same time, although the first has ended the wait: the others would wake the
+    greenlet from its next wait, such as a sleep in a task's body.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class GreenPoller:
         self.unregister = self._epoll.unregister
 
     def poll(self, milliseconds: float) -> list[tuple[int, int]]:
-        """Wait for any descriptor; the other greenlets run meanwhile."""
+        """Wait for any descriptor while other greenlets run."""
         ready: list[tuple[int, int]] = self._epoll.poll(0)
         if not ready and milliseconds > 0:
             select.select([self._epoll.fileno()], [], [], milliseconds / 1000)
@@ -48,5 +48,5 @@ def new_poller(*, native: bool) -> Any:
 
 
 def as_milliseconds(seconds: float) -> int:
-    """Round up: a poll that returns early would be called again at once."""
+    """Round up: the caller of a poll that returns early would call it again at once."""
     return max(0, math.ceil(seconds * 1000))

@@ -1,10 +1,10 @@
 """
-Native threads of ours, and the way back from them.
+Native threads of this package, and how they call into the application.
 
-Under gevent and eventlet the locks of logging, of queues and of whatever an application uses belong
-to the event loop that its greenlets run in. A native thread that finds such a lock taken waits in
-an event loop of its own, and with eventlet nothing ever wakes it there. So a native thread says and
-calls nothing itself: it leaves that to the greenlets' event loop, their hub.
+Under gevent and eventlet the locks of logging, queues and application code belong to the event
+loop (hub) of the greenlets. A native thread that meets such a lock waits in an event loop of its
+own, and with eventlet nothing ever wakes it there. So a native thread does not log and calls no application
+code: it asks the hub of the greenlets to do that.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ _native = unpatched("_thread", "_local")()
 
 def start_thread(run: Callable[[], None], name: str = "redlock") -> None:
     """
-    Start a daemon thread as this process has them: a greenlet where threads are patched.
+    Start a daemon thread, or a greenlet where threads are patched.
 
     Raises:
-        RuntimeError: the process can have no more threads, or the interpreter is ending.
+        RuntimeError: the process can start no more threads, or the interpreter is ending.
     """
     if _threads_are_patched():
         _thread.start_new_thread(run, ())
     else:
         raise_if_finalizing()
-        # It has a name, and leaves no trace when it has ended.
+        # Unlike `_thread`, it has a name.
         threading.Thread(target=run, daemon=True, name=name).start()
 
 
 def raise_if_finalizing() -> None:
-    """Raise `RuntimeError` when the interpreter ends: Python 3.11 waits for a thread to begin."""
+    """Raise `RuntimeError` while the interpreter ends: Python 3.11 would wait for the thread."""
     if sys.is_finalizing():
         raise RuntimeError("no thread can begin while the interpreter ends")
 
@@ -80,11 +80,11 @@ def on_native_thread() -> bool:
 
 def call_in_app(call: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
     """
-    Call what may touch locks that are not ours: logging, and functions of the application.
+    Call a function that may take the application's locks, such as logging or a callback.
 
-    In a native thread of a process with greenlets: in a greenlet of its own, as soon as those that
-    run let others run, or else when the process ends. Anywhere else: here and now; but not when
-    the interpreter is ending, since such a lock may belong to a thread that is no more.
+    A native thread beside greenlets has it called in a new greenlet, as soon as the running one
+    yields, at the latest when the process ends. Any other thread calls it at once. While the
+    interpreter ends nothing is called: a thread that has ended may own such a lock.
     """
     if sys.is_finalizing():
         return
@@ -96,37 +96,37 @@ def call_in_app(call: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs)
 
 
 class Hub:
-    """An event loop of gevent or eventlet, for native threads that want something of it."""
+    """An event loop of gevent or eventlet, to which native threads can hand calls."""
 
     def __init__(self) -> None:
         self._pending: deque[Callable[[], object]] = deque()
         _hubs.add(self)
 
     def run(self, call: Callable[[], None]) -> None:
-        """Have `call` run in the hub itself, where it must not wait. From any thread."""
+        """Run `call` in the hub itself, where it must not wait. From any thread."""
         raise NotImplementedError
 
     def spawn(self, call: Callable[[], object]) -> None:
-        """Have `call` run in a greenlet of its own. From any thread."""
+        """Run `call` in a greenlet of its own. From any thread."""
         self._pending.append(call)
         try:
             self.run(partial(start_thread, self._run_next))
         except Exception:
-            # The hub is gone, and with it whoever could have kept a lock for ever.
+            # The hub is gone, and with it all greenlets that could own a lock.
             self._run_next()
 
     def run_pending(self) -> None:
-        """Run here and now what no greenlet has come to."""
+        """Run in this thread the calls that no greenlet has begun."""
         while self._pending:
             self._run_next()
 
     def reset_after_fork(self) -> None:
-        """Drop what was left, in a forked child: it is the parent's."""
+        """Drop the pending calls in a forked child: they are the parent's."""
         self._pending.clear()
 
     def _run_next(self) -> None:
-        # Not taken out before: a greenlet that the end of the process keeps from its start would
-        # take it along.
+        # Taken out only now: a greenlet that the end of the process keeps from starting would
+        # otherwise lose it.
         try:
             call = self._pending.popleft()
         except IndexError:
@@ -144,7 +144,7 @@ class _GeventHub(Hub):
 
 
 class _EventletHub(Hub):
-    """Eventlet has no call that another thread may make; its hub listens to a pipe."""
+    """Eventlet's hub has no thread-safe call, so it listens to a pipe."""
 
     def __init__(self, hub: Any) -> None:
         super().__init__()
@@ -166,11 +166,11 @@ class _EventletHub(Hub):
             self._calls.popleft()()
 
     def _closed(self, *_: object) -> None:
-        """Eventlet tells that the pipe was closed under it: there is nobody left to call."""
+        """Do nothing: eventlet reports that the pipe was closed."""
 
 
 def current_hub() -> Hub | None:
-    """Return the hub of the greenlets in this thread, if there are any."""
+    """Return the hub of this thread's greenlets, or None."""
     gevent = sys.modules.get("gevent._hub_local")
     if gevent is not None and (loop := gevent.get_hub_if_exists()) is not None:
         return _hub_of(loop, _GeventHub)

@@ -1,10 +1,9 @@
 """
-Locks, polls and pipes, in their cooperative and in their native form.
+Functions of the standard library as they were before monkey patching, and a lock made of them.
 
 Under gevent and eventlet the standard modules are patched so that waiting lets other greenlets run.
-That is right for a caller inside a greenlet, and wrong for the watchdog, which must run although a
-greenlet does not yield. So callers use the modules as they find them, and the watchdog asks for
-the originals.
+That is right in a greenlet, and wrong in the watchdog's thread, which must run although no greenlet
+yields.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ class NativeLock:
     """
     A lock that native threads and greenlets can share for very short sections, by `with`.
 
-    The same thread may take it again: a signal handler can run inside a section and ask for more.
+    It is reentrant, because a signal handler can run inside a section and begin another.
 
-    When the interpreter ends, every other thread is ended wherever it stands, perhaps in such a
-    section. The one that is left is alone and takes no lock: it would wait for ever.
+    When the interpreter ends, it ends every other thread, perhaps inside such a section. The
+    remaining thread takes no lock: it would wait without end.
     """
 
     __slots__ = ("_lock",)
@@ -42,8 +41,8 @@ class NativeLock:
     def __init__(self) -> None:
         self._lock = unpatched("_thread", "RLock")()
 
-    # `with` reads both before it calls either, and calls C code, as with the lock itself: an
-    # exception from a signal cannot strike when the lock is taken but the section has not begun.
+    # `with` reads both before it calls either, and calls C code, as for the lock itself: a signal's
+    # exception cannot be raised between taking the lock and entering the section.
     @property
     def __enter__(self) -> Callable[[], object]:
         return _alone if is_finalizing() else self._lock.__enter__
@@ -54,7 +53,7 @@ class NativeLock:
 
 
 def _alone(*_: object) -> None:
-    """Stand for taking and for giving up a lock that nobody else can want."""
+    """Stand for taking and releasing a lock when no other thread is left."""
 
 
 def native_lock() -> Any:
@@ -63,7 +62,7 @@ def native_lock() -> Any:
 
 
 def close_greenlet_hub() -> None:
-    """End the event loop that gevent made for a native thread in which patched code has waited."""
+    """End the event loop that gevent made for a native thread because patched code waited in it."""
     local = sys.modules.get("gevent._hub_local")
     if local is not None and (hub := local.get_hub_if_exists()) is not None:
         hub.destroy(destroy_loop=True)

@@ -12,10 +12,10 @@ from celery_redlock._greenlets.unpatched import native_lock, unpatched
 
 class WakeupPipe:
     """
-    A pipe whose reading end is polled; any thread may ring, also when the bell is closed.
+    A pipe whose reading end is polled. Any thread may call `wake`, also after `close`.
 
-    Neither end ever blocks, so the system calls are the original ones: eventlet's would switch
-    greenlets inside the lock.
+    Neither end blocks. The system calls are unpatched: eventlet's would switch greenlets inside the
+    lock.
 
     Attributes:
         fd: the descriptor to poll for reading.
@@ -23,7 +23,7 @@ class WakeupPipe:
 
     def __init__(self) -> None:
         self._ends: list[int] = []
-        # A closed descriptor's number may be another file's at once, hence the lock.
+        # The lock, because another file may reuse a closed descriptor's number at once.
         self._lock = native_lock()
         self._read = unpatched("os", "read")
         self._write = unpatched("os", "write")
@@ -39,7 +39,7 @@ class WakeupPipe:
                 self._write(self._ends[1], b"!")
 
     def drain(self) -> None:
-        """Take back whatever was rung."""
+        """Make the reading end unreadable until the next `wake`."""
         with contextlib.suppress(BlockingIOError):
             self._read(self.fd, 4096)
 
@@ -49,11 +49,11 @@ class WakeupPipe:
             self._close()
 
     def close_in_child(self) -> None:
-        """Close a forked child's copies; another thread of the parent may have had the lock."""
+        """Close a forked child's copies without the lock, which a thread of the parent may hold."""
         self._close()
 
     def __del__(self) -> None:
-        # Nobody closes what belonged to an interrupted caller.
+        # An interrupted caller may not have closed it.
         self._close()
 
     def _close(self) -> None:

@@ -1,5 +1,5 @@
 """
-How one command reaches N nodes at once, and their votes come back.
+Sends a command to N nodes at once and returns their votes.
 """
 
 from collections.abc import Sequence
@@ -32,6 +32,6 @@ def open_transport(
     if len(in_memory) < len(nodes):
         raise ConfigurationError(
             "memory:// lock nodes live in this process and cannot be mixed with servers. "
-            "Name only one sort."
+            "Name nodes of one kind only."
         )
     return MemoryTransport([memory_node(node) for node in nodes], node_timeout=node_timeout)

@@ -1,5 +1,5 @@
 """
-Node addresses: what people write, checked and made printable.
+Node addresses: URLs as users write them, checked and made printable.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NodeAddress:
 
 
 def parse_node(url: str) -> NodeAddress:
-    """Check one node URL; `ConfigurationError` says what is wrong without quoting a password."""
+    """Check one node URL; `ConfigurationError` explains the error without quoting a password."""
     if not isinstance(url, str):
         raise ConfigurationError(
             f"A lock node is a URL string, not {type(url).__name__}. Write one of: {_EXAMPLE}."
@@ -69,7 +69,7 @@ def _tcp_node(url: str, parts: SplitResult, port: int | None) -> NodeAddress:
             f"A {parts.scheme}:// lock node's URL names no host. Write one of: {_EXAMPLE}."
         )
     if parts.fragment or "@" in parts.path or ("@" in parts.query and "@" not in parts.netloc):
-        # What looks like the host is a piece of the user info then, so it is not shown.
+        # The apparent host is a part of the user info then, so it is not shown.
         raise ConfigurationError(
             f"A {parts.scheme}:// lock node's URL has a / ? or # before its @. Percent-encode such "
             f"characters in a user name or password. Write one of: {_EXAMPLE}."
@@ -96,8 +96,8 @@ def parse_nodes(urls: str | Iterable[str]) -> tuple[NodeAddress, ...]:
     """
     Check a set of independent nodes.
 
-    One server named twice is an error: it would have two votes. An even number works, but bears no
-    more failures than one node less, and is warned about.
+    One server named twice is an error: it would have two votes. An even number works, but survives
+    no more failures than one node fewer, and is warned about.
     """
     if isinstance(urls, str):
         urls = [url for url in urls.split(",") if url.strip()]
@@ -112,7 +112,7 @@ def parse_nodes(urls: str | Iterable[str]) -> tuple[NodeAddress, ...]:
     _refuse_duplicates(nodes)
     if len(nodes) % 2 == 0:
         warnings.warn(
-            f"{len(nodes)} lock nodes bear the loss of no more than {(len(nodes) - 1) // 2}, like "
+            f"{len(nodes)} lock nodes survive the loss of {(len(nodes) - 1) // 2}, no more than "
             f"{len(nodes) - 1}. Use an odd number.",
             stacklevel=3,
         )

@@ -1,8 +1,10 @@
 """
-What the lock needs of a transport, on one screen.
+The interface between the lock and its nodes.
 
-A transport knows N nodes. A channel is one conversation with all of them, used by one caller at a
-time; commands on a channel reach each node in the order in which they were said.
+A transport knows N nodes. A channel connects one caller at a time with all of them; each node
+executes the commands of a channel in the order in which they were sent.
+
+Exchanges block, also below an event loop (decision 0018).
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from celery_redlock.protocol import (
 
 class AckedNodes(set[int]):
     """
-    The nodes that have executed a command, as far as they have answered; late answers add to it.
+    Indexes of the nodes known to have executed a command; late replies add to it.
 
     Attributes:
         max_counter: the largest counter with which a grant still counts; None: any.
-        undo: what a node gets that has granted with a larger one.
-        followup: what a node gets that turns out to be done, if anything.
-        followup_deadline: until when, on the transport's clock.
+        undo: what a node with a larger counter is sent.
+        followup: what a node is sent that is added before the deadline, if anything.
+        followup_deadline: on the transport's clock.
     """
 
     __slots__ = ("followup", "followup_deadline", "max_counter", "undo")
@@ -46,11 +48,11 @@ class AckedNodes(set[int]):
 
     def record_vote(self, node: int, vote: Vote | None, now: float) -> Command | None:
         """
-        Take a node's answer, and return what the node gets because of it, if anything.
+        Count a node's reply, and return the command that it calls for, if any.
 
         Args:
             node: position of the node.
-            vote: its answer; None if there was none.
+            vote: its reply; None if there was none.
             now: reading of the transport's clock.
         """
         if vote is None or isinstance(vote, Refused | Quarantined | Failed):
@@ -66,12 +68,10 @@ class AckedNodes(set[int]):
 
 
 class Channel(Protocol):
-    """One conversation with all nodes."""
+    """One caller's connections to all nodes."""
 
     def connect(self, limit: float = math.inf) -> None:
-        """
-        Wait until a quorum of nodes can be spoken to, within bounds, and for `limit` s at most.
-        """
+        """Wait until a quorum of nodes is connected, within bounds and at most `limit` seconds."""
 
     def exchange(
         self,
@@ -82,27 +82,31 @@ class Channel(Protocol):
         acked: AckedNodes | None = None,
     ) -> None:
         """
-        Say each command to every node and feed the answers into its round.
+        Send each command to every node and feed the replies into its round.
 
-        Returns as soon as every round has left the phase that it was in, at the latest after
-        `timeout` seconds; nodes that gave no answer by then have voted `Failed`. With `linger`,
-        waits so much longer for the nodes whose vote was not needed. To `done` every node is
-        added that has not refused, also when its answer comes later than it counts.
+        Returns as soon as every round has left its phase, at the latest after `timeout` seconds;
+        nodes that have not replied by then have voted `Failed`.
+
+        Args:
+            batch: commands, each with the round that counts its votes.
+            timeout: seconds in which the nodes have to reply.
+            linger: seconds to wait longer for nodes whose vote was not needed.
+            acked: collects the nodes that have executed the commands, also by late replies.
         """
 
     def drain(self) -> None:
-        """Take the answers that have come, without waiting for any."""
+        """Take the replies that have come, without waiting for any."""
 
     def send(self, command: Command, nodes: Sequence[int] | None = None) -> None:
         """
-        Say a command to all nodes (or to those given) without waiting for an answer.
+        Send a command to all nodes (or to those given) without waiting for replies.
 
-        It is queued behind what was said before, also to a node that does not answer now; where
-        there is no connection it is said when there is one, unless its effect would have ended.
+        Each node executes it after all earlier commands of this channel, also a node that is silent
+        now. A release is deferred to nodes that are not connected; other commands skip them.
         """
 
     def nodes_in_doubt(self) -> frozenset[int]:
-        """Return the nodes where a key may yet be set by something said on this channel."""
+        """Return the nodes where a command of this channel may yet set a key."""
 
 
 class Transport(Protocol):
@@ -113,10 +117,10 @@ class Transport(Protocol):
         """The nodes' display names, without passwords."""
 
     def refusals(self, script: Script) -> Mapping[str, str]:
-        """Return the nodes that refused a script when they were last asked for it, and why."""
+        """Return the nodes that answered a script with an error the last time, and the error."""
 
     def now(self) -> float:
-        """Read the clock that bounds trust, in seconds. It counts while the machine sleeps."""
+        """Read the clock that bounds validity, in seconds. It counts while the machine sleeps."""
 
     def wall_us(self) -> int:
         """Read the wall clock, in microseconds."""
@@ -128,20 +132,20 @@ class Transport(Protocol):
         """Borrow a channel for this thread; it ends with `checkin` or `discard`."""
 
     def checkin(self, channel: Channel) -> None:
-        """Give a channel back, with whatever it still owes."""
+        """Give a channel back; replies may still be outstanding."""
 
     def discard(self, channel: Channel) -> None:
-        """Give back a channel whose state is not known; it is closed."""
+        """Close a channel whose state is not known."""
 
     def send_behind(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
-        """Say a command to nodes behind what was said on `channel`, whoever uses it now."""
+        """Send a command behind what was sent on `channel`, whoever has borrowed it now."""
 
     def send_after_ack(self, channel: Channel, command: Command, acked: AckedNodes) -> None:
         """
-        Say a command to the nodes in `done`, behind what was said on `channel`.
+        Send a command to the nodes in `acked`, behind what was sent on `channel`.
 
-        Late answers on the channel are read before and may add to `done`; a node that is added
-        within a second gets the command as well.
+        Late replies on the channel are read first and may add to `acked`; a node that is added
+        within a second is sent the command as well.
         """
 
     def close(self) -> None:
@@ -153,8 +157,8 @@ def borrowed(transport: Transport) -> Iterator[Channel]:
     """
     Borrow a channel for a `with` block.
 
-    A block that raises leaves the channel in an unknown state, so the channel is closed; what was
-    deferred for its nodes is sent on another one.
+    A block that raises leaves the channel in an unknown state: the channel is closed, and
+    unanswered releases are deferred to the next connections.
     """
     channel = transport.checkout()
     try:

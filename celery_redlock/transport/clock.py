@@ -1,5 +1,5 @@
 """
-The clock that bounds trust.
+The clock that bounds validity.
 """
 
 from __future__ import annotations
@@ -7,8 +7,8 @@ from __future__ import annotations
 import time
 
 if hasattr(time, "CLOCK_BOOTTIME"):
-    # A laptop that sleeps or a VM that is suspended must not believe in its leases afterwards, and
-    # CLOCK_MONOTONIC stands still meanwhile.
+    # After a laptop slept or a VM was suspended, its leases must have expired; CLOCK_MONOTONIC
+    # does not advance meanwhile.
     _BOOTTIME = time.CLOCK_BOOTTIME
 
     def now() -> float:

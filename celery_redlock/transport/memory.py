@@ -1,8 +1,8 @@
 """
-In-memory nodes: the scripts' meaning without servers, with a virtual clock and faults on demand.
+In-memory nodes: what the scripts do, without servers, with a virtual clock and faults on demand.
 
-They keep what a real set of nodes keeps and lose it the same ways, so that tests and simulations
-say the same things to both. They live in one process: nothing is excluded across processes.
+They keep and lose data as servers do, so that tests and simulations can send the same commands to
+both. They live in one process: their locks exclude nothing in another process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _starts = itertools.count(1)
 
 
 class Time(Protocol):
-    """Where time comes from."""
+    """A source of time."""
 
     def now(self) -> float:
         """Seconds of the clock that bounds trust."""
@@ -54,7 +54,7 @@ class RealTime:
 
 
 class VirtualTime:
-    """Time that passes only when it is told to."""
+    """Time that passes only in `sleep`."""
 
     def __init__(self, start: float = 1_000_000.0) -> None:
         self._now = start
@@ -81,8 +81,8 @@ class MemoryNode:
         state: its data.
         skew: seconds by which its wall clock is ahead.
         refusing: refuses connections while set.
-        garbage: answers nonsense while set.
-        paused: takes commands and runs them when resumed, as a stopped process does.
+        garbage: replies nonsense while set.
+        paused: buffers commands and executes them when resumed, as a stopped process does.
     """
 
     def __init__(self, name: str, time: Time | None = None) -> None:
@@ -102,11 +102,11 @@ class MemoryNode:
         return self.time.wall_us() + round(self.skew * 1_000_000)
 
     def pause(self) -> None:
-        """Stop answering; what is said meanwhile runs at `resume`."""
+        """Stop replying; commands received meanwhile are executed by `resume`."""
         self.paused = True
 
     def resume(self) -> None:
-        """Run what was said meanwhile, and answer again."""
+        """Execute the commands received meanwhile, and reply again."""
         with self._lock:
             self.paused = False
             backlog, self._backlog = self._backlog, []
@@ -114,7 +114,7 @@ class MemoryNode:
                 self.state.run(command, self.now_us())
 
     def kill(self) -> None:
-        """End the process; what it had not yet run is gone."""
+        """End the process; commands that it has not executed are lost."""
         self.refusing = True
         self.paused = False
         self._backlog.clear()
@@ -127,7 +127,7 @@ class MemoryNode:
         self.refusing = False
 
     def flip_role(self) -> None:
-        """Become a replica and a master again."""
+        """Become a replica, and then a master again."""
         self.state.identity = _identity()
 
     def flush(self) -> None:
@@ -135,10 +135,10 @@ class MemoryNode:
         self.state.lose_data()
 
     def execute(self, command: Command) -> Vote | None:
-        """Run a command and return its vote, or None for no answer."""
+        """Execute a command and return its vote, or None for no reply."""
         if self.refusing:
             return Failed("connection refused")
-        # A server runs one command at a time.
+        # A server executes one command at a time.
         with self._lock:
             if self.paused:
                 self._backlog.append(command)
@@ -151,18 +151,18 @@ def _identity() -> str:
     return f"memory-{next(_starts)}"
 
 
-#: What `memory://` URLs name. One process is the whole world of its in-memory nodes, so that every
-#: client in it that names the same nodes meets the same locks.
+#: The nodes that `memory://` URLs name: all clients of a process that name the same nodes share
+#: their locks.
 _nodes: dict[str, MemoryNode] = {}
 
 
 def memory_node(address: NodeAddress) -> MemoryNode:
-    """Return the process's node of this name."""
+    """Return this process's node of that name."""
     return _nodes.setdefault(address.name, MemoryNode(address.name))
 
 
 class MemoryTransport:
-    """N in-memory nodes; also a channel to them, since nothing can be late on it."""
+    """N in-memory nodes; also the channel to them, because no reply can be late."""
 
     def __init__(self, nodes: Sequence[MemoryNode], *, node_timeout: float) -> None:
         self.nodes = list(nodes)
@@ -175,7 +175,7 @@ class MemoryTransport:
         return tuple(node.name for node in self.nodes)
 
     def refusals(self, script: Script) -> dict[str, str]:
-        """Return no node: these have no rights to lack."""
+        """Return no node: these refuse no script."""
         return {}
 
     def now(self) -> float:
@@ -191,7 +191,7 @@ class MemoryTransport:
         self._time.sleep(seconds)
 
     def checkout(self) -> MemoryTransport:
-        """Return itself: commands run at once, so any number of callers can share it."""
+        """Return itself: commands execute at once, so any number of callers can share it."""
         return self
 
     def checkin(self, channel: Channel) -> None:
@@ -201,17 +201,17 @@ class MemoryTransport:
         """Do nothing."""
 
     def drain(self) -> None:
-        """Do nothing: no answer is late."""
+        """Do nothing: no reply is late."""
 
     def nodes_in_doubt(self) -> frozenset[int]:
-        """Return no node, as `settle` says."""
+        """Return no node: each command has been executed, or is in a paused node's order."""
         return frozenset()
 
     def send_behind(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
-        """Do nothing: a node runs what is said to it in order, on whatever channel."""
+        """Do nothing: a node executes all commands in order, whatever their channel."""
 
     def send_after_ack(self, channel: Channel, command: Command, acked: AckedNodes) -> None:
-        """Say a command to the nodes that are done."""
+        """Send a command to the nodes in `acked`."""
         self.send(command, sorted(acked))
 
     def close(self) -> None:
@@ -228,7 +228,7 @@ class MemoryTransport:
         linger: float = 0.0,
         acked: AckedNodes | None = None,
     ) -> None:
-        """Say each command to every node and feed the answers into its round."""
+        """Send each command to every node and feed the replies into its round."""
         undecided: list[tuple[Round, int]] = []
         for command, round_ in batch:
             before = round_.phase
@@ -249,6 +249,6 @@ class MemoryTransport:
                 round_.vote(index, Failed(f"no answer within {timeout:.3g} s"), self.now())
 
     def send(self, command: Command, nodes: Sequence[int] | None = None) -> None:
-        """Say a command without taking the answer."""
+        """Send a command and ignore the replies."""
         for index in range(len(self.nodes)) if nodes is None else nodes:
             self.nodes[index].execute(command)

@@ -76,7 +76,7 @@ def test_a_refused_release_is_logged_once_for_each_node(
     )
     assert refusals(caplog, "release", "del") == sorted(nodes.names)
     assert "grant the user +del" in caplog.text
-    assert "until their TTL ends" in caplog.text
+    assert "until their TTL expires" in caplog.text
 
 
 def test_it_is_logged_again_after_it_has_worked(

@@ -23,7 +23,8 @@ import celery_redlock.core.watchdog as watchdog_module
 import celery_redlock.transport.clock as clock_module
 import celery_redlock.transport.redis.channel as channel_module
 import celery_redlock.transport.redis.connections as connections_module
-import celery_redlock.transport.redis.transport as redis_module
+import celery_redlock.transport.redis.node_set as node_set_module
+import celery_redlock.transport.redis.transport as transport_module
 from celery_redlock.core import Redlock
 from celery_redlock.errors import LockNotAcquired
 from celery_redlock.protocol import Phase, Quarantined
@@ -320,9 +321,10 @@ def _simulated(world: World) -> Iterator[None]:
         (connections_module, "new_poller", new_poller),
         (connections_module, "start_native_thread", threads.start_native_thread),
         (connections_module, "close_greenlet_hub", lambda: None),
-        (redis_module, "Connector", connector),
-        (redis_module, "on_native_thread", threads.on_native_thread),
-        (redis_module, "time", time_),
+        (node_set_module, "Connector", connector),
+        (node_set_module, "time", time_),
+        (transport_module, "on_native_thread", threads.on_native_thread),
+        (transport_module, "time", time_),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in places]
     logger = logging.getLogger("celery_redlock")

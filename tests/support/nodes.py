@@ -45,7 +45,7 @@ class Nodes(ABC):
         """Return a client that ends with the test; patient, unless the test says otherwise."""
         options.setdefault("node_timeout", CALM)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".* lock nodes bear the loss")
+            warnings.filterwarnings("ignore", message=".* lock nodes survive the loss")
             client = Redlock(self.urls if nodes is None else nodes, **options)
         self._clients.append(client)
         return client

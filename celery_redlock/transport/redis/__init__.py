@@ -1,3 +1,3 @@
 """
-The transport for Redis and Valkey servers.
+The transport for Redis and Valkey servers: channels over one connection to each node.
 """

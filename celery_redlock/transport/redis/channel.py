@@ -1,5 +1,5 @@
 """
-One conversation with all Redis nodes: said to all at once, answers taken as they come.
+One caller's channel to all Redis nodes: it sends to all at once and takes replies as they come.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hiredis
 
@@ -23,44 +23,49 @@ from celery_redlock.transport.redis.connection import (
     PendingReply,
 )
 from celery_redlock.transport.redis.connections import Connections
-
-if TYPE_CHECKING:
-    from celery_redlock.transport.redis.transport import RedisTransport
+from celery_redlock.transport.redis.node_set import NodeSet
 
 _nonces = itertools.count(1)
 
-#: A connection that was idle for longer is looked at before it is trusted with an attempt.
+#: A connection that was idle for longer is checked before an attempt relies on it.
 _IDLE = 1.0
 
-#: A node whose answer is read later than this gets no follow-up: that names a duration, which began
-#: when the follow-up was made.
+#: A node whose reply is read later than this gets no follow-up: a follow-up names a duration, which
+#: began when the follow-up was made.
 _FOLLOWUP_WINDOW = 1.0
 
-#: Answer of a node that has done all that was said.
+#: Reply of a node that has executed the whole command.
 _ACKNOWLEDGED = [b"A"]
 
 
 class RedisChannel:
-    """A `Channel` over one connection to each node."""
+    """
+    A `Channel` over one connection to each node.
 
-    def __init__(self, transport: RedisTransport, *, native: bool) -> None:
+    Attributes:
+        native: whether it belongs to native threads, which must not use greenlets' sockets.
+        queued_sends: what to send when the borrower gives the channel back.
+        closed: whether it is closed, or about to be.
+    """
+
+    def __init__(self, nodes: NodeSet, *, native: bool) -> None:
         self.native = native
         self.queued_sends: list[Callable[[RedisChannel], None]] = []
         self.closed = False
-        self._transport = transport
-        self._health = transport.health
-        self._node_timeout = transport.node_timeout
-        self._connections = Connections(transport, self._send_deferred, native=native)
+        self._quorum = nodes.quorum
+        self._health = nodes.health
+        self._node_timeout = nodes.node_timeout
+        self._connections = Connections(nodes, self._send_deferred, native=native)
         self._by_node = self._connections.by_node
         self._used_at = clock()
-        # The exchange under way: its number, the rounds that wait (with the phase that they wait
-        # in) and how many answers each node owes to it.
+        # The exchange under way: its number, its open rounds (with the phase that each waits in)
+        # and the number of replies that each node still owes to it.
         self._number = 0
         self._open_rounds: dict[Round, Phase] = {}
         self._unanswered: dict[int, int] = {}
 
     def connect(self, limit: float = math.inf) -> None:
-        """Wait, within bounds, until a quorum of nodes can be spoken to."""
+        """Wait, within bounds, until a quorum of nodes is connected."""
         now = clock()
         idle = now - self._used_at >= _IDLE
         if not idle and self._connections.complete:
@@ -70,7 +75,7 @@ class RedisChannel:
         for index, connection in enumerate(self._by_node):
             if connection is not None and connection.is_overdue(now, self._node_timeout):
                 self._drain_overdue(index, connection, now)
-        self._send_deferred_to(self._connections.ensure(now, limit), now)
+        self._send_deferred_to(self._connections.ensure(now, limit))
         self._used_at = clock()
 
     def exchange(
@@ -81,7 +86,7 @@ class RedisChannel:
         linger: float = 0.0,
         acked: AckedNodes | None = None,
     ) -> None:
-        """Say a batch to every node and feed the answers into its rounds."""
+        """Send a batch to every node and feed the replies into its rounds."""
         self._number += 1
         self._used_at = now = clock()
         entries = []
@@ -102,26 +107,25 @@ class RedisChannel:
             deadline = min(deadline, clock() + linger)
             while self._unanswered and (remaining := deadline - clock()) > 0:
                 self._receive_replies(remaining)
-        # What is still owed is a leftover from now on: it counts for nothing and is not said again.
+        # Later replies count for no round, and their commands are not sent again.
         self._unanswered = {}
-        self._send_deferred_to(self._connections.take_connected(), now)
+        self._send_deferred_to(self._connections.take_connected())
 
     def send(self, command: Command, nodes: Sequence[int] | None = None) -> None:
-        """Say a command without waiting; where there is no connection, when there is one."""
-        now = clock()
+        """Send a command without waiting; a release also to nodes that are not connected yet."""
         nonce = b"%x" % next(_nonces)
         data = _pack(command, nonce)
-        entry = PendingReply(nonce, command, None, 0, now)
+        entry = PendingReply(nonce, command, None, 0, clock())
         for index in range(len(self._by_node)) if nodes is None else nodes:
             connection = self._by_node[index]
             if connection is None or connection.is_full_for(command):
                 self._defer(index, command)
             else:
                 self._send_to(index, connection, data, [entry])
-        self._send_deferred_to(self._connections.take_connected(), now)
+        self._send_deferred_to(self._connections.take_connected())
 
     def nodes_in_doubt(self) -> frozenset[int]:
-        """Return the nodes where a key may yet be set by something said on this channel."""
+        """Return the nodes where a command of this channel may yet set a key."""
         return frozenset(
             index
             for index, connection in enumerate(self._by_node)
@@ -130,13 +134,13 @@ class RedisChannel:
         )
 
     def drain(self) -> None:
-        """Take the answers that have come, without waiting for any."""
+        """Take the replies that have come, without waiting for any."""
         for index, connection in enumerate(self._by_node):
             if connection is not None and connection.pending:
                 self._drain_node(index, connection)
 
     def send_after_ack(self, command: Command, acked: AckedNodes) -> None:
-        """Say a command to the nodes in `done`, and to those that turn out to be in a moment."""
+        """Send a command to the nodes in `acked`, and for a second to those that join it."""
         self.drain()
         acked.followup, acked.followup_deadline = command, clock() + _FOLLOWUP_WINDOW
         self.send(command, sorted(acked))
@@ -150,7 +154,7 @@ class RedisChannel:
         self._connections.reset_after_fork()
 
     def _send_batch(self, data: bytes, entries: list[PendingReply], now: float) -> None:
-        """Send to every node that is worth it; the others fail at once."""
+        """Send to every healthy node; to the others as far as that is of use."""
         count = len(entries)
         unhealthy: list[int] = []
         for index, connection in enumerate(self._by_node):
@@ -169,8 +173,9 @@ class RedisChannel:
     def _send_to_unhealthy(
         self, unhealthy: list[int], data: bytes, entries: list[PendingReply], now: float
     ) -> None:
-        needed = len(self._unanswered) < self._transport.quorum
-        # Whatever does not set keys is said to a node that does not answer, too: it may hold ours.
+        """Ask nodes that are backing off only if a quorum needs them (decision 0003)."""
+        needed = len(self._unanswered) < self._quorum
+        # A silent node may hold our keys, so it gets every command that sets none.
         harmless = all(entry.command.script not in KEY_SETTING_SCRIPTS for entry in entries)
         for index in unhealthy:
             connection = self._by_node[index]
@@ -185,16 +190,16 @@ class RedisChannel:
                 self._unanswered[index] = len(entries)
                 continue
             reason = self._health[index].reason
-            # A node that has not failed is only not connected yet, and was not tried.
+            # A node without a failure is not connected yet, so this attempt has not tested it.
             attempted = needed and reason is not None
             self._fail(index, Failed(reason or "not connected yet", attempted=attempted), now)
 
     def _defer(self, index: int, command: Command) -> None:
-        # Only what undoes may be said late: a key that is set after its lease has ended stays.
+        # Only a release may be sent late: a key set after its lease has ended would stay.
         if command.script is Script.RELEASE:
             self._connections.defer(index, command)
 
-    def _send_deferred_to(self, nodes: Sequence[int], now: float) -> None:
+    def _send_deferred_to(self, nodes: Sequence[int]) -> None:
         for index in nodes:
             connection = self._by_node[index]
             if connection is not None:
@@ -204,7 +209,7 @@ class RedisChannel:
                     self._connections.drop(index, str(exc))
 
     def _send_deferred(self, index: int, connection: NodeConnection) -> None:
-        """Say what a node is owed; also called by the thread that has just made the link."""
+        """Send a node's deferred releases; the thread that has just connected calls this, too."""
         now = clock()
         for command in self._health[index].take_deferred():
             nonce = b"%x" % next(_nonces)
@@ -227,7 +232,7 @@ class RedisChannel:
     def _drain_overdue(
         self, index: int, connection: NodeConnection, now: float
     ) -> NodeConnection | None:
-        """Read what an overdue node has said meanwhile; if that is not all, it has failed."""
+        """Read what an overdue node has sent meanwhile; if a reply is still overdue, it failed."""
         if not self._drain_node(index, connection):
             return None
         if connection.is_overdue(now, self._node_timeout):
@@ -236,7 +241,7 @@ class RedisChannel:
         return connection
 
     def _drain_node(self, index: int, connection: NodeConnection) -> bool:
-        """Count what a node has said; return whether the connection is still good."""
+        """Handle the replies that a node has sent; return whether the connection is still good."""
         try:
             for pending, reply in connection.receive():
                 self._handle_reply(index, connection, pending, reply)
@@ -247,7 +252,7 @@ class RedisChannel:
         return True
 
     def _receive_replies(self, remaining: float) -> None:
-        """Wait for any node, at most so long, and count what has come."""
+        """Wait up to `remaining` seconds for any node, and handle the replies that have come."""
         for index, connection in self._connections.ready(remaining):
             try:
                 for pending, reply in connection.receive():
@@ -267,7 +272,7 @@ class RedisChannel:
         if isinstance(reply, Exception):
             text = str(reply)
             if text.startswith("NOSCRIPT") and (current or _may_run_late(pending)):
-                # It has not run. What is still of use is said again, with the whole script.
+                # The node has not executed it; send it again, with the script's source.
                 data = _pack(pending.command, pending.nonce, in_full=True)
                 self._send_to(index, connection, data, [pending])
                 return
@@ -297,17 +302,13 @@ class RedisChannel:
         command = acked.record_vote(index, vote, now)
         if command is not None:
             nonce = b"%x" % next(_nonces)
-            self._send_to(
-                index,
-                connection,
-                _pack(command, nonce),
-                [PendingReply(nonce, command, None, 0, now)],
-            )
+            entry = PendingReply(nonce, command, None, 0, now)
+            self._send_to(index, connection, _pack(command, nonce), [entry])
 
     def _vote(self, round_: Round, index: int, vote: Any, now: float) -> None:
         awaited = self._open_rounds.get(round_)
         if awaited is None and round_.phase is Phase.RAISING:
-            return  # a vote on the first command, when the second is what has to be said next
+            return  # a vote on the acquire, and the next exchange asks for votes on the raise
         if round_.vote(index, vote, now) is not awaited:
             self._open_rounds.pop(round_, None)
 
@@ -317,8 +318,8 @@ class RedisChannel:
 
     def _time_out(self, timeout: float) -> None:
         now = clock()
+        reason = _no_answer(timeout)
         for index in self._unanswered:
-            reason = _no_answer(timeout)
             self._health[index].record_failure(reason, now)
             self._fail(index, Failed(reason), now)
         self._connections.complete = False
@@ -333,7 +334,7 @@ def _pack(command: Command, nonce: bytes, *, in_full: bool = False) -> bytes:
 
 
 def _may_run_late(pending: PendingReply) -> bool:
-    """Tell whether a command is of use whenever it runs: it sets nothing that was not there."""
+    """Return whether a command is of use whenever it runs: it sets no key that was not there."""
     script = pending.command.script
     return script is Script.RELEASE or (script is Script.EXTEND and pending.round is None)
 

@@ -1,5 +1,5 @@
 """
-One connection to one node: bytes out, replies in, strictly first in first out.
+One connection to one node: bytes out, replies in, strictly first in, first out.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from celery_redlock.transport.redis.framing import Framing, GarbageError
 
 _RECEIVE_SIZE = 65536
 
-#: Commands after which a key of ours may exist on a node that has not answered.
+#: Scripts after which a key of ours may exist on a node that has not replied.
 KEY_SETTING_SCRIPTS = (Script.ACQUIRE, Script.HEAL)
 
-#: Commands that may be long.
+#: Scripts whose commands may be large.
 _LARGE = (Script.WRITE_REGISTER, Script.READ_REGISTER)
 
-#: A node that has stopped gets no more than this said, but for releases of what it may yet set.
+#: Maximum unanswered commands of a connection. Beyond it, only the releases of keys that an
+#: unanswered command may yet set are sent.
 _MAX_PENDING = 1000
 
-#: What RESP3 servers say without being asked; hiredis before 3.2 has no name for it.
+#: The type of unsolicited RESP3 messages; hiredis before 3.2 has none.
 _PUSH: type = getattr(hiredis, "PushNotification", type(None))
 
 
 class ConnectionBrokenError(Exception):
-    """The connection is of no more use; the text says why."""
+    """The connection can be used no more; the text gives the reason."""
 
 
 @dataclass(slots=True)
 class PendingReply:
     """
-    A command that this connection owes an answer to.
+    A command whose reply has not come.
 
     Attributes:
-        nonce: what the answer must echo.
-        command: what was said.
-        round: where the answer counts, while `exchange` is the one under way.
-        exchange: number of the exchange that said it; 0 when nobody waits.
-        sent_at: when.
-        acked: where nodes are noted that have done it, if anybody wants to know.
+        nonce: what the reply must echo.
+        command: the command.
+        round: the round in which the reply counts, while `exchange` is the one under way.
+        exchange: number of the exchange that sent the command; 0 if no caller waits for the reply.
+        sent_at: when the command was sent.
+        acked: the set that collects the nodes which have executed the command, if any.
     """
 
     nonce: bytes
@@ -58,10 +59,10 @@ class PendingReply:
 
 class NodeConnection:
     """
-    A connected, authenticated socket in non-blocking mode, with what it owes.
+    A connected, authenticated socket in non-blocking mode, with its unanswered commands.
 
-    The socket comes from redis-py's own connection object, which has done TLS, AUTH and HELLO; that
-    object is kept, because closing it is its business.
+    The socket comes from redis-py's own connection object, which has done TLS, AUTH and HELLO and
+    is kept to close it.
     """
 
     __slots__ = (
@@ -88,20 +89,20 @@ class NodeConnection:
 
     @property
     def has_unsent(self) -> bool:
-        """Tell whether bytes wait because the node does not read."""
+        """Return whether bytes wait because the node does not read."""
         return bool(self._outgoing)
 
     def is_overdue(self, now: float, timeout: float) -> bool:
-        """Tell whether the oldest unanswered command has waited longer than `patience` seconds."""
+        """Return whether the oldest unanswered command has waited longer than `timeout` seconds."""
         return bool(self.pending) and now - self.pending[0].sent_at > timeout
 
     def is_full_for(self, command: Command) -> bool:
         """
-        Tell whether a command is too much for a node that has long been silent.
+        Return whether a command is too much for a node that has long been silent.
 
-        What undoes a command that sits in the node's buffer is always taken, once: it has to run
-        behind it, and only this connection keeps the order. What may be long is taken only while
-        the node's buffer takes it, so that it does not fill this process instead.
+        The release of a command that waits in the node's buffer is always accepted, once: it has to
+        run behind that command, and only this connection keeps the order. A large command is
+        accepted only while the socket takes all bytes, so that none pile up in this process.
         """
         if command.script in _LARGE and self.has_unsent:
             return True
@@ -122,7 +123,7 @@ class NodeConnection:
         return False
 
     def send(self, data: bytes) -> None:
-        """Queue bytes and pass on what the socket takes now."""
+        """Queue bytes and send what the socket takes now."""
         if self._outgoing:
             self._outgoing += data
             self.flush()
@@ -139,19 +140,20 @@ class NodeConnection:
             self._outgoing = data[sent:]
 
     def flush(self) -> None:
-        """Pass on waiting bytes."""
+        """Send waiting bytes."""
         waiting, self._outgoing = self._outgoing, b""
         if waiting:
             self.send(waiting)
 
     def receive(self) -> Iterator[tuple[PendingReply, Any]]:
         """
-        Read what has come and match it with what was said, in order.
+        Read the bytes that have come and match replies with commands, in order.
 
-        Replies are lists of our scripts' fields without the nonce, or exceptions from the server.
+        Replies are lists of a script's fields without the nonce, or errors of the server.
 
         Raises:
-            ConnectionBrokenError: the node closed, or said something that was not asked for.
+            ConnectionBrokenError: the node closed the connection, or sent anything else than the
+                reply to the oldest command.
         """
         reader = self._reader
         try:
@@ -186,14 +188,14 @@ class NodeConnection:
             if isinstance(reply, _PUSH):
                 continue
             if not self.pending:
-                raise ConnectionBrokenError(f"answered without being asked: {str(reply)[:80]}")
+                raise ConnectionBrokenError(f"sent a reply to no command: {str(reply)[:80]}")
             pending = self.pending.popleft()
             if isinstance(reply, hiredis.ReplyError):
                 yield pending, reply
             elif isinstance(reply, list) and reply and reply[0] == pending.nonce:
                 yield pending, reply[1:]
             else:
-                raise ConnectionBrokenError(f"answered another question: {str(reply)[:80]}")
+                raise ConnectionBrokenError(f"replied to another command: {str(reply)[:80]}")
 
     def close(self) -> None:
         """Close the connection."""

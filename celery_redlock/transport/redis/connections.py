@@ -1,5 +1,5 @@
 """
-The connections of one channel: made off the caller's path, replaced when they break or stay silent.
+The connections of one channel: made off the caller's path, replaced when broken or silent.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from celery_redlock._greenlets.poller import READ, WRITE, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import raise_if_finalizing, start_native_thread
@@ -19,40 +18,38 @@ from celery_redlock.protocol import Command, Script
 from celery_redlock.transport.clock import now as clock
 from celery_redlock.transport.redis.connection import ConnectionBrokenError, NodeConnection
 from celery_redlock.transport.redis.connector import describe_failure
+from celery_redlock.transport.redis.node_set import NodeSet, PendingConnects
 
-if TYPE_CHECKING:
-    from celery_redlock.transport.redis.transport import PendingConnects, RedisTransport
-
-#: A connection attempt that was made a moment ago is waited for although a quorum is there: a lease
-#: on all nodes bears more than one on a bare quorum.
+#: How long to wait for a fresh connection attempt although a quorum is connected: a lease on all
+#: nodes survives more failures than one on a bare quorum.
 _GRACE = 0.05
 
-#: A node that has been silent for so long may be gone for good behind a dead connection.
+#: A connection silent for longer may lead nowhere, so it gets a replacement (decision 0002).
 _DEAD_AFTER = 2.0
 
 
 class Connections:
     """
-    One link for each node, or None.
+    One connection for each node, or None.
 
-    Links are made in short-lived threads (greenlets where threads are patched) which hand them over
-    through `_arrived` and ring the bell that the poll listens to.
+    Connections are made in short-lived threads (greenlets where threads are patched), which hand
+    them over through `_connected` and wake the poll.
 
     Attributes:
-        by_node: by node.
-        complete: whether every node has a link that answers; if so, `ensure` has nothing to do.
+        by_node: each node's connection, or None.
+        complete: whether every node has a connection that replies; `ensure` has nothing to do then.
     """
 
     def __init__(
         self,
-        transport: RedisTransport,
+        nodes: NodeSet,
         on_connect: Callable[[int, NodeConnection], None],
         *,
         native: bool,
     ) -> None:
-        self.by_node: list[NodeConnection | None] = [None] * len(transport.connectors)
+        self.by_node: list[NodeConnection | None] = [None] * len(nodes.names)
         self.complete = False
-        self._transport = transport
+        self._nodes = nodes
         self._native = native
         self._poller = new_poller(native=native)
         self._index_of: dict[int, int] = {}
@@ -64,13 +61,13 @@ class Connections:
         self._handover_lock = native_lock()
         self._wakeup = WakeupPipe()
         self._poller.register(self._wakeup.fd, READ)
-        # A poll of its own: unread answers on the links must not turn the wait into a spin.
+        # A poll of its own: unread replies must not turn the wait for connections into a spin.
         self._connected_poller = new_poller(native=native)
         self._connected_poller.register(self._wakeup.fd, READ)
 
     def ensure(self, now: float, limit: float) -> list[int]:
         """
-        Start whatever connections are due, and wait until a quorum is there, within bounds.
+        Start the connection attempts that are due, and wait for a quorum, within bounds.
 
         Args:
             now: the time.
@@ -80,19 +77,18 @@ class Connections:
             The nodes whose connections are new.
         """
         fresh = self.take_connected()
-        health = self._transport.health
-        node_timeout = self._transport.node_timeout
+        health = self._nodes.health
         complete = True
         for index, connection in enumerate(self.by_node):
             if connection is None or connection.is_overdue(now, _DEAD_AFTER):
                 complete = False
                 if not health[index].is_backing_off(now):
                     self._start_connect(index)
-            elif connection.is_overdue(now, node_timeout):
+            elif connection.is_overdue(now, self._nodes.node_timeout):
                 complete = False
         self.complete = complete
-        if self._usable(now) < self._transport.quorum:
-            # A quorum needs them: nodes in their pause as well.
+        if self._usable(now) < self._nodes.quorum:
+            # The quorum needs nodes that are backing off as well.
             for index, connection in enumerate(self.by_node):
                 if connection is None:
                     self._start_connect(index)
@@ -104,7 +100,7 @@ class Connections:
         return fresh
 
     def ready(self, remaining: float) -> Iterator[tuple[int, NodeConnection]]:
-        """Wait at most so long, and yield the links that have something to read."""
+        """Wait up to `remaining` seconds, and yield the connections that have bytes to read."""
         for fd, events in self._poller.poll(as_milliseconds(remaining)):
             index = self._index_of.get(fd)
             if index is None:
@@ -114,7 +110,7 @@ class Connections:
             if connection is None:
                 continue
             if events & WRITE:
-                # What is wrong with the connection shows when it is read.
+                # A broken connection shows when it is read.
                 with contextlib.suppress(ConnectionBrokenError):
                     connection.flush()
                 if not connection.has_unsent:
@@ -123,22 +119,22 @@ class Connections:
                 yield index, connection
 
     def await_writable(self, connection: NodeConnection) -> None:
-        """Let `ready` pass on what the node's buffer did not take."""
+        """Let `ready` send the bytes that the socket did not take."""
         self._poller.modify(connection.fd, READ | WRITE)
 
     def drop(self, index: int, reason: str) -> None:
-        """Close a broken link; what it still owed to the node is kept for the next one."""
+        """Close a broken connection; its unanswered releases are deferred to the next one."""
         connection = self.by_node[index]
         if connection is None:
             return
         now = clock()
-        self._transport.health[index].record_failure(reason, now)
+        self._nodes.health[index].record_failure(reason, now)
         self._detach(index, connection)
         self._defer_unanswered(index, connection)
         connection.close()
 
     def close(self) -> None:
-        """Close all links, also those that are still being made."""
+        """Close all connections, also those that are still being made."""
         self._closed = True
         for index, connection in enumerate(self.by_node):
             if connection is not None:
@@ -151,24 +147,25 @@ class Connections:
         self._wakeup.close()
 
     def reset_after_fork(self) -> None:
-        """Drop everything without a word on the wire."""
+        """Drop everything in a forked child, and send nothing."""
         self.by_node[:] = [None] * len(self.by_node)
         self._wakeup.close_in_child()
 
     def defer(self, index: int, command: Command) -> None:
         """
-        Keep a command for when there is a connection to the node.
+        Keep a release until the node is connected.
 
-        The thread that makes one says it; if it has just handed one over, `take_arrivals` shows it.
+        The thread that connects sends it; if that thread has just handed its connection over,
+        `take_connected` returns the node.
         """
         with self._handover_lock:
-            self._transport.health[index].defer(command)
+            self._nodes.health[index].defer(command)
 
     def _awaited_until(self, now: float) -> float:
-        """Return until when the connection attempts that are under way are worth a wait."""
-        health = self._transport.health
+        """Return until when the connection attempts under way are worth a wait."""
+        health = self._nodes.health
         lacking = [index for index in self._connecting if self.by_node[index] is None]
-        if lacking and self._usable(now) < self._transport.quorum:
+        if lacking and self._usable(now) < self._nodes.quorum:
             return now + self._connect_wait()
         begun = [self._connecting[index] for index in lacking if health[index].reason is None]
         return max(begun, default=0.0) + _GRACE
@@ -176,20 +173,20 @@ class Connections:
     def _usable(self, now: float) -> int:
         return sum(
             connection is not None and (health.reason is None or not health.is_backing_off(now))
-            for connection, health in zip(self.by_node, self._transport.health, strict=True)
+            for connection, health in zip(self.by_node, self._nodes.health, strict=True)
         )
 
     def _connect_wait(self) -> float:
         # A first connection may need a name look-up and a TLS handshake; later ones must not hold
-        # up an attempt for longer than a node's answer may.
-        first = any(not self._transport.health[index].was_connected for index in self._connecting)
-        return self._transport.connect_timeout if first else self._transport.node_timeout
+        # up an attempt for longer than a node's reply may.
+        first = any(not self._nodes.health[index].was_connected for index in self._connecting)
+        return self._nodes.connect_timeout if first else self._nodes.node_timeout
 
     def _start_connect(self, index: int) -> None:
         if index in self._connecting:
             return
         self._connecting[index] = clock()
-        attempts = self._transport.pending_connects
+        attempts = self._nodes.pending_connects
         attempt = object()
         run = partial(self._connect_and_hand_over, index, attempts, attempt)
         try:
@@ -200,15 +197,15 @@ class Connections:
                 raise_if_finalizing()
                 threading.Thread(target=run, daemon=True, name="redlock-connect").start()
         except RuntimeError as exc:
-            # The process may have no more threads; that is one node less, not the caller's end.
+            # The process can start no more threads: one node less, and no error for the caller.
             attempts.end(attempt)
             self._connected.append((index, None, str(exc)))
             self._wakeup.wake()
         except BaseException as exc:
-            # From a signal's handler; the thread may be there or not.
+            # Raised by a signal handler; the thread may have started or not.
             attempts.end(attempt)
             if isinstance(exc, KeyError) and exc.__context__ is not None:
-                # Thread.start stumbles over its own cleaning up and hides what has struck it.
+                # Thread.start fails in its own clean-up and hides the exception that struck it.
                 raise exc.__context__ from None
             raise
 
@@ -216,10 +213,10 @@ class Connections:
         self, index: int, attempts: PendingConnects, attempt: object
     ) -> None:
         connection: NodeConnection | None = None
-        reason = "the connection attempt was broken off"
+        reason = "the connection attempt was interrupted"
         try:
-            connection, run_id = self._transport.connectors[index].connect(native=self._native)
-            reason = self._transport.duplicate_server_problem(index, run_id)
+            connection, run_id = self._nodes.connectors[index].connect(native=self._native)
+            reason = self._nodes.duplicate_server_problem(index, run_id)
             if reason:
                 connection.close()
                 connection = None
@@ -239,7 +236,7 @@ class Connections:
 
     def _hand_over(self, index: int, connection: NodeConnection | None, reason: str) -> None:
         with self._handover_lock:
-            # Here and not where the link is taken over: that may be never, if nobody wants a lock.
+            # Deferred releases are sent here, because nobody may ever take the connection over.
             if connection is not None:
                 try:
                     self._on_connect(index, connection)
@@ -258,7 +255,7 @@ class Connections:
         while self._connected:
             index, connection, reason = self._connected.popleft()
             self._connecting.pop(index, None)
-            health = self._transport.health[index]
+            health = self._nodes.health[index]
             if connection is None:
                 health.record_failure(reason, now)
                 continue
@@ -270,15 +267,15 @@ class Connections:
 
     def _attach(self, index: int, connection: NodeConnection, now: float) -> None:
         old = self.by_node[index]
-        if old is not None and not old.is_overdue(now, self._transport.node_timeout):
+        if old is not None and not old.is_overdue(now, self._nodes.node_timeout):
             connection.close()
             return
         if old is not None:
-            # The old connection may lead to nowhere, or to a server that will wake and run what is
-            # in its buffer, the release included. So it is kept open for one longest lease.
+            # The old connection may lead nowhere, or to a stopped server that will execute its
+            # buffer, the release included. So it stays open for one longest lease.
             self._detach(index, old)
             self._defer_unanswered(index, old)
-            self._retired.append((now + self._transport.max_ttl, old))
+            self._retired.append((now + self._nodes.max_ttl, old))
         self.by_node[index] = connection
         self._index_of[connection.fd] = index
         self._poller.register(connection.fd, READ)
@@ -290,13 +287,13 @@ class Connections:
         self._poller.unregister(connection.fd)
 
     def _defer_unanswered(self, index: int, connection: NodeConnection) -> None:
-        health = self._transport.health[index]
+        health = self._nodes.health[index]
         for entry in connection.pending:
             if entry.command.script is Script.RELEASE:
                 health.defer(entry.command)
 
     def _discard_connected(self) -> None:
-        # By the closing thread and the dialing one, at the same time.
+        # The closing thread and a connecting one may do this at the same time.
         with contextlib.suppress(IndexError):
             while True:
                 connection = self._connected.popleft()[1]

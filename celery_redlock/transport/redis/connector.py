@@ -1,5 +1,5 @@
 """
-Making a connection: redis-py does TCP, TLS, unix sockets, AUTH and HELLO; then we look at the node.
+Making a connection: redis-py does TCP, TLS, unix sockets, AUTH and HELLO, then we check the node.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _logger = logging.getLogger(__name__)
 
 
 class _CheckedReader:
-    """A parser's reader that gets to see no more than `Framing` lets through."""
+    """A parser's reader that is fed only bytes that `Framing` accepts."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
         self._framing = Framing()
 
     def feed(self, data: bytearray, begin: int, length: int) -> None:
-        """Take what has been received."""
+        """Check received bytes and pass them on."""
         try:
             self._framing.check(bytes(data[begin : begin + length]))
         except GarbageError as exc:
@@ -49,7 +49,7 @@ class _CheckedReader:
 
 
 class CheckingParser(DefaultParser):  # type: ignore[misc, valid-type]
-    """Reads a node's answers for redis-py, as `NodeConnection` reads them later."""
+    """Reads a node's replies for redis-py with the checks of `NodeConnection`."""
 
     def on_connect(self, connection: Any, **options: Any) -> None:
         """Begin with a new connection."""
@@ -59,11 +59,11 @@ class CheckingParser(DefaultParser):  # type: ignore[misc, valid-type]
 
 class Connector:
     """
-    Opens links to one node.
+    Opens connections to one node.
 
     Attributes:
         address: the node.
-        warned: whether what this node's configuration does to locks has been logged.
+        warned: whether warnings about this node's configuration have been logged.
     """
 
     def __init__(self, address: NodeAddress, timeout: float) -> None:
@@ -75,7 +75,7 @@ class Connector:
             options.update(
                 socket_timeout=timeout,
                 socket_connect_timeout=timeout,
-                # A retried SET NX whose first reply was lost reports failure while the key is held.
+                # A retry of a SET NX whose reply was lost would fail although we hold the key.
                 retry=Retry(NoBackoff(), 0),
                 retry_on_timeout=False,
                 health_check_interval=0,
@@ -95,10 +95,10 @@ class Connector:
         Connect, authenticate and load the scripts; blocks up to the timeout for each step.
 
         Returns:
-            The link, and the server's run id where it is visible.
+            The connection, and the server's run id where this user may see it.
 
         Raises:
-            RedisError, OSError: the node cannot be used; the text says why.
+            RedisError, OSError: the node cannot be used; the text gives the reason.
         """
         connection = (_native_type(self._type) if native else self._type)(**self._options)
         try:
@@ -137,7 +137,7 @@ def _response_or_error(connection: Any) -> Any:
 
 
 def read_info(text: str | bytes) -> dict[str, str]:
-    """Read the answer to INFO."""
+    """Parse the reply to INFO."""
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
     lines = (line.partition(":") for line in text.splitlines() if ":" in line)
@@ -145,7 +145,7 @@ def read_info(text: str | bytes) -> dict[str, str]:
 
 
 def warnings_about(info: Mapping[str, str] | None) -> list[str]:
-    """Say what in a node's configuration weakens locks on it, with the mend."""
+    """Return how a node's configuration weakens locks on it, each with its remedy."""
     if info is None or "run_id" not in info or "master_replid" not in info:
         return [
             "hides INFO from this user, so a restart that loads an old snapshot cannot be noticed "
@@ -166,7 +166,7 @@ def warnings_about(info: Mapping[str, str] | None) -> list[str]:
 
 
 def describe_failure(exc: BaseException) -> str:
-    """Put a failed connection into one line."""
+    """Return the reason of a failed connection in one line."""
     if isinstance(exc, RedisError | OSError):
         return f"{type(exc).__name__}: {shortened(str(exc))}"
     return f"unexpected {type(exc).__name__}: {shortened(str(exc))}"
@@ -176,7 +176,7 @@ class _NativeLookupConnection(Connection):
     """
     Looks its host up in the operating system, as a native thread has to.
 
-    Where names are looked up by greenlets, all of them share a cache, and its lock.
+    The look-ups of greenlets share a cache, whose lock belongs to their event loop.
     """
 
     def _connect(self) -> Any:
@@ -208,9 +208,9 @@ def _unpatched_socket(connection: Any) -> Any:
     """
     Return the socket in a form that no greenlet hub is attached to.
 
-    Under gevent a patched socket belongs to the event loop of the thread that made it. The watchdog
-    only ever polls and never waits in the socket, so a plain one on the same descriptor serves;
-    TLS sockets have state of their own and stay, but without what ties them to the event loop.
+    Under gevent a patched socket belongs to the event loop of the thread that made it. A native
+    channel only polls and never waits in the socket, so a plain one on the same descriptor serves;
+    a TLS socket has state of its own and stays, detached from the event loop.
     """
     sock = connection._sock
     if "gevent.monkey" not in sys.modules and "eventlet.patcher" not in sys.modules:
@@ -228,7 +228,7 @@ def _unpatched_socket(connection: Any) -> Any:
 
 
 class _NoLoop:
-    """What a gevent socket asks of its event loop when it is closed and nobody waits for it."""
+    """The event loop calls that a gevent socket makes when it is closed and no greenlet waits."""
 
     loop: _NoLoop
 
@@ -241,14 +241,14 @@ class _NoLoop:
         then(*args)
 
     def cancel_wait(self, *_: Any) -> None:
-        """Nobody waits."""
+        """Do nothing: no greenlet waits."""
 
     def closing_fd(self, _fd: int) -> bool:
         return False
 
 
 def _detach_from_hub(sock: Any) -> None:
-    """Take a gevent socket off the event loop of this thread, which ends before it is closed."""
+    """Detach a gevent socket from the event loop of this thread, which ends before the socket."""
     for event in (sock._read_event, sock._write_event):
         if event is not None:
             event.close()

@@ -1,43 +1,42 @@
 """
-What a node's bytes announce, checked before they are parsed.
+Checks what a node's bytes announce before they are parsed.
 
-A header of a dozen bytes has the parser allocate memory for billions of elements, with the
-interpreter lock held: one node that lies would stop all threads of the process for seconds.
+A header of a dozen bytes makes the parser allocate memory for billions of elements, with the
+interpreter lock held: one faulty node would stop all threads of the process for seconds.
 """
 
 from __future__ import annotations
 
 import re
 
-#: An answer with everything that a register of the lock nodes may have is far below this.
+#: A reply with a whole register of a lock node is far below this.
 MAX_ELEMENTS = 1_000_000
 MAX_BYTES = 16 * 1024 * 1024
 
-#: Our scripts answer with one list; a RESP3 push or HELLO may have lists in it.
+#: Our scripts reply with one list; a RESP3 push or the reply to HELLO may have nested lists.
 MAX_DEPTH = 8
 
-#: Nothing here subscribes to anything.
+#: This package subscribes to no push messages.
 MAX_PUSHES = 1000
 
 _LONGEST_TEXT = 4096
 _LONGEST_NUMBER = 24
 
-#: What a line begins with, and how long it may be.
+#: The maximum length of a line, by its first byte.
 _LONGEST = dict.fromkeys(b"+-(", _LONGEST_TEXT) | dict.fromkeys(b":_#,$=!*~>%|", _LONGEST_NUMBER)
 
-#: Elements that follow for each one announced.
+#: The number of elements that follow for each one announced.
 _AGGREGATES = dict.fromkeys(b"*~>", 1) | dict.fromkeys(b"%|", 2)
 _PUSH = ord(">")
 
-#: A header with its number, or a line that is an element.
+#: A header with its number, or an element of one line.
 _header = re.compile(
     rb"(?:[$=!*~>%|](-1|\d{1,22})|[:_#,][^\r\n]{0,23}|[+\-(][^\r\n]{0,4095})\r\n"
 ).match
 
 _NONCE = "|".join(rf"{size}\r\n{'.' * size}" for size in (4, 5, 6, 3, 2, 7, 1, 8, 9))
 
-#: What nodes mostly answer, to one command or to many: nothing in it can be too long, and nothing
-#: is missing at its end.
+#: The most common replies, to one command or to several: complete, and with no excessive length.
 _common_reply = re.compile(
     rf"(?:\*(?:2\r\n\$(?:{_NONCE})\r\n\$1\r\n.|"
     rf"3\r\n\$(?:{_NONCE})\r\n\$1\r\nG\r\n\$16\r\n{'.' * 16})\r\n)+".encode(),
@@ -46,24 +45,24 @@ _common_reply = re.compile(
 
 
 class GarbageError(Exception):
-    """What a node said is no answer to anything; the text says why."""
+    """A node sent bytes that are no valid reply; the text gives the reason."""
 
 
 class Framing:
     """
-    Follows the bytes that one connection brings, from header to header.
+    Follows the bytes of one connection from header to header.
 
-    It reads no payload, so whatever a payload looks like, it is let through.
+    It skips payloads, so any payload is accepted.
     """
 
     __slots__ = ("_elements", "_inside_reply", "_length", "_line", "_nested", "_payload", "_pushes")
 
     def __init__(self) -> None:
-        # The start of a line that has not come to its end, and what is left of a payload.
+        # The beginning of an incomplete line, and the remaining bytes of a payload.
         self._line = b""
         self._payload = 0
-        # Elements that are still to come of each list that has begun; how many of them, and how
-        # many bytes, the whole answer has announced.
+        # The remaining elements of each open list; the elements and bytes that the whole reply has
+        # announced.
         self._nested: list[int] = []
         self._elements = 0
         self._length = 0
@@ -72,10 +71,10 @@ class Framing:
 
     def check(self, data: bytes) -> None:
         """
-        Look at the next bytes of the connection.
+        Check the next bytes of the connection.
 
         Raises:
-            GarbageError: they announce or are what no answer is; they must not be parsed.
+            GarbageError: no valid reply has such bytes; they must not be parsed.
         """
         if self._inside_reply or not _common_reply(data):
             self._follow(data)
@@ -116,12 +115,12 @@ class Framing:
         self._elements += count
         if self._elements > MAX_ELEMENTS:
             raise GarbageError(
-                f"it announces {self._elements} elements; no answer has more than {MAX_ELEMENTS}"
+                f"it announces {self._elements} elements; no reply has more than {MAX_ELEMENTS}"
             )
         if kind == _PUSH:
             self._pushes += 1
             if self._pushes > MAX_PUSHES:
-                raise GarbageError(f"more than {MAX_PUSHES} messages that nobody asked for")
+                raise GarbageError(f"more than {MAX_PUSHES} unsolicited messages")
         if not count:
             self._end_element()
             return
@@ -133,7 +132,7 @@ class Framing:
         self._length += count
         if self._length > MAX_BYTES:
             raise GarbageError(
-                f"it announces {self._length} bytes; no answer has more than {MAX_BYTES}"
+                f"it announces {self._length} bytes; no reply has more than {MAX_BYTES}"
             )
 
     def _end_element(self) -> None:
@@ -147,12 +146,12 @@ class Framing:
 
 
 def _partial_line(line: bytes) -> bytes:
-    """Return a line that may still come to a good end."""
+    """Return an incomplete line that may still become valid."""
     longest = _LONGEST.get(line[0])
     if longest is None:
-        raise GarbageError(f"no answer begins with {line[:40]!r}")
+        raise GarbageError(f"no reply begins with {line[:40]!r}")
     if len(line) > longest:
         raise GarbageError(f"a line of more than {longest} bytes: {line[:40]!r}")
     if b"\n" in line:
-        raise GarbageError(f"no answer has the line {line[:40]!r}")
+        raise GarbageError(f"no reply has the line {line[:40]!r}")
     return line

@@ -1,5 +1,5 @@
 """
-How a node has behaved lately: who is left out, for how long, what is owed to it, what it refuses.
+How a node has behaved lately: backing off, deferred releases, refused scripts.
 """
 
 from __future__ import annotations
@@ -7,17 +7,31 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import re
 from collections import deque
 
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock.protocol import Command, Script
-from celery_redlock.protocol.refusals import CONSEQUENCES, explain_refusal
+from celery_redlock.protocol.scripts import SOURCE
+from celery_redlock.protocol.texts import shortened
 
 _logger = logging.getLogger(__name__)
 
 _MIN_BACKOFF = 0.05
 _MAX_BACKOFF = 2.0
 _MAX_DEFERRED = 1000
+
+#: The consequence of a refused script that no caller waits for or needs a quorum of.
+_CONSEQUENCES = {
+    Script.RELEASE: "Released locks stay held there until their TTL expires",
+    Script.EXTEND: "Leases and reservations expire there although they are extended",
+    Script.HEAL: "Keys of leases that it has lost are not set there again",
+}
+
+_named_command = re.compile(r"permissions to run the '([^']+)' command").search
+_line_in_script = re.compile(r"can't run this command or subcommand.*user_script:(\d+)").search
+_refused_keys = re.compile(r"permissions to access (?:a key|one of the keys)").search
+_calls = re.compile(r"redis\.p?call\('(\w+)'").findall
 
 
 class NodeHealth:
@@ -28,7 +42,7 @@ class NodeHealth:
         name: display name.
         reason: why it failed last, None while it works.
         was_connected: whether a connection to it has ever been made.
-        refusals: the scripts that it refused when it was last asked for them, and why.
+        refusals: the scripts that it answered with an error the last time, and the errors.
     """
 
     __slots__ = (
@@ -51,52 +65,71 @@ class NodeHealth:
         self._deferred: deque[Command] = deque(maxlen=_MAX_DEFERRED)
 
     def record_failure(self, reason: str, now: float) -> None:
-        """Leave the node out for a jittered pause that doubles with each failure in a row."""
+        """Let the node back off for a jittered time that doubles with each failure in a row."""
         self.reason = reason
         if now < self._backoff_until:
             return
         backoff = min(_MIN_BACKOFF * 2.0**self._failures, _MAX_BACKOFF)
-        self._backoff_until = now + backoff * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        self._backoff_until = now + backoff * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
         self._failures = min(self._failures + 1, 16)
 
     def record_success(self) -> None:
-        """Take the node in again."""
+        """End the back-off."""
         self.reason = None
         self._failures = 0
         self._backoff_until = 0.0
 
+    def is_backing_off(self, now: float) -> bool:
+        """Return whether only an attempt that needs the node for a quorum may ask it."""
+        return now < self._backoff_until
+
     def record_refusal(self, script: Script, error: str) -> str:
         """
-        Take note of a script that the node has answered with an error, and return why, in words.
+        Record that the node answered a script with an error; return the error, explained.
 
-        Where nobody else would learn of it, it is logged; again when it has worked in between.
+        An error that reaches no caller is logged: once, and again after the script has worked.
         """
-        why = explain_refusal(script, error)
-        if script in CONSEQUENCES and script not in self.refusals:
-            self.refusals[script] = why
+        reason = _explain_refusal(script, error)
+        if script in _CONSEQUENCES and script not in self.refusals:
+            self.refusals[script] = reason
             call_in_app(
                 _logger.warning,
                 "Lock node %s refuses the script %s: %s. %s.",
                 self.name,
                 script,
-                why,
-                CONSEQUENCES[script],
+                reason,
+                _CONSEQUENCES[script],
             )
-        return why
-
-    def is_backing_off(self, now: float) -> bool:
-        """Tell whether the node is left out unless a quorum needs it."""
-        return now < self._backoff_until
+        return reason
 
     def defer(self, command: Command) -> None:
-        """Keep a release for when there is a connection, of a thousand at most the newest."""
+        """Keep a release until the node is connected; of more than a thousand, the newest."""
         self._deferred.append(command)
 
     def take_deferred(self) -> list[Command]:
-        """Take the releases that the node has not got yet."""
+        """Remove and return the deferred releases."""
         deferred = []
-        # Several channels may collect at once, so looking first would prove nothing.
+        # Several channels may do this at once, so a check for emptiness would prove nothing.
         with contextlib.suppress(IndexError):
             while True:
                 deferred.append(self._deferred.popleft())
         return deferred
+
+
+def _explain_refusal(script: Script, error: str) -> str:
+    """Return a node's error to a script, shortened, with the right that its user lacks."""
+    right = _missing_right(script, error)
+    grant = f" (script {script}; grant the user {right})" if right else ""
+    return shortened(error) + grant
+
+
+def _missing_right(script: Script, error: str) -> str:
+    if named := _named_command(error):
+        return f"+{named[1].lower()}"
+    if _refused_keys(error):
+        return "its lock keys and redlock-meta:* (~PATTERN)"
+    if place := _line_in_script(error):
+        # Redis 7.0 names only the line of the script.
+        line = SOURCE[script].splitlines()[int(place[1]) - 1 : int(place[1])]
+        return " ".join(f"+{call.lower()}" for call in _calls("".join(line)))
+    return ""

@@ -36,7 +36,7 @@ SAYS = {
     "stopped": "no answer within 0.3 s",
     "refusing": "closed the connection|ConnectionError|ConnectionResetError|BrokenPipeError",
     "partitioned": "no answer within 0.3 s",
-    "talking garbage": "garbage|another question|without being asked|InvalidResponse|Protocol",
+    "talking garbage": "garbage|another command|to no command|InvalidResponse|Protocol",
     "lying": "answered garbage: it announces 2147483647 elements",
     "killed": "closed the connection|ConnectionError|ConnectionResetError|BrokenPipeError",
 }

@@ -31,7 +31,7 @@ def test_an_even_number_of_nodes_is_advised_against_in_one_line(
     assert main(["init", "--nodes", "memory://even-1,memory://even-2"]) == 0
 
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("celery-redlock: 2 lock nodes bear the loss of no more than 0")
+    assert line.startswith("celery-redlock: 2 lock nodes survive the loss of 0")
 
 
 def test_without_a_command_the_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

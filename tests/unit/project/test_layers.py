@@ -15,7 +15,6 @@ PACKAGE = "celery_redlock"
 KNOWN = (
     "celery_redlock.core",
     "celery_redlock.tasks.run",
-    "celery_redlock.transport.redis",
 )
 
 Graph = dict[str, set[str]]

@@ -93,7 +93,7 @@ def test_one_string_may_hold_several_urls() -> None:
 
 
 def test_an_even_number_of_nodes_is_warned_about() -> None:
-    with pytest.warns(UserWarning, match="4 lock nodes bear the loss of no more than 1, like 3"):
+    with pytest.warns(UserWarning, match="4 lock nodes survive the loss of 1, no more than 3"):
         parse_nodes([f"redis://{host}" for host in "abcd"])
 
 

@@ -70,14 +70,14 @@ def test_an_answer_may_come_in_pieces(ends: tuple[NodeConnection, socket.socket]
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (answer(b"another", b"G", b"7"), "another question"),
-        (b"+OK\r\n", "another question"),
-        (b"$-1\r\n", "another question"),
-        (b"*0\r\n", "another question"),
+        (answer(b"another", b"G", b"7"), "another command"),
+        (b"+OK\r\n", "another command"),
+        (b"$-1\r\n", "another command"),
+        (b"*0\r\n", "another command"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "garbage"),
         (b"*2147483647\r\n", "garbage: it announces 2147483647 elements"),
         (b"%1\r\n*0\r\n+a list as a key\r\n", "garbage"),
-        (answer(b"1", b"A") + answer(b"1", b"A"), "without being asked"),
+        (answer(b"1", b"A") + answer(b"1", b"A"), "to no command"),
     ],
 )
 def test_whatever_else_is_said_breaks_the_link(

@@ -33,10 +33,10 @@ LIES = {
     "an error without an end": (b"-" + b"x" * 5000, "more than 4096 bytes"),
     "a number without an end": (b":" + b"1" * 40, "more than 24 bytes"),
     "a count without an end": (b"*" + b"0" * 40, "more than 24 bytes"),
-    "a count that is none": (b"*-7\r\n", "no answer has"),
-    "a length that is none": (b"$+5\r\nabcde\r\n", "no answer has"),
+    "a count that is none": (b"*-7\r\n", "no reply has"),
+    "a length that is none": (b"$+5\r\nabcde\r\n", "no reply has"),
     "another protocol": (b"HTTP/1.1 200 OK\r\n\r\n", "begins with"),
-    "messages without end": (b">1\r\n+x\r\n" * (MAX_PUSHES + 1), "nobody asked for"),
+    "messages without end": (b">1\r\n+x\r\n" * (MAX_PUSHES + 1), "unsolicited"),
 }
 
 USUAL = (

@@ -1,0 +1,106 @@
+"""
+The nodes of one client, as all its channels see them: how to connect, health, limits.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock.protocol import Script, quorum
+from celery_redlock.transport import clock
+from celery_redlock.transport.addresses import NodeAddress
+from celery_redlock.transport.redis.connector import Connector
+from celery_redlock.transport.redis.health import NodeHealth
+
+#: Timeout of each step of a connection attempt, in seconds. Only a client's very first attempts
+#: hold up a caller.
+_CONNECT_TIMEOUT = 1.0
+
+#: Steps of a connection attempt: look-up, connect, TLS, HELLO, AUTH, SELECT, INFO, scripts.
+_CONNECT_STEPS = 8
+
+
+class NodeSet:
+    """
+    The nodes of one client.
+
+    Attributes:
+        names: the nodes' display names, without passwords.
+        connectors: one for each node.
+        health: one for each node.
+        quorum: size of a quorum.
+        node_timeout: seconds in which a node has to answer.
+        connect_timeout: seconds for each step of a connection attempt.
+        max_ttl: longest lease, in seconds.
+        pending_connects: connection attempts under way, so that closing can wait for the last.
+    """
+
+    def __init__(
+        self, addresses: Sequence[NodeAddress], *, node_timeout: float, max_ttl: float
+    ) -> None:
+        self.node_timeout = node_timeout
+        self.connect_timeout = max(_CONNECT_TIMEOUT, node_timeout)
+        self.max_ttl = max_ttl
+        self.names = tuple(address.name for address in addresses)
+        self.quorum = quorum(len(addresses))
+        self.connectors = [Connector(address, self.connect_timeout) for address in addresses]
+        self.health = [NodeHealth(name) for name in self.names]
+        self.reset_after_fork()
+
+    def reset_after_fork(self) -> None:
+        """Forget what the threads of a parent process were doing."""
+        self.pending_connects = PendingConnects()
+        self._run_ids: dict[int, str] = {}
+        self._lock = native_lock()
+
+    def refusals(self, script: Script) -> dict[str, str]:
+        """Return the nodes that answered a script with an error the last time, and the error."""
+        return {
+            health.name: health.refusals[script]
+            for health in self.health
+            if script in health.refusals
+        }
+
+    def duplicate_server_problem(self, index: int, run_id: str | None) -> str:
+        """Return why a node may not vote: it has the run id of another node. Empty if it may."""
+        if run_id is None:
+            return ""
+        # Both connections to one server are mostly made at the same time.
+        with self._lock:
+            for other, known in self._run_ids.items():
+                if other != index and known == run_id:
+                    return (
+                        f"is the same server as {self.names[other]}, which would have two votes; "
+                        "name independent servers"
+                    )
+            self._run_ids[index] = run_id
+        return ""
+
+    def wait_for_connects(self) -> None:
+        """Wait until no connection attempt is under way, within the bounds of their timeouts."""
+        self.pending_connects.wait_for_none(_CONNECT_STEPS * self.connect_timeout)
+
+
+class PendingConnects:
+    """Connection attempts under way."""
+
+    def __init__(self) -> None:
+        self._attempts: set[object] = set()
+
+    def begin(self, attempt: object) -> None:
+        """Count an attempt."""
+        self._attempts.add(attempt)
+
+    def end(self, attempt: object) -> None:
+        """Count an attempt no longer. Idempotent."""
+        self._attempts.discard(attempt)
+
+    def wait_for_none(self, limit: float) -> None:
+        """Wait for the last attempt to end, for `limit` seconds at most."""
+        deadline = clock.now() + limit
+        # Attempts run in native threads or in greenlets; only sleep lets both run.
+        while self._attempts and clock.now() < deadline and not sys.is_finalizing():
+            time.sleep(0.002)
