@@ -1,10 +1,10 @@
 """
 Native threads of this package, and how they call into the application.
 
-Under gevent and eventlet the locks of logging, queues and application code belong to the event
-loop (hub) of the greenlets. A native thread that meets such a lock waits in an event loop of its
-own, and with eventlet nothing ever wakes it there. So a native thread does not log and calls no application
-code: it asks the hub of the greenlets to do that.
+Under gevent and eventlet the locks of logging, queues and application code belong to the event loop
+(hub) of the greenlets. A native thread that meets such a lock waits in an event loop of its own,
+and with eventlet nothing ever wakes it there. So a native thread does not log and calls no
+application code: it asks the hub of the greenlets to do that.
 """
 
 from __future__ import annotations
