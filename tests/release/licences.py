@@ -49,11 +49,11 @@ Row = tuple[str, str, str]
 HEAD = """\
 # Licences
 
-celery-redlock is under the BSD-3-Clause licence, see [LICENSE](LICENSE). What it needs is under
-these, as the packages say themselves. `make licences` writes this page from the metadata of what is
-installed, and a test compares them.
+celery-redlock is under the BSD-3-Clause licence, see [LICENSE](LICENSE). Its dependencies
+are under these, by their own metadata. `make licences` writes this page from the installed packages,
+and a test compares them.
 
-"BSD" stands where a package does not say which of the BSD licences it is.
+"BSD" means that a package does not name which of the BSD licences it is.
 
 ## What users install
 """
