@@ -50,8 +50,8 @@ HEAD = """\
 # Licences
 
 celery-redlock is under the BSD-3-Clause licence, see [LICENSE](LICENSE). Its dependencies
-are under these, by their own metadata. `make licences` writes this page from the installed packages,
-and a test compares them.
+are under these, by their own metadata. `make licences` writes this page from the installed
+packages, and a test compares them.
 
 "BSD" means that a package does not name which of the BSD licences it is.
 
