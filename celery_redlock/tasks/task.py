@@ -29,6 +29,7 @@ from celery_redlock.tasks.refusals import (
     refuse_items,
     refuse_mapped,
 )
+from celery_redlock.tasks.rules.ending import Event
 from celery_redlock.tasks.run.autoretry import end_before_autoretry
 from celery_redlock.tasks.run.postrun import connect_postrun
 from celery_redlock.tasks.run.run import lease_of, run_locked
@@ -222,7 +223,7 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
             return super().on_replace(sig)
         except Ignore:
             if running_lock is not None:
-                running_lock.continued = True
+                running_lock.move(Event.CONTINUE)
             raise
 
 

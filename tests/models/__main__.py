@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 
+from tests.models.calls import CallSetting
 from tests.models.configs import ALL
 from tests.models.examine import examine
 from tests.models.explorer import Outcome
@@ -40,6 +41,13 @@ def tell(outcome: Outcome) -> None:
         print(f"SHORTFALL in {outcome.name}: never reached: {event}")
 
 
+def _limit(name: str, *, nightly: bool) -> int:
+    setting = ALL[name]
+    if nightly or setting.whole:
+        return NIGHTLY_LIMIT
+    return setting.limit if isinstance(setting, CallSetting) else LIMIT
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.models", description=__doc__)
@@ -50,10 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--report", type=Path, help="write the figures there as JSON")
     given = parser.parse_args(arguments)
     names = given.names or list(ALL)
-    limits = {
-        name: given.limit or (NIGHTLY_LIMIT if given.nightly or ALL[name].whole else LIMIT)
-        for name in names
-    }
+    limits = {name: given.limit or _limit(name, nightly=given.nightly) for name in names}
     demanded = NIGHTLY_DEMANDED if given.nightly else DEMANDED
     begun = time.perf_counter()
     outcomes = []

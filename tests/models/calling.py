@@ -1,79 +1,65 @@
 """
-Calls with one key, as states and moves.
+Calls with one key, as states and moves: each move is one step of a publisher, worker or node.
+
+The worker reads what is known of a message in one step and takes its keys in the next; it decides
+in one step and acts in the next. So whatever happens in between, happens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-from celery_redlock.tasks.rules import arrival, publish
-from celery_redlock.tasks.rules.arrival import Arrival, Conflict, Repetition, Sighting
-from celery_redlock.tasks.rules.facts import Holder, Role
-from celery_redlock.tasks.rules.publish import Occupied, Publish
-from tests.models.calls import Caller, CallSetting
-from tests.models.explorer import Label, State, ViolationError
+from celery_redlock.tasks.config.modes import MODES
+from celery_redlock.tasks.rules import arrival, ending, publish
+from celery_redlock.tasks.rules.arrival import Action, Arrival, Sighting, Waiting
+from celery_redlock.tasks.rules.ending import CeleryState, Keys, Outcome
+from celery_redlock.tasks.rules.facts import (
+    Evidence,
+    Holder,
+    Obstacle,
+    Order,
+    Overlap,
+    PublishPolicy,
+    Raised,
+    Record,
+    Role,
+    RunPolicy,
+    Unavailable,
+)
+from celery_redlock.tasks.rules.publish import Publish
+from tests.models import promises
+from tests.models.calls import CallSetting
+from tests.models.explorer import Label, State
+from tests.models.scene import DEAD, OVER, RUNS, STORED, UNSENT, WAITS, Call, Delivery, Owner, Scene
 from tests.models.state import NAMES, Table
 
-_UNSENT, _WAITS, _RUNS, _STORED, _OVER = "unsent", "waits", "runs", "stored", "over"
+#: How a body ends beside success: the state that Celery makes of it, and what it raised.
+_ENDS = {
+    "success": (CeleryState.SUCCESS, Raised.NOTHING),
+    "failure": (CeleryState.FAILURE, Raised.EXCEPTION),
+    "ignore": (CeleryState.IGNORED, Raised.IGNORE),
+    "reject": (CeleryState.REJECTED, Raised.REJECT),
+    "back": (CeleryState.REJECTED, Raised.REJECT_TO_QUEUE),
+    "killed": (CeleryState.NONE, Raised.PROCESS_END),
+    "retry": (CeleryState.RETRY, Raised.RETRY),
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Move(NamedTuple):
     """
-    What has become of a call.
+    A step.
 
     Attributes:
-        stands: where its task is; `stored`: its result is readable, and the key not yet free.
-        copies: its messages on their way.
-        mark: what its message's mark says.
-        brought: it was sent with the lock.
-        repeats: the call that it was sent as a duplicate of.
-        after: the call whose end its sender knew of.
-        bodies: how many of its bodies have begun.
-        spared: by a fault it need not run, or may run twice.
-        first: the call that had the key, and had not ended, when it was sent.
-        sent: how many calls had been sent before.
-        served: calls whose body was under way when it was sent, or began since.
-        replaced_by: the call that took its place.
-        stands_for: the call that its caller was referred to.
+        text: as a trace shows it.
+        then: the scene after it.
+        idle: it reads or requeues, and brings nothing nearer to its end.
     """
 
-    stands: str = _UNSENT
-    copies: int = 0
-    mark: Role | None = None
-    brought: bool = False
-    repeats: int | None = None
-    after: int | None = None
-    bodies: int = 0
-    spared: bool = False
-    first: int | None = None
-    sent: int = 0
-    served: frozenset[int] = frozenset()
-    replaced_by: int | None = None
-    stands_for: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """All calls, the key (whose, and as what), and what is left of each budget."""
-
-    calls: tuple[Call, ...]
-    key: tuple[int, Role] | None
-    revokes: int
-    expires: int
-    losses: int
-    twice: int
-
-    def with_call(self, at: int, **changes: object) -> Scene:
-        call = replace(self.calls[at], **changes)  # type: ignore[arg-type]
-        return replace(self, calls=(*self.calls[:at], call, *self.calls[at + 1 :]))
-
-    def without_key_of(self, at: int) -> Scene:
-        return replace(self, key=None) if self.key is not None and self.key[0] == at else self
-
-
-Move = tuple[str, Scene]
+    text: str
+    then: Scene
+    idle: bool = False
 
 
 @dataclass(slots=True)
@@ -86,251 +72,703 @@ class Calls:
 
     def initial(self) -> State:
         setting = self.setting
+        ticks = max((caller.tick or 0 for caller in setting.callers), default=0)
         scene = Scene(
-            (Call(),) * len(setting.callers),
-            None,
-            setting.revokes,
-            setting.expires,
-            setting.losses,
-            setting.twice,
+            calls=(Call(),) * len(setting.callers),
+            markers=(None,) * (len(setting.callers) + ticks + 1),
+            **{
+                name: getattr(setting, name)
+                for name in ("revokes", "expires", "losses", "twice", "outages", "deadlines")
+            },
         )
         return (self._scenes.number(scene),)
 
     def moves(self, state: State) -> Iterator[tuple[State, Label, tuple[int, ...]]]:
         scene: Scene = self._scenes.things[state[0]]
-        ended = True
-        for text, then in self._moves(scene):
-            ended = False
-            yield (self._scenes.number(then),), (text, ()), ()
-        if ended:
-            self._check_end(scene)
+        found = [move for move in self._moves(scene) if move.then != scene]
+        for move in found:
+            yield (self._scenes.number(move.then),), (move.text, ()), ()
+        if all(move.idle for move in found) and not any(
+            not after.idle and after.then != move.then
+            for move in found
+            for after in self._moves(move.then)
+        ):
+            promises.check_end(self.setting, scene)
+
+    # What may happen.
 
     def _moves(self, scene: Scene) -> Iterator[Move]:
         for at, call in enumerate(scene.calls):
-            name = NAMES[at]
-            if call.stands == _UNSENT and self._may_be_sent(scene, self.setting.callers[at]):
+            if call.stands == UNSENT:
                 yield from self._publish(scene, at)
-            if call.copies:
-                yield from self._deliver(scene, at)
-            if call.stands == _RUNS:
-                yield self._note(name, "stores its result", scene.with_call(at, stands=_STORED))
-                if scene.losses:
-                    lost = scene.with_call(at, stands=_OVER, mark=None, spared=True)
-                    lost = replace(lost, losses=scene.losses - 1).without_key_of(at)
-                    yield self._note(name, "is lost", lost)
-            if call.stands == _STORED and self._has_sent_what_follows(scene, at):
-                done = scene.with_call(at, stands=_OVER, mark=Role.FINISHED).without_key_of(at)
-                yield self._note(name, "lets go", done)
-            if call.stands == _WAITS:
-                yield from self._faults(scene, at)
+            if call.turns is not None:
+                yield from self._turn(scene, at, call.turns)
+            for position in range(len(call.deliveries)):
+                yield from self._deliver(scene, at, position)
+            if call.stands == RUNS:
+                yield from self._body(scene, at)
+            elif call.stands == STORED and self._followers_are_sent(scene, at):
+                yield from self._let_go(scene, at)
+            elif call.stands == DEAD:
+                yield self._note(at, "expires on the nodes", self._without(scene, at))
+            if call.frees is not None:
+                yield self._note(at, "its hand-over is looked at", self._freed(scene, at))
+            yield from self._faults(scene, at)
+        yield from self._world(scene)
 
-    def _faults(self, scene: Scene, at: int) -> Iterator[Move]:
-        call, name = scene.calls[at], NAMES[at]
-        waits_with_key = scene.key == (at, Role.QUEUED) and call.mark is None
-        if scene.revokes and waits_with_key:
-            gone = scene.with_call(at, mark=Role.REVOKED, spared=True).without_key_of(at)
-            yield self._note(name, "revoked", replace(gone, revokes=scene.revokes - 1))
-        if scene.expires and call.mark is None and call.copies == 1:
-            gone = scene.with_call(at, stands=_OVER, copies=0, spared=True)
-            gone = gone if scene.key != (at, Role.QUEUED) else gone.without_key_of(at)
-            yield self._note(name, "expires", replace(gone, expires=scene.expires - 1))
-        if scene.twice and call.copies == 1:
-            more = replace(scene.with_call(at, copies=2), twice=scene.twice - 1)
-            yield self._note(name, "is delivered twice", more)
+    def _world(self, scene: Scene) -> Iterator[Move]:
+        if scene.down:
+            yield Move("the nodes reply again", scene._replace(down=False))
+        elif scene.outages:
+            self.reached.add("no node replies")
+            yield Move("no node replies", scene._replace(down=True, outages=scene.outages - 1))
+        if scene.reserved is not None and scene.reserved[1] is Role.FINISHED:
+            yield Move("the window is over", scene._replace(reserved=None))
+        held = scene.reserved
+        if held is not None and self._is_nobodys(scene, *held):
+            yield Move("a reservation expires", scene._replace(reserved=None))
+        if scene.beside is not None and self._is_nobodys(scene, *scene.beside):
+            yield Move("a request to stop expires", scene._replace(beside=None))
+        ticks = {caller.tick for caller in self.setting.callers if caller.tick is not None}
+        for tick in sorted(ticks - scene.missed) if scene.deadlines else ():
+            missed = scene.missed | {tick}
+            then = scene._replace(missed=missed, deadlines=scene.deadlines - 1)
+            yield Move(f"the deadline of tick {tick} passes", then)
+        if scene.base is None and any(caller.old_leader for caller in self.setting.callers):
+            self.reached.add("a newer leader takes over")
+            for base in sorted({0, *ticks}):
+                yield Move(f"a newer leader takes over at {base}", scene._replace(base=base))
 
-    def _may_be_sent(self, scene: Scene, caller: Caller) -> bool:
-        return caller.by is None or scene.calls[caller.by].stands == _STORED
+    def _is_nobodys(self, scene: Scene, at: int, role: Role) -> bool:
+        call = scene.calls[at]
+        waits = call.deliveries or call.step in ("reserved", "sends")
+        return role is Role.QUEUED and not waits and not self._is_handed(scene, at)
 
-    def _has_sent_what_follows(self, scene: Scene, at: int) -> bool:
-        callers = zip(self.setting.callers, scene.calls, strict=True)
-        return all(call.stands != _UNSENT for caller, call in callers if caller.by == at)
+    def _is_handed(self, scene: Scene, at: int) -> bool:
+        return any(call.hands == at and call.stands in (RUNS, STORED) for call in scene.calls)
+
+    # Publishing.
 
     def _publish(self, scene: Scene, at: int) -> Iterator[Move]:
-        sent = 1 + max(call.sent for call in scene.calls)
-        under_way = {n for n, call in enumerate(scene.calls) if call.stands == _RUNS}
-        changes = {"stands": _WAITS, "copies": 1, "sent": sent, "served": frozenset(under_way)}
-        if scene.key is None:
-            then = replace(scene, key=(at, Role.QUEUED)).with_call(at, brought=True, **changes)
-            yield self._note(NAMES[at], "sent with the lock", then)
+        caller, call = self.setting.callers[at], scene.calls[at]
+        if caller.by is not None and not promises.has_outcome(scene.calls[caller.by]):
             return
-        holder, role = scene.key
-        ended = scene.calls[holder].stands == _STORED
-        first = None if ended else holder
-        for awaited in (False, True):
-            choice = publish.decide(self._occupied(at, holder, role, ended=ended, awaited=awaited))
-            if choice is not Publish.AWAIT_RELEASE:
-                break
-        yield self._sent(scene, at, choice, {**changes, "first": first})
+        if caller.retries is not None:
+            yield from self._publish_retry(scene, at, caller.retries)
+            return
+        if not self._mode.at_publish:
+            yield self._send(scene, at, "sent")
+            return
+        if call.step == "reserved":
+            yield from self._send_reserved(scene, at)
+        elif call.step == "sends":
+            yield from self._send_newer(scene, at)
+        elif scene.down:
+            yield self._send(scene, at, "sent without the lock")
+        elif call.step == "replaces" and scene.reserved in (None, (call.older, Role.QUEUED)):
+            yield self._note(at, "takes the lock over", self._replaced(scene, at, call.older))
+        elif scene.reserved is None:
+            then = scene._replace(reserved=(at, Role.QUEUED)).with_call(at, step="reserved")
+            yield self._note(at, "reserves", then)
+        else:
+            yield from self._contended(scene, at, awaited=False)
+            if call.step == "awaits":
+                yield from self._contended(scene, at, awaited=True)
 
-    def _occupied(
-        self, at: int, holder: int, role: Role, *, ended: bool, awaited: bool
-    ) -> Occupied:
+    def _publish_retry(self, scene: Scene, at: int, before: int) -> Iterator[Move]:
+        older = scene.calls[before]
+        if older.stands != RUNS or older.hands is not None or not older.bodies:
+            return
+        if "retry" not in self.setting.callers[before].ends:
+            return
+        mode = self._mode
+        hands_over = mode.at_publish and mode.in_body and not mode.own_queue_key
+        hands_over = hands_over and not older.unlocked
+        event = ending.Event.HAND_OVER if hands_over else ending.Event.CONTINUE
+        then = scene.with_call(before, hands=at, state=ending.moved(older.state, event))
+        if hands_over or not mode.at_publish or then.down:
+            yield self._send(then, at, "is sent to continue", brought=hands_over)
+        elif then.reserved is None:
+            then = then._replace(reserved=(at, Role.QUEUED))
+            yield self._send(then, at, "is sent to continue", brought=True)
+        else:
+            yield from self._contended(then, at, awaited=False)
+
+    def _contended(self, scene: Scene, at: int, *, awaited: bool) -> Iterator[Move]:
+        assert scene.reserved is not None
+        holder, role = scene.reserved
+        facts = self._at_publish(scene, at, holder, role, awaited=awaited)
+        choice = publish.on_contention(facts)
+        call = scene.calls[at]
+        rival = facts.holder is Holder.OTHER and role is not Role.FINISHED
+        rival = rival and not (facts.holder_has_ended or facts.continues)
+        first = holder if rival and not facts.holder_may_be_skipped else None
+        if choice is Publish.AWAIT_RELEASE:
+            yield self._note(at, "waits for the release", scene.with_call(at, step="awaits"))
+        elif choice is Publish.REPLACE:
+            if call.step != "replaces" or call.older != holder:
+                then = scene.with_call(at, step="replaces", older=holder)
+                yield self._note(at, "sees that an older one waits", then)
+        elif choice in (Publish.DROP, Publish.REFUSE):
+            text = "dropped" if choice is Publish.DROP else "refused"
+            promises.check_drop(self.setting, at, text)
+            changes = {**self._as_sent(scene, first), "stands": OVER, "stands_for": holder}
+            yield self._note(at, text, scene.with_call(at, **changes))
+        elif choice is Publish.SEND_AFTER:
+            yield self._send(scene, at, "sent after", after=holder)
+        elif choice is Publish.SEND_AS_DUPLICATE:
+            yield self._send(scene, at, "sent as a duplicate", repeats=holder, first=first)
+        else:
+            yield self._send(scene, at, "sent without the lock", first=first)
+
+    def _at_publish(
+        self, scene: Scene, at: int, holder: int, role: Role, *, awaited: bool
+    ) -> publish.Contention:
         caller = self.setting.callers[at]
-        return Occupied(
+        who = self._who(scene, at, holder)
+        if who is Holder.OTHER and self._is_copy(at, holder) and not role.is_over:
+            who = Holder.COPY
+        running = role is Role.RUNNING
+        return publish.Contention(
             split=False,
-            holder=Holder.SENDER if caller.by == holder else Holder.OTHER,
+            holder=who,
             role=role,
             same_work=True,
-            ended=ended,
-            awaited=awaited,
-            tied=caller.tied,
-            continues=False,
-            policy=caller.policy,
-            may_be_skipped=False,
-            held_in_body=not self.setting.frees_at_start,
+            holder_has_ended=running and scene.calls[holder].stands == STORED,
+            has_waited=awaited,
+            has_dependents=caller.tied or caller.retries is not None,
+            continues=caller.retries is not None,
+            policy=PublishPolicy(caller.policy),
+            holder_may_be_skipped=self._may_be_skipped(at, holder, role),
+            held_in_body=self._mode.in_body and not self._mode.own_queue_key,
         )
 
-    def _sent(self, scene: Scene, at: int, choice: Publish, changes: dict[str, object]) -> Move:
-        assert scene.key is not None
-        name, (holder, _) = NAMES[at], scene.key
-        if choice in (Publish.DROP, Publish.REFUSE):
-            text = "dropped" if choice is Publish.DROP else "refused"
-            if self.setting.callers[at].tied:
-                raise ViolationError((f"{name}: {text}", ()), "somebody waits for it for ever")
-            return self._note(
-                name,
-                text,
-                scene.with_call(
-                    at, **{**changes, "stands": _OVER, "copies": 0, "stands_for": holder}
-                ),
-            )
-        if choice is Publish.REPLACE:
-            older = scene.calls[holder]
-            then = scene.with_call(at, brought=True, **changes)
-            then = then.with_call(holder, mark=older.mark or Role.REPLACED, replaced_by=at)
-            return self._note(name, "replaces", replace(then, key=(at, Role.QUEUED)))
-        if choice is Publish.SEND_AFTER:
-            return self._note(name, "sent after", scene.with_call(at, after=holder, **changes))
-        if choice is Publish.SEND_AS_DUPLICATE:
-            then = scene.with_call(at, repeats=holder, **changes)
-            return self._note(name, "sent as a duplicate", then)
-        return self._note(name, "sent without the lock", scene.with_call(at, **changes))
+    def _send(self, scene: Scene, at: int, text: str, **changes: Any) -> Move:
+        first = changes.pop("first", None)
+        changes = {**self._as_sent(scene, first), **changes, "stands": WAITS, "step": ""}
+        return self._note(at, text, scene.with_call(at, deliveries=(Delivery(),), **changes))
 
-    def _deliver(self, scene: Scene, at: int) -> Iterator[Move]:
-        call, name = scene.calls[at], NAMES[at]
-        taken = {"copies": call.copies - 1}
-        if call.mark is Role.REPLACED or call.mark is Role.REVOKED:
-            says = Role.FINISHED if call.mark is Role.REPLACED else Role.FAILED
-            yield self._note(
-                name, "stands back", scene.with_call(at, stands=_OVER, mark=says, **taken)
-            )
-        elif call.mark is not None and call.mark.is_over:
-            yield self._note(name, "ignored as a copy", scene.with_call(at, **taken))
-        elif call.mark is None:
-            yield from self._take(scene, at, taken)
+    def _as_sent(self, scene: Scene, first: int | None) -> dict[str, Any]:
+        under_way = {n for n, call in enumerate(scene.calls) if call.stands == RUNS}
+        sent = 1 + max(call.sent for call in scene.calls)
+        return {"sent": sent, "served": frozenset(under_way), "first": first}
 
-    def _take(self, scene: Scene, at: int, taken: dict[str, object]) -> Iterator[Move]:
-        call, caller, name = scene.calls[at], self.setting.callers[at], NAMES[at]
-        over = {**taken, "stands": _OVER, "mark": Role.FINISHED}
-        if call.repeats is not None:
-            choice = arrival.decide(Repetition(self._evidence(scene, call.repeats), caller.policy))
-            if choice in (Arrival.SKIP, Arrival.FAIL):
-                text = "skipped" if choice is Arrival.SKIP else "failed"
-                then = scene.with_call(at, stands_for=call.repeats, **over)
-                self._check_skip(scene, at, call.repeats)
-                yield self._note(name, f"{text} as a repetition", then)
-            if choice is not Arrival.TAKE:
+    def _send_reserved(self, scene: Scene, at: int) -> Iterator[Move]:
+        tick = self.setting.callers[at].tick
+        marker = None if tick is None or scene.down else scene.markers[self._piece(at)]
+        choice = publish.on_reservation(publish.Reserved(tick=marker and marker[1]))
+        if choice is Publish.SEND_WITH_LOCK:
+            yield self._send(scene, at, "sent with the lock", brought=True)
+        else:
+            free = scene._replace(reserved=None) if scene.reserved == (at, Role.QUEUED) else scene
+            if choice is Publish.SEND:
+                yield self._send(free, at, "sent without the lock")
+            else:
+                assert marker is not None
+                then = free.with_call(at, stands=OVER, excused=True, stands_for=marker[0])
+                yield self._note(at, "dropped for its tick", then)
+        if scene.losses:
+            then = scene.with_call(at, stands=OVER, step="lost", spared=True)
+            yield self._note(at, "its publisher is lost", then._replace(losses=scene.losses - 1))
+
+    def _replaced(self, scene: Scene, at: int, older: int | None) -> Scene:
+        """
+        Return the scene after a publisher has taken a lock over and withdrawn its message.
+
+        That is one step here, though two exchanges with the nodes: see decision 0020, Limits.
+        """
+        assert older is not None
+        piece = self._piece(older)
+        then = scene._replace(reserved=(at, Role.QUEUED)).with_call(at, step="sends")
+        then = then.with_call(older, replaced_by=at)
+        if scene.markers[piece] is None:
+            then = then.with_marker(piece, (at, Role.QUEUED)).with_call(at, turns=older)
+        return then
+
+    def _send_newer(self, scene: Scene, at: int) -> Iterator[Move]:
+        older = scene.calls[at].older
+        assert older is not None
+        yield self._send(scene, at, "sent with the lock", brought=True)
+        if scene.losses:
+            then = scene.with_call(at, stands=OVER, step="lost", spared=True)
+            then = then.with_call(older, spared=True, replaced_by=None)
+            yield self._note(at, "its publisher is lost", then._replace(losses=scene.losses - 1))
+
+    def _turn(self, scene: Scene, at: int, older: int) -> Iterator[Move]:
+        """After the newer message is out, the older one's marker says so; or its grace ends."""
+        call, piece = scene.calls[at], self._piece(older)
+        if call.stands == UNSENT:
+            return
+        then = scene.with_call(at, turns=None)
+        ours = scene.markers[piece] == (at, Role.QUEUED)
+        if call.step == "lost" and ours:
+            yield self._note(at, "its withdrawal expires", then.with_marker(piece, None))
+        elif scene.down:
+            spared = then.with_marker(piece, None) if ours else then
+            yield self._note(at, "cannot revoke", spared.with_call(older, spared=True))
+        elif ours:
+            then = then.with_marker(piece, (at, Role.REPLACED))
+            yield self._note(at, "revokes the older one", then)
+        else:
+            yield self._note(at, "need not revoke", then)
+
+    # Arriving.
+
+    def _deliver(self, scene: Scene, at: int, position: int) -> Iterator[Move]:
+        delivery = scene.calls[at].deliveries[position]
+        if delivery.phase == "queued":
+            yield from self._arrive(scene, at, position)
+        elif delivery.phase == "admitted":
+            yield from self._take(scene, at, position)
+        elif delivery.phase == "ends":
+            yield from self._sign(scene, at, position)
+        else:
+            yield self._end_unrun(scene, at, position)
+
+    def _arrive(self, scene: Scene, at: int, position: int) -> Iterator[Move]:
+        call, caller = scene.calls[at], self.setting.callers[at]
+        delivery = call.deliveries[position]
+        late = caller.old_leader and scene.base is not None and (caller.tick or 0) > scene.base
+        facts = Arrival(
+            missed_deadline=caller.tick in scene.missed,
+            continues=caller.retries is not None,
+            may_have_begun=self._may_have_begun(call, delivery),
+            names_original=call.repeats is not None,
+            evidence=Evidence.UNREAD,
+            policy=PublishPolicy(caller.policy),
+            from_leader=caller.old_leader,
+            brought_lock=call.brought,
+            record=Record.UNREAD,
+        )
+        action = arrival.on_arrival(facts)
+        while action in (Action.READ_EVIDENCE, Action.READ_RECORD):
+            if scene.down:
+                yield from self._met(scene, at, position, Obstacle.NO_QUORUM, None)
                 return
-        if scene.key is None or scene.key == (at, Role.QUEUED):
-            yield self._begin(scene, at, taken)
-            return
-        holder, role = scene.key
-        if holder in (at, call.after):
-            return
-        choice = arrival.settle(
-            Conflict(
-                is_task=True,
-                role=role,
-                same_work=True,
-                brought_lock=call.brought,
-                has_begun=False,
-                policy=caller.policy,
-                may_be_skipped=False,
+            if action is Action.READ_EVIDENCE:
+                assert call.repeats is not None
+                facts = replace(facts, evidence=self._evidence(scene, call.repeats))
+            else:
+                record = Record.SUPERSEDED if late else Record.CURRENT
+                facts = replace(facts, record=record)
+            action = arrival.on_arrival(facts)
+        self.reached.add(action.name)
+        if action is Action.TAKE:
+            marks = delivery._replace(
+                phase="admitted", late=late, missed=facts.missed_deadline, then=None
+            )
+            then = scene.with_delivery(at, position, marks)
+            yield self._note(at, "is looked at", then, idle=True)
+        elif action is Action.DROP_AS_SUPERSEDED:
+            then = scene.with_delivery(at, position, None).with_call(at, excused=True)
+            yield self._note(at, "dropped as superseded", then)
+        elif action is not Action.WAIT:
+            for_whom = call.repeats if action is not Action.SKIP_AS_MISSED else None
+            yield self._will_end(scene, at, position, action, for_whom)
+
+    def _evidence(self, scene: Scene, first: int) -> Evidence:
+        marker = scene.markers[self._piece(first)]
+        held = scene.reserved
+        role = held[1] if held is not None and held[0] == first else None
+        return arrival.evidence_of([Sighting(marker=marker and marker[1], key=role)], 1)
+
+    def _may_have_begun(self, call: Call, delivery: Delivery) -> bool:
+        accepted = call.brought if self._mode.at_publish else self.setting.acks_late
+        return delivery.begun or (delivery.again and accepted)
+
+    def _take(self, scene: Scene, at: int, position: int) -> Iterator[Move]:
+        mode, mine = self._mode, (at, Role.QUEUED)
+        marker = scene.markers[self._piece(at)] if self._is_marked(at) else None
+        own_lock = mode.own_queue_key or not mode.at_publish
+        replaces = self.setting.overlap == "replace" and own_lock
+        if scene.down:
+            yield from self._met(scene, at, position, Obstacle.NO_QUORUM, None)
+        elif marker is not None:
+            yield from self._met(scene, at, position, Obstacle.MARKER, marker)
+        elif mode.at_publish and scene.reserved not in (None, mine):
+            yield from self._met(scene, at, position, Obstacle.RESERVED, scene.reserved)
+        elif replaces and scene.beside not in (None, mine):
+            yield from self._met(scene, at, position, Obstacle.LOCK, scene.beside)
+        elif own_lock and scene.lock is not None:
+            yield from self._met(scene, at, position, Obstacle.LOCK, scene.lock)
+        else:
+            yield self._begin(scene, at, position)
+
+    def _met(
+        self, scene: Scene, at: int, position: int, obstacle: Obstacle, held: Owner | None
+    ) -> Iterator[Move]:
+        """The message did not get what it takes."""
+        call = scene.calls[at]
+        delivery = call.deliveries[position]
+        facts = self._contention(scene, at, delivery, obstacle, held)
+        action = arrival.on_contention(facts)
+        self.reached.add(action.name)
+        holder = None if held is None else held[0]
+        if action is Action.WAIT:
+            action = arrival.how_to_wait(Waiting(eager=False, is_exhausted=False))
+        again = delivery._replace(phase="queued", late=False, missed=False)
+        if action is Action.REQUEUE:
+            yield self._note(at, "requeued", scene.with_delivery(at, position, again), idle=True)
+        elif action is Action.REQUEUE_COPY:
+            runs = facts.role is Role.RUNNING and self.setting.callers[at].tick is not None
+            again = again._replace(begun=again.begun or runs)
+            then = scene.with_delivery(at, position, again)
+            yield self._note(at, "requeued as a copy", then, idle=True)
+        elif action is Action.RETAKE:
+            again = again._replace(phase="admitted", retaken=True, begun=True)
+            then = scene.with_marker(self._piece(at), None)
+            yield self._note(at, "evicts the marker", then.with_delivery(at, position, again))
+        elif action in (Action.REQUEST_STOP, Action.OVERTAKE):
+            if action is Action.OVERTAKE:
+                again = again._replace(phase="admitted")
+            elif holder is not None:
+                scene = scene.with_call(holder, asked=True)
+            then = scene._replace(beside=(at, Role.QUEUED)).with_delivery(at, position, again)
+            yield self._note(
+                at, f"is the next ({action.name})", then, idle=then.beside == scene.beside
+            )
+        elif action is Action.RUN_UNLOCKED:
+            yield self._begin(scene, at, position, unlocked=True)
+        elif action is Action.IGNORE:
+            then = scene.with_delivery(at, position, None)
+            if call.stands_for is None and holder != at:
+                then = then.with_call(at, stands_for=holder, excused=True)
+            yield self._note(at, "IGNORE", then)
+        elif action is Action.REJECT:
+            then = scene.with_delivery(at, position, None).with_call(at, excused=True)
+            yield self._note(at, "REJECT", then)
+        else:
+            yield self._will_end(scene, at, position, action, holder, obstacle)
+
+    def _contention(
+        self, scene: Scene, at: int, delivery: Delivery, obstacle: Obstacle, held: Owner | None
+    ) -> arrival.Contention:
+        caller, call = self.setting.callers[at], scene.calls[at]
+        holder, role = held if held is not None else (at, Role.QUEUED)
+        who = Holder.FOREIGN if held is None else self._who(scene, at, holder)
+        if held is not None and self._is_copy(at, holder) and role is Role.QUEUED:
+            who = Holder.COPY
+        overlap = self.setting.overlap if caller.tick is not None else "none"
+        mine, theirs = caller.tick or 0, self.setting.callers[holder].tick or 0
+        order = {True: Order.OLDER, False: Order.UNKNOWN}[theirs < mine]
+        return arrival.Contention(
+            obstacle=obstacle,
+            split=False,
+            holder=who,
+            role=role,
+            order=Order.NEWER if theirs > mine else order,
+            same_work=True,
+            same_message=holder == at,
+            holds_until_result=self._is_marked(at),
+            holder_may_be_skipped=self._may_be_skipped(at, holder, role),
+            locks_at_publish=self._mode.at_publish,
+            for_window=self._mode.for_window,
+            brought_lock=call.brought,
+            continues=caller.retries is not None,
+            may_have_begun=self._may_have_begun(call, delivery),
+            has_retaken=delivery.retaken,
+            may_be_rejected=self.setting.acks_late and not caller.tied,
+            overlap=Overlap(overlap),
+            at_publish=PublishPolicy(caller.policy),
+            at_run=RunPolicy(self.setting.at_run),
+            unavailable=Unavailable(self.setting.unavailable),
+            eager=False,
+        )
+
+    # Ending without a body.
+
+    def _will_end(
+        self,
+        scene: Scene,
+        at: int,
+        position: int,
+        action: Action,
+        for_whom: int | None,
+        obstacle: Obstacle = Obstacle.RESERVED,
+    ) -> Move:
+        delivery = scene.calls[at].deliveries[position]
+        excused = obstacle in (Obstacle.LOCK, Obstacle.NO_QUORUM) or (
+            action in (Action.SKIP_AS_MISSED, Action.END_AS_REVOKED)
+        )
+        promises.check_skip(self.setting, scene, at, None if excused else for_whom, action)
+        over = obstacle is Obstacle.MARKER
+        ends = delivery._replace(phase="ends", then=action, over=over, to=for_whom, excused=excused)
+        then = scene.with_delivery(at, position, ends)
+        return self._note(at, f"will end: {action.name}", then)
+
+    def _sign(self, scene: Scene, at: int, position: int) -> Iterator[Move]:
+        """The worker takes the marker alone, also one that says that the message was withdrawn."""
+        delivery = scene.calls[at].deliveries[position]
+        piece = self._piece(at)
+        marker = scene.markers[piece]
+        signed = delivery._replace(phase="signed")
+        withdrawn = marker is not None and marker[1] in (Role.REPLACED, Role.REVOKED)
+        if not self._is_marked(at) or scene.down:
+            then = scene.with_delivery(at, position, signed)
+            then = then.with_call(at, spared=then.calls[at].spared or scene.down)
+            yield self._note(at, "ends without a marker", then)
+        elif marker is None or (delivery.over and withdrawn):
+            then = scene.with_marker(piece, (at, Role.QUEUED))
+            yield self._note(at, "takes its marker", then.with_delivery(at, position, signed))
+        else:
+            retaken = scene.with_delivery(at, position, delivery._replace(retaken=True))
+            yield from self._met(retaken, at, position, Obstacle.MARKER, marker)
+
+    def _end_unrun(self, scene: Scene, at: int, position: int) -> Move:
+        call, caller = scene.calls[at], self.setting.callers[at]
+        delivery = call.deliveries[position]
+        assert delivery.then is not None
+        remains = self._remains(
+            caller.tick is not None,
+            ending.State.UNRUN,
+            Outcome.DONE,
+            arrival.MARKERS[delivery.then],
+        )
+        then = scene.with_delivery(at, position, None)
+        piece = self._piece(at)
+        if scene.markers[piece] == (at, Role.QUEUED):
+            role = ending.marker_after(remains)
+            then = then.with_marker(piece, None if role is None else (at, role))
+        raised = Raised.NOTHING
+        if delivery.then in (Action.END_AS_REPLACED, Action.END_AS_REVOKED):
+            raised = Raised.IGNORE
+        unused = ending.Unused(
+            state=ending.State.UNRUN, raised=raised, acks_late=self.setting.acks_late
+        )
+        if scene.reserved == (at, Role.QUEUED) and not ending.keeps_reservation(unused):
+            then = then._replace(reserved=None)
+        then = then.with_call(
+            at,
+            stands_for=delivery.to if call.stands_for is None else call.stands_for,
+            outcomes=call.outcomes + 1,
+            excused=call.excused or delivery.excused,
+        )
+        promises.check_outcome(self.setting, then, at)
+        return self._note(at, f"ends: {delivery.then.name}", then)
+
+    # Running.
+
+    def _begin(self, scene: Scene, at: int, position: int, *, unlocked: bool = False) -> Move:
+        call, mode = scene.calls[at], self._mode
+        delivery = call.deliveries[position]
+        promises.check_arrival(self.setting, scene, at, delivery)
+        state = ending.moved(ending.State.WAITING, ending.Event.BEGIN)
+        then = scene.with_delivery(at, position, None).with_call(
+            at,
+            stands=RUNS,
+            bodies=call.bodies + 1,
+            unlocked=unlocked,
+            state=state,
+            hands=None,
+            asked=False,
+        )
+        if not unlocked:
+            if self._is_marked(at):
+                then = then.with_marker(self._piece(at), (at, Role.RUNNING))
+            if mode.at_publish:
+                held = mode.in_body and not mode.own_queue_key
+                then = then._replace(reserved=(at, Role.RUNNING) if held else None)
+            if mode.own_queue_key or not mode.at_publish:
+                then = then._replace(lock=(at, Role.RUNNING))
+            if self.setting.overlap == "replace":
+                then = then._replace(beside=(at, Role.RUNNING))
+        for other, served in enumerate(then.calls):
+            if served.sent:
+                then = then.with_call(other, served=served.served | {at})
+        promises.check_body(self.setting, then, at, piece=self._piece)
+        return self._note(at, "begins", then)
+
+    def _body(self, scene: Scene, at: int) -> Iterator[Move]:
+        call = scene.calls[at]
+        ends = ("success", *self.setting.callers[at].ends)
+        if call.hands is not None:
+            ends = ("retry",)
+        for end in ends:
+            if end == "retry" and call.hands is None:
+                continue
+            then = scene.with_call(at, stands=STORED, end=end)
+            text = "stores its result" if end == "success" else f"ends: {end}"
+            if end not in ("success", "failure", "retry"):
+                then = then.with_call(at, spared=True)
+            elif end != "retry":
+                then = then.with_call(at, outcomes=call.outcomes + 1)
+            promises.check_outcome(self.setting, then, at)
+            leaving = ending.Leaving(
+                holds_until_result=self._is_marked(at), process_ends=end == "killed", is_traced=True
+            )
+            if ending.moment_of(leaving) is ending.Moment.NOW and not scene.down:
+                then = self._released(then, at)
+            yield self._note(at, text, then)
+        if scene.losses:
+            lost = scene.with_call(at, stands=DEAD, spared=True)
+            if self.setting.acks_late:
+                lost = lost.with_call(at, deliveries=(*call.deliveries, Delivery(again=True)))
+            yield self._note(at, "is lost", lost._replace(losses=scene.losses - 1))
+
+    def _let_go(self, scene: Scene, at: int) -> Iterator[Move]:
+        if scene.down:
+            then = scene.with_call(at, stands=DEAD, spared=True)
+            yield self._note(at, "cannot release", self._redelivered(then, at))
+        else:
+            then = self._released(scene, at).with_call(at, stands=OVER)
+            yield self._note(at, "lets go", self._redelivered(then, at))
+
+    def _released(self, scene: Scene, at: int) -> Scene:
+        """Apply the tables of endings to what a call holds."""
+        call, mode = scene.calls[at], self._mode
+        celery_state, raised = _ENDS[call.end]
+        rejections = (Raised.REJECT, Raised.REJECT_TO_QUEUE)
+        outcome = ending.outcome_of(
+            ending.Ended(
+                state=call.state,
+                celery_state=celery_state,
+                rejection=raised if raised in rejections else Raised.NOTHING,
+                process_ends=raised is Raised.PROCESS_END,
+                retry_is_out=call.hands is not None,
+                failure_is_final=True,
+                eager=False,
             )
         )
-        if choice is not Arrival.REQUEUE:
-            then = scene.with_call(at, stands_for=holder, **over)
-            yield self._note(name, f"ends as {choice.name}", then)
+        remains = self._remains(
+            self.setting.callers[at].tick is not None,
+            call.state,
+            outcome,
+            can_give_back=call.brought and not mode.own_queue_key,
+        )
+        then, piece = scene, self._piece(at)
+        if scene.markers[piece] == (at, Role.RUNNING):
+            role = ending.marker_after(remains)
+            then = then.with_marker(piece, None if role is None else (at, role))
+        keys = ending.keys_after(remains)
+        if then.reserved == (at, Role.RUNNING):
+            held = {
+                Keys.RELEASE: None,
+                Keys.HAND_OVER: (call.hands, Role.QUEUED),
+                Keys.GIVE_BACK: (at, Role.QUEUED),
+                Keys.KEEP_FOR_WINDOW: (at, Role.FINISHED),
+                Keys.KEEP_FOR_MINIMUM: (at, Role.RUNNING),
+            }[keys]
+            then = then._replace(reserved=held)
+            if keys is Keys.HAND_OVER:
+                then = then.with_call(at, frees=call.hands)
+        if then.lock == (at, Role.RUNNING):
+            then = then._replace(lock=None)
+        if then.beside == (at, Role.RUNNING):
+            then = then._replace(beside=None)
+        return then
 
-    def _evidence(self, scene: Scene, first: int) -> arrival.Evidence:
-        role = scene.key[1] if scene.key is not None and scene.key[0] == first else None
-        return arrival.evidence_of([Sighting(mark=scene.calls[first].mark, key=role)], 1)
-
-    def _begin(self, scene: Scene, at: int, taken: dict[str, object]) -> Move:
+    def _redelivered(self, scene: Scene, at: int) -> Scene:
         call = scene.calls[at]
-        then = scene.with_call(at, stands=_RUNS, mark=Role.RUNNING, bodies=call.bodies + 1, **taken)
-        then = replace(then, key=None if self.setting.frees_at_start else (at, Role.RUNNING))
-        for other, served in enumerate(then.calls):
-            if served.stands != _UNSENT:
-                then = then.with_call(other, served=served.served | {at})
-        self._check_body(then, at)
-        return self._note(NAMES[at], "begins", then)
+        then = scene.with_call(at, end="")
+        comes_again = call.end == "back" or (call.end == "killed" and self.setting.acks_late)
+        if not comes_again:
+            return then
+        return then.with_call(at, deliveries=(*call.deliveries, Delivery(again=True)))
 
-    def _check_body(self, scene: Scene, at: int) -> None:
-        label: Label = (f"{NAMES[at]}: begins", ())
+    def _freed(self, scene: Scene, at: int) -> Scene:
+        """Free a lock that was handed over, if its message was dropped meanwhile."""
+        to = scene.calls[at].frees
+        assert to is not None
+        marker = scene.markers[self._piece(to)]
+        then = scene.with_call(at, frees=None)
+        dropped = marker is not None and marker[1] in (Role.FAILED, Role.REVOKED)
+        if dropped and scene.reserved == (to, Role.QUEUED):
+            return then._replace(reserved=None)
+        return then
+
+    def _remains(
+        self,
+        for_tick: bool,
+        state: ending.State,
+        outcome: Outcome,
+        unrun_as: Role | None = None,
+        *,
+        can_give_back: bool = False,
+    ) -> ending.Remains:
+        return ending.Remains(
+            outcome=outcome,
+            state=state,
+            unrun_as=unrun_as,
+            for_tick=for_tick,
+            held_in_body=self._mode.in_body,
+            can_give_back=can_give_back,
+            has_window=self._mode.for_window,
+            window_is_over=False,
+            has_minimum=False,
+        )
+
+    # Faults.
+
+    def _faults(self, scene: Scene, at: int) -> Iterator[Move]:
         call = scene.calls[at]
-        if call.bodies > 1 and not call.spared:
-            raise ViolationError(label, "one message ran twice")
-        if call.replaced_by is not None:
-            raise ViolationError(label, "a call ran that a newer one had replaced")
-        pairs = [(at, first) for first in self._first_and_heirs(scene, at)]
-        pairs += [(n, at) for n in self._repeaters(scene, at)]
-        for later, first in pairs:
-            if self._both_ran(scene, later, first):
-                raise ViolationError(label, "a call and its duplicate both ran")
+        piece = self._piece(at)
+        queued = [n for n, one in enumerate(call.deliveries) if one.phase == "queued"]
+        if call.revoking:
+            then = scene.with_call(at, revoking=False)
+            if scene.reserved == (at, Role.QUEUED):
+                then = then._replace(reserved=None)
+            yield self._note(at, "its lock is freed", then)
+        may_be_revoked = call.brought and not scene.down and call.stands == WAITS
+        if scene.revokes and may_be_revoked and queued and scene.markers[piece] is None:
+            gone = scene.with_marker(piece, (at, Role.REVOKED))
+            gone = gone.with_call(at, spared=True, revoking=True)
+            yield self._note(at, "revoked", gone._replace(revokes=scene.revokes - 1))
+        alone = len(call.deliveries) == 1 and queued and call.stands == WAITS
+        if scene.expires and alone and scene.markers[piece] is None:
+            gone = scene.with_call(at, stands=OVER, deliveries=(), spared=True, revoking=True)
+            yield self._note(at, "expires", gone._replace(expires=scene.expires - 1))
+        may_come_twice = self._is_marked(at) and len(call.deliveries) == 1 and queued
+        if scene.twice and may_come_twice and call.stands == WAITS:
+            more = scene.with_call(at, deliveries=(*call.deliveries, Delivery()))
+            yield self._note(at, "is delivered twice", more._replace(twice=scene.twice - 1))
 
-    def _repeaters(self, scene: Scene, at: int) -> list[int]:
-        return [n for n, call in enumerate(scene.calls) if at in self._first_and_heirs(scene, n)]
+    def _without(self, scene: Scene, at: int) -> Scene:
+        then, piece = scene, self._piece(at)
+        if then.markers[piece] == (at, Role.RUNNING):
+            then = then.with_marker(piece, None)
+        if then.reserved == (at, Role.RUNNING):
+            then = then._replace(reserved=None)
+        if then.lock == (at, Role.RUNNING):
+            then = then._replace(lock=None)
+        if then.beside == (at, Role.RUNNING):
+            then = then._replace(beside=None)
+        return then.with_call(at, stands=WAITS if then.calls[at].deliveries else OVER)
 
-    def _first_and_heirs(self, scene: Scene, at: int) -> list[int]:
-        found, first = [], scene.calls[at].first
-        while first is not None and first != at:
-            found.append(first)
-            first = scene.calls[first].replaced_by
-        return found
+    # What is known.
 
-    def _both_ran(self, scene: Scene, later: int, first: int) -> bool:
-        if self.setting.callers[later].policy == "replace":
-            return False  # it replaces what waits, and follows what runs
-        ran = scene.calls[first].bodies and not scene.calls[first].spared
-        return bool(ran and scene.calls[later].bodies)
+    @property
+    def _mode(self) -> Any:
+        return MODES[self.setting.mode]
 
-    def _check_skip(self, scene: Scene, at: int, first: int) -> None:
-        call = scene.calls[first]
-        if call.spared and not call.bodies and call.replaced_by is None:
-            label = (f"{NAMES[at]}: ends as a repetition", ())
-            raise ViolationError(label, "it ended for a call that never runs")
+    def _piece(self, at: int) -> int:
+        tick = self.setting.callers[at].tick
+        return at if tick is None else len(self.setting.callers) + tick
 
-    def _check_end(self, scene: Scene) -> None:
-        for at, call in enumerate(scene.calls):
-            label: Label = (f"nothing is left to do, and {NAMES[at]} {call.stands}", ())
-            if call.stands == _WAITS and call.copies:
-                raise ViolationError(label, "a message waits for ever")
-            if call.stands == _UNSENT or call.bodies or call.spared:
-                continue
-            doer = self._doer(scene, at)
-            if doer is None or not self._serves(scene, at, doer):
-                raise ViolationError(label, "a call was lost")
+    def _is_marked(self, at: int) -> bool:
+        return bool(self._mode.at_publish) or self.setting.callers[at].tick is not None
 
-    def _doer(self, scene: Scene, at: int) -> int | None:
-        """Return the call that does a call's work in its place."""
-        place: int | None = at
-        seen = set()
-        while place is not None and place not in seen:
-            seen.add(place)
-            call = scene.calls[place]
-            if call.bodies or call.spared:
-                return place
-            place = call.stands_for if call.replaced_by is None else call.replaced_by
-        return None
+    def _is_copy(self, at: int, holder: int) -> bool:
+        tick = self.setting.callers[at].tick
+        return holder != at and tick is not None and tick == self.setting.callers[holder].tick
 
-    def _serves(self, scene: Scene, at: int, doer: int) -> bool:
-        call, by = scene.calls[at], scene.calls[doer]
-        if self.setting.callers[at].policy == "replace" and by.sent < call.sent:
+    def _who(self, scene: Scene, at: int, holder: int) -> Holder:
+        callers = self.setting.callers
+        if promises.root(callers, at) == promises.root(callers, holder):
+            return Holder.ITSELF
+        if scene.calls[at].after == holder:
+            return Holder.PREDECESSOR
+        return Holder.SENDER if callers[at].by == holder else Holder.OTHER
+
+    def _may_be_skipped(self, at: int, holder: int, role: Role) -> bool:
+        mine, theirs = self.setting.callers[at].tick, self.setting.callers[holder].tick
+        if mine is None or theirs is None or not self.setting.deadlines:
             return False
-        # Who shares the work shares its fate.
-        return by.spared or doer in call.served
+        return role is Role.QUEUED and theirs < mine
 
-    def _note(self, name: str, what: str, then: Scene) -> Move:
+    def _followers_are_sent(self, scene: Scene, at: int) -> bool:
+        callers = zip(self.setting.callers, scene.calls, strict=True)
+        return all(call.stands != UNSENT for caller, call in callers if caller.by == at)
+
+    def _note(self, at: int, what: str, then: Scene, *, idle: bool = False) -> Move:
         self.reached.add(what)
-        return f"{name}: {what}", then
+        return Move(f"{NAMES[at]}: {what}", then, idle)

@@ -1,13 +1,16 @@
 """
-What is explored of calls with one key: sent, dropped, replaced, revoked, delivered twice, run.
+What is explored of calls with one key, from the publish to the end of their messages.
 
-The nodes are one here, and answer at once: that their quorum behaves so is what the other settings
-are about. The rules are the shipped ones.
+The nodes are one here, and reply at once or not at all: that their quorum behaves so is what the
+other settings are about. Every decision is that of the shipped tables.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+#: How a body may end beside success: see `calling._ENDS`.
+Ends = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +20,21 @@ class Caller:
 
     Attributes:
         policy: `lock_on_conflict` at publish.
-        tied: somebody waits for this very message, or something is to follow it.
+        tied: somebody depends on this very message.
         by: the call whose end sends this one, as the next step of a chain; None: a program.
+        retries: the call whose body sends this one to continue it; None: it is no retry.
+        tick: number of the tick that a schedule sends it for; those of one tick are copies.
+        old_leader: the leader that sends it can be superseded.
+        ends: how its body may end beside success.
     """
 
     policy: str = "existing"
     tied: bool = False
     by: int | None = None
+    retries: int | None = None
+    tick: int | None = None
+    old_leader: bool = False
+    ends: Ends = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,85 +43,256 @@ class CallSetting:
     What is explored.
 
     Attributes:
+        mode: `lock_mode`.
         callers: the calls; they are sent in any order, but for those that another's end sends.
-        frees_at_start: the key is free while the body runs (`until_executing`).
+        at_run: `lock_on_conflict` at run.
+        overlap: `lock_overlap`.
+        unavailable: `lock_on_unavailable`.
+        acks_late: a message whose worker is lost is delivered again.
         revokes: how many calls may be revoked while they wait.
         expires: how many messages may be dropped by the broker or the worker.
-        losses: how many workers may be lost in a body.
+        losses: how many workers may be lost in a body, and publishers in a publish.
         twice: how many messages may be delivered twice.
+        outages: how often the nodes may not reply for a while.
+        deadlines: how many ticks may miss their starting deadline.
         expects: kinds of events that must be reached.
+        limit: states to explore where nothing else is asked for; the nearest are enough for those.
     """
 
     name: str
+    mode: str
     callers: tuple[Caller, ...]
-    frees_at_start: bool = False
+    at_run: str = "requeue"
+    overlap: str = "none"
+    unavailable: str = "requeue"
+    acks_late: bool = False
     revokes: int = 0
     expires: int = 0
     losses: int = 0
     twice: int = 0
-    expects: frozenset[str] = frozenset()
-    whole: bool = True
+    outages: int = 0
+    deadlines: int = 0
+    expects: frozenset[str] = field(default_factory=frozenset)
+    whole: bool = False
+    limit: int = 12_000
 
 
 _TIED = Caller(tied=True)
 _NEWER = Caller(policy="replace")
 _RAN = frozenset({"begins", "stores its result", "lets go"})
-_TIES = _RAN | {"sent as a duplicate", "skipped as a repetition"}
+_AT_PUBLISH = ("until_executing", "until_executed", "until_and_while_executing", "until_expired")
 
-CALLS = tuple(
-    setting
-    for frees in (False, True)
-    for mode in (("starts" if frees else "ends"),)
-    for setting in (
-        CallSetting(
-            name=f"calls-{mode}-plain",
-            callers=(Caller(), Caller(), _TIED),
-            frees_at_start=frees,
-            revokes=1,
-            losses=1,
-            twice=1,
-            expects=_TIES | {"dropped", "revoked", "is lost", "ignored as a copy"},
-        ),
-        CallSetting(
-            name=f"calls-{mode}-tied",
-            callers=(Caller(), _TIED, _TIED),
-            frees_at_start=frees,
-            revokes=1,
-            expires=1,
-            twice=1,
-            expects=_TIES | {"revoked", "expires"},
-        ),
-        CallSetting(
-            name=f"calls-{mode}-refused",
-            callers=(Caller(), Caller(policy="raise", tied=True), Caller(policy="raise")),
-            frees_at_start=frees,
-            revokes=1,
-            twice=1,
-            expects=_RAN | {"failed as a repetition", "refused"},
-        ),
-        CallSetting(
-            name=f"calls-{mode}-newest",
-            callers=(_NEWER, _NEWER, _NEWER),
-            frees_at_start=frees,
-            expires=1,
-            twice=1,
-            expects=_RAN | {"replaces", "stands back"},
-        ),
-        CallSetting(
-            name=f"calls-{mode}-mixed",
-            callers=(Caller(), _TIED, _NEWER),
-            frees_at_start=frees,
-            revokes=1,
-            twice=1,
-            expects=_TIES | {"replaces", "stands back"},
-        ),
-        CallSetting(
-            name=f"calls-{mode}-chain",
-            callers=(Caller(tied=True), Caller(tied=True, by=0), Caller()),
-            frees_at_start=frees,
-            losses=1,
-            twice=1,
-            expects=_RAN | ({"dropped"} if frees else {"sent after", "dropped"}),
-        ),
+
+def _in(modes: tuple[str, ...], scene: str, **what: object) -> tuple[CallSetting, ...]:
+    return tuple(
+        CallSetting(name=f"calls-{mode}-{scene}", mode=mode, **what)  # type: ignore[arg-type]
+        for mode in modes
     )
+
+
+_EACH = _AT_PUBLISH
+_IN_BODY = ("until_executed", "until_expired")
+
+CALLS = (
+    *_in(
+        _EACH,
+        "plain",
+        callers=(Caller(), Caller(), _TIED),
+        revokes=1,
+        losses=1,
+        twice=1,
+        expects=_RAN | {"dropped", "sent as a duplicate", "SKIP", "revoked", "is lost", "IGNORE"},
+    ),
+    *_in(
+        _EACH,
+        "tied",
+        callers=(Caller(), _TIED, _TIED),
+        revokes=1,
+        expires=1,
+        twice=1,
+        expects=_RAN | {"sent as a duplicate", "SKIP", "revoked", "expires"},
+    ),
+    *_in(
+        _EACH,
+        "refused",
+        callers=(Caller(), Caller(policy="raise", tied=True), Caller(policy="raise")),
+        revokes=1,
+        twice=1,
+        expects=_RAN | {"FAIL_AS_DUPLICATE", "refused"},
+    ),
+    *_in(
+        _EACH,
+        "newest",
+        callers=(_NEWER, _NEWER, _NEWER),
+        expires=1,
+        twice=1,
+        expects=_RAN | {"takes the lock over", "END_AS_REPLACED"},
+    ),
+    *_in(
+        _IN_BODY,
+        "mixed",
+        callers=(Caller(), _TIED, _NEWER),
+        revokes=1,
+        twice=1,
+        expects=_RAN | {"takes the lock over", "sent as a duplicate", "SKIP"},
+    ),
+    *_in(
+        _EACH,
+        "chain",
+        callers=(Caller(tied=True), Caller(tied=True, by=0), Caller()),
+        losses=1,
+        twice=1,
+        expects=_RAN | {"dropped"},
+    ),
+    *_in(
+        _EACH,
+        "retry",
+        callers=(
+            Caller(ends=("retry",)),
+            Caller(retries=0, tied=True),
+            Caller(tied=True),
+        ),
+        revokes=1,
+        twice=1,
+        acks_late=True,
+        losses=1,
+        expects=_RAN | {"is sent to continue"},
+    ),
+    *_in(
+        _EACH,
+        "outage",
+        callers=(Caller(), _TIED),
+        outages=2,
+        twice=1,
+        losses=1,
+        acks_late=True,
+        expects=_RAN | {"sent without the lock", "no node replies"},
+    ),
+    *_in(
+        _EACH,
+        "endings",
+        callers=(
+            Caller(ends=("ignore", "reject", "back", "failure", "killed")),
+            Caller(tied=True),
+        ),
+        acks_late=True,
+        twice=1,
+        expects=_RAN | {"ends: ignore", "ends: reject", "ends: back", "ends: killed"},
+    ),
+    *_in(
+        ("while_executing",),
+        "requeue",
+        callers=(Caller(), Caller(), Caller(tied=True)),
+        losses=1,
+        acks_late=True,
+        outages=1,
+        expects=_RAN | {"no node replies"},
+    ),
+    *_in(
+        ("while_executing",),
+        "skip",
+        callers=(Caller(tied=True), Caller(tied=True, by=0), Caller()),
+        at_run="skip",
+        losses=1,
+        expects=_RAN | {"SKIP"},
+    ),
+    *_in(
+        ("while_executing",),
+        "raise",
+        callers=(Caller(ends=("retry",)), Caller(retries=0), Caller(tied=True)),
+        at_run="raise",
+        unavailable="raise",
+        outages=1,
+        expects=_RAN | {"FAIL", "is sent to continue"},
+    ),
+    *_in(
+        ("while_executing",),
+        "unlocked",
+        callers=(Caller(), Caller()),
+        unavailable="run_unlocked",
+        outages=1,
+        expects=_RAN | {"RUN_UNLOCKED"},
+    ),
+    *_in(
+        ("until_and_while_executing",),
+        "skip",
+        callers=(Caller(), Caller(), Caller(tied=True)),
+        at_run="skip",
+        twice=1,
+        expects=_RAN | {"SKIP"},
+    ),
+    *(
+        CallSetting(
+            name=f"ticks-{mode}-{overlap}",
+            mode=mode,
+            callers=(Caller(tick=1), Caller(tick=1), Caller(tick=2)),
+            overlap=overlap,
+            losses=1,
+            twice=1,
+            acks_late=True,
+            expects=_RAN | {"IGNORE"},
+        )
+        for mode, overlap in (
+            ("while_executing", "none"),
+            ("while_executing", "forbid"),
+            ("while_executing", "queue"),
+            ("while_executing", "replace"),
+            ("until_executed", "none"),
+            ("until_executing", "none"),
+        )
+    ),
+    CallSetting(
+        name="ticks-replace-order",
+        mode="while_executing",
+        callers=(Caller(tick=1), Caller(tick=2), Caller(tick=3)),
+        overlap="replace",
+        losses=1,
+        acks_late=True,
+        expects=_RAN | {"REQUEST_STOP", "OVERTAKE", "SKIP"},
+    ),
+    CallSetting(
+        name="ticks-deadline",
+        mode="while_executing",
+        callers=(Caller(tick=1), Caller(tick=1), Caller(tick=2)),
+        overlap="forbid",
+        deadlines=1,
+        twice=1,
+        losses=1,
+        acks_late=True,
+        expects=_RAN | {"SKIP_AS_MISSED"},
+    ),
+    CallSetting(
+        name="ticks-deadline-publish",
+        mode="until_executed",
+        callers=(Caller(tick=1), Caller(tick=2)),
+        deadlines=1,
+        twice=1,
+        expects=_RAN | {"SKIP_AS_MISSED"},
+    ),
+    CallSetting(
+        name="ticks-leaders",
+        mode="while_executing",
+        callers=(
+            Caller(tick=1, old_leader=True),
+            Caller(tick=2, old_leader=True),
+            Caller(tick=2),
+        ),
+        overlap="queue",
+        twice=1,
+        losses=1,
+        acks_late=True,
+        expects=_RAN | {"DROP_AS_SUPERSEDED", "a newer leader takes over"},
+    ),
+    CallSetting(
+        name="ticks-abandoned",
+        mode="while_executing",
+        callers=(
+            Caller(tick=1, ends=("ignore", "reject", "back", "killed")),
+            Caller(tick=1, ends=("ignore", "reject", "back", "killed")),
+        ),
+        overlap="queue",
+        twice=1,
+        acks_late=True,
+        expects=_RAN | {"ends: ignore", "RETAKE"},
+    ),
 )

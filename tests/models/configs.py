@@ -18,6 +18,7 @@ from tests.models.calls import CALLS, CallSetting
 from tests.models.config import Contender, Setting
 from tests.models.leaders import LEADERS, LeaderSetting
 from tests.models.messages import HAND_OVER
+from tests.models.tables import TABLES, TableSetting
 
 #: Two keys whose fence counters are one.
 _SHARING = ("k1", "k655")
@@ -299,7 +300,7 @@ SPLIT = (
     ),
 )
 
-ALL: dict[str, Setting | LeaderSetting | CallSetting | BodySetting] = {
+ALL: dict[str, Setting | LeaderSetting | CallSetting | BodySetting | TableSetting] = {
     setting.name: setting
-    for setting in (*FENCING, *EXCLUSION, *SPLIT, *HAND_OVER, *LEADERS, *CALLS, *BODIES)
+    for setting in (*FENCING, *EXCLUSION, *SPLIT, *HAND_OVER, *LEADERS, *TABLES, *CALLS, *BODIES)
 }

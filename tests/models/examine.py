@@ -13,6 +13,7 @@ from tests.models.config import Setting
 from tests.models.configs import ALL
 from tests.models.explorer import Model, Outcome, explore
 from tests.models.leaders import LeaderSetting
+from tests.models.tables import TableSetting
 from tests.models.world import World
 
 
@@ -31,7 +32,13 @@ def examine(name: str, limit: int) -> Outcome:
     return outcome
 
 
-def _model_of(setting: Setting | LeaderSetting | CallSetting | BodySetting) -> Model:
+def _model_of(
+    setting: Setting | LeaderSetting | CallSetting | BodySetting | TableSetting,
+) -> Model:
+    if isinstance(setting, TableSetting):
+        from tests.models.tabulating import Rules
+
+        return Rules(setting)
     if isinstance(setting, CallSetting):
         from tests.models.calling import Calls
 

@@ -23,15 +23,20 @@ from celery_redlock.tasks.config.policies import PUBLISH, resolve_policy
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult, result_of
 from celery_redlock.tasks.message.envelope import HEADER, Envelope, Original
-from celery_redlock.tasks.message.node_keys import does_same_work, tick_id_of
+from celery_redlock.tasks.message.node_keys import does_same_work, tick_dedupe_key, tick_id_of
 from celery_redlock.tasks.message.owner_label import Role, TaskOwner, label_for, parse_owner
 from celery_redlock.tasks.message.periodic import holder_may_expire
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.message.withdrawal import revoke_in_workers, withdraw
-from celery_redlock.tasks.publish.duplicate_tick import drop_duplicate_tick, tick_owner
 from celery_redlock.tasks.publish.holder_ended import has_ended
-from celery_redlock.tasks.rules.facts import Holder
-from celery_redlock.tasks.rules.publish import Occupied, Publish, decide
+from celery_redlock.tasks.rules.facts import Holder, PublishPolicy
+from celery_redlock.tasks.rules.publish import (
+    Contention,
+    Publish,
+    Reserved,
+    on_contention,
+    on_reservation,
+)
 from celery_redlock.tasks.run.ended_tasks import sending_task
 
 __all__ = ["UniquePublish", "continues", "send_as"]
@@ -124,13 +129,34 @@ class UniquePublish:
         """Send the message of a tick, unless another one has been dealt with."""
         # Asked with the lock in hand: the other message may be dealt with at any time before, which
         # frees the lock and says so in one step.
-        other = tick_owner(self.task, self.redlock, tick)
-        if other is None:
+        other = self._tick_owner(tick)
+        action = on_reservation(Reserved(tick=None if other is None else other.role))
+        if action is Publish.SEND_WITH_LOCK or other is None:
             return self._send_with(reserved)
         self.redlock.reservations.cancel(reserved.reservation, wait=True)
-        if other.role.is_over:
-            return drop_duplicate_tick(self.task, tick, other)
-        return self._send_without()  # whoever works on it may yet die
+        if action is Publish.DROP_TICK:
+            return self._drop_tick(tick, other)
+        return self._send_without()
+
+    def _tick_owner(self, tick: Tick) -> TaskOwner | None:
+        """Return the task that runs for a tick, or has; None also where too few nodes replied."""
+        key = tick_dedupe_key(self.redlock, tick, name=self.task.name, retries=0, nesting=0)
+        try:
+            (held,) = self.redlock.reservations.inspect([key])
+        except QuorumUnavailable:
+            return None  # the worker that gets the message asks again
+        return None if held is None else parse_owner(held.owner)
+
+    def _drop_tick(self, tick: Tick, other: TaskOwner) -> DuplicateResult:
+        logger.info(
+            "Task %s is not sent: entry %r, due at %s, has been worked on by %s",
+            self.task.name,
+            tick.entry,
+            tick.due_at.isoformat(),
+            other.task_id,
+        )
+        emit(Event.DUPLICATE, self.task, other.task_id, key=None, refused=False)
+        return result_of(self.task, other.task_id, ignored=bool(self.task.ignore_result))
 
     def _reserve(
         self, previous: str = "", previous_until: float = 0.0, wait_for: str = ""
@@ -168,42 +194,46 @@ class UniquePublish:
 
     def _contended(self, error: LockContended, *, awaited: bool) -> Any:
         holder = parse_owner(error.holder)
-        occupied = self._occupied(error, holder, awaited=awaited)
-        choice = decide(occupied)
-        if choice is Publish.ASK:
+        contention = self._contention(error, holder, awaited=awaited)
+        action = on_contention(contention)
+        if action is Publish.ASK_POLICY:
             policy = resolve_policy(self.task, self.lock.publish_policy, error, PUBLISH)
-            choice = decide(replace(occupied, policy=policy))
-        if choice is Publish.SEND_UNDECIDED:
+            action = on_contention(replace(contention, policy=PublishPolicy(policy)))
+        if action is Publish.SEND_UNDECIDED:
             return self._unlocked(error)
-        if choice is Publish.SEND or holder is None:
+        if action is Publish.SEND or holder is None:
             return self._send_without()
-        if choice is Publish.AWAIT_RELEASE:
-            return self._try_to_send(wait_for=error.holder or "")
-        if choice is Publish.SEND_AFTER:
-            return self._send_without(after=holder.task_id)
-        if choice is Publish.SEND_AS_DUPLICATE:
-            return self._send_without(duplicate_of=_call_of(holder))
-        if choice is Publish.REPLACE:
-            return self._replace(error, holder, awaited=awaited)
-        return self._drop(error, holder, refused=choice is Publish.REFUSE)
+        effects: dict[Publish, Callable[[], Any]] = {
+            Publish.AWAIT_RELEASE: lambda: self._try_to_send(wait_for=error.holder or ""),
+            Publish.SEND_AFTER: lambda: self._send_without(after=holder.task_id),
+            Publish.SEND_AS_DUPLICATE: lambda: self._send_without(duplicate_of=_call_of(holder)),
+            Publish.REPLACE: lambda: self._replace(error, holder, awaited=awaited),
+            Publish.REFUSE: lambda: self._drop(error, holder, refused=True),
+            Publish.DROP: lambda: self._drop(error, holder, refused=False),
+        }
+        return effects[action]()
 
-    def _occupied(
+    def _contention(
         self, error: LockContended, holder: TaskOwner | None, *, awaited: bool
-    ) -> Occupied:
-        """Collect what the rules want to know."""
+    ) -> Contention:
+        """Return what is known, in the terms of the rules."""
         policy = self.lock.publish_policy
         same = does_same_work(self.redlock, self.node_keys, self.task.name, error, holder)
-        return Occupied(
+        return Contention(
             split=error.split,
             holder=self._who(holder),
             role=Role.QUEUED if holder is None else holder.role,
             same_work=same,
-            ended=holder is not None and same and not error.split and self._has_ended(holder),
-            awaited=awaited,
-            tied=self.has_dependents,
+            holder_has_ended=holder is not None
+            and same
+            and not error.split
+            and self._has_ended(holder),
+            has_waited=awaited,
+            has_dependents=self.has_dependents,
             continues=continues(self.options),
-            policy=policy if isinstance(policy, str) else None,
-            may_be_skipped=holder is not None and holder_may_expire(holder, self.tick, self.lock),
+            policy=PublishPolicy.FUNCTION if callable(policy) else PublishPolicy(policy),
+            holder_may_be_skipped=holder is not None
+            and holder_may_expire(holder, self.tick, self.lock),
             held_in_body=self.lock.mode_spec.in_body and not self.lock.mode_spec.own_queue_key,
         )
 

@@ -1,115 +1,473 @@
 """
-What becomes of messages that lock at publish, when a worker gets one that may be a duplicate.
+What becomes of a message that a worker received: it takes its lock, waits, is requeued, or ends.
 
-A duplicate that had to be sent is judged by the call that it repeats, which held the key when it
-was sent; not by who holds the key when the worker looks. Any other is judged by who holds the key.
+`ARRIVALS` decides before the message takes anything, `CONTENTION` when it did not get what it
+takes, and `REQUEUES` how it waits. A duplicate that had to be sent is judged by the call that it
+repeats, not by who holds the key when the worker looks. Any other message is judged by who holds
+the key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from celery_redlock.tasks.rules.facts import Evidence, Role, Row, first_match
-
-__all__ = ["CONFLICTS", "REPETITIONS", "Arrival", "Conflict", "Repetition", "Sighting"]
-__all__ += ["decide", "evidence_of", "settle"]
-
-
-class Arrival(Enum):
-    """What to do with the message."""
-
-    TAKE = auto()  #: it is no duplicate any more: let it take its lock
-    REQUEUE = auto()  #: look again later
-    ASK = auto()  #: call the task's `lock_on_conflict`, and decide anew
-    FAIL = auto()  #: end it with `DuplicateTask`
-    SKIP = auto()  #: end it with `lock_skip_result`
-    STAND_BACK = auto()  #: end it as revoked, because a newer call takes its place
-
-
-@dataclass(frozen=True, slots=True)
-class Repetition:
-    """
-    What is known of a duplicate.
-
-    Attributes:
-        evidence: what has become of the call that it repeats.
-        policy: `lock_on_conflict` at publish; None where it is a function that was not called yet.
-    """
-
-    evidence: Evidence
-    policy: str | None
-
-
-REPETITIONS: tuple[Row[Repetition, Arrival], ...] = (
-    Row("nobody does its work", lambda r: r.evidence is Evidence.GONE, Arrival.TAKE),
-    Row("nobody can tell", lambda r: r.evidence is Evidence.UNCLEAR, Arrival.REQUEUE),
-    Row("a newer call does its work", lambda r: r.evidence is Evidence.REPLACED, Arrival.SKIP),
-    Row("the policy is a function", lambda r: r.policy is None, Arrival.ASK),
-    Row("duplicates are refused", lambda r: r.policy == "raise", Arrival.FAIL),
-    Row("the newer one counts", lambda r: r.policy == "replace", Arrival.TAKE),
-    Row("the first does the work, or did", lambda _: True, Arrival.SKIP),
+from celery_redlock.tasks.rules.facts import (
+    Evidence,
+    Holder,
+    Obstacle,
+    Order,
+    Overlap,
+    PublishPolicy,
+    Record,
+    Role,
+    Row,
+    RunPolicy,
+    Unavailable,
+    first_match,
 )
 
+__all__ = ["ARRIVALS", "CONTENTION", "FINAL", "MARKERS", "REQUEUES", "Action", "Arrival"]
+__all__ += ["Contention", "Sighting", "Waiting"]
+__all__ += ["evidence_of", "how_to_wait", "is_final", "on_arrival", "on_contention"]
 
-def decide(repetition: Repetition) -> Arrival:
-    """Return what becomes of a duplicate that had to be sent."""
-    return first_match(REPETITIONS, repetition).then
+
+class Action(Enum):
+    """What the worker does with the message."""
+
+    TAKE = auto()  #: take its lock and marker
+    RETAKE = auto()  #: evict the marker, which does not concern this message; take everything
+    READ_EVIDENCE = auto()  #: ask the nodes about the call that it repeats; then decide anew
+    READ_RECORD = auto()  #: read what the leaders recorded of its tick; then decide anew
+    ASK_POLICY = auto()  #: call the task's `lock_on_conflict`; then decide anew
+    WAIT = auto()  #: it needs its lock later; `REQUEUES` decides how it waits
+    REQUEUE = auto()  #: publish it again, for later
+    WAIT_IN_PLACE = auto()  #: the same under `apply()`, which has no queue
+    REQUEUE_COPY = auto()  #: publish it again until the other delivery or message of it has ended
+    REQUEST_STOP = auto()  #: be the next run, ask the older one to stop, and requeue
+    OVERTAKE = auto()  #: be the next run instead of an older one that waits, and try for the lock
+    RUN_UNLOCKED = auto()
+    SKIP = auto()  #: end it with `lock_skip_result`
+    SKIP_AS_MISSED = auto()  #: the same, for a tick after its starting deadline
+    FAIL = auto()  #: raise why it did not get its lock
+    FAIL_NOT_REJECTED = auto()  #: the same, where the policy is to reject it and that is not safe
+    FAIL_AS_DUPLICATE = auto()  #: raise `DuplicateTask`
+    GIVE_UP = auto()  #: raise `LockNotAcquired`: `lock_give_up_after` is over
+    REJECT = auto()  #: to the dead letters
+    IGNORE = auto()  #: another delivery or message of it has ended; this one ends without a trace
+    DROP_AS_SUPERSEDED = auto()  #: the same, because a newer leader sends its tick
+    END_AS_REPLACED = auto()  #: end it as revoked, because a newer call replaces it
+    END_AS_REVOKED = auto()  #: end it as revoked
+
+
+#: What the marker says of a message that ended without its body. Whoever meets it while the message
+#: is being ended requeues; a tick's marker says *skipped* in place of all these (`ending.MARKERS`).
+MARKERS: Mapping[Action, Role] = {
+    Action.SKIP: Role.FINISHED,
+    Action.SKIP_AS_MISSED: Role.FINISHED,
+    Action.FAIL: Role.FAILED,
+    Action.FAIL_NOT_REJECTED: Role.FAILED,
+    Action.FAIL_AS_DUPLICATE: Role.FINISHED,
+    Action.GIVE_UP: Role.FAILED,
+    Action.END_AS_REPLACED: Role.FINISHED,
+    Action.END_AS_REVOKED: Role.FAILED,  # nobody does its work
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conflict:
+class Arrival:
     """
-    What is known when a message finds a key held that it takes at publish.
+    What is known of a message before it takes anything.
 
     Attributes:
-        is_task: the holder is a task of this package, and no earlier part of the same work.
-        role: what the holder's task is doing.
-        same_work: the holder's call is of the same task, and has all keys, not only some.
-        brought_lock: the message was sent with the lock.
-        has_begun: it goes on with work that was begun, and is nobody's duplicate.
-        policy: `lock_on_conflict` at publish; None where it is a function that was not called yet.
-        may_be_skipped: the holder is an earlier tick that may come too late to be run.
+        missed_deadline: it is for a tick whose starting deadline has passed.
+        continues: it continues work that has begun: a retry, or a replacement.
+        may_have_begun: a worker may have been lost in its body, or its body may run.
+        names_original: it had to be sent although it repeats a call, which it names.
+        evidence: what the nodes show of that call.
+        policy: `lock_on_conflict` at publish.
+        from_leader: it is for a tick, and from a beat that records its ticks.
+        brought_lock: it was sent with its lock, and others may have given way to it.
+        record: what the leaders' record shows.
     """
 
-    is_task: bool
-    role: Role
-    same_work: bool
+    missed_deadline: bool
+    continues: bool
+    may_have_begun: bool
+    names_original: bool
+    evidence: Evidence
+    policy: PublishPolicy
+    from_leader: bool
     brought_lock: bool
-    has_begun: bool
-    policy: str | None
-    may_be_skipped: bool
+    record: Record
 
     @property
-    def was_replaced(self) -> bool:
-        """Whether the lock that the message brought has been taken over by another call."""
-        return self.brought_lock and self.role is not Role.FINISHED
+    def is_duplicate(self) -> bool:
+        """Whether it repeats another call; work that has begun is no duplicate any more."""
+        return self.names_original and not self.continues and not self.may_have_begun
+
+    @property
+    def first_counts(self) -> bool:
+        """Whether it repeats a call that does the work, or did."""
+        return self.is_duplicate and self.evidence in (Evidence.UNDER_WAY, Evidence.FINISHED)
+
+    @property
+    def may_be_superseded(self) -> bool:
+        """Whether a newer leader than its sender may send its tick."""
+        return self.from_leader and not self.continues and not self.brought_lock
 
 
-CONFLICTS: tuple[Row[Conflict, Arrival], ...] = (
-    Row("nobody is known to do its work", lambda c: not c.is_task, Arrival.REQUEUE),
-    Row("the holder does other work", lambda c: not c.same_work, Arrival.REQUEUE),
-    Row("the holder may be skipped", lambda c: c.may_be_skipped, Arrival.REQUEUE),
-    # To replace is for the publisher. One that brought a lock and finds another call's in its place
-    # was replaced itself.
+ARRIVALS: tuple[Row[Arrival, Action], ...] = (
     Row(
-        "goes on with work that has begun",
-        lambda c: c.has_begun and not (c.was_replaced and c.policy == "replace"),
-        Arrival.REQUEUE,
+        "its starting deadline has passed",
+        lambda a: a.missed_deadline and not a.continues and not a.may_have_begun,
+        Action.SKIP_AS_MISSED,
     ),
-    Row("the policy is a function", lambda c: c.policy is None, Arrival.ASK),
-    Row("duplicates are refused", lambda c: c.policy == "raise", Arrival.FAIL),
-    Row("a duplicate", lambda c: c.policy == "existing", Arrival.SKIP),
-    Row("the work of its window is done", lambda c: c.role is Role.FINISHED, Arrival.SKIP),
-    Row("a newer call counts", lambda c: c.brought_lock, Arrival.STAND_BACK),
-    Row("the newer one, after the one that runs", lambda _: True, Arrival.REQUEUE),
+    Row(
+        "it repeats a call",
+        lambda a: a.is_duplicate and a.evidence is Evidence.UNREAD,
+        Action.READ_EVIDENCE,
+    ),
+    Row(
+        "nobody can tell what became of the first call",
+        lambda a: a.is_duplicate and a.evidence is Evidence.UNCLEAR,
+        Action.WAIT,
+    ),
+    Row(
+        "a newer call does the work of the first",
+        lambda a: a.is_duplicate and a.evidence is Evidence.REPLACED,
+        Action.SKIP,
+    ),
+    Row(
+        "the first call counts, and the policy is a function",
+        lambda a: a.first_counts and a.policy is PublishPolicy.FUNCTION,
+        Action.ASK_POLICY,
+    ),
+    Row(
+        "the first call counts: raise",
+        lambda a: a.first_counts and a.policy is PublishPolicy.RAISE,
+        Action.FAIL_AS_DUPLICATE,
+    ),
+    Row(
+        "the first call counts: existing",
+        lambda a: a.first_counts and a.policy is PublishPolicy.EXISTING,
+        Action.SKIP,
+    ),
+    Row(
+        "a leader sent it",
+        lambda a: a.may_be_superseded and a.record is Record.UNREAD,
+        Action.READ_RECORD,
+    ),
+    Row(
+        "a newer leader sends its tick",
+        lambda a: a.may_be_superseded and a.record is Record.SUPERSEDED,
+        Action.DROP_AS_SUPERSEDED,
+    ),
+    Row("nothing keeps it from taking its lock", lambda _: True, Action.TAKE),
 )
 
 
-def settle(conflict: Conflict) -> Arrival:
-    """Return what becomes of a message whose key is held."""
-    return first_match(CONFLICTS, conflict).then
+def on_arrival(arrival: Arrival) -> Action:
+    """Return what becomes of a message before it takes anything."""
+    return first_match(ARRIVALS, arrival).then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contention:
+    """
+    What is known of a message that did not get what it takes.
+
+    Attributes:
+        obstacle: why.
+        split: several contenders share the nodes, and none has a quorum.
+        holder: who holds the key.
+        role: the state of the holder's task.
+        order: the age of the holder's run.
+        same_work: the holder's call is of the same task and has all keys, not only some.
+        same_message: the marker is that of this very message, not of another one of its tick.
+        holds_until_result: the holder's lock lasts until its result is stored and what follows is
+            sent, so that what follows may find it held.
+        holder_may_be_skipped: the holder is an earlier tick that may miss its starting deadline.
+        locks_at_publish: its mode takes a lock at publish.
+        for_window: its mode keeps the key taken for `lock_window`.
+        brought_lock: it was sent with its lock.
+        continues: it continues work that has begun: a retry, or a replacement.
+        may_have_begun: a worker may have been lost in its body, or its body may run.
+        has_retaken: it has evicted a marker that did not concern it.
+        may_be_rejected: rejecting it loses nothing that anybody waits for.
+        overlap: `lock_overlap`.
+        at_publish: `lock_on_conflict` at publish.
+        at_run: `lock_on_conflict` at run.
+        unavailable: `lock_on_unavailable`.
+        eager: it runs under `apply()`.
+    """
+
+    obstacle: Obstacle
+    split: bool
+    holder: Holder
+    role: Role
+    order: Order
+    same_work: bool
+    same_message: bool
+    holds_until_result: bool
+    holder_may_be_skipped: bool
+    locks_at_publish: bool
+    for_window: bool
+    brought_lock: bool
+    continues: bool
+    may_have_begun: bool
+    has_retaken: bool
+    may_be_rejected: bool
+    overlap: Overlap
+    at_publish: PublishPolicy
+    at_run: RunPolicy
+    unavailable: Unavailable
+    eager: bool
+
+    @property
+    def is_same_work(self) -> bool:
+        """
+        Whether the holder is an earlier part of the same work, which releases the key in time.
+
+        Under `apply()` it would wait for itself.
+        """
+        if self.role is Role.FINISHED or self.eager:
+            return False
+        if self.holder is Holder.SENDER:
+            return self.holds_until_result
+        return self.holder in (Holder.ITSELF, Holder.PREDECESSOR)
+
+    @property
+    def was_replaced(self) -> bool:
+        """Whether another call has taken over the lock that the message brought."""
+        return self.brought_lock and self.role is not Role.FINISHED
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it continues work that has begun, so that it is no duplicate."""
+        return self.continues or self.may_have_begun
+
+
+_NO_QUORUM, _MARKER, _RESERVED, _LOCK = (
+    Obstacle.NO_QUORUM,
+    Obstacle.MARKER,
+    Obstacle.RESERVED,
+    Obstacle.LOCK,
+)
+
+CONTENTION: tuple[Row[Contention, Action], ...] = (
+    # Too few nodes answered: `lock_on_unavailable`.
+    Row(
+        "no quorum: run_unlocked",
+        lambda c: c.obstacle is _NO_QUORUM and c.unavailable is Unavailable.RUN_UNLOCKED,
+        Action.RUN_UNLOCKED,
+    ),
+    Row(
+        "no quorum: raise",
+        lambda c: c.obstacle is _NO_QUORUM and c.unavailable is Unavailable.RAISE,
+        Action.FAIL,
+    ),
+    Row("no quorum: requeue", lambda c: c.obstacle is _NO_QUORUM, Action.WAIT),
+    # The marker: another delivery of the message, or another message of its tick.
+    Row(
+        "another message of its tick was skipped, and this one has begun",
+        lambda c: (
+            c.obstacle is _MARKER
+            and c.role is Role.SKIPPED
+            and c.may_have_begun
+            and not c.same_message
+            and not c.has_retaken
+        ),
+        Action.RETAKE,
+    ),
+    Row(
+        "its own body ended without an outcome before",
+        lambda c: (
+            c.obstacle is _MARKER
+            and c.role is Role.ABANDONED
+            and c.same_message
+            and not c.has_retaken
+        ),
+        Action.RETAKE,
+    ),
+    Row(
+        "a newer call replaced it while it waited",
+        lambda c: c.obstacle is _MARKER and c.role is Role.REPLACED,
+        Action.END_AS_REPLACED,
+    ),
+    Row(
+        "it was revoked while it waited",
+        lambda c: c.obstacle is _MARKER and c.role is Role.REVOKED,
+        Action.END_AS_REVOKED,
+    ),
+    Row(
+        "another delivery of it has ended",
+        lambda c: c.obstacle is _MARKER and c.role.is_over,
+        Action.IGNORE,
+    ),
+    Row(
+        "another delivery of it runs, and may be lost",
+        lambda c: c.obstacle is _MARKER,
+        Action.REQUEUE_COPY,
+    ),
+    # A holder that is no rival.
+    Row(
+        "another message of its tick waits",
+        lambda c: c.holder is Holder.COPY,
+        Action.REQUEUE_COPY,
+    ),
+    Row("the holder is an earlier part of its work", lambda c: c.is_same_work, Action.WAIT),
+    Row(
+        "no contender has a quorum",
+        lambda c: c.split and (c.locks_at_publish or c.overlap is not Overlap.NONE),
+        Action.WAIT,
+    ),
+    # A schedule's run: `lock_overlap`. Only a run known to be older is replaced, and only one known
+    # to be older gives way.
+    Row("overlap: queue", lambda c: c.overlap is Overlap.QUEUE, Action.WAIT),
+    Row("overlap: forbid", lambda c: c.overlap is Overlap.FORBID, Action.SKIP),
+    Row(
+        "overlap: replace, and nobody can be asked to stop",
+        lambda c: (
+            c.overlap is Overlap.REPLACE and (c.holder is Holder.FOREIGN or c.role is Role.FINISHED)
+        ),
+        Action.WAIT,
+    ),
+    Row(
+        "overlap: replace, and a newer run has the lock",
+        lambda c: c.overlap is Overlap.REPLACE and c.order is Order.NEWER,
+        Action.SKIP,
+    ),
+    Row(
+        "overlap: replace, and an older run waits",
+        lambda c: c.overlap is Overlap.REPLACE and c.order is Order.OLDER and c.role is Role.QUEUED,
+        Action.OVERTAKE,
+    ),
+    Row(
+        "overlap: replace, and an older run has the lock",
+        lambda c: c.overlap is Overlap.REPLACE and c.order is Order.OLDER,
+        Action.REQUEST_STOP,
+    ),
+    Row(
+        "overlap: replace, and neither is older",
+        lambda c: c.overlap is Overlap.REPLACE,
+        Action.WAIT,
+    ),
+    # A lock that the worker takes: `lock_on_conflict` at run.
+    Row(
+        "conflict at run, and the policy is a function",
+        lambda c: c.obstacle is _LOCK and c.at_run is RunPolicy.FUNCTION,
+        Action.ASK_POLICY,
+    ),
+    # Were each contender to give way to the others, nobody would do the work.
+    Row(
+        "conflict at run: nobody gives way in a split vote",
+        lambda c: c.obstacle is _LOCK and c.split and c.at_run is not RunPolicy.RAISE,
+        Action.WAIT,
+    ),
+    Row(
+        "conflict at run: requeue",
+        lambda c: c.obstacle is _LOCK and c.at_run is RunPolicy.REQUEUE,
+        Action.WAIT,
+    ),
+    Row(
+        "conflict at run: skip",
+        lambda c: c.obstacle is _LOCK and c.at_run is RunPolicy.SKIP,
+        Action.SKIP,
+    ),
+    Row(
+        "conflict at run: reject",
+        lambda c: c.obstacle is _LOCK and c.at_run is RunPolicy.REJECT and c.may_be_rejected,
+        Action.REJECT,
+    ),
+    Row(
+        "conflict at run: reject, and that is not safe",
+        lambda c: c.obstacle is _LOCK and c.at_run is RunPolicy.REJECT,
+        Action.FAIL_NOT_REJECTED,
+    ),
+    Row("conflict at run: raise", lambda c: c.obstacle is _LOCK, Action.FAIL),
+    # A lock that is taken at publish: `lock_on_conflict` at publish.
+    Row("no task of this package", lambda c: c.holder is Holder.FOREIGN, Action.WAIT),
+    Row("the holder does other work", lambda c: not c.same_work, Action.WAIT),
+    Row("the holder may be skipped", lambda c: c.holder_may_be_skipped, Action.WAIT),
+    # To replace is for the publisher. A message that brought a lock and finds another call's in its
+    # place was replaced itself.
+    Row(
+        "it continues work that has begun",
+        lambda c: c.has_begun and not (c.was_replaced and c.at_publish is PublishPolicy.REPLACE),
+        Action.WAIT,
+    ),
+    Row(
+        "a duplicate, and the policy is a function",
+        lambda c: c.at_publish is PublishPolicy.FUNCTION,
+        Action.ASK_POLICY,
+    ),
+    Row(
+        "a duplicate: raise",
+        lambda c: c.at_publish is PublishPolicy.RAISE,
+        Action.FAIL_AS_DUPLICATE,
+    ),
+    Row("a duplicate: existing", lambda c: c.at_publish is PublishPolicy.EXISTING, Action.SKIP),
+    Row("replace: its window's work is done", lambda c: c.role is Role.FINISHED, Action.SKIP),
+    Row("replace: a newer call replaced it", lambda c: c.brought_lock, Action.END_AS_REPLACED),
+    Row("replace: it runs after the older call", lambda _: True, Action.WAIT),
+)
+
+
+def on_contention(contention: Contention) -> Action:
+    """Return what becomes of a message that did not get what it takes."""
+    return first_match(CONTENTION, contention).then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """
+    How a message can wait.
+
+    Attributes:
+        eager: it runs under `apply()`.
+        is_exhausted: it has waited for `lock_give_up_after`.
+    """
+
+    eager: bool
+    is_exhausted: bool
+
+
+REQUEUES: tuple[Row[Waiting, Action], ...] = (
+    Row("apply() has no queue", lambda w: w.eager, Action.WAIT_IN_PLACE),
+    Row("lock_give_up_after is over", lambda w: w.is_exhausted, Action.GIVE_UP),
+    Row("later", lambda _: True, Action.REQUEUE),
+)
+
+
+def how_to_wait(waiting: Waiting) -> Action:
+    """Return what becomes of a message that is to be requeued."""
+    return first_match(REQUEUES, waiting).then
+
+
+#: After these the message needs its lock later, or is decided anew.
+_STILL_NEEDS_IT = frozenset(
+    {
+        *(Action.WAIT, Action.REQUEUE_COPY, Action.ASK_POLICY, Action.RETAKE),
+        *(Action.REQUEST_STOP, Action.OVERTAKE),
+    }
+)
+
+FINAL: tuple[Row[Contention, bool], ...] = (
+    Row("the marker is over", lambda c: c.obstacle is _MARKER and c.role.is_over, True),
+    Row("the marker's task may end", lambda c: c.obstacle is _MARKER, False),
+    Row("a window's key is over", lambda c: c.for_window and c.role.is_over, True),
+    Row("lock_wait comes before the policy", lambda c: c.obstacle is not _RESERVED, False),
+    Row("a schedule's run", lambda c: c.overlap is not Overlap.NONE, False),
+    Row("it needs the lock later", lambda c: on_contention(c) in _STILL_NEEDS_IT, False),
+    Row("it ends without the lock", lambda _: True, True),
+)
+
+
+def is_final(contention: Contention) -> bool:
+    """Return whether waiting for `lock_wait` cannot help a message."""
+    return first_match(FINAL, contention).then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,38 +476,39 @@ class Sighting:
     What one node shows of a call.
 
     Attributes:
-        mark: the role in its message's mark; None where there is none.
+        marker: the role in its message's marker; None where there is none.
         key: the role in a key that the call's task has; None where it has none.
     """
 
-    mark: Role | None
+    marker: Role | None
     key: Role | None
 
     @property
     def shows_work(self) -> bool:
-        """Whether the call waits or runs, or a newer one does its work, as far as one can tell."""
-        return self.mark in (Role.RUNNING, Role.REPLACED) or self.key in (Role.QUEUED, Role.RUNNING)
+        """Whether the call waits or runs, or a newer one does its work."""
+        is_marked = self.marker in (Role.RUNNING, Role.REPLACED)
+        return is_marked or self.key in (Role.QUEUED, Role.RUNNING)
 
 
 def evidence_of(sightings: Sequence[Sighting], nodes: int) -> Evidence:
     """
-    Return what the nodes' answers come to.
+    Return what the nodes' replies show of a call.
 
-    A quorum shows each call that waits or runs, in its key or its mark or both: it goes from one to
-    the other in one step on each node. The mark that is written only when the work is done needs no
-    quorum.
+    A quorum shows each call that waits or runs, in its key, its marker or both: on each node it
+    goes from one to the other in one step. A marker that says *finished* needs no quorum, because
+    it is written only when the work is done.
 
     Args:
-        sightings: of the nodes that answered.
-        nodes: how many there are.
+        sightings: of the nodes that replied.
+        nodes: how many nodes there are.
     """
-    marks = [sighting.mark for sighting in sightings]
-    if Role.FINISHED in marks:
+    markers = [sighting.marker for sighting in sightings]
+    if Role.FINISHED in markers:
         return Evidence.FINISHED
-    if Role.QUEUED in marks:
-        return Evidence.UNCLEAR  # its message is just being ended without its body
+    if Role.QUEUED in markers:
+        return Evidence.UNCLEAR  # a worker or a publisher is ending the message without its body
     needed, silent = nodes // 2 + 1, nodes - len(sightings)
-    if marks.count(Role.REPLACED) >= needed:
+    if markers.count(Role.REPLACED) >= needed:
         return Evidence.REPLACED
     shown = sum(sighting.shows_work for sighting in sightings)
     if shown >= needed:

@@ -1,5 +1,5 @@
 """
-What the rules are about.
+What the rules are about: the facts that callers collect, as enums, and the form of a rule.
 """
 
 from __future__ import annotations
@@ -9,48 +9,124 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import Generic, TypeVar
 
-__all__ = ["Evidence", "Holder", "Role", "Row", "first_match"]
+__all__ = ["Evidence", "Holder", "Obstacle", "Order", "Overlap", "PublishPolicy", "Raised"]
+__all__ += ["Record", "Role", "Row", "RunPolicy", "Unavailable", "first_match"]
 
 _Facts = TypeVar("_Facts")
 _Action = TypeVar("_Action")
 
 
 class Role(StrEnum):
-    """What the task behind a key is doing; the word stands in the owner value."""
+    """The state of the task behind a key or a dedupe marker; part of the owner value."""
 
     QUEUED = "queued"  #: its message is on its way, or waits for a retry
     RUNNING = "running"
-    FINISHED = "finished"  #: the key only says so until it ends
-    SKIPPED = "skipped"  #: the same, of a tick that ended without its body
-    ABANDONED = "abandoned"  #: the same, of a tick whose body has ended without an outcome
-    FAILED = "failed"  #: the same, of a message that failed without its body
-    REPLACED = "replaced"  #: its message is not to run, because a newer call takes its place
-    REVOKED = "revoked"  #: its message is not to run, because somebody took it back
+    FINISHED = "finished"  #: the task has ended; the key stays taken until it expires
+    SKIPPED = "skipped"  #: the same, for a tick that ended without its body
+    ABANDONED = "abandoned"  #: the same, for a tick whose body ended without an outcome
+    FAILED = "failed"  #: the same, for a message that failed without its body
+    REPLACED = "replaced"  #: the message must not run: a newer call replaced it
+    REVOKED = "revoked"  #: the message must not run: it was revoked
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody is at work any more, or will be."""
+        """Whether no body runs, and none will."""
         return self not in (Role.QUEUED, Role.RUNNING)
 
 
 class Holder(Enum):
-    """Who holds the key that a message wants."""
+    """Who holds the key that a message or a call needs."""
 
     FOREIGN = auto()  #: no task of this package
     ITSELF = auto()  #: a message with the same task id
-    COPY = auto()  #: another message of the same tick
-    SENDER = auto()  #: the task that sends this message, or whose end has sent it
+    COPY = auto()  #: another message of the same tick, whose work is not over
+    PREDECESSOR = auto()  #: the task whose end sent this message
+    SENDER = auto()  #: the task that sent this message, from its body or at its end
     OTHER = auto()  #: another task
 
 
 class Evidence(Enum):
-    """What the nodes show of the call whose duplicate a message is."""
+    """What the nodes show of the call that a duplicate repeats."""
 
+    UNREAD = auto()  #: the nodes have not been asked
     UNDER_WAY = auto()  #: it waits or runs
     FINISHED = auto()  #: its work is done
     REPLACED = auto()  #: a newer call does its work
     UNCLEAR = auto()  #: some nodes show it, and with those that are silent they could be a quorum
     GONE = auto()  #: nobody does its work: it was revoked, expired, failed early, or is forgotten
+
+
+class Record(Enum):
+    """What the leaders' record of a schedule shows of the leader that sent a tick."""
+
+    UNREAD = auto()
+    CURRENT = auto()  #: no newer leader sends this tick
+    SUPERSEDED = auto()  #: a newer leader took over before this tick, and sends it itself
+
+
+class Obstacle(Enum):
+    """Why a message did not get what it takes."""
+
+    NO_QUORUM = auto()  #: too few nodes answered
+    MARKER = auto()  #: another delivery, or another message of its tick, has the dedupe marker
+    RESERVED = auto()  #: another call has a key that is taken at publish
+    LOCK = auto()  #: another task has a key that is taken only by the worker
+
+
+class Order(Enum):
+    """The age of the holder's run, compared with the message's."""
+
+    OLDER = auto()
+    NEWER = auto()  #: both are ticks, and the holder's is the later one
+    UNKNOWN = auto()  #: of the same age, or not comparable
+
+
+class PublishPolicy(StrEnum):
+    """`lock_on_conflict` at publish."""
+
+    EXISTING = "existing"
+    RAISE = "raise"
+    REPLACE = "replace"
+    FUNCTION = "function"  #: a function that has not been called yet
+
+
+class RunPolicy(StrEnum):
+    """`lock_on_conflict` at run."""
+
+    REQUEUE = "requeue"
+    SKIP = "skip"
+    REJECT = "reject"
+    RAISE = "raise"
+    FUNCTION = "function"  #: a function that has not been called yet
+
+
+class Overlap(StrEnum):
+    """`lock_overlap`, for a run that a schedule started."""
+
+    NONE = "none"  #: no schedule started it, or it takes no lock key, or the option is not set
+    FORBID = "forbid"
+    QUEUE = "queue"
+    REPLACE = "replace"
+
+
+class Unavailable(StrEnum):
+    """`lock_on_unavailable`."""
+
+    REQUEUE = "requeue"
+    RAISE = "raise"
+    RUN_UNLOCKED = "run_unlocked"
+
+
+class Raised(Enum):
+    """The exception with which a request leaves this package."""
+
+    NOTHING = auto()
+    RETRY = auto()
+    IGNORE = auto()
+    REJECT = auto()  #: to the dead letters
+    REJECT_TO_QUEUE = auto()  #: the broker delivers the message again
+    EXCEPTION = auto()  #: any other
+    PROCESS_END = auto()  #: no `Exception`: a hard time limit, or a shutdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +135,9 @@ class Row(Generic[_Facts, _Action]):
     One rule.
 
     Attributes:
-        name: why, in a few words.
-        when: whether it matches the facts.
-        then: what to do.
+        name: the reason, in a few words; unique within its table.
+        when: whether the rule matches the facts.
+        then: what follows.
     """
 
     name: str

@@ -1,180 +1,610 @@
 """
-What a task does whose lock was not taken.
+Carrying out what the rules decide about a message that a worker received.
+
+`take_lock` collects the facts, asks the rules, and calls the one function that `EFFECTS` has for
+their answer. No decision is made here: a new one is a row in `rules.arrival` and a function here.
 """
 
 from __future__ import annotations
 
-import enum
 import random
 import time
-from functools import partial
-from typing import Any, TypeGuard
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
-from celery.exceptions import Reject
+from celery.exceptions import Ignore, Reject
 from celery.utils.log import get_logger
 
-from celery_redlock.core import Lease
-from celery_redlock.errors import LockContended, LockNotAcquired
+from celery_redlock.core import Lease, Register
+from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired
 from celery_redlock.tasks.events import Event, emit
-from celery_redlock.tasks.message.owner_label import Role
+from celery_redlock.tasks.message.duplicate_result import result_of
+from celery_redlock.tasks.message.envelope import WaitHistory
+from celery_redlock.tasks.message.node_keys import stop_request_key
+from celery_redlock.tasks.message.owner_label import Role, TaskOwner, label_id, parse_owner
+from celery_redlock.tasks.message.periodic import NEXT_RUN_TTLS
+from celery_redlock.tasks.rules import arrival as rules
+from celery_redlock.tasks.rules.arrival import Action, Waiting
+from celery_redlock.tasks.rules.facts import Evidence, Obstacle, Record
+from celery_redlock.tasks.run import facts
 from celery_redlock.tasks.run.lock_request import LockRequest
-from celery_redlock.tasks.run.overlap import request_stop
-from celery_redlock.tasks.run.policy import action_for, is_final
-from celery_redlock.tasks.run.redelivery import (
-    end_redelivery,
-    is_same_tick,
-    may_start_anyway,
-    requeue_redelivery,
+from celery_redlock.tasks.run.requeue import (
+    delay_after,
+    fail_exhausted,
+    ignores_result,
+    longest_delay,
+    remaining_patience,
+    republish,
+    requeue,
+    wait_history_of,
 )
-from celery_redlock.tasks.run.requeue import fail_exhausted, requeue
 from celery_redlock.tasks.run.running_lock import RunningLock
-from celery_redlock.tasks.run.skip import end_withdrawn, leave_marker, skip
-from celery_redlock.tasks.run.superseded import end_as_superseded, fail_as_duplicate
+from celery_redlock.tasks.ticks.entry_state import is_superseded
 
-__all__ = ["Verdict", "apply_policy"]
+__all__ = ["EFFECTS", "SKIP_EVENT", "Case", "resolve", "take_lock"]
 
 logger = get_logger(__name__)
 
+SKIP_EVENT = "task-lock-skipped"
 LONGEST_PAUSE_IN_PLACE = 1.0
+#: How long a run that asks another to stop retries, in seconds, while several ask at once.
+RETRY_FOR = 0.5
 
 
-class Verdict(enum.Enum):
-    """How a task goes on that has no lock, where it does not end with an exception."""
-
-    SKIP = "skip"
-    RUN_UNLOCKED = "run_unlocked"
-
-
-def apply_policy(running_lock: RunningLock, error: LockNotAcquired) -> Lease | Verdict:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
     """
-    Follow the task's policy after a failed attempt.
+    A message, and what it met.
+
+    Attributes:
+        running_lock: of its request.
+        error: why it did not get what it takes; or which call it repeats. None for other ticks.
+        newest_token: fencing token of the newest leader that recorded its tick; None: not read.
+        has_retaken: it has evicted a marker that did not concern it.
+    """
+
+    running_lock: RunningLock
+    error: LockNotAcquired | None = None
+    newest_token: int | None = None
+    has_retaken: bool = False
+
+    @property
+    def lock_request(self) -> LockRequest:
+        """What the message takes."""
+        return self.running_lock.lock_request
+
+    @property
+    def name(self) -> str:
+        """The task as log lines name it."""
+        return f"{self.lock_request.task.name}[{self.lock_request.request.id}]"
+
+    @property
+    def why(self) -> LockNotAcquired:
+        """Why the message did not get what it takes."""
+        return self.error or LockNotAcquired(f"Task {self.name} did not take its lock.")
+
+    @property
+    def holder_value(self) -> str:
+        """The owner value that is in the way; empty where none is."""
+        return (self.error.holder if isinstance(self.error, LockContended) else None) or ""
+
+    @property
+    def holder(self) -> TaskOwner | None:
+        """The task behind it."""
+        return parse_owner(self.holder_value)
+
+    @property
+    def holder_id(self) -> str:
+        """That task's id; empty where no task is in the way."""
+        return "" if self.holder is None else self.holder.task_id
+
+
+def take_lock(running_lock: RunningLock) -> bool:
+    """
+    Take what a message takes, or do what the rules say where it does not get that.
 
     Returns:
-        How to go on; a lease if waiting in place was the policy and paid off.
+        Whether the body runs; otherwise the task ends with `lock_skip_result`.
 
     Raises:
-        Retry: the message was put back into its queue.
-        Ignore: it is another's to end this task: an earlier delivery, or a task that replaced it.
+        Retry: the message was requeued.
+        Ignore: the outcome belongs to another delivery, another message of the tick, or the call
+            that replaced this one.
         Reject: the message goes back to the broker or to the dead letters.
         LockNotAcquired: the task fails.
         DuplicateTask: so does one whose work another task does.
     """
-    lock_request = running_lock.lock_request
-    if _is_about_marker(error, lock_request) and may_start_anyway(lock_request, error):
-        lock_request.redlock.reservations.evict(lock_request.dedupe_key, error.holder or "")
-        try:
-            return lock_request.acquire(final=partial(is_final, lock_request))
-        except LockNotAcquired as another:
-            error = another
-    if _is_about_marker(error, lock_request):
-        end_withdrawn(running_lock, error)
-        end_redelivery(lock_request, error)
-    if isinstance(error, LockContended) and is_same_tick(lock_request, error):
-        requeue_redelivery(lock_request, error)
-    action = action_for(lock_request, error)
-    if action == "run_unlocked":
-        return _run_unlocked(lock_request, error)
-    if action == "requeue" and lock_request.request.is_eager:
-        return _wait_in_place(running_lock, error)
-    if action == "reject":
-        _reject(lock_request, error)
-    if action == "replace" and isinstance(error, LockContended):
-        lease = request_stop(running_lock, error)
-        if lease is not None:
-            return lease
-        lock_request = running_lock.lock_request
+    case = Case(running_lock=running_lock)
     try:
-        if action in ("requeue", "replace"):
-            requeue(lock_request, error)
-    except LockNotAcquired:
-        leave_marker(running_lock, Role.FAILED)
-        raise
-    leave_marker(running_lock, Role.FAILED if action in ("raise", "reject") else Role.FINISHED)
-    if action == "skip":
-        skip(lock_request, error)
-        return Verdict.SKIP
-    if isinstance(error, LockContended):
-        if action == "superseded":
-            end_as_superseded(lock_request, error)
-        if action == "duplicate":
-            fail_as_duplicate(lock_request, error)
-    logger.warning(
-        "Task %s[%s] fails without its lock: %s",
-        lock_request.task.name,
-        lock_request.request.id,
-        error,
-    )
-    raise error
+        action, case = _on_arrival(case)
+        if action is Action.TAKE:
+            _acquire(running_lock)
+            return True
+    except LockNotAcquired as error:
+        return resolve(replace(case, error=error))
+    return EFFECTS[action](case)
 
 
-def _is_about_marker(error: LockNotAcquired, lock_request: LockRequest) -> TypeGuard[LockContended]:
-    """Tell whether another message, or another delivery, has what stands for this piece of work."""
-    return (
-        isinstance(error, LockContended)
-        and bool(lock_request.dedupe_key)
-        and error.key == lock_request.dedupe_key
-    )
-
-
-def _run_unlocked(lock_request: LockRequest, error: LockNotAcquired) -> Verdict:
-    logger.error(
-        "Task %s[%s] runs WITHOUT its lock, as lock_on_unavailable says; another may run "
-        "beside it, and it has no fencing token. %s",
-        lock_request.task.name,
-        lock_request.request.id,
-        error,
-    )
-    emit(Event.WITHOUT_LOCK, lock_request.task, lock_request.request.id, error=error)
-    return Verdict.RUN_UNLOCKED
-
-
-def _reject(lock_request: LockRequest, error: LockNotAcquired) -> None:
-    """Reject the message where that is safe; otherwise say why not, and let the task fail."""
-    task, request = lock_request.task, lock_request.request
-    if request.is_eager or not task.acks_late:
-        why = "its message is already acknowledged (acks_late is off)"
-    elif _in_chord(request):
-        why = "a rejected member would keep its chord waiting for ever"
-    else:
-        logger.warning("Task %s[%s] is rejected: %s", task.name, request.id, error)
-        raise Reject(error, requeue=False)
-    logger.warning("Task %s[%s] fails instead of being rejected: %s.", task.name, request.id, why)
-
-
-def _in_chord(request: Any) -> bool:
-    if request.chord:
-        return True
-    steps = request.chain or ()
-    return any((step.get("options") or {}).get("chord") for step in steps)
-
-
-def _wait_in_place(running_lock: RunningLock, error: LockNotAcquired) -> Lease:
-    """Under `apply()` there is no queue to go back to."""
-    lock_request = running_lock.lock_request
-    pause = 0.01
-    attempts = 0
+def _on_arrival(case: Case) -> tuple[Action, Case]:
+    """Ask the rules about a message that has taken nothing, and the nodes where they need that."""
+    lock_request = case.lock_request
+    known = facts.arrival_of(lock_request, time.time())
     while True:
-        if _is_held_by_enclosing(running_lock, error):
+        action = rules.on_arrival(known)
+        if action is Action.READ_EVIDENCE:
+            shown = facts.sightings_of(lock_request)
+            nodes = len(lock_request.redlock.node_names)
+            evidence = rules.evidence_of([sighting for sighting, _ in shown], nodes)
+            holder = next((owner for _, owner in shown if owner is not None), None)
+            split = evidence is Evidence.UNCLEAR
+            known = replace(known, evidence=evidence)
+            case = replace(case, error=_repeats(lock_request, holder, split=split))
+        elif action is Action.READ_RECORD:
+            newest = _newest_leader(lock_request)
+            known = replace(known, record=Record.CURRENT if newest is None else Record.SUPERSEDED)
+            case = replace(case, newest_token=newest)
+        elif action is Action.ASK_POLICY and isinstance(case.error, LockContended):
+            known = replace(known, policy=facts.at_publish_policy(lock_request, case.error))
+        else:
+            return action, case
+
+
+def resolve(case: Case) -> bool:
+    """Ask the rules about a message that did not get what it takes, and do what they say."""
+    error = case.why
+    known = facts.contention_of(case.lock_request, error, has_retaken=case.has_retaken)
+    action = rules.on_contention(known)
+    if action is Action.ASK_POLICY and isinstance(error, LockContended):
+        if known.obstacle is Obstacle.LOCK:
+            known = replace(known, at_run=facts.at_run_policy(case.lock_request, error))
+        else:
+            known = replace(known, at_publish=facts.at_publish_policy(case.lock_request, error))
+        action = rules.on_contention(known)
+    return EFFECTS[action](case)
+
+
+def _acquire(running_lock: RunningLock) -> None:
+    lock_request = running_lock.lock_request
+    if not lock_request.is_empty:
+        running_lock.lease = _acquired(lock_request)
+
+
+def _acquired(lock_request: LockRequest) -> Lease:
+    def is_final(error: LockContended) -> bool:
+        return rules.is_final(facts.contention_of(lock_request, error))
+
+    return lock_request.acquire(is_final)
+
+
+def _repeats(lock_request: LockRequest, holder: str | None, *, split: bool) -> LockContended:
+    original = lock_request.envelope.duplicate_of
+    keys = list(lock_request.keys)
+    return LockContended(
+        f"Task {lock_request.task.name}[{lock_request.request.id}] repeats "
+        f"{original.task_id if original else ''}, which had the lock {keys[0]!r} when this one was "
+        "sent.",
+        keys[0],
+        holder,
+        None,
+        split,
+        keys,
+    )
+
+
+def _newest_leader(lock_request: LockRequest) -> int | None:
+    """Return the token of a leader that took over before a message's tick; None: there is none."""
+    tick = lock_request.tick
+    if tick is None:
+        return None
+    register = Register(lock_request.redlock, tick.schedule)
+    recorded = register.read([tick.entry]).get(tick.entry)
+    return recorded.token if recorded is not None and is_superseded(tick, recorded) else None
+
+
+# Messages that need their lock later.
+
+
+def _wait(case: Case) -> bool:
+    request = case.lock_request.request
+    exhausted = not request.is_eager and remaining_patience(case.lock_request) <= 0
+    waiting = Waiting(eager=bool(request.is_eager), is_exhausted=exhausted)
+    return EFFECTS[rules.how_to_wait(waiting)](case)
+
+
+def _requeue(case: Case) -> NoReturn:
+    try:
+        requeue(case.lock_request, case.why)
+    except LockNotAcquired:
+        _leave_marker(case, Action.GIVE_UP)  # it could not be published again
+        raise
+
+
+def _give_up(case: Case) -> NoReturn:
+    lock_request = case.lock_request
+    history = wait_history_of(lock_request)
+    _leave_marker(case, Action.GIVE_UP)
+    fail_exhausted(lock_request, case.why, history.waited(time.time()), history.requeues)
+
+
+def _wait_in_place(case: Case) -> bool:
+    """Under `apply()` there is no queue to go back to."""
+    running_lock, lock_request, error = case.running_lock, case.lock_request, case.why
+    pause, attempts = 0.01, 0
+    while True:
+        if running_lock.is_held_around(getattr(error, "holder", None)):
             raise error
         waited = max(0.0, time.time() - lock_request.started)
-        left = lock_request.options.give_up_after - waited
-        if left <= 0:
+        remaining = lock_request.options.give_up_after - waited
+        if remaining <= 0:
             fail_exhausted(lock_request, error, waited, attempts)
-        time.sleep(min(left, random.uniform(0.0, pause)))  # noqa: S311  # spreads load only
+        time.sleep(min(remaining, random.uniform(0.0, pause)))  # noqa: S311  # spreads load only
         pause = min(LONGEST_PAUSE_IN_PLACE, pause * 2)
         attempts += 1
         try:
-            return lock_request.acquire(final=partial(is_final, lock_request))
-        except LockNotAcquired as exc:
-            error = exc
-
-
-def _is_held_by_enclosing(running_lock: RunningLock, error: LockNotAcquired) -> bool:
-    """Tell whether the lock is held by the body that runs this one, and would never be free."""
-    holder = getattr(error, "holder", None)
-    around = running_lock.enclosing
-    while around is not None:
-        if around.lease is not None and around.lease.owner == holder:
+            _acquire(running_lock)
+        except LockNotAcquired as another:
+            error = another
+        else:
             return True
-        around = around.enclosing
+
+
+def _retake(case: Case) -> bool:
+    lock_request = case.lock_request
+    lock_request.redlock.reservations.evict(lock_request.dedupe_key, case.holder_value)
+    try:
+        _acquire(case.running_lock)
+    except LockNotAcquired as another:
+        return resolve(replace(case, error=another, has_retaken=True))
+    return True
+
+
+def _requeue_copy(case: Case) -> NoReturn:
+    """Requeue a message until its other delivery, or the other message of its tick, has ended."""
+    lock_request = case.lock_request
+    task, request = lock_request.task, lock_request.request
+    runs = case.holder is not None and case.holder.role is Role.RUNNING
+    earlier = wait_history_of(lock_request)
+    # Not counted as waiting for a lock: the other may run for as long as it likes.
+    history = WaitHistory(
+        first_seen=time.time(), requeues=earlier.requeues, retries=earlier.retries
+    )
+    # It has to come back while the other's marker still says that it has finished.
+    longest = min(longest_delay(task.app), lock_request.options.dedupe_window / 2)
+    delay = delay_after(history.requeues, longest)
+    try:
+        # A tick that has begun is not late any more, whichever of its messages ends it.
+        republish(lock_request, history, delay, begun=runs and lock_request.tick is not None)
+    except Exception as exc:
+        if task.acks_late:
+            logger.error(  # noqa: TRY400  # the fault is the broker's
+                "Task %s %s and could not be requeued (%r); its message is returned to the broker.",
+                case.name,
+                _came_again(lock_request),
+                exc,
+            )
+            raise Reject(exc, requeue=True) from exc
+        logger.error(  # noqa: TRY400
+            "Task %s %s and could not be requeued (%r); only the earlier delivery remains, which "
+            "holds its lock.",
+            case.name,
+            _came_again(lock_request),
+            exc,
+        )
+        raise Ignore("an earlier delivery of this message runs") from exc
+    logger.info(
+        "Task %s %s while %s; this delivery is requeued for %.1f s: %s",
+        case.name,
+        _came_again(lock_request),
+        "it runs" if runs else "another message of it waits",
+        delay,
+        case.why,
+    )
+    emit(Event.REDELIVERY_REQUEUED, task, request.id, delay=delay, error=case.why)
+    raise Ignore("an earlier delivery of this message runs")
+
+
+# A schedule's run that replaces an older one.
+
+
+def _request_stop(case: Case) -> bool:
+    """Ask an older run to stop; its lock is left alone until it has ended."""
+    _reserve_next_run(case)
+    return _wait(case)
+
+
+def _overtake(case: Case) -> bool:
+    """Be the next run instead of an older one that waits, and try for the lock at once."""
+    _reserve_next_run(case)
+    # No run may have the lock any more; and by the time that this message comes back, there might
+    # be a newer one.
+    if case.lock_request.envelope.reservation is not None:
+        try:
+            _acquire(case.running_lock)
+        except LockNotAcquired:
+            return _wait(case)
+        return True
+    return _wait(case)
+
+
+def _reserve_next_run(case: Case) -> None:
+    """
+    Take the keys beside the lock whose loss asks its holder to stop.
+
+    The holder's next extension, within a third of its TTL, finds them gone. Older runs find that a
+    newer one is the next, and are skipped.
+    """
+    lock_request, error, holder = case.lock_request, case.error, case.holder
+    if not isinstance(error, LockContended):
+        return
+    reservations, options = lock_request.redlock.reservations, lock_request.options
+    before = lock_request.envelope.reservation
+    keys = [key for key in lock_request.keys if key in error.keys] or lock_request.keys
+    stop_keys = tuple(stop_request_key(lock_request.redlock.node_key(key)) for key in keys)
+    if before is not None and not set(stop_keys) <= set(before.node_keys):
+        # It is the next for other keys already, and a message carries one reservation.
+        for stop_key in stop_keys:
+            reservations.evict(stop_key, case.holder_value)
+        return
+    asked = before is not None and holder is not None and holder.role is Role.RUNNING
+    previous = before.owner if before is not None and asked else case.holder_value
+    life = NEXT_RUN_TTLS * options.ttl
+    try:
+        reserved = reservations.reserve(
+            stop_keys,
+            ttl=life,
+            grace=min(life, options.publish_grace),
+            label=lock_request.label_as(Role.QUEUED),
+            retry_for=RETRY_FOR,
+            previous=previous,
+            previous_until=time.time() + (error.expires_in or 0.0),
+        )
+    except LockNotAcquired as failure:
+        logger.info("Task %s cannot ask for its lock now, and will again: %s", case.name, failure)
+        return
+    reservations.confirm(reserved)
+    if holder is not None and not asked:
+        logger.info(
+            "Task %s %s the older run %s on %s",
+            case.name,
+            "asks to stop" if holder.role is Role.RUNNING else "goes before",
+            holder.task_id,
+            holder.host,
+        )
+        emit(Event.REPLACED, lock_request.task, holder.task_id, by=lock_request.request.id)
+    envelope = replace(lock_request.envelope, reservation=reserved.reservation)
+    case.running_lock.lock_request = replace(lock_request, envelope=envelope)
+
+
+# Messages that end without their body.
+
+
+def _leave_marker(case: Case, action: Action) -> None:
+    """
+    Take the marker of a message that ends without its body, so that no copy of it runs.
+
+    Raises:
+        Ignore: another delivery has the marker, or the message was withdrawn meanwhile.
+    """
+    running_lock, lock_request = case.running_lock, case.lock_request
+    if not lock_request.dedupe_key:
+        return
+    error = case.error
+    about_marker = isinstance(error, LockContended) and error.key == lock_request.dedupe_key
+    try:
+        over = error if about_marker and isinstance(error, LockContended) else None
+        running_lock.lease = lock_request.acquire_marker(over)
+        running_lock.end_without_body(rules.MARKERS[action])
+    except LockContended as met:
+        resolve(replace(case, error=met, has_retaken=True))
+    except LockNotAcquired as failure:
+        logger.warning(
+            "Task %s ends without a marker; another delivery of its message would be taken for "
+            "a new one: %s",
+            case.name,
+            failure,
+        )
+
+
+def _skip(case: Case) -> bool:
+    _leave_marker(case, Action.SKIP)
+    lock_request, error = case.lock_request, case.why
+    task, request = lock_request.task, lock_request.request
+    logger.info(
+        "Task %s is skipped and ends with lock_skip_result %r: %s",
+        case.name,
+        lock_request.options.skip_result,
+        error,
+    )
+    emit(Event.SKIPPED, task, request.id, error=error)
+    _send_skip_event(
+        lock_request, key=getattr(error, "key", None), holder=getattr(error, "holder", None)
+    )
     return False
+
+
+def _skip_as_missed(case: Case) -> bool:
+    _leave_marker(case, Action.SKIP_AS_MISSED)
+    lock_request = case.lock_request
+    tick, deadline = lock_request.tick, lock_request.options.starting_deadline
+    if tick is None or deadline is None:
+        return False
+    late_by = time.time() - tick.due - deadline
+    logger.warning(
+        "Task %s is skipped and ends with lock_skip_result %r: entry %r was due at %s, and "
+        "lock_starting_deadline = %g s ended %.1f s ago",
+        case.name,
+        lock_request.options.skip_result,
+        tick.entry,
+        tick.due_at.isoformat(),
+        deadline,
+        late_by,
+    )
+    emit(Event.TICK_MISSED, lock_request.task, lock_request.request.id, tick=tick, late_by=late_by)
+    _send_skip_event(lock_request)
+    return False
+
+
+def _send_skip_event(
+    lock_request: LockRequest, *, key: str | None = None, holder: str | None = None
+) -> None:
+    """Send Celery's monitors an event about a task that is skipped. Never raises."""
+    task = lock_request.task
+    if lock_request.request.is_eager or not task.send_events:
+        return
+    try:
+        task.send_event(SKIP_EVENT, retry=False, name=task.name, key=key, holder=holder)
+    except Exception as exc:
+        # A broker that cannot take an event does not change the outcome.
+        logger.warning("The event %s could not be sent: %r", SKIP_EVENT, exc)
+
+
+def _fail(case: Case) -> NoReturn:
+    _leave_marker(case, Action.FAIL)
+    logger.warning("Task %s fails without its lock: %s", case.name, case.why)
+    raise case.why
+
+
+def _fail_not_rejected(case: Case) -> NoReturn:
+    why = "its message is already acknowledged (acks_late is off)"
+    if case.lock_request.task.acks_late and not case.lock_request.request.is_eager:
+        why = "a rejected member would keep its chord waiting for ever"
+    logger.warning("Task %s fails instead of being rejected: %s.", case.name, why)
+    _fail(case)
+
+
+def _reject(case: Case) -> NoReturn:
+    logger.warning("Task %s is rejected: %s", case.name, case.why)
+    raise Reject(case.why, requeue=False)
+
+
+def _fail_as_duplicate(case: Case) -> NoReturn:
+    """Fail a duplicate that had to be sent, as its publish would have failed."""
+    _leave_marker(case, Action.FAIL_AS_DUPLICATE)
+    task, request = case.lock_request.task, case.lock_request.request
+    key, existing = getattr(case.why, "key", None), case.holder_id
+    logger.warning("Task %s fails as a duplicate: %s", case.name, case.why)
+    emit(Event.DUPLICATE, task, existing, key=key, refused=True)
+    duplicate = DuplicateTask(
+        f"Task {case.name} was not run: {existing} has the lock {key!r} already. "
+        "lock_on_conflict='existing' would end it as a skip instead of a failure.",
+        existing,
+    )
+    duplicate.result = result_of(task, existing, ignored=bool(ignores_result(task, request)))
+    raise duplicate from case.error
+
+
+def _end_as_replaced(case: Case) -> NoReturn:
+    _leave_marker(case, Action.END_AS_REPLACED)
+    _end_as_withdrawn(case)
+
+
+def _end_as_revoked(case: Case) -> NoReturn:
+    _leave_marker(case, Action.END_AS_REVOKED)
+    _end_as_withdrawn(case)
+
+
+def _end_as_withdrawn(case: Case) -> NoReturn:
+    """End a task as Celery ends a revoked one: its chord and whoever waits for it are notified."""
+    task, request = case.lock_request.task, case.lock_request.request
+    replaced = case.holder_id != label_id(request.id)
+    why = f"replaced by {case.holder_id}" if replaced else "revoked"
+    logger.info("Task %s ends without its body: it was %s", case.name, why)
+    if replaced:
+        emit(Event.SUPERSEDED, task, request.id, by=case.holder_id)
+    task.backend.mark_as_revoked(
+        request.id, why, request=request, store_result=not ignores_result(task, request)
+    )
+    raise Ignore(why)
+
+
+_ENDED_AS = {
+    Role.FINISHED: "finished",
+    Role.SKIPPED: "been skipped",
+    Role.ABANDONED: "ended without an outcome",
+    Role.FAILED: "failed without its body",
+}
+
+
+def _ignore(case: Case) -> NoReturn:
+    """Leave the result, the callbacks and the chord part to the other delivery."""
+    lock_request, other = case.lock_request, case.holder
+    host = "" if other is None else other.host
+    logger.info(
+        "Task %s %s after it had %s on %s; this delivery is ignored",
+        case.name,
+        _came_again(lock_request),
+        "ended" if other is None else _ENDED_AS.get(other.role, f"been {other.role}"),
+        host,
+    )
+    emit(Event.REDELIVERY_IGNORED, lock_request.task, lock_request.request.id, finished_by=host)
+    if lock_request.envelope.reservation is not None:
+        # Of another beat than the one that ran, which has taken its own lock over; or used up,
+        # and given back late on a node by a copy that had failed to take it.
+        lock_request.redlock.reservations.cancel(lock_request.envelope.reservation)
+    raise Ignore("this message's task has finished already")
+
+
+def _drop_as_superseded(case: Case) -> NoReturn:
+    lock_request, tick = case.lock_request, case.lock_request.tick
+    if tick is not None:
+        logger.warning(
+            "Task %s is dropped: it was sent for entry %r, due at %s, by a leader of schedule %s "
+            "(token %s) that had been superseded (token %s); its successor answers for this tick",
+            case.name,
+            tick.entry,
+            tick.due_at.isoformat(),
+            tick.schedule,
+            tick.token,
+            case.newest_token,
+        )
+        emit(
+            Event.TICK_SUPERSEDED,
+            lock_request.task,
+            lock_request.request.id,
+            tick=tick,
+            newest=case.newest_token,
+        )
+    raise Ignore("a newer leader answers for this tick")
+
+
+def _run_unlocked(case: Case) -> bool:
+    logger.error(
+        "Task %s runs WITHOUT its lock, as lock_on_unavailable says; another may run beside it, "
+        "and it has no fencing token. %s",
+        case.name,
+        case.why,
+    )
+    emit(Event.WITHOUT_LOCK, case.lock_request.task, case.lock_request.request.id, error=case.why)
+    return True
+
+
+def _came_again(lock_request: LockRequest) -> str:
+    tick = lock_request.tick
+    if tick is None:
+        return "was delivered again"
+    return f"came once more for entry {tick.entry!r}, due at {tick.due_at.isoformat()},"
+
+
+#: What carries each action out: returns whether the body runs, or raises what ends the request.
+EFFECTS: Mapping[Action, Callable[[Case], bool]] = {
+    Action.RETAKE: _retake,
+    Action.WAIT: _wait,
+    Action.REQUEUE: _requeue,
+    Action.WAIT_IN_PLACE: _wait_in_place,
+    Action.GIVE_UP: _give_up,
+    Action.REQUEUE_COPY: _requeue_copy,
+    Action.REQUEST_STOP: _request_stop,
+    Action.OVERTAKE: _overtake,
+    Action.RUN_UNLOCKED: _run_unlocked,
+    Action.SKIP: _skip,
+    Action.SKIP_AS_MISSED: _skip_as_missed,
+    Action.FAIL: _fail,
+    Action.FAIL_NOT_REJECTED: _fail_not_rejected,
+    Action.FAIL_AS_DUPLICATE: _fail_as_duplicate,
+    Action.REJECT: _reject,
+    Action.IGNORE: _ignore,
+    Action.DROP_AS_SUPERSEDED: _drop_as_superseded,
+    Action.END_AS_REPLACED: _end_as_replaced,
+    Action.END_AS_REVOKED: _end_as_revoked,
+}

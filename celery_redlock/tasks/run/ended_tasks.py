@@ -60,8 +60,9 @@ def _ended_here() -> str | None:
     """Return the task that runs here, if its work has ended and its lock still stands."""
     task = get_current_worker_task()
     running_lock = None if task is None else running_lock_of(task.request)
-    ended = running_lock is not None and running_lock.body.finished and not running_lock.continued
-    return label_id(running_lock.request.id) if running_lock is not None and ended else None
+    if running_lock is None or not running_lock.body.finished or running_lock.state.is_continued:
+        return None
+    return label_id(running_lock.request.id)
 
 
 def _name_ended(headers: Any = None, **_: Any) -> None:

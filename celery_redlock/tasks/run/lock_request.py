@@ -27,7 +27,7 @@ from celery_redlock.tasks.message.node_keys import (
     tick_id_of,
     with_user_key,
 )
-from celery_redlock.tasks.message.owner_label import Role, label_for, parse_owner
+from celery_redlock.tasks.message.owner_label import Role, label_for
 from celery_redlock.tasks.message.periodic import (
     is_continuation,
     overlap_of,
@@ -193,12 +193,12 @@ class LockRequest:
             accepted = bool(self.task.acks_late)
         return self.envelope.begun or bool(redelivered and accepted)
 
-    def acquire(self, final: Callable[[LockContended], bool] | None = None) -> Lease:
+    def acquire(self, is_final: Callable[[LockContended], bool]) -> Lease:
         """
-        Take everything, as `lock_wait` says; the message's reservation is no obstacle.
+        Acquire everything within `lock_wait`; the message's reservation is no obstacle.
 
         Args:
-            final: whether waiting is no use, beyond what `_is_over` knows.
+            is_final: whether waiting cannot help.
 
         Raises:
             LockContended: one of the keys is held; the error names it.
@@ -218,7 +218,7 @@ class LockRequest:
                 label=self.label,
                 at_least_for=0.0 if self.holds_until_postrun else options.at_least_for,
                 reservation=self.envelope.reservation,
-                give_up_on=self._is_final(final) if self.holds_until_postrun else None,
+                give_up_on=is_final,
             )
         except LockContended as error:
             raise with_user_key(error, self.redlock) from None
@@ -250,20 +250,6 @@ class LockRequest:
         limits = (hard or self.task.time_limit, soft or self.task.soft_time_limit)
         longest: float = min((limit / 2 for limit in limits if limit), default=math.inf)
         return min(self.options.wait, longest)
-
-    def _is_final(
-        self, final: Callable[[LockContended], bool] | None
-    ) -> Callable[[LockContended], bool]:
-        if final is None:
-            return self._is_over
-        return lambda error: self._is_over(error) or final(error)
-
-    def _is_over(self, error: LockContended) -> bool:
-        """Tell whether waiting is no use: what is held only keeps others away for a while."""
-        holder = parse_owner(error.holder)
-        if holder is None or not holder.role.is_over:
-            return False
-        return error.key == self.dedupe_key or self.options.mode_spec.for_window
 
 
 def lock_request_for(

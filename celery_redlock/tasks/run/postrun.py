@@ -12,8 +12,10 @@ from celery import Task, signals
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.rules.ending import State, Unused, keeps_reservation
 from celery_redlock.tasks.run.ended_tasks import connect_ended_tasks
-from celery_redlock.tasks.run.running_lock import TRACED, running_lock_of, will_be_redelivered
+from celery_redlock.tasks.run.facts import raised_by
+from celery_redlock.tasks.run.running_lock import TRACED, running_lock_of
 
 __all__ = ["connect_postrun"]
 
@@ -55,5 +57,6 @@ def _cancel_unused(task: Any, request: Any, result: Any) -> None:
         return
     reservation = Envelope.read(request.headers).reservation
     error = result if isinstance(result, BaseException) else sys.exc_info()[1]
-    if reservation is not None and not will_be_redelivered(task, error):
+    unused = Unused(state=State.UNRUN, raised=raised_by(error), acks_late=bool(task.acks_late))
+    if reservation is not None and not keeps_reservation(unused):
         redlock_for(task.app).reservations.cancel(reservation)

@@ -57,14 +57,18 @@ def strip_header(request: Any) -> None:
         request.__dict__.pop(HEADER, None)
 
 
+def remaining_patience(lock_request: LockRequest) -> float:
+    """Return for how many seconds the message may still wait (`lock_give_up_after`)."""
+    waited = wait_history_of(lock_request).waited(time.time())
+    return max(0.0, lock_request.options.give_up_after - waited)
+
+
 def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
     """Publish the task again, to run later, and end this run with `Retry`."""
     task, request = lock_request.task, lock_request.request
     now = time.time()
     wait_history = wait_history_of(lock_request)
-    left = lock_request.options.give_up_after - wait_history.waited(now)
-    if left <= 0:
-        fail_exhausted(lock_request, error, wait_history.waited(now), wait_history.requeues)
+    left = remaining_patience(lock_request)
     delay = min(delay_after(wait_history.requeues, _longest_delay(lock_request, now)), left)
     try:
         again = republish(lock_request, wait_history, delay)

@@ -5,20 +5,16 @@ One run of a task under its lock: take it, run the body, let it go.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from celery_redlock.core import Lease
-from celery_redlock.errors import LockNotAcquired
 from celery_redlock.tasks.config.plan import LockPlan
-from celery_redlock.tasks.run.contention import Verdict, apply_policy
-from celery_redlock.tasks.run.duplicate import skip_if_duplicate
+from celery_redlock.tasks.rules.ending import Event
+from celery_redlock.tasks.run.contention import take_lock
 from celery_redlock.tasks.run.lease_lost import LeaseLostHandler
 from celery_redlock.tasks.run.lock_request import lock_request_for
-from celery_redlock.tasks.run.policy import is_final
 from celery_redlock.tasks.run.requeue import strip_header
 from celery_redlock.tasks.run.running_lock import RunningLock, current_running_lock
-from celery_redlock.tasks.run.tick_checks import drop_if_superseded, skip_if_missed
 
 __all__ = ["lease_of", "run_locked"]
 
@@ -41,26 +37,14 @@ def run_locked(
     # release the lock; one that strikes between the nodes' answer and the assignment of the lease,
     # or inside the release itself, leaves it to the backstop in task_postrun or to its TTL.
     try:
-        try:
-            if skip_if_missed(running_lock) or skip_if_duplicate(running_lock):
-                return plan.options.skip_result
-            drop_if_superseded(running_lock.lock_request)
-            if not running_lock.lock_request.is_empty:
-                running_lock.lease = running_lock.lock_request.acquire(
-                    final=partial(is_final, running_lock.lock_request)
-                )
-        except LockNotAcquired as error:
-            verdict = apply_policy(running_lock, error)
-            if verdict is Verdict.SKIP:
-                return plan.options.skip_result
-            if isinstance(verdict, Lease):
-                running_lock.lease = verdict
+        if not take_lock(running_lock):
+            return plan.options.skip_result
         if running_lock.lease is not None:
             running_lock.take_over(running_lock.lease)
         if running_lock.lease is not None:
             _watch(running_lock, running_lock.lease)
         strip_header(request)
-        running_lock.body_began = True
+        running_lock.move(Event.BEGIN)
         return running_lock.body.run(call, args, kwargs, running_lock.cancel_interrupt)
     finally:
         running_lock.exit_body()

@@ -11,7 +11,6 @@ import time
 from contextvars import ContextVar
 from typing import Any
 
-from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
 from celery_redlock.core import Lease, Reservation, set_current_lease
@@ -21,8 +20,21 @@ from celery_redlock.tasks.interrupt.body import Body
 from celery_redlock.tasks.interrupt.interrupters import Interrupter, choose_interrupter
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
 from celery_redlock.tasks.message.owner_label import Role, parse_owner
+from celery_redlock.tasks.rules.ending import (
+    Event,
+    Leaving,
+    Moment,
+    State,
+    Unused,
+    keeps_reservation,
+    moment_of,
+    moved,
+    outcome_of,
+)
+from celery_redlock.tasks.rules.facts import Raised
+from celery_redlock.tasks.run.facts import raised_by
 from celery_redlock.tasks.run.lock_request import LockRequest
-from celery_redlock.tasks.run.outcome import celery_state, outcome_of, release_plan
+from celery_redlock.tasks.run.outcome import celery_state, ended_of, release_plan
 from celery_redlock.tasks.run.stop_request import StoppingLock
 
 __all__ = [
@@ -31,7 +43,6 @@ __all__ = [
     "any_active",
     "current_running_lock",
     "running_lock_of",
-    "will_be_redelivered",
 ]
 
 logger = get_logger(__name__)
@@ -55,9 +66,8 @@ class RunningLock:
         body_lease: the lease that the body is under; None where its lock is not for the body.
         handover_reservation: the lock of the message that continues this one: a retry, or a
             replacement.
-        continued: such a message is out, with or without the lock.
-        body_began: the body has begun.
-        ended_as: only the mark was taken, for a message that ends without its body; what it says.
+        state: how far the request has come.
+        unrun_as: what its marker will say, where it ends without its body.
     """
 
     __slots__ = (
@@ -65,17 +75,16 @@ class RunningLock:
         "_surrounding",
         "_taken_at",
         "body",
-        "body_began",
         "body_lease",
-        "continued",
         "enclosing",
-        "ended_as",
         "handover_reservation",
         "lease",
         "lock_request",
         "request",
+        "state",
         "stopping_lock",
         "task",
+        "unrun_as",
     )
 
     def __init__(self, lock_request: LockRequest) -> None:
@@ -88,8 +97,8 @@ class RunningLock:
         self.stopping_lock: StoppingLock | None = None
         self.body_lease: Lease | None = None
         self.handover_reservation: Reservation | None = None
-        self.continued = self.body_began = False
-        self.ended_as: Role | None = None
+        self.state = State.WAITING
+        self.unrun_as: Role | None = None
         self._interrupter: Interrupter | None = None
         self._taken_at = 0.0
         # A task may be called where an exception is being handled; that one is not its own.
@@ -108,6 +117,29 @@ class RunningLock:
         _current.set(self)
         set_current_lease(None)
         _active.add(self)
+
+    def move(self, event: Event) -> None:
+        """
+        Note what happened to the request.
+
+        Raises:
+            IllegalMoveError: that cannot happen in its state; nothing was changed.
+        """
+        self.state = moved(self.state, event)
+
+    def end_without_body(self, role: Role) -> None:
+        """Note that the marker alone was acquired, and what it is to say when the request ends."""
+        self.move(Event.MARK)
+        self.unrun_as = role
+
+    def is_held_around(self, owner: str | None) -> bool:
+        """Return whether a body that runs this task eagerly has the lock, which it never frees."""
+        around = self.enclosing
+        while around is not None:
+            if around.lease is not None and around.lease.owner == owner:
+                return True
+            around = around.enclosing
+        return False
 
     def take_over(self, lease: Lease) -> None:
         """Hold what was taken; the body may begin."""
@@ -151,15 +183,17 @@ class RunningLock:
         """
         error = self._unwinding()
         self._finish_body()
-        if self.lease is None or self.ended_as:
+        if self.lease is None or self.state is State.UNRUN:
             self._cancel_unused_reservation(error)
         if self.stopping_lock is not None and os.getpid() == self.body.pid:
             self.stopping_lock.close()
-        waits = self.lease is not None and self.lock_request.holds_until_postrun
-        orderly = error is None or isinstance(error, Exception)
-        # The message of a tick comes through Celery's tracer: nothing else reads our header.
-        traced = self.request.redlock_traced is TRACED or self.lock_request.tick is not None
-        if not (waits and orderly and traced):
+        leaving = Leaving(
+            holds_until_result=self.lease is not None and self.lock_request.holds_until_postrun,
+            process_ends=raised_by(error) is Raised.PROCESS_END,
+            # The message of a tick comes through Celery's tracer: nothing else reads our header.
+            is_traced=self.request.redlock_traced is TRACED or self.lock_request.tick is not None,
+        )
+        if moment_of(leaving) is Moment.NOW:
             self.end(celery_state(error), error)
 
     def end(self, state: str | None = None, result: Any = None) -> None:
@@ -173,6 +207,7 @@ class RunningLock:
             lost = lease.lost
             if not self._release(lease, state, result) and not excused:
                 self._warn_lost(lease, lost)
+        self.move(Event.END)
         _active.discard(self)
         # Last: until it is done, `task_postrun` finds the hold here.
         self.request.redlock_running_lock = ENDED
@@ -187,8 +222,15 @@ class RunningLock:
     def _release(self, lease: Lease, state: str | None, result: Any) -> bool:
         if not self.lock_request.holds_until_postrun:
             return lease.release()
-        outcome = outcome_of(self, state, result, self._unwinding())
-        actions, successor = release_plan(self, outcome)
+        ended = ended_of(self.lock_request, self.state, state, result, self._unwinding())
+        actions, successor = release_plan(
+            self.lock_request,
+            outcome_of(ended),
+            state=self.state,
+            unrun_as=self.unrun_as,
+            handover=self.handover_reservation,
+            age=self.age,
+        )
         held = lease.release_with(actions, successor, grace=self.lock_request.options.publish_grace)
         if successor is not None and successor is self.handover_reservation:
             self._cancel_if_dropped(successor)
@@ -213,13 +255,14 @@ class RunningLock:
             redlock.reservations.cancel(successor)
 
     def _cancel_unused_reservation(self, error: BaseException | None) -> None:
-        """Cancel the lock that the message brought and that no body took over, if all is over."""
+        """Cancel the lock that the message brought and that no body took over, unless kept."""
         reservation = self.lock_request.envelope.reservation
         if reservation is None or os.getpid() != self.body.pid:
             return
-        # A twin's lock is its sibling's; that of a task that was replaced is nobody's.
-        redelivery = isinstance(error, Ignore) and not self.ended_as
-        if self.body_began or not (redelivery or will_be_redelivered(self.task, error)):
+        unused = Unused(
+            state=self.state, raised=raised_by(error), acks_late=bool(self.task.acks_late)
+        )
+        if not keeps_reservation(unused):
             self.lock_request.redlock.reservations.cancel(reservation)
 
     def _unwinding(self) -> BaseException | None:
@@ -269,16 +312,6 @@ def _unconfirmed(lease: Lease) -> str:
 
 TRACED = object()
 ENDED = object()
-
-
-def will_be_redelivered(task: Any, error: BaseException | None) -> bool:
-    """Tell whether a message that ends with this before its body brings its lock back here."""
-    if isinstance(error, Reject):
-        return bool(error.requeue)
-    if error is None or isinstance(error, Exception):
-        return isinstance(error, Retry)
-    # The process ends: by a hard time limit, or at a shutdown. What was acknowledged is over.
-    return bool(task.acks_late)
 
 
 def _sweep_orphans() -> None:

@@ -18,7 +18,7 @@ from celery_redlock.errors import (
     QuorumUnavailable,
 )
 from celery_redlock.tasks.message.envelope import HEADER
-from celery_redlock.tasks.run.contention import apply_policy
+from celery_redlock.tasks.run.contention import Case, resolve
 from celery_redlock.tasks.run.lock_request import lock_request_for
 from celery_redlock.tasks.run.running_lock import RunningLock
 from tests.support.tasks import Bench
@@ -240,9 +240,8 @@ def settle_in_worker(bench: Bench, task: Any, request: Any, error: LockNotAcquir
     context = Context(request, called_directly=False)
     task.request_stack.push(context)
     try:
-        return apply_policy(
-            RunningLock(lock_request_for(task, context, task.redlock_plan, (), {})), error
-        )
+        request = lock_request_for(task, context, task.redlock_plan, (), {})
+        return resolve(Case(running_lock=RunningLock(request), error=error))
     finally:
         task.request_stack.pop()
 

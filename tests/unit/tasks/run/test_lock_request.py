@@ -15,7 +15,7 @@ from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired,
 from celery_redlock.signals import counters
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import Role, parse_owner
-from celery_redlock.tasks.run.contention import apply_policy
+from celery_redlock.tasks.run.contention import Case, resolve
 from celery_redlock.tasks.run.lock_request import lock_request_for
 from celery_redlock.tasks.run.running_lock import RunningLock
 from tests.support.tasks import Bench
@@ -173,7 +173,8 @@ def test_a_split_vote_stands_for_no_task_and_is_waited_for(bench: Bench) -> None
     try:
         hold = RunningLock(lock_request_for(task, context, task.redlock_plan, (), {}))
         with pytest.raises(Retry):
-            apply_policy(hold, LockContended("split", "k", "1 1 queued other w 1", 1.0, True))
+            split = LockContended("split", "k", "1 1 queued other w 1", 1.0, True)
+            resolve(Case(running_lock=hold, error=split))
     finally:
         task.request_stack.pop()
 

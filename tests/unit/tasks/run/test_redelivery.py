@@ -117,7 +117,7 @@ def test_a_twin_comes_back_before_the_mark_of_the_other_has_ended(
 ) -> None:
     delays: list[float] = []
     monkeypatch.setattr(
-        "celery_redlock.tasks.run.redelivery.republish",
+        "celery_redlock.tasks.run.contention.republish",
         lambda lock_request, wait_history, delay, **_: delays.append(delay),
     )
     request = bench.send(declare(bench, lambda self: bench.run(request), lock_dedupe_window=1))

@@ -1,0 +1,344 @@
+"""
+What becomes of a request's lock, marker and reservation when the request ends.
+
+A broker may deliver a message again after its task has run. The marker shows whether another body
+would be one too many: *finished* stays where the outcome is out, which is a result or a message
+that continues the task. The marker is deleted where the next delivery has to do the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+
+from celery_redlock.tasks.rules.facts import Raised, Role, Row, first_match
+
+__all__ = ["KEYS", "MARKERS", "MOMENTS", "MOVES", "OUTCOMES", "RESERVATIONS", "CeleryState"]
+__all__ += ["Ended", "Event", "IllegalMoveError", "Keys", "Leaving", "Moment", "Outcome"]
+__all__ += ["Remains", "State", "Unused"]
+__all__ += ["keeps_reservation", "keys_after", "marker_after", "moment_of", "moved", "outcome_of"]
+
+
+class State(Enum):
+    """How far a request has come; its lease and its reservation are values beside this."""
+
+    WAITING = auto()  #: its body has not begun
+    UNRUN = auto()  #: it ends without its body, and holds its marker alone
+    RUNNING = auto()  #: its body has begun
+    CONTINUED = auto()  #: the same, and a retry or a replacement is out, without the lock
+    HANDED_OVER = auto()  #: the same, and that message gets the lock
+    ENDED = auto()  #: all that it held is released, kept or handed over
+
+    @property
+    def has_run(self) -> bool:
+        """Whether its body has begun; not whether that has ended."""
+        return self in (State.RUNNING, State.CONTINUED, State.HANDED_OVER)
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether another message continues its task."""
+        return self in (State.CONTINUED, State.HANDED_OVER)
+
+
+class Event(Enum):
+    """What moves a request to another state."""
+
+    MARK = auto()  #: it took its marker, to end without its body
+    BEGIN = auto()  #: its body begins
+    CONTINUE = auto()  #: a message that continues it is out
+    HAND_OVER = auto()  #: the same, and that message gets the lock
+    END = auto()
+
+
+#: Every legal move. A body may send several messages that continue it; the lock goes to the last
+#: that can have it.
+MOVES: Mapping[tuple[State, Event], State] = {
+    (State.WAITING, Event.MARK): State.UNRUN,
+    (State.WAITING, Event.BEGIN): State.RUNNING,
+    (State.UNRUN, Event.CONTINUE): State.UNRUN,  # by a handler of the application, after its skip
+    (State.RUNNING, Event.CONTINUE): State.CONTINUED,
+    (State.RUNNING, Event.HAND_OVER): State.HANDED_OVER,
+    (State.CONTINUED, Event.CONTINUE): State.CONTINUED,
+    (State.CONTINUED, Event.HAND_OVER): State.HANDED_OVER,
+    (State.HANDED_OVER, Event.CONTINUE): State.HANDED_OVER,
+    (State.HANDED_OVER, Event.HAND_OVER): State.HANDED_OVER,
+    **{(state, Event.END): State.ENDED for state in State},
+}
+
+
+class IllegalMoveError(RuntimeError):
+    """A request cannot do this in its state; nothing was changed."""
+
+
+def moved(state: State, event: Event) -> State:
+    """
+    Return a request's next state.
+
+    Raises:
+        IllegalMoveError: there is none.
+    """
+    try:
+        return MOVES[state, event]
+    except KeyError:
+        raise IllegalMoveError(f"a request that is {state.name} cannot {event.name}") from None
+
+
+class CeleryState(StrEnum):
+    """The state that Celery makes of what a body returned or raised."""
+
+    NONE = ""  #: an exception came before that
+    SUCCESS = "SUCCESS"
+    FAILURE = "FAILURE"
+    RETRY = "RETRY"
+    IGNORED = "IGNORED"
+    REJECTED = "REJECTED"
+    OTHER = "OTHER"
+
+
+class Outcome(Enum):
+    """How a request ended, as far as its lock is concerned."""
+
+    DONE = auto()  #: its outcome is out
+    IGNORED = auto()  #: the body has ended and wants no outcome
+    REJECTED = auto()  #: the body has ended, and its message goes to the dead letters
+    REDELIVERED = auto()  #: the broker delivers the message again, with the lock that it brought
+    INTERRUPTED = auto()  #: the next delivery of the message begins anew
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """
+    What is known of a request that ends.
+
+    Attributes:
+        state: how far it came.
+        celery_state: the state that Celery makes of it.
+        rejection: `Raised.REJECT` or `Raised.REJECT_TO_QUEUE`, if its body raised `Reject`, or
+            Celery's tracer does after the body.
+        process_ends: an exception that ends the process passes through Celery's tracer, perhaps
+            before the outcome is out.
+        retry_is_out: the body raised `Retry` and has sent a message.
+        failure_is_final: a failed task's message is acknowledged, not rejected.
+        eager: it runs under `apply()`.
+    """
+
+    state: State
+    celery_state: CeleryState
+    rejection: Raised
+    process_ends: bool
+    retry_is_out: bool
+    failure_is_final: bool
+    eager: bool
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed; `apply()` may raise the exception itself."""
+        eagerly = self.celery_state is CeleryState.NONE and self.eager
+        return eagerly or self.celery_state is CeleryState.FAILURE
+
+
+OUTCOMES: tuple[Row[Ended, Outcome], ...] = (
+    Row("another message continues it", lambda e: e.state.is_continued, Outcome.DONE),
+    Row("it ends without its body", lambda e: e.state is State.UNRUN, Outcome.DONE),
+    Row(
+        "Reject, back to the queue",
+        lambda e: e.rejection is Raised.REJECT_TO_QUEUE,
+        Outcome.REDELIVERED,
+    ),
+    Row("Reject", lambda e: e.rejection is Raised.REJECT, Outcome.REJECTED),
+    Row("the process ends", lambda e: e.process_ends, Outcome.INTERRUPTED),
+    Row(
+        "Retry, and its message is out",
+        lambda e: e.celery_state is CeleryState.RETRY and e.retry_is_out and not e.eager,
+        Outcome.DONE,
+    ),
+    Row("Ignore", lambda e: e.celery_state is CeleryState.IGNORED, Outcome.IGNORED),
+    Row("success", lambda e: e.celery_state is CeleryState.SUCCESS, Outcome.DONE),
+    Row("failure", lambda e: e.failed and e.failure_is_final, Outcome.DONE),
+    Row("failure, and its message is rejected", lambda e: e.failed, Outcome.REJECTED),
+    Row("no outcome is out", lambda _: True, Outcome.INTERRUPTED),
+)
+
+
+def outcome_of(ended: Ended) -> Outcome:
+    """Return how a request ended."""
+    return first_match(OUTCOMES, ended).then
+
+
+class Keys(Enum):
+    """What becomes of the lock keys of a request that ends."""
+
+    RELEASE = auto()
+    HAND_OVER = auto()  #: set to the reservation of the message that continues it
+    GIVE_BACK = auto()  #: set to the reservation that the message brought
+    KEEP_FOR_WINDOW = auto()  #: set to *finished* for the rest of `lock_window`
+    KEEP_FOR_MINIMUM = auto()  #: kept for the rest of `lock_at_least_for`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remains:
+    """
+    What is known when what a request holds is let go.
+
+    Attributes:
+        outcome: how it ended.
+        state: how far it came.
+        unrun_as: what its marker says, where it ends without its body: see `arrival.MARKERS`.
+        for_tick: a schedule sent it.
+        held_in_body: its mode holds the keys while the body runs.
+        can_give_back: it brought a lock for the keys that it holds, which has not expired.
+        has_window: its mode keeps the keys for `lock_window`.
+        window_is_over: that time has passed.
+        has_minimum: `lock_at_least_for` has not passed.
+    """
+
+    outcome: Outcome
+    state: State
+    unrun_as: Role | None
+    for_tick: bool
+    held_in_body: bool
+    can_give_back: bool
+    has_window: bool
+    window_is_over: bool
+    has_minimum: bool
+
+
+MARKERS: tuple[Row[Remains, Role | None], ...] = (
+    Row(
+        "a tick that ends without its body",
+        lambda r: r.state is State.UNRUN and r.for_tick,
+        Role.SKIPPED,
+    ),
+    Row(
+        "a message that fails without its body",
+        lambda r: r.state is State.UNRUN and r.unrun_as is Role.FAILED,
+        Role.FAILED,
+    ),
+    # To other messages of the tick the work is over; the broker may deliver this one again.
+    Row(
+        "a tick whose body wants no outcome, or is rejected",
+        lambda r: r.for_tick and r.outcome in (Outcome.IGNORED, Outcome.REJECTED),
+        Role.ABANDONED,
+    ),
+    Row("its outcome is out", lambda r: r.outcome is Outcome.DONE, Role.FINISHED),
+    Row("the next delivery does the work", lambda _: True, None),
+)
+
+KEYS: tuple[Row[Remains, Keys], ...] = (
+    Row("it holds its marker alone", lambda r: r.state is State.UNRUN, Keys.RELEASE),
+    Row("its mode released them before the body", lambda r: not r.held_in_body, Keys.RELEASE),
+    Row(
+        "the message that continues it gets them",
+        lambda r: r.state is State.HANDED_OVER,
+        Keys.HAND_OVER,
+    ),
+    Row(
+        "the broker delivers its message again",
+        lambda r: r.outcome is Outcome.REDELIVERED and r.can_give_back,
+        Keys.GIVE_BACK,
+    ),
+    # A retry or a replacement that did not get this lock may need it.
+    Row(
+        "its window, and another message may need them",
+        lambda r: (
+            r.has_window
+            and (
+                r.state is State.CONTINUED
+                or r.outcome in (Outcome.REDELIVERED, Outcome.REJECTED, Outcome.INTERRUPTED)
+            )
+        ),
+        Keys.RELEASE,
+    ),
+    Row("its window is over", lambda r: r.has_window and r.window_is_over, Keys.RELEASE),
+    Row("its window", lambda r: r.has_window, Keys.KEEP_FOR_WINDOW),
+    Row("its minimum hold", lambda r: r.has_minimum, Keys.KEEP_FOR_MINIMUM),
+    Row("its work is over", lambda _: True, Keys.RELEASE),
+)
+
+
+def marker_after(remains: Remains) -> Role | None:
+    """Return what the marker says from now on; None: it is deleted."""
+    return first_match(MARKERS, remains).then
+
+
+def keys_after(remains: Remains) -> Keys:
+    """Return what becomes of the lock keys."""
+    return first_match(KEYS, remains).then
+
+
+class Moment(Enum):
+    """When what a request holds is let go."""
+
+    NOW = auto()  #: its body has just unwound, or does not begin
+    AT_POSTRUN = auto()  #: when Celery has stored the result and sent what follows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """
+    What is known when a body has unwound.
+
+    Attributes:
+        holds_until_result: the request has a marker, or a lock that outlasts its body.
+        process_ends: an exception that ends the process is passing through.
+        is_traced: Celery will send `task_postrun` for the request.
+    """
+
+    holds_until_result: bool
+    process_ends: bool
+    is_traced: bool
+
+
+MOMENTS: tuple[Row[Leaving, Moment], ...] = (
+    Row("nothing outlasts the body", lambda e: not e.holds_until_result, Moment.NOW),
+    Row("the process ends", lambda e: e.process_ends, Moment.NOW),
+    Row("Celery will not send task_postrun", lambda e: not e.is_traced, Moment.NOW),
+    Row("its result comes first", lambda _: True, Moment.AT_POSTRUN),
+)
+
+
+def moment_of(leaving: Leaving) -> Moment:
+    """Return when what a request holds is let go."""
+    return first_match(MOMENTS, leaving).then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unused:
+    """
+    What is known of a reservation that no body took over.
+
+    Attributes:
+        state: how far its request came.
+        raised: the exception with which the request ends.
+        acks_late: its message is acknowledged after the body.
+    """
+
+    state: State
+    raised: Raised
+    acks_late: bool
+
+
+RESERVATIONS: tuple[Row[Unused, bool], ...] = (
+    Row("its body ran without the lock", lambda u: u.state.has_run, False),
+    Row(
+        "Ignore: another delivery of its message has the lock, or nobody has",
+        lambda u: u.raised is Raised.IGNORE and u.state is not State.UNRUN,
+        True,
+    ),
+    Row("its message is requeued with it", lambda u: u.raised is Raised.RETRY, True),
+    Row(
+        "the broker delivers its message again", lambda u: u.raised is Raised.REJECT_TO_QUEUE, True
+    ),
+    Row(
+        "the process ends, and the broker delivers its message again",
+        lambda u: u.raised is Raised.PROCESS_END and u.acks_late,
+        True,
+    ),
+    Row("its message is over", lambda _: True, False),
+)
+
+
+def keeps_reservation(unused: Unused) -> bool:
+    """Return whether a reservation is left to its message; otherwise it is cancelled."""
+    return first_match(RESERVATIONS, unused).then
