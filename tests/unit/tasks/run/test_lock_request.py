@@ -172,8 +172,8 @@ def test_a_split_vote_stands_for_no_task_and_is_waited_for(bench: Bench) -> None
     task.request_stack.push(context)
     try:
         hold = RunningLock(lock_request_for(task, context, task.redlock_plan, (), {}))
+        split = LockContended("split", "k", "1 1 queued other w 1", 1.0, True)
         with pytest.raises(Retry):
-            split = LockContended("split", "k", "1 1 queued other w 1", 1.0, True)
             resolve(Case(running_lock=hold, error=split))
     finally:
         task.request_stack.pop()
