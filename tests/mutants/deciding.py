@@ -12,7 +12,7 @@ from tests.mutants.writing import ARRIVAL, ENDING, PUBLISH, modelled, mutant
 
 
 def _row(name: str, killer: str, path: str, old: str, new: str) -> Mutant:
-    return mutant(name, modelled(killer), (path, old, new))
+    return mutant(name, modelled(killer, 30_000), (path, old, new))
 
 
 _AT_PUBLISH = (
@@ -98,7 +98,7 @@ _AT_PUBLISH = (
     ),
     _row(
         "a tick is dropped for one that is skipped later",
-        "ticks-deadline-publish",
+        "rules-publish",
         PUBLISH,
         "lambda c: c.holder_may_be_skipped, Publish.SEND",
         "lambda c: False, Publish.SEND",
@@ -216,7 +216,7 @@ _IN_CONTENTION = (
     ),
     _row(
         "what replaced a message leaves it waiting",
-        "calls-until_executed-newest",
+        "rules-contention",
         ARRIVAL,
         "lambda c: c.obstacle is _MARKER and c.role is Role.REPLACED,\n        "
         "Action.END_AS_REPLACED",
@@ -253,7 +253,7 @@ _IN_CONTENTION = (
     ),
     _row(
         "a retry is the rival of the run before it",
-        "calls-while_executing-raise",
+        "rules-contention",
         ARRIVAL,
         "return self.holder in (Holder.ITSELF, Holder.PREDECESSOR)",
         "return self.holder is Holder.PREDECESSOR",
