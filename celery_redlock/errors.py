@@ -29,7 +29,7 @@ __all__ = [
 
 class RedlockError(Exception):
     """
-    Something about a lock went wrong; the message names it and says what to do.
+    An operation on a lock failed; the message names the cause and the remedy.
 
     Attributes:
         message: the sentence an operator reads.
@@ -52,21 +52,21 @@ class LockKeyError(RedlockError):
 
 
 class LockNotAcquired(RedlockError):
-    """The lock was not taken; whatever the attempt had set is undone."""
+    """The lock was not acquired; every key that the attempt had set is released."""
 
 
 class LockContended(LockNotAcquired):
     """
-    Somebody else holds the lock.
+    Another owner holds the lock.
 
     Attributes:
         key: the lock key, or None where it is not known.
         holder: the holder's owner value as stored on the nodes.
-        expires_in: seconds until the holder's key ends if nobody extends it.
-        split: several contenders share the nodes and nobody was seen to hold a quorum, so this is
-            no proof that anybody does the work; never skip or drop because of it.
-        keys: those of the lock keys asked for that the holder was seen to have; of several, a
-            holder of only some does other work.
+        expires_in: seconds until the holder's key expires if it is not extended.
+        split: several contenders share the nodes and none has a quorum, so this is no proof that
+            another task does the work; never skip or drop because of it.
+        keys: the requested lock keys that the holder has; a holder of only some of several
+            does other work.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class LockContended(LockNotAcquired):
 
 class QuorumUnavailable(LockNotAcquired):
     """
-    Too few lock nodes answered for any decision.
+    Too few lock nodes replied for any decision.
 
     Attributes:
         key: the lock key, or None where it is not known.
@@ -108,13 +108,13 @@ class QuorumUnavailable(LockNotAcquired):
 
 class LeaseLost(RedlockError):
     """
-    The lease can no longer be trusted: somebody else may hold the lock now.
+    The lease is not valid any more: another owner may hold the lock now.
 
     Stop writing. A resource that checks the fencing token refuses late writes by itself.
 
     Attributes:
         key: the lock key.
-        reason: what ended the trust.
+        reason: what ended the validity.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class StaleFencingToken(RedlockError):
     The resource has seen a newer fencing token: this holder was superseded.
 
     Attributes:
-        resource: what refused.
+        resource: name of the resource that refused.
         seen: the newest token that the resource has seen.
         offered: the token that was refused.
     """
@@ -165,12 +165,12 @@ class StaleFencingToken(RedlockError):
 
 class FencedResourceMissing(RedlockError):
     """
-    There is nothing to write to: the guarded row or object does not exist.
+    There is nothing to write to: the fenced row or object does not exist.
 
-    No verdict about the token: nothing was there to compare it with.
+    This is no verdict about the token: there was none to compare it with.
 
     Attributes:
-        resource: what was looked for.
+        resource: name of the missing resource.
     """
 
     def __init__(self, message: str = "", resource: str | None = None) -> None:
@@ -180,12 +180,12 @@ class FencedResourceMissing(RedlockError):
 
 class FenceRecordCorrupt(RedlockError):
     """
-    Where a guard keeps the highest token it has seen, there is something that is no token.
+    The record of the highest token that a fence has seen is no token.
 
-    Nothing is written then: the guard cannot know who is stale.
+    The fence writes nothing then: it cannot know which holder is stale.
 
     Attributes:
-        resource: what is guarded.
+        resource: name of the fenced resource.
     """
 
     def __init__(self, message: str = "", resource: str | None = None) -> None:
@@ -198,4 +198,4 @@ class InvalidFencingToken(RedlockError, ValueError):
 
 
 class InvalidResourceName(ConfigurationError, ValueError):
-    """A guard keeps no token for a resource of this name: it is no text, or a guard's own."""
+    """A fence refuses this name of a resource: it is no text, or a name of the fence's own."""

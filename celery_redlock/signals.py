@@ -2,26 +2,26 @@
 Signals about locks, in the style of `celery.signals`.
 
 Receivers run in the process in which it happens (publisher, worker child), at once, and get the
-task as `sender`, an id as `task_id`, and these facts. What they raise is logged and goes no
-further. Those of `lock_lost` run in a thread of their own, under gevent and eventlet in a greenlet.
+task as `sender`, an id as `task_id`, and these facts. Their exceptions are logged and not raised.
+Those of `lock_lost` run in a thread of their own, under gevent and eventlet in a greenlet.
 
 | signal | what happened to `task_id` | facts |
 |---|---|---|
-| `task_duplicate` | it stands for a duplicate, not sent or refused | `key`, `refused` |
-| `task_replaced` | it gave its place in the queue to a newer task, or was asked to stop | `by` |
+| `task_duplicate` | a duplicate of it was not sent, or was refused | `key`, `refused` |
+| `task_replaced` | a newer task replaced it in the queue, or asked it to stop | `by` |
 | `task_superseded` | it arrived after it had been replaced, and ended as revoked | `by` |
-| `task_skipped` | it ended without running, because another does the work | `error` |
-| `task_requeued` | it went back into its queue to wait | `delay`, `requeues`, `error` |
+| `task_skipped` | it ended without running, because another task does the work | `error` |
+| `task_requeued` | it was requeued to wait for its lock | `delay`, `requeues`, `error` |
 | `task_gave_up` | it waited for longer than `lock_give_up_after` | `waited`, `requeues`, `error` |
-| `task_without_lock` | it was sent or run without its lock: too few nodes answered | `error` |
+| `task_without_lock` | it was sent or run without its lock: too few nodes replied | `error` |
 | `tick_missed` | it ended, as it came after its `lock_starting_deadline` | `tick`, `late_by` |
 | `tick_superseded` | it was dropped, as a newer leader answers for its tick | `tick`, `newest` |
-| `redelivery_ignored` | its message came again after it had finished | `finished_by` |
-| `redelivery_requeued` | its message came again while it runs | `delay`, `error` |
+| `redelivery_ignored` | its message was delivered again after it had finished | `finished_by` |
+| `redelivery_requeued` | its message was delivered again while it runs | `delay`, `error` |
 | `lock_lost` | its lock was lost in its body (see above) | `key`, `reason` |
 
 These are sent in the process of a beat with `RedlockScheduler`, which is the `sender`, between two
-passes; so they must not take long.
+passes; so receivers must not take long.
 
 | signal | what happened | facts |
 |---|---|---|
