@@ -138,7 +138,7 @@ class Transport(Protocol):
         """Close a channel whose state is not known."""
 
     def send_behind(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
-        """Send a command behind what was sent on `channel`, whoever has borrowed it now."""
+        """Send a command behind those sent on `channel`, whichever call has borrowed it now."""
 
     def send_after_ack(self, channel: Channel, command: Command, acked: AckedNodes) -> None:
         """

@@ -59,7 +59,7 @@ class RedisChannel:
         self._by_node = self._connections.by_node
         self._used_at = clock()
         # The exchange under way: its number, its open rounds (with the phase that each waits in)
-        # and the number of replies that each node still owes to it.
+        # and the number of its replies that each node has not sent yet.
         self._number = 0
         self._open_rounds: dict[Round, Phase] = {}
         self._unanswered: dict[int, int] = {}

@@ -96,7 +96,7 @@ class RedisTransport:
             self._send_on_another(send)
 
     def send_behind(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
-        """Send a command behind what was sent on `channel`, whoever has borrowed it now."""
+        """Send a command behind those sent on `channel`, whichever call has borrowed it now."""
         self._in_order(channel, lambda used: used.send(command, nodes))
 
     def send_after_ack(self, channel: Channel, command: Command, acked: AckedNodes) -> None:
