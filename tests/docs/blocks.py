@@ -1,10 +1,10 @@
 """
 The fenced blocks of the documentation and of the README, and what their pages ask to do with them.
 
-A comment before a block says how to treat it, if its language alone does not:
+A comment before a block orders how to treat it, if its language alone does not:
 
 - `<!-- docs: not run: WHY -->`: it cannot run here, and why;
-- `<!-- docs: in the background until "TEXT" -->`: its last command goes on while the page goes on;
+- `<!-- docs: in the background until "TEXT" -->`: its last command keeps running;
 - `<!-- docs: exit status N -->`: how its last command ends;
 - `<!-- docs: raises NAME -->`: the error that it shows.
 
@@ -39,9 +39,9 @@ class Block:
     Attributes:
         page: the file that it is in.
         line: number of its first line of text.
-        language: as the fence says.
+        language: the word behind the fence.
         text: what is between the fences, without the indentation of the whole.
-        order: what the page says about it; empty where its language says all.
+        order: how to treat it; empty where its language is enough.
     """
 
     page: Path
@@ -62,7 +62,7 @@ class Block:
         return named["name"] if named else None
 
     def ordered(self, pattern: str) -> str | None:
-        """Return what an order of this form says, if the page gives one."""
+        """Return the argument of an order of this form, if the page gives one."""
         match = re.fullmatch(pattern, self.order)
         return match[1] if match else None
 

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 __all__ = ["Command", "Shell", "commands_of", "is_only_checked"]
 
 PROMPT = "$ "
-#: What a page leaves out of a line.
+#: Marks the omitted part of a line.
 ANYTHING = "..."
 #: A page in a hurry still gets the time that a busy machine needs.
 COMMAND_PATIENCE = 120.0
@@ -25,7 +25,7 @@ START_PATIENCE = 90.0
 
 INSTALL = re.compile(r"pip install (?P<what>.+)")
 MAKE = re.compile(r"make (?P<target>[\w-]+)")
-#: What only prepares the reader's own shell.
+#: Commands that only prepare the reader's own shell.
 SETTING_UP = re.compile(r"python3? -m venv |\. \S+/activate$|cd |mkdir ")
 
 
@@ -51,7 +51,7 @@ def commands_of(text: str) -> list[Command]:
 
 def is_only_checked(command: Command) -> bool:
     """
-    Tell whether a command is looked at instead of run, and look at it.
+    Return whether a command is checked instead of run, and check it.
 
     Installing needs a network, and `make` would run these tests again.
     """
@@ -107,8 +107,8 @@ class Shell:
             text=True,
             timeout=COMMAND_PATIENCE,
         )
-        told = f"$ {command.line}\n{done.stdout}{self._told_behind()}"
-        assert done.returncode == status, f"exit status {done.returncode}, not {status}:\n{told}"
+        report = f"$ {command.line}\n{done.stdout}{self._background_output()}"
+        assert done.returncode == status, f"exit status {done.returncode}, not {status}:\n{report}"
         check_output(command, done.stdout)
 
     def start(self, command: Command, until: str) -> None:
@@ -137,7 +137,7 @@ class Shell:
             message=lambda: f"{until!r} in\n{output.read_text(errors='replace')}",
         )
 
-    def _told_behind(self) -> str:
+    def _background_output(self) -> str:
         return "".join(
             f"\n--- {process.args[-1]}\n{output.read_text(errors='replace')[-3000:]}"  # type: ignore[index]
             for process, output in self._running

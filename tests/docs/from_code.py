@@ -1,4 +1,4 @@
-"""What the documentation is made of, importable by tests; Sphinx is not needed for it."""
+"""The parts of the documentation, importable by tests without Sphinx."""
 
 from __future__ import annotations
 

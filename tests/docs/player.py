@@ -48,8 +48,8 @@ class Page:
     Args:
         path: the page.
         directory: where its files and commands are; empty.
-        nodes: addresses that stand for `lock1`, `lock2`, ...
-        store: address that stands for the broker, the result backend and the data.
+        nodes: addresses used as `lock1`, `lock2`, ...
+        store: address used as the broker, the result backend and the data.
     """
 
     def __init__(self, path: Path, directory: Path, nodes: list[str], store: str) -> None:
@@ -72,7 +72,7 @@ class Page:
         Play all blocks in their order.
 
         Raises:
-            AssertionError: one does not do what the page says; the message says where.
+            AssertionError: one does not do what the page shows; the message names its line.
         """
         os.chdir(self.directory)
         os.environ["PATH"] = _environment()["PATH"]
@@ -93,8 +93,8 @@ class Page:
         try:
             return self._do(block)
         except BaseException as exc:
-            told = "".join(traceback.format_exception(exc))
-            raise AssertionError(f"{block.where}: {exc}\n{told}") from None
+            trace = "".join(traceback.format_exception(exc))
+            raise AssertionError(f"{block.where}: {exc}\n{trace}") from None
 
     def _do(self, block: Block) -> str:
         text = self._stand_in(block.text)
@@ -121,7 +121,7 @@ class Page:
             return "parsed"
         assert block.language == "text", (
             f"nothing is known about language {block.language!r}; "
-            "a drawing is ```text, and a block that cannot run says why"
+            "a drawing is ```text, and a block that cannot run gives the reason"
         )
         return "shown as text"
 
@@ -155,7 +155,7 @@ class Page:
         return "executed" if ran else "checked"
 
     def _forget_used_files(self, text: str) -> None:
-        # What pytest reads without being told.
+        # pytest reads this file by itself.
         text += " conftest" * ("pytest" in text)
         used = [stem for stem in self._files if re.search(rf"\b{re.escape(stem)}\b", text)]
         # A file that another file of the page imports is used with it.
@@ -193,7 +193,7 @@ def _environment() -> dict[str, str]:
 
 
 def play(job: dict[str, Any]) -> dict[str, Any]:
-    """Play a page, and tell how its blocks were treated."""
+    """Play a page, and return how its blocks were treated."""
     page = Page(ROOT / job["page"], Path(job["directory"]), job["nodes"], job["store"])
     page.play()
     return {"counts": page.counts, "not_run": page.not_run}

@@ -1,4 +1,4 @@
-"""Every block of the documentation does what its page says."""
+"""Every block of the documentation does what its page shows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE_PATIENCE = 240
     [page for page in PAGES if blocks_of(page)],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
-def test_every_block_does_what_its_page_says(
+def test_every_block_does_what_its_page_shows(
     page: Path, tmp_path: Path, redlock_cluster_factory, record_property
 ) -> None:
     nodes = redlock_cluster_factory(LOCK_NODES)
@@ -50,13 +50,13 @@ def test_every_block_does_what_its_page_says(
     try:
         output, _ = player.communicate(timeout=PAGE_PATIENCE)
     finally:
-        # What a page has left in the background is in the player's session.
+        # Commands that a page has left in the background are in the player's session.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(player.pid, signal.SIGKILL)
     assert player.returncode == 0, output
-    told = json.loads(result.read_text())
-    record_property("counts", {"docs blocks": told["counts"]})
-    record_property("remarks", [f"docs block not run: {why}" for why in told["not_run"]])
+    played = json.loads(result.read_text())
+    record_property("counts", {"docs blocks": played["counts"]})
+    record_property("remarks", [f"docs block not run: {why}" for why in played["not_run"]])
 
 
 def _address(url: str) -> str:

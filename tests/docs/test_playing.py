@@ -1,4 +1,4 @@
-"""The player of pages notices when a page does not say what happens."""
+"""The player of pages notices when a page does not show what happens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Played:
             timeout=100,
         )
         self.refused = done.returncode != 0
-        self.told = done.stderr
+        self.error = done.stderr
         self.result = {} if self.refused else json.loads(result.read_text())
 
 
@@ -74,23 +74,25 @@ def test_blocks_of_a_page_share_their_names(play) -> None:
     assert not play(block("python", "x = 1"), block("python", "assert x == 1")).refused
 
 
-def test_a_python_block_that_fails_is_told_with_its_line(play) -> None:
+def test_a_python_block_that_fails_is_reported_with_its_line(play) -> None:
     page = play(block("python", "x = 1", "assert x == 2"))
     assert page.refused
-    assert "page.md:4:" in page.told
-    assert 'page.md", line 5, in <module>' in page.told
+    assert "page.md:4:" in page.error
+    assert 'page.md", line 5, in <module>' in page.error
 
 
-def test_a_block_may_say_which_error_it_shows(play) -> None:
+def test_a_block_may_name_the_error_that_it_shows(play) -> None:
     assert not play(block("python", "{}['a']", order="raises KeyError")).refused
 
 
 def test_a_block_that_does_not_raise_what_it_shows_is_refused(play) -> None:
-    assert "does not raise KeyError" in play(block("python", "x = 1", order="raises KeyError")).told
+    assert (
+        "does not raise KeyError" in play(block("python", "x = 1", order="raises KeyError")).error
+    )
 
 
 def test_output_that_does_not_come_is_refused(play) -> None:
-    assert "the page shows 'here'" in play(block("console", "$ echo there", "here")).told
+    assert "the page shows 'here'" in play(block("console", "$ echo there", "here")).error
 
 
 def test_output_may_leave_things_out(play) -> None:
@@ -98,25 +100,25 @@ def test_output_may_leave_things_out(play) -> None:
     assert not play(block("console", *shown)).refused
 
 
-def test_an_exit_status_that_the_page_does_not_tell_is_refused(play) -> None:
-    assert "exit status 3, not 0" in play(block("console", "$ exit 3")).told
+def test_an_exit_status_that_the_page_does_not_name_is_refused(play) -> None:
+    assert "exit status 3, not 0" in play(block("console", "$ exit 3")).error
 
 
-def test_an_exit_status_can_be_told(play) -> None:
+def test_an_exit_status_can_be_named(play) -> None:
     assert not play(block("console", "$ exit 3", order="exit status 3")).refused
 
 
 def test_an_extra_that_there_is_not_is_refused(play) -> None:
     page = play(block("console", '$ pip install "celery-redlock[magic]"'))
-    assert "extras that there are not: {'magic'}" in page.told
+    assert "extras that there are not: {'magic'}" in page.error
 
 
 def test_a_make_target_that_there_is_not_is_refused(play) -> None:
-    assert "there is no make magic" in play(block("console", "$ make magic")).told
+    assert "there is no make magic" in play(block("console", "$ make magic")).error
 
 
 def test_a_language_that_nobody_knows_is_refused(play) -> None:
-    assert "nothing is known about language 'cobol'" in play(block("cobol", "DISPLAY 'HI'.")).told
+    assert "nothing is known about language 'cobol'" in play(block("cobol", "DISPLAY 'HI'.")).error
 
 
 def test_what_cannot_be_parsed_is_refused(play) -> None:
@@ -124,14 +126,14 @@ def test_what_cannot_be_parsed_is_refused(play) -> None:
 
 
 def test_a_file_that_nothing_uses_is_refused(play) -> None:
-    assert "nothing on the page uses" in play(block("python", "# tool.py", "x = 1")).told
+    assert "nothing on the page uses" in play(block("python", "# tool.py", "x = 1")).error
 
 
 def test_a_file_is_there_for_what_follows(play) -> None:
     assert not play(block("python", "# tool.py", "x = 1"), block("python", "import tool")).refused
 
 
-def test_a_server_that_refuses_its_configuration_is_told(play) -> None:
+def test_a_server_that_refuses_its_configuration_is_reported(play) -> None:
     assert play(block("text", "# redis.conf", "no-such-option yes")).refused
 
 
@@ -157,7 +159,7 @@ def test_a_command_in_the_background_ends_with_the_page(play, tmp_path: Path) ->
 
 def test_a_command_in_the_background_that_ends_is_refused(play) -> None:
     page = play(block("console", "$ echo gone", order='in the background until "never"'))
-    assert "it has ended" in page.told
+    assert "it has ended" in page.error
 
 
 def test_directives_are_no_blocks_but_may_have_some(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _pattern(word: str) -> re.Pattern[str]:
-    # `renew*` is every word that begins so.
+    # `extend*` is every word that begins so.
     parts = (re.escape(part).replace(r"\*", r"\w*") for part in word.split())
     return re.compile(rf"(?<![\w-]){BETWEEN.join(parts)}(?![\w-])", re.IGNORECASE)
 

@@ -1,9 +1,10 @@
 """
-Names that some pages use without saying what they are: what stands around a fragment.
+Names that some pages use without defining them: the surroundings of a fragment.
 
-A page that shows fragments has a module here, named after it. What its `__all__` names is there
-when the page's first block runs. A function `after(text, names)` in it is called after each Python
-block with the block and everything that is defined by then, to use what the page only defines.
+A page that shows fragments has a module here, named after it. The names in its `__all__` are
+defined when the page's first block runs. Its function `after(text, names)` is called after each
+Python block with the block and all names defined by then, to use the functions that the page only
+defines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the first example of the site writes to: the same as the README's."""
+"""The ledger of the site's first example: the same as the README's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the README's examples write to."""
+"""The ledger and the report of the README's examples."""
 
 from __future__ import annotations
 
