@@ -29,11 +29,11 @@ from celery_redlock.protocol.keys import (
     validate_node_key,
     validate_reserved_key,
 )
-from celery_redlock.protocol.looking import InspectRound
 from celery_redlock.protocol.register_rounds import RegisterReadRound, RegisterWriteRound
 from celery_redlock.protocol.rounds import (
     AcquireRound,
     ExtendRound,
+    InspectRound,
     Phase,
     ReleaseRound,
     ReserveRound,

@@ -14,8 +14,7 @@ from celery_redlock.protocol import (
     VersionedValue,
     Vote,
 )
-from celery_redlock.protocol.node_model import ModelNode
-from celery_redlock.protocol.registers import StoredRegister
+from celery_redlock.protocol.node_model import ModelNode, StoredRegister
 from tests.models.leader_steps import ENTRY, RECORD
 
 #: A tick that a leader has recorded: its token, and when that was due, in µs.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from tests.mutants.writing import modelled, mutant, tested
 
-REGISTERS = "protocol/registers.py"
+REGISTERS = "protocol/node_model.py"
 RECORDING = "protocol/register_rounds.py"
 REGISTER = "core/register.py"
 RECORDS = "beat/schedule_state.py"
