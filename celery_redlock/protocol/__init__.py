@@ -1,9 +1,8 @@
 """
-The Redlock protocol without I/O: votes, rounds, scripts and what they mean.
+The Redlock protocol without I/O: commands, scripts, votes and rounds.
 
 Nothing here opens a socket, reads a clock or draws a random number; time, randomness and replies
-are passed in. Whatever drives these objects (Redis, in-memory nodes, a model checker) drives the
-code that ships.
+are passed in. So servers, in-memory nodes and model checkers all run the code that ships.
 """
 
 from celery_redlock.protocol.commands import (

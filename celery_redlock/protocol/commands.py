@@ -1,8 +1,8 @@
 """
-The eight things that are said to a node, and how its answers read.
+The eight commands of a node, and how to read its replies.
 
-Each command is one Lua script (`lua/<script>.lua`), so a node does all of it or nothing. KEYS are
-the lock keys followed by their fence counters; `acquire` has the guard record as a last one;
+Each command is one Lua script (`lua/<script>.lua`), so a node executes all of it or nothing. KEYS
+are the lock keys followed by their fence counters; `acquire` has the guard record as a last one;
 `write_register` and `read_register` have the register only. ARGV are the attempt's nonce (added by
 the transport, echoed by the node) and `args`.
 """
@@ -59,11 +59,11 @@ class Command:
 @dataclass(frozen=True, slots=True)
 class ReleaseAction:
     """
-    What becomes of a key that is ours when it is released: by default it is deleted.
+    The effect of a release on one of our keys; by default it deletes the key.
 
     Attributes:
-        keep_ms: where positive, the key ends after this time instead of now.
-        value: where not empty, the value that it has until then, so that it is no longer ours.
+        keep_ms: if positive, the key expires after this time instead.
+        value: if not empty, the value that the key gets until then, so it is no longer ours.
     """
 
     keep_ms: int = 0
@@ -72,8 +72,8 @@ class ReleaseAction:
 
 DELETE = ReleaseAction()
 
-#: Bytes of a register that are said to a node, or told by it, at once: more would not be done in
-#: the time in which a node has to answer, and would hold up its other clients.
+#: Maximum bytes of a register in one command or reply: more would take a node longer than its
+#: timeout, and would hold up its other clients.
 CHUNK_BYTES = 200_000
 
 _MISSING_PTTL = -2
@@ -94,15 +94,15 @@ def acquire(
     previous: str = "",
 ) -> Command:
     """
-    Take all keys or none.
+    Acquire all keys or none.
 
     Args:
         keys: lock keys.
         owner: this attempt's fresh owner value.
         ttl_ms: lease length.
-        candidate: microseconds of wall time, the least fencing token that the client would like.
-        quarantine_ms: how long a node that fails the restart guard sits out; 0 turns the guard off.
-        previous: whoever has this owner value gives way: its keys are taken over.
+        candidate: microseconds of wall time; the fencing token is at least as large.
+        quarantine_ms: length of a restart quarantine; 0 turns it off.
+        previous: keys with this owner value count as free and are taken over.
     """
     args = (owner, ttl_ms, candidate, quarantine_ms)
     return Command(
@@ -113,17 +113,17 @@ def acquire(
 
 
 def raise_fence(keys: tuple[str, ...], owner: str, token: int) -> Command:
-    """Bring the counters to `token` where all keys are still ours and none is above it."""
+    """Raise the counters to `token` if all keys are still ours and no counter is above it."""
     return Command(Script.RAISE, _with_fences(keys), (owner, token))
 
 
 def extend(keys: tuple[str, ...], owner: str, ttl_ms: int, token: int) -> Command:
-    """Lengthen, never shorten, where the keys are ours; raise the counters everywhere."""
+    """Extend our keys, never shorten them; raise the counters in any case."""
     return Command(Script.EXTEND, _with_fences(keys), (owner, ttl_ms, token))
 
 
 def heal(keys: tuple[str, ...], owner: str, ttl_ms: int, token: int) -> Command:
-    """Set our keys again where a node lost them, and raise the counters."""
+    """Set our keys again on a node that lost them, and raise the counters."""
     return Command(Script.HEAL, _with_fences(keys), (owner, ttl_ms, token))
 
 
@@ -135,13 +135,13 @@ def release(
     actions: Mapping[str, ReleaseAction] | None = None,
 ) -> Command:
     """
-    Delete what is ours, or give it another fate; then raise the counters.
+    Delete our keys, or apply other actions to them; then raise the counters.
 
     Args:
         keys: lock keys.
         owner: the attempt's owner value.
-        token: the lease's fencing token; 0 when the attempt never got one.
-        keep_ms: where positive, let our keys end after this time instead of now.
+        token: the lease's fencing token; 0 if the attempt got none.
+        keep_ms: if positive, our keys expire after this time instead of now.
         actions: what becomes of single keys instead.
     """
     args: tuple[str | int, ...] = (owner, token, keep_ms)
@@ -154,7 +154,7 @@ def release(
 
 
 def inspect(keys: tuple[str, ...]) -> Command:
-    """Tell who has the keys, and change nothing."""
+    """Read the owner, lifetime and counter of each key, and change nothing."""
     return Command(Script.INSPECT, _with_fences(keys), ())
 
 
@@ -165,8 +165,8 @@ def write_register(
     Write fields of a register, unless it has seen a newer token.
 
     Args:
-        record: name of the register on the nodes.
-        token: fencing token of whoever writes; from now on older ones are refused.
+        record: node key of the register.
+        token: fencing token of the writer; from now on older ones are refused.
         fields: version and text by name; None deletes the field.
     """
     args: list[str | int] = [token]
@@ -179,13 +179,13 @@ def read_register(
     record: str, token: int = 0, names: Sequence[str] = (), *, max_bytes: int = CHUNK_BYTES
 ) -> Command:
     """
-    Tell what a register has.
+    Read a register.
 
     Args:
-        record: name of the register on the nodes.
-        token: where positive, refuse what older tokens write from now on.
-        names: fields to tell; all if there are none.
-        max_bytes: bytes to tell; what is left then is only named.
+        record: node key of the register.
+        token: if positive, older tokens can write no more from now on.
+        names: fields to read; all if empty.
+        max_bytes: size of the reply; the other fields are only named.
     """
     return Command(Script.READ_REGISTER, (record,), (token, max_bytes, *names))
 
@@ -200,10 +200,10 @@ def granted_vote(counters: Sequence[int]) -> Vote:
 
 def read_reply(fields: Sequence[Any]) -> Vote:
     """
-    Turn a script's answer (without the nonce) into a vote.
+    Turn a script's reply (without the nonce) into a vote.
 
-    Anything that no script of ours says becomes `Failed`, never an exception: a node that answers
-    garbage is a failed node.
+    Anything else than a reply of our scripts becomes `Failed`, never an exception: a node that
+    replies garbage is a failed node.
     """
     try:
         code = fields[0]
@@ -234,11 +234,11 @@ def read_reply(fields: Sequence[Any]) -> Vote:
             return _fetched(_token(fields[1]), zip(fields[2::2], fields[3::2], strict=True))
     except (TypeError, ValueError, OverflowError, IndexError, AttributeError):
         pass
-    return Failed(f"answered something that is not a vote: {str(fields)[:80]}")
+    return Failed(f"replied something that is not a vote: {str(fields)[:80]}")
 
 
 def _record(owner: bytes, pttl: int, counter: bytes) -> KeyState:
-    # Redis tells a missing key by its lifetime; an empty value may be somebody's.
+    # Its lifetime shows that a key is missing; an empty string may be an owner value.
     missing = int(pttl) == _MISSING_PTTL
     return KeyState(
         None if missing else owner.decode(errors="replace"),
@@ -255,7 +255,7 @@ def _token(field: bytes) -> int:
 
 
 def _fetched(token: int, pairs: Iterable[tuple[bytes, bytes]]) -> Vote:
-    told: dict[str, VersionedValue] = {}
+    values: dict[str, VersionedValue] = {}
     truncated = set()
     for field, value in pairs:
         name = field.decode()
@@ -264,11 +264,11 @@ def _fetched(token: int, pairs: Iterable[tuple[bytes, bytes]]) -> Vote:
             continue
         try:
             by, version, text = value.split(b" ", 2)
-            told[name] = VersionedValue(_token(by), _token(version), text.decode())
+            values[name] = VersionedValue(_token(by), _token(version), text.decode())
         except ValueError:
-            # Not the same as no field: it may have been what a quorum was told to keep.
+            # Not the same as no field: it may have been a value that a quorum has acknowledged.
             return Failed(
-                f"has something in field {name!r} of its register that nobody can have written: "
+                f"has field {name!r} of its register in a form that no writer has: "
                 f"{value!r:.40}; delete that field"
             )
-    return RegisterContents(token, told, frozenset(truncated))
+    return RegisterContents(token, values, frozenset(truncated))

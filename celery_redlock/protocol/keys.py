@@ -1,5 +1,5 @@
 """
-Names on the nodes: lock keys, our reserved records, owner values.
+Node keys and owner values.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ GUARD_KEY = META_PREFIX + "guard"
 FENCE_PREFIX = META_PREFIX + "fence:"
 REGISTER_PREFIX = META_PREFIX + "register:"
 
-#: A fixed number of counters bounds the memory on a node without an expiry horizon. Sharing one is
-#: safe: fencing needs counters that never go back, not one for each key.
+#: A fixed number of counters bounds a node's memory, because counters must not expire. Keys can
+#: share one: fencing needs counters that never decrease, not one for each key.
 FENCE_BUCKETS = 4096
 
 _FENCE_KEYS = tuple(f"{FENCE_PREFIX}{n}" for n in range(FENCE_BUCKETS))
 
-#: Enough that owner values of any two attempts differ.
+#: Enough to make the owner values of any two attempts differ.
 OWNER_ENTROPY_BYTES = 16
 
 _TOKEN_DIGITS = len(str(MAX_TOKEN))
 
 
-#: Keys of one lock. Its records may double them, and Lua passes some 8,000 values on at most.
+#: Maximum keys of one lock. Reserved keys may double them, and Lua unpacks some 8,000 values.
 MAX_KEYS = 1000
 
-#: Bytes of a name on the nodes.
+#: Maximum bytes of a node key.
 MAX_NAME_BYTES = 10_000
 
 
@@ -47,29 +47,29 @@ def owner_value(entropy: bytes, wall_us: int, label: str = "") -> str:
         entropy: fresh random bytes for each attempt: with a reused value a late release of an
             earlier attempt would delete a later attempt's key.
         wall_us: when the attempt was made; the candidate that it gave to the counters.
-        label: for whoever looks.
+        label: shown to people who inspect the node.
     """
     return f"{entropy.hex()} {wall_us} {label}" if label else f"{entropy.hex()} {wall_us}"
 
 
 def owner_timestamp_us(owner: str) -> int | None:
-    """Return the candidate in an owner value of ours, or None where it is somebody else's."""
+    """Return the timestamp in an owner value, or None for a value that no client of ours wrote."""
     parts = owner.split(" ", 2)
     if len(parts) < 2 or len(parts[0]) != 2 * OWNER_ENTROPY_BYTES or not parts[1].isdecimal():
         return None
-    # An owner value may come in a message from anybody; no candidate of ours has more digits.
+    # Any publisher can put an owner value into a message; no timestamp of ours has more digits.
     return int(parts[1]) if len(parts[1]) <= _TOKEN_DIGITS else None
 
 
 def candidate_above(owner: str, wall_us: int) -> int:
     """
-    Return a number above the candidate in an owner value, as far as nodes take it.
+    Return a candidate above that of an owner value, up to the maximum that nodes accept.
 
-    Whatever uses or ends a reservation brings it to the nodes' counters: one that executes the
-    reservation's own acquire after that answers with more than the reservation's candidate.
+    Commands that use or end a reservation raise the nodes' counters to it. A node that executes the
+    reservation's own acquire later then replies with more than the reservation's candidate.
 
     Args:
-        owner: the reservation's owner value; 0 is returned where it has no candidate.
+        owner: the reservation's owner value; without a timestamp the result is 0.
         wall_us: the wall clock, in microseconds.
     """
     candidate = owner_timestamp_us(owner)
@@ -78,9 +78,9 @@ def candidate_above(owner: str, wall_us: int) -> int:
 
 def owner_label(owner: str) -> str:
     """
-    Return what people read of an owner value: our label, or all of it where there is none.
+    Return the readable part of an owner value: its label, or all of it if it has none.
 
-    The words of a label that have an equals sign are for programs.
+    Words with an equals sign are for programs and are omitted.
     """
     if owner_timestamp_us(owner) is None:
         return owner
@@ -88,7 +88,7 @@ def owner_label(owner: str) -> str:
 
 
 def validate_key(key: str) -> str:
-    """Return `key` as it is, or raise `LockKeyError` where it cannot be a lock key."""
+    """Return `key`, or raise `LockKeyError` if it cannot be a lock key."""
     if not isinstance(key, str):
         raise LockKeyError(f"A lock key is a str, not {type(key).__name__}: {key!r:.80}.")
     if not key:
@@ -102,7 +102,7 @@ def validate_key(key: str) -> str:
 
 
 def validate_node_key(place: str) -> str:
-    """Return the name of a key on the nodes, or raise `LockKeyError` where it can hold no lock."""
+    """Return a node key, or raise `LockKeyError` if it cannot hold a lock."""
     if not isinstance(place, str) or not place.startswith(META_PREFIX):
         return validate_key(place)
     if place == GUARD_KEY or place.startswith((FENCE_PREFIX, REGISTER_PREFIX)):
@@ -113,22 +113,22 @@ def validate_node_key(place: str) -> str:
 
 
 def validate_reserved_key(place: str) -> str:
-    """Return the name of a reserved record that holds a lock, or raise `LockKeyError`."""
+    """Return a reserved key that can hold a lock, or raise `LockKeyError`."""
     validate_node_key(place)
     if not place.startswith(META_PREFIX):
         raise LockKeyError(
-            f"{shortened(place)!r} is a lock key and no reserved record; name it as a key."
+            f"{shortened(place)!r} is a lock key and no reserved key; pass it as a key."
         )
     return place
 
 
 def register_key(prefix: str, name: str) -> str:
-    """Return the name of a register on the nodes, or raise `LockKeyError`."""
+    """Return the node key of a register, or raise `LockKeyError`."""
     return REGISTER_PREFIX + prefix + validate_name(name, "The name of a register")
 
 
 def validate_name(name: str, what: str) -> str:
-    """Return a name as it is, or raise `LockKeyError` where it cannot be written on a node."""
+    """Return a name, or raise `LockKeyError` if nodes cannot store it."""
     if not isinstance(name, str):
         raise LockKeyError(f"{what} is a str, not {type(name).__name__}: {name!r:.80}.")
     if not name:
@@ -141,16 +141,16 @@ def validate_name(name: str, what: str) -> str:
         ) from None
     if size > MAX_NAME_BYTES:
         raise LockKeyError(
-            f"{what} has {size:,} bytes on the nodes, of which at most {MAX_NAME_BYTES:,} fit: "
-            f"{shortened(name, 60)!r}. Use a digest of what it is made of."
+            f"{what} has {size:,} bytes with its prefix; at most {MAX_NAME_BYTES:,} are allowed: "
+            f"{shortened(name, 60)!r}. Use a digest instead."
         )
     return name
 
 
 def check_key_count(keys: int) -> None:
-    """Raise `LockKeyError` where a lock has too many keys."""
+    """Raise `LockKeyError` if a lock has too many keys."""
     if keys > MAX_KEYS:
         raise LockKeyError(
-            f"A lock of {keys:,} keys; at most {MAX_KEYS:,} can be taken at once. Name fewer, or "
-            "one that stands for all of them."
+            f"A lock of {keys:,} keys; at most {MAX_KEYS:,} can be acquired at once. Name fewer, "
+            "or one key that represents them all."
         )

@@ -1,8 +1,8 @@
 """
-What the scripts mean, in Python: one node's memory and the effect of each command on it.
+A model of one node in Python: its data and the effect of each script on them.
 
-In-memory nodes and model checkers run commands here instead of on a server. Tests hold this and
-the Lua sources against each other.
+In-memory nodes and model checkers execute commands here instead of on a server. Tests check that
+the Lua scripts do the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from celery_redlock.protocol.votes import (
 
 @dataclass(slots=True)
 class StoredKey:
-    """A lock key on a node: its owner value and when it ends, in ms of the node's clock."""
+    """A lock key on a node: its owner value and its expiry, in ms of the node's clock."""
 
     owner: str
     expires_at: float
@@ -38,7 +38,7 @@ class StoredKey:
 
 @dataclass(frozen=True, slots=True)
 class GuardRecord:
-    """The restart guard's record: whose data this is, and from when (µs) it may vote."""
+    """The record of the restart quarantine: whose data this is, and from when (µs) it may vote."""
 
     identity: str
     not_before: int
@@ -50,7 +50,7 @@ class StoredRegister:
     A register on a node.
 
     Attributes:
-        token: the newest token that was here.
+        token: the newest token that the node has seen.
         fields: by name.
     """
 
@@ -58,43 +58,44 @@ class StoredRegister:
     fields: dict[str, VersionedValue] = field(default_factory=dict)
 
     def write(self, command: Command) -> Vote:
-        """Write fields, unless a newer token was here."""
+        """Write fields, unless the node has seen a newer token."""
         token = int(command.args[0])
         if self.token > token:
             return Superseded(self.token)
         self.token = token
-        told = command.args[1:]
-        for name, version, text in zip(told[0::3], told[1::3], told[2::3], strict=True):
+        triples = command.args[1:]
+        for name, version, text in zip(triples[0::3], triples[1::3], triples[2::3], strict=True):
             if version == "":
                 self.fields.pop(str(name), None)
                 continue
             new = VersionedValue(token, int(version), str(text))
             stored = self.fields.get(str(name))
-            # A node that was stopped runs what it was told then when it has been told more already.
+            # A node resumed after SIGSTOP may execute a buffered write after a newer one from
+            # another connection.
             if stored is None or stored.rank <= new.rank:
                 self.fields[str(name)] = new
         return ACKNOWLEDGED
 
     def read(self, command: Command) -> Vote:
-        """Tell the fields; with a token, promise first to refuse what older tokens write."""
+        """Return the fields; with a token, refuse the writes of older tokens from now on."""
         token, most, *names = command.args
         if int(token) > 0:
             if self.token > int(token):
                 return Superseded(self.token)
             self.token = int(token)
-        told: dict[str, VersionedValue] = {}
+        values: dict[str, VersionedValue] = {}
         truncated = set()
         size = 0
         for name in map(str, names) if names else tuple(self.fields):
             if name not in self.fields:
                 continue
             more = len(str(self.fields[name]).encode())
-            if told and size + more > int(most):
+            if values and size + more > int(most):
                 truncated.add(name)
             else:
-                told[name] = self.fields[name]
+                values[name] = self.fields[name]
                 size += more
-        return RegisterContents(self.token, told, frozenset(truncated))
+        return RegisterContents(self.token, values, frozenset(truncated))
 
 
 @dataclass(slots=True)
@@ -106,8 +107,8 @@ class ModelNode:
         identity: changes with every start and every change of role.
         keys: lock keys.
         fences: fence counters.
-        guard: the restart guard's record; lost with the data.
-        registers: registers that were ever spoken of.
+        guard: the record of the restart quarantine; lost with the data.
+        registers: all registers that a command has named.
     """
 
     identity: str
@@ -128,7 +129,7 @@ class ModelNode:
         self.guard = GuardRecord(self.identity, 0)
 
     def owner(self, key: str, now_us: int) -> str | None:
-        """Return who has `key`; a key is alive up to and including its last millisecond."""
+        """Return the owner of `key`; a key lives up to and including its last millisecond."""
         stored = self.keys.get(key)
         if stored is None:
             return None
@@ -138,7 +139,7 @@ class ModelNode:
         return stored.owner
 
     def run(self, command: Command, now_us: int) -> Vote:
-        """Do all of a command at one instant of the node's clock and return the vote."""
+        """Execute a command at one instant of the node's clock and return the vote."""
         script = command.script
         if script is Script.ACQUIRE:
             return self._acquire(command, now_us)
@@ -191,8 +192,8 @@ class ModelNode:
         owner, token = command.args
         if any(held_by != owner for held_by in owners):
             return FOREIGN
-        # A counter above the token: this node granted us more than was counted, or somebody else
-        # since. To count it towards the quorum would let two holders end with one token.
+        # A counter above the token: this node granted us more than was counted, or granted another
+        # attempt since. Counting it towards the quorum would let two holders have one token.
         if any(self.fences.get(fence, 0) > int(token) for fence in fences):
             return FOREIGN
         self._raise_counters(fences, int(token))

@@ -18,17 +18,16 @@ from celery_redlock.protocol.votes import (
 
 class _RegisterRound(Round):
     """
-    What both rounds share.
+    Base of both rounds.
 
-    GRANTED: a quorum of nodes has done what was said. SUPERSEDED: no quorum can any more, and a
-    newer token is among the reasons. UNAVAILABLE: none can, for want of answers.
+    GRANTED: a quorum of nodes executed the command. SUPERSEDED: no quorum can any more, and a newer
+    token is among the reasons. UNAVAILABLE: no quorum can, because too few nodes reply.
 
-    One node that has seen a newer token decides nothing. The newer holder has only begun then, and
-    has not read yet what is written here; and a single node with a wrong number could veto for
-    ever.
+    One node that has seen a newer token decides nothing: the newer holder has only begun and has
+    not read the register yet, and a single node with a wrong number could veto every write.
 
     Attributes:
-        newest_token: the newest token that a node has told of; 0 if none did.
+        newest_token: the newest token that a node has reported; 0 if none did.
     """
 
     __slots__ = ("_acks", "_lost", "newest_token")
@@ -42,7 +41,7 @@ class _RegisterRound(Round):
         self._lost = 0
 
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
-        """Count one node's answer and return the phase after it."""
+        """Count one node's reply and return the phase after it."""
         if self._phase is not Phase.VOTING or self.votes[node] is not None:
             return self._phase
         self.votes[node] = vote
@@ -61,9 +60,9 @@ class RegisterWriteRound(_RegisterRound):
     """
     One write of fields under a fencing token.
 
-    Guarantee: when the phase is GRANTED, every claim with a newer token that is granted afterwards,
-    or was under way, tells what was written, as long as no quorum of nodes loses its data. Limit:
-    in any other phase it may be on some nodes, and a later claim may or may not tell it.
+    Guarantee: once GRANTED, every claim with a newer token that is granted afterwards, or was under
+    way, reads these fields, as long as no quorum of nodes loses its data. Limit: in any other phase
+    some nodes may have them, and a later claim may or may not read them.
     """
 
     __slots__ = ()
@@ -73,12 +72,12 @@ class RegisterWriteRound(_RegisterRound):
 
 class RegisterReadRound(_RegisterRound):
     """
-    One look at a register, with a token also a promise.
+    One read of a register; with a token it also shuts out older tokens.
 
-    Guarantee: when the phase is GRANTED, what a write has put on a quorum before is in `fields`, or
-    something newer; or it is named in `truncated`. If a token was given, that holds for whatever
-    older tokens will ever put on a quorum. Limit: `fields` may also have what reached only a
-    minority; and a field that a minority still has is told although a quorum has deleted it.
+    Guarantee: once GRANTED, `fields` has every value that a quorum has acknowledged, or a newer
+    one, or `truncated` has its name. With a token this holds for every value that older tokens will
+    ever write. Limit: `fields` may also have values that reached only a minority, and fields that a
+    quorum has deleted but a minority still has.
     """
 
     __slots__ = ()
@@ -86,18 +85,18 @@ class RegisterReadRound(_RegisterRound):
     _expected = RegisterContents
 
     def fields(self) -> dict[str, VersionedValue]:
-        """Return the newest of what the nodes have told, by name; not where one has not told it."""
+        """Return the newest values by name, without the names in `truncated`."""
         merged: dict[str, VersionedValue] = {}
         truncated = set(self.truncated())
         for vote in self.votes:
             if type(vote) is RegisterContents:
-                for name, told in vote.fields.items():
+                for name, value in vote.fields.items():
                     known = merged.get(name)
-                    if name not in truncated and (known is None or told.rank > known.rank):
-                        merged[name] = told
+                    if name not in truncated and (known is None or value.rank > known.rank):
+                        merged[name] = value
         return merged
 
     def truncated(self) -> list[str]:
-        """Return the names whose text some node has not told; they have to be asked for again."""
+        """Return the names that some node has omitted; they have to be read again."""
         names = (vote.truncated for vote in self.votes if type(vote) is RegisterContents)
         return sorted(frozenset().union(*names))

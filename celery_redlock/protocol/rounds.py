@@ -1,9 +1,8 @@
 """
-Rounds: one command said to all nodes, and when its votes decide.
+Rounds: the votes of all nodes on one command, and when they decide.
 
-Whoever drives a round calls `vote` with each node's answer as it comes and stops as soon as the
-phase is no longer the one that it waits in. A node that gives no answer votes `Failed` in the end,
-so every round ends.
+The caller passes each node's reply to `vote` as it comes and stops as soon as the phase changes. It
+passes `Failed` for a node that does not reply in time, so every round ends.
 
 Sources: the Redlock algorithm by Salvatore Sanfilippo (quorum of SET NX PX, validity counted from
 before the first send); the second round that fixes the fencing token is a Paxos-like write-back of
@@ -32,20 +31,20 @@ from celery_redlock.protocol.votes import (
 
 
 class Phase(Enum):
-    """Where a round stands."""
+    """The state of a round."""
 
-    VOTING = auto()  #: answers to the first command are awaited
-    RAISING = auto()  #: acquire only: a quorum is ours, the token needs the second command
-    GRANTED = auto()  #: done at a quorum, in time
-    CONTENDED = auto()  #: one other owner was seen on a quorum
-    SPLIT = auto()  #: nobody was seen on a quorum, or our quorum fell apart: try again
+    VOTING = auto()  #: waits for replies to the first command
+    RAISING = auto()  #: acquire only: has a quorum, waits for replies to the second command
+    GRANTED = auto()  #: a quorum executed the command in time
+    CONTENDED = auto()  #: one other owner has a quorum
+    SPLIT = auto()  #: no owner has a quorum, or ours fell apart: try again
     UNAVAILABLE = auto()  #: failed and quarantined nodes leave no quorum
-    LATE = auto()  #: a quorum answered, but not while its answer could be trusted
-    GONE = auto()  #: a quorum says that the keys are not ours
+    LATE = auto()  #: a quorum executed the command, but too late
+    GONE = auto()  #: a quorum replied that the keys are not ours
     SUPERSEDED = auto()  #: registers only: nodes have seen a newer token, and that leaves no quorum
 
 
-#: Which phases may follow which; all others are final.
+#: Each phase with its possible next phases; all others are final.
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.VOTING: frozenset(Phase) - {Phase.VOTING},
     Phase.RAISING: frozenset({Phase.GRANTED, Phase.SPLIT, Phase.UNAVAILABLE, Phase.LATE}),
@@ -54,10 +53,10 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 
 class Round:
     """
-    What all rounds share: the votes, the quorum and the phase.
+    Base of all rounds: the votes, the quorum and the phase.
 
     Attributes:
-        votes: each node's vote on the latest command, None where none came.
+        votes: each node's vote on the latest command, or None.
         needed: size of a quorum.
     """
 
@@ -70,19 +69,19 @@ class Round:
 
     @property
     def phase(self) -> Phase:
-        """Where the round stands."""
+        """The current phase."""
         return self._phase
 
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
         """
-        Count one node's answer and return the phase after it.
+        Count one node's reply and return the phase after it.
 
-        A node has one vote on each command; whatever else is said in its name changes nothing.
+        A node has one vote on each command; further votes are ignored.
 
         Args:
             node: position of the node.
-            vote: its answer.
-            now: the reading of the round's clock when the answer was taken.
+            vote: its reply.
+            now: the reading of the round's clock when the reply was received.
         """
         raise NotImplementedError
 
@@ -93,21 +92,21 @@ class Round:
         return phase
 
     def _impossible(self, without: int) -> bool:
-        """Tell whether `without` nodes that will not help leave no quorum."""
+        """Return whether the nodes without these `without` ones are fewer than a quorum."""
         return len(self.votes) - without < self.needed
 
 
 class AcquireRound(Round):
     """
-    One attempt to take all keys at a quorum and to fix their fencing token.
+    One attempt to acquire all keys on a quorum and to fix their fencing token.
 
-    Guarantee: when the phase is GRANTED, a quorum of nodes had our keys, no other attempt can be
-    granted before `valid_until` while clocks drift within the allowance and restarted nodes sit
-    out, and `token` is larger than the token of every holder before. Limit: none of this holds for
-    exclusion once this process is paused past `valid_until`; the token's order still does.
+    Guarantee: once GRANTED, a quorum of nodes had our keys, no other attempt can be granted before
+    `valid_until` while clocks drift within the allowance and restarted nodes are in quarantine, and
+    `token` is larger than the token of every earlier holder. Limit: nothing excludes others once
+    this process is paused past `valid_until`; the order of the tokens still holds.
 
     Attributes:
-        valid_until: end of trust on the round's clock, counted from `sent_at`.
+        valid_until: end of validity on the round's clock, counted from `sent_at`.
         token: the largest counter that the granting nodes returned; final once GRANTED.
     """
 
@@ -122,7 +121,7 @@ class AcquireRound(Round):
         self._lost = 0  # failed, quarantined or (second command) no longer ours
 
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
-        """Count one node's answer and return the phase after it."""
+        """Count one node's reply and return the phase after it."""
         if self._phase is Phase.VOTING:
             if self.votes[node] is not None:
                 return self._phase
@@ -171,7 +170,7 @@ class AcquireRound(Round):
         return self._phase
 
     def _without_quorum(self) -> Phase:
-        """Decide as soon as the votes that are still out cannot change the outcome."""
+        """Decide as soon as the missing votes cannot change the outcome."""
         if self._impossible(self._lost):
             return self._enter(Phase.UNAVAILABLE)
         out = self.votes.count(None)
@@ -179,14 +178,14 @@ class AcquireRound(Round):
         if most >= self.needed:
             return self._enter(Phase.CONTENDED)
         if self._granted + out < self.needed and most + out < self.needed:
-            # Several contenders share the nodes. To call this a conflict would let each of two
-            # give way to the other, and the work would be done by nobody.
+            # Several contenders share the nodes. If this counted as a conflict, two of them could
+            # each give way to the other, and neither would run.
             return self._enter(Phase.SPLIT)
         return self._phase
 
     def taken_keys(self, by: str | None = None) -> set[int]:
         """
-        Return the positions of the keys that one foreign owner was seen to have on a quorum.
+        Return the positions of the keys that one foreign owner has on a quorum.
 
         Args:
             by: count only this owner.
@@ -210,29 +209,29 @@ class AcquireRound(Round):
 
     def holder(self, preferred: Collection[int] = ()) -> KeyHolder | None:
         """
-        Return the foreign owner seen most often, with the longest time that a node told.
+        Return the foreign owner on most nodes, with its latest expiry.
 
         Args:
-            preferred: positions of keys whose holder is told first if it was seen on a quorum.
+            preferred: positions of keys whose holder is returned first if it has a quorum.
         """
         seen: dict[tuple[int, str], list[KeyHolder]] = {}
         for vote in self.votes:
             if type(vote) is Refused:
                 for holder in vote.holders:
                     seen.setdefault((holder.key, holder.owner), []).append(holder)
-        for (key, _), told in seen.items():
-            if key in preferred and len(told) >= self.needed:
-                return max(told, key=lambda holder: holder.expires_in)
+        for (key, _), holders in seen.items():
+            if key in preferred and len(holders) >= self.needed:
+                return max(holders, key=lambda holder: holder.expires_in)
         if not seen:
             return None
-        most = max(len(told) for told in seen.values())
-        often = [holder for told in seen.values() if len(told) == most for holder in told]
+        most = max(len(holders) for holders in seen.values())
+        often = [holder for holders in seen.values() if len(holders) == most for holder in holders]
         return max(often, key=lambda holder: holder.expires_in)
 
 
 class ReserveRound(AcquireRound):
     """
-    One attempt to take keys for somebody who will take them over, and who gets a token then.
+    One attempt to reserve keys for a holder that will take them over, and gets its token then.
 
     Guarantee and limit as for `AcquireRound`, but `token` means nothing.
     """
@@ -249,13 +248,13 @@ class ExtendRound(Round):
     """
     One extension of a lease.
 
-    It counts only at a quorum of nodes that still had our keys, answered before the trust that is
-    being extended ended: a lost lease stays lost. GONE means that it can never be extended again;
-    UNAVAILABLE and LATE may be tried again while the old trust lasts.
+    It counts only if a quorum of nodes still had our keys and replied before the old validity
+    ended: a lost lease stays lost. GONE means that the lease can never be extended again;
+    UNAVAILABLE and LATE may be tried again while the old validity lasts.
 
     Attributes:
-        valid_until: end of trust if GRANTED, counted from `sent_at`; never before the old one.
-        missing: nodes that lost our keys and nobody else has taken; a heal may set them again.
+        valid_until: end of validity if GRANTED, counted from `sent_at`; never before the old one.
+        missing: nodes that lost our keys, where no other owner has them; a heal may set them again.
     """
 
     __slots__ = ("_extended", "_gone", "_lost", "_old_valid_until", "missing", "valid_until")
@@ -272,7 +271,7 @@ class ExtendRound(Round):
         self._lost = 0
 
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
-        """Count one node's answer and return the phase after it."""
+        """Count one node's reply and return the phase after it."""
         if self.votes[node] is not None:
             return self._phase
         self.votes[node] = vote
@@ -307,7 +306,7 @@ class ReleaseRound(Round):
         self._lost = 0
 
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
-        """Count one node's answer and return the phase after it."""
+        """Count one node's reply and return the phase after it."""
         if self._phase is not Phase.VOTING or self.votes[node] is not None:
             return self._phase
         self.votes[node] = vote
@@ -326,10 +325,10 @@ class ReleaseRound(Round):
 
 class InspectRound(Round):
     """
-    What a quorum of nodes says about some keys.
+    One inspection of some keys.
 
-    GRANTED: a quorum has answered; ends as soon as each key has a value that a quorum agrees on,
-    or lacks on a quorum. UNAVAILABLE: too few nodes can answer.
+    GRANTED: a quorum has replied, and each key has one value on a quorum or no value there, or all
+    nodes have replied. UNAVAILABLE: too few nodes can reply.
     """
 
     __slots__ = ("_lost",)
@@ -339,7 +338,7 @@ class InspectRound(Round):
         self._lost = 0
 
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
-        """Count one node's answer and return the phase after it."""
+        """Count one node's reply and return the phase after it."""
         if self._phase is not Phase.VOTING or self.votes[node] is not None:
             return self._phase
         self.votes[node] = vote
@@ -353,24 +352,24 @@ class InspectRound(Round):
 
     def key_states(self) -> list[tuple[KeyState, ...]]:
         """
-        Return for each key the nodes' records of the value that a quorum has, or none.
+        Return for each key the states on all nodes with the value that a quorum has, or none.
 
-        Nodes that did not answer are taken to agree: one that is down may have been part of the
-        holder's quorum, and without it nobody else gets one.
+        Nodes that did not reply count as agreeing: one that is down may have been in the holder's
+        quorum, and no other owner can get a quorum without it.
         """
         seen = [vote.states for vote in self.votes if type(vote) is KeyStates]
         silent = len(self.votes) - len(seen)
         found: list[tuple[KeyState, ...]] = []
-        for told in zip(*seen, strict=True):
-            owners = Counter(record.owner for record in told if record.owner is not None)
+        for states in zip(*seen, strict=True):
+            owners = Counter(state.owner for state in states if state.owner is not None)
             owner, count = max(owners.items(), key=lambda item: item[1], default=(None, 0))
             held = count > 0 and count + silent >= self.needed
-            found.append(tuple(it for it in told if it.owner == owner) if held else ())
+            found.append(tuple(state for state in states if state.owner == owner) if held else ())
         return found
 
     def _agreed(self) -> bool:
         seen = [vote.states for vote in self.votes if type(vote) is KeyStates]
         return len(seen) >= self.needed and all(
-            max(Counter(record.owner for record in told).values()) >= self.needed
-            for told in zip(*seen, strict=True)
+            max(Counter(state.owner for state in states).values()) >= self.needed
+            for states in zip(*seen, strict=True)
         )

@@ -20,5 +20,5 @@ SHA: dict[Script, str] = {
     for script, source in SOURCE.items()
 }
 
-#: Marks a brand-new node as serving at once; used by `celery-redlock init`.
+#: Lets a brand-new node vote at once; used by `celery-redlock init`.
 ARM_SOURCE: str = (_LUA / "arm.lua").read_text()

@@ -1,5 +1,5 @@
 """
-Names and answers of any length, as messages show them.
+Names and replies of any length, shortened for messages.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ _MOST_NAMES = 5
 
 
 def shortened(text: str, most: int = _MOST_CHARACTERS) -> str:
-    """Return a text, or its beginning and its length where it has more characters than `most`."""
+    """Return a text; one of more than `most` characters as its beginning and its length."""
     if len(text) <= most:
         return text
     return f"{text[:most]}... ({len(text):,} characters)"
 
 
 def enumerated(names: Iterable[str], most: int = _MOST_NAMES) -> str:
-    """Return names with commas; of more than `most`, the first ones and how many there are more."""
+    """Return names with commas; of more than `most`, the first and the number of the others."""
     iterator = iter(names)
     first = [shortened(name, _MOST_CHARACTERS // 2) for name in islice(iterator, most)]
     more = sum(1 for _ in iterator)

@@ -12,18 +12,18 @@ MAX_TOKEN = 2**53 - 1
 #: Redis expires keys with millisecond precision; the original Redlock text adds 2 ms for it.
 EXPIRY_PRECISION = 0.002
 
-#: A candidate token may run ahead of a node's own clock by at most this many microseconds, so that
-#: a client with a wrong clock cannot poison the counters.
+#: Microseconds by which a candidate may be ahead of a node's clock, so that a client with a wrong
+#: clock cannot poison the counters.
 CANDIDATE_AHEAD_US = 5_000_000
 
 
 def quorum(nodes: int) -> int:
-    """Return how many of `nodes` votes decide: any two quorums share a node."""
+    """Return the size of a quorum of `nodes`; any two quorums share a node."""
     return nodes // 2 + 1
 
 
 def drift(ttl: float, factor: float) -> float:
-    """Return the part of `ttl` that is not trusted, because clocks run at different rates."""
+    """Return the part of `ttl` to subtract from validity, because clocks run at different rates."""
     return ttl * factor + EXPIRY_PRECISION
 
 

@@ -1,5 +1,5 @@
 """
-What one node can say to one command.
+A node's possible replies to a command.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Granted:
     """
-    The node took all keys.
+    The node acquired all keys.
 
     Attributes:
         low: the smallest fence counter among the keys' buckets.
@@ -25,7 +25,7 @@ class Granted:
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
     """
-    Who has one key on one node.
+    The owner of one key on one node.
 
     Attributes:
         key: position of the key in the command.
@@ -40,7 +40,7 @@ class KeyHolder:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The node took nothing, because somebody else has a key there."""
+    """The node acquired nothing, because another owner has a key there."""
 
     holders: tuple[KeyHolder, ...]
 
@@ -48,7 +48,7 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class Quarantined:
     """
-    The node restarted, lost data or changed its role, and sits out until old leases have ended.
+    The node restarted, lost data or changed its role, and does not vote before old leases expire.
 
     Attributes:
         remaining: seconds until it votes again.
@@ -59,16 +59,16 @@ class Quarantined:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """The keys were ours there, and the command was done."""
+    """The keys were ours, and the node executed the command."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotHeld:
     """
-    The keys were not all ours there.
+    Not all keys were ours.
 
     Attributes:
-        missing: nobody has those that we lack, so a heal may set them again.
+        missing: the other keys have no owner, so a heal may set them again.
     """
 
     missing: bool
@@ -77,10 +77,10 @@ class NotHeld:
 @dataclass(frozen=True, slots=True)
 class KeyState:
     """
-    One key as a node has it.
+    One key on one node.
 
     Attributes:
-        owner: the value stored there, None where there is none.
+        owner: the value stored there, or None.
         expires_in: seconds until the node drops it; negative where it never will.
         counter: its fence counter.
     """
@@ -92,7 +92,7 @@ class KeyState:
 
 @dataclass(frozen=True, slots=True)
 class KeyStates:
-    """The node was only asked what it has; one record for each key."""
+    """Reply to an inspection: one state for each key."""
 
     states: tuple[KeyState, ...]
 
@@ -116,8 +116,8 @@ class VersionedValue:
 
     Attributes:
         token: fencing token of the holder that wrote it.
-        version: that holder's number for it; of two, the larger is the newer.
-        text: what was written.
+        version: that holder's version number; the larger is the newer.
+        text: the value.
     """
 
     token: int
@@ -126,23 +126,23 @@ class VersionedValue:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """What orders the texts that a field has had."""
+        """Sort key: the largest is the newest value of a field."""
         return (self.token, self.version)
 
     def __str__(self) -> str:
-        """Return it as it stands on a node."""
+        """Return it as nodes store it."""
         return f"{self.token} {self.version} {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterContents:
     """
-    What a node has of a register.
+    A register, or a part of it, as one node has it.
 
     Attributes:
         token: the newest token that it has seen; 0 if none.
-        fields: those asked for that there are, by name.
-        truncated: names of those that there are, too, but made the answer too long.
+        fields: the requested fields that exist, by name.
+        truncated: names of further ones, omitted because the reply would be too large.
     """
 
     token: int
@@ -153,11 +153,11 @@ class RegisterContents:
 @dataclass(frozen=True, slots=True)
 class Failed:
     """
-    The node gave no usable answer; the command may or may not have run there.
+    The node gave no usable reply; it may or may not have executed the command.
 
     Attributes:
-        reason: why, in a few words.
-        attempted: it was asked; otherwise it was left out because it had failed lately.
+        reason: the cause, in a few words.
+        attempted: False if the node was not asked, because it was backing off.
     """
 
     reason: str

@@ -35,7 +35,6 @@ TO_BE_REWRITTEN = frozenset(
         "cli",
         "core",
         "fencing",
-        "protocol",
         "schedules",
         "tasks",
         "testing",

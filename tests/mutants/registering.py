@@ -63,12 +63,12 @@ REGISTER_FAULTS = (
     mutant(
         "of what nodes tell the first counts",
         modelled("leaders-two"),
-        (RECORDING, "(known is None or told.rank > known.rank)", "known is None"),
+        (RECORDING, "(known is None or value.rank > known.rank)", "known is None"),
     ),
     mutant(
         "of what nodes tell the oldest counts",
         modelled("leaders-two"),
-        (RECORDING, "told.rank > known.rank", "told.rank < known.rank"),
+        (RECORDING, "value.rank > known.rank", "value.rank < known.rank"),
     ),
     mutant(
         "tokens do not rank what is recorded",

@@ -1,18 +1,18 @@
--- Take all lock keys on this node, or none. A key that a named previous owner has counts as free.
+-- Acquire all lock keys on this node, or none. A key of the named previous owner counts as free.
 --
 -- KEYS  lock keys, then the fence counter of each, then the guard record
 -- ARGV  nonce, owner, ttl in ms, candidate token in µs, quarantine in ms (0: guard off),
 --       previous owner (may be absent)
 --
 -- {nonce, 'G', counter, ...}                      granted, one counter for each key
--- {nonce, 'H', index, holder, pttl in ms, ...}    somebody else has these keys
--- {nonce, 'Q', ms}                                quarantined for so long
+-- {nonce, 'H', index, holder, pttl in ms, ...}    other owners have these keys
+-- {nonce, 'Q', ms}                                in quarantine for that time
 --
 -- The guard record is a string "<identity> <not before, in µs>". The identity changes with every
 -- start of the server process (run_id) and every change of role (master_replid), and the record is
--- gone after FLUSHALL or an empty start; in each case this node may have forgotten keys that a
--- holder still trusts, so it sits out one longest lease. Looking at it here, in the same script
--- as the SET, is what makes it hold on live connections and through proxies.
+-- gone after FLUSHALL or an empty start; in each case this node may have lost keys of a lease that
+-- is still valid, so it stays in quarantine for one longest lease. The check is in the same script
+-- as the SET, so that it holds on live connections and through proxies.
 local owner, ttl, quarantine = ARGV[2], ARGV[3], tonumber(ARGV[5])
 local count = (#KEYS - 1) / 2
 local time = redis.call('TIME')
@@ -31,8 +31,8 @@ if quarantine > 0 then
   local record = redis.call('GET', KEYS[#KEYS])
   local identified = nil
   if record and identity == 'hidden' then
-    -- This user has to believe the record. If it wrote one of its own, users who may look and users
-    -- who may not would take each other's for a restart, and this node would never vote.
+    -- This user cannot see the identity and has to believe the record. If it wrote another one,
+    -- users with and without INFO would each see a restart, and this node would never vote.
     identified = string.find(record, ' ', 1, true)
   elseif record and string.sub(record, 1, #identity + 1) == identity .. ' ' then
     identified = #identity + 1
@@ -66,11 +66,11 @@ if #held > 0 then
   if #taken > 0 then redis.call('DEL', unpack(taken)) end
   return {ARGV[1], 'H', unpack(held)}
 end
--- Not before it is known that no other key refuses: so there is nothing to give back.
+-- Only now that no other key refuses, so that nothing has to be undone.
 for i = 1, #adopted do redis.call('SET', adopted[i], owner, 'PX', ttl) end
 
--- Both the + 1 and the candidate matter: without the first two holders get one token, without the
--- second tokens fall back after counters were lost. A client's clock may not run ahead of ours.
+-- Both the + 1 and the candidate matter: without the first, two holders get one token; without the
+-- second, tokens decrease after counters were lost. A client's clock must not be ahead of ours.
 local candidate = tonumber(ARGV[4])
 if candidate > now + 5000000 then candidate = now + 5000000 end
 local reply = {ARGV[1], 'G'}

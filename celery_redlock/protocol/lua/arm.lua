@@ -1,12 +1,12 @@
 -- Let a brand-new node vote at once, by writing the guard record of the process that runs now.
--- Only for nodes that have never held a lock: a node that crashed and came back empty looks alike.
+-- Only for nodes that have never held a lock: one that crashed and restarted empty looks the same.
 --
 -- KEYS  the guard record
 -- ARGV  'new' to write only where there is no record, 'force' to write always
 --
 -- 'armed'         written
 -- 'serving'       the record is this process's already, and it votes
--- 'quarantined'   the record is this process's already, and it sits out
+-- 'quarantined'   the record is this process's already, and it does not vote yet
 -- 'other'         the record names another process or role
 -- 'missing'       (only with 'look') there is no record
 local time = redis.call('TIME')

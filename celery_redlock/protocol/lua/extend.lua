@@ -1,12 +1,12 @@
--- Lengthen the keys that carry our owner value; never shorten one, never create one.
--- The fence counters are raised whatever the keys say: a node that missed the acquire learns here.
+-- Extend the keys that carry our owner value; never shorten one, never create one.
+-- The fence counters are raised in any case, also on a node that missed the acquire.
 --
 -- KEYS  lock keys, then the fence counter of each
 -- ARGV  nonce, owner, ttl in ms, token
 --
 -- {nonce, 'A'}   all keys are ours and live at least ttl from now
--- {nonce, 'M'}   some are missing, none is somebody else's
--- {nonce, 'F'}   somebody else has one
+-- {nonce, 'M'}   some are missing, none has another owner
+-- {nonce, 'F'}   another owner has one
 local count, ttl = #KEYS / 2, tonumber(ARGV[3])
 local ours, missing = 0, 0
 for i = 1, count do

@@ -1,11 +1,11 @@
 -- Set our keys again on a node that lost them while we hold a quorum elsewhere.
--- Not guarded: a quarantined node may help a lease that lives, it only may not start one.
+-- Also in quarantine: a node may then support a valid lease, but must not grant a new one.
 --
 -- KEYS  lock keys, then the fence counter of each
 -- ARGV  nonce, owner, ttl in ms, token
 --
 -- {nonce, 'A'}   all keys are ours now
--- {nonce, 'F'}   somebody else has one, nothing changed
+-- {nonce, 'F'}   another owner has one, nothing changed
 local count = #KEYS / 2
 for i = 1, count do
   local holder = redis.call('GET', KEYS[i])

@@ -1,9 +1,9 @@
--- Tell what this node has of some lock keys. Changes nothing.
+-- Return owner, lifetime and counter of some lock keys. Changes nothing.
 --
 -- KEYS  lock keys, then the fence counter of each
 -- ARGV  nonce
 --
--- {nonce, 'S', holder, pttl in ms, counter, ...}   for each key; pttl is -2 where it is missing
+-- {nonce, 'S', holder, pttl in ms, counter, ...}   for each key; pttl is -2 if it is missing
 local count = #KEYS / 2
 local reply = {ARGV[1], 'S'}
 for i = 1, count do

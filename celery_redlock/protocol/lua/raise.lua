@@ -10,8 +10,8 @@ local count = #KEYS / 2
 for i = 1, count do
   if redis.call('GET', KEYS[i]) ~= ARGV[2] then return {ARGV[1], 'F'} end
 end
--- A counter above the token: this node granted us more than was counted, or somebody else since.
--- To count it towards the quorum would let two holders end with one token.
+-- A counter above the token: this node granted us more than was counted, or granted another attempt
+-- since. Counting it towards the quorum would let two holders have one token.
 for i = count + 1, 2 * count do
   if tonumber(redis.call('GET', KEYS[i]) or '0') > tonumber(ARGV[3]) then return {ARGV[1], 'F'} end
 end

@@ -1,16 +1,16 @@
--- Delete the keys that carry our owner value, or give them another fate; then raise the fence counters.
+-- Delete the keys that carry our owner value, or apply other actions; then raise the fence counters.
 -- The keys come first, so that a broken counter cannot keep a lock.
 --
 -- KEYS  lock keys, then the fence counter of each
 -- ARGV  nonce, owner, token (0: none), ms to keep the keys for a minimum hold (0: delete now);
---       may be followed by a fate for each key: ms to keep it, value to give it ('': leave its own)
+--       optionally an action for each key: ms to keep it, value to set ('': keep its own)
 --
 -- {nonce, 'A'}   all keys were ours
 -- {nonce, 'F'}   not all were
 local count, keep = #KEYS / 2, tonumber(ARGV[4])
 local ours = 0
 for i = 1, count do
-  -- pcall, so that a key which somebody made a list does not keep the others taken.
+  -- pcall, so that a key that was overwritten with a list does not keep the others held.
   if redis.pcall('GET', KEYS[i]) == ARGV[2] then
     ours = ours + 1
     local value = ''

@@ -45,7 +45,7 @@ def test_every_other_key_is_taken_as_it_is(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["x" * 10_001, "é" * 5_001, "x" * 10_000_000])
 def test_a_key_that_is_too_long_is_refused_with_the_numbers_in_a_short_text(key: str) -> None:
-    with pytest.raises(LockKeyError, match="at most 10,000 fit") as refused:
+    with pytest.raises(LockKeyError, match="at most 10,000 are allowed") as refused:
         validate_key(key)
     assert f"{len(key.encode()):,} bytes" in str(refused.value)
     assert len(str(refused.value)) < 300
@@ -115,8 +115,8 @@ def test_no_lock_stands_where_the_protocol_has_records_of_its_own(place: Any) ->
         validate_node_key(place)
 
 
-def test_a_lock_key_is_no_extra() -> None:
-    with pytest.raises(LockKeyError, match="no reserved record"):
+def test_a_lock_key_is_no_reserved_key() -> None:
+    with pytest.raises(LockKeyError, match="no reserved key"):
         validate_reserved_key("redlock:key")
 
 
