@@ -1,5 +1,5 @@
 """
-What a worker does about its locks before it accepts work.
+The worker's bootstep: locks of tasks, and the nodes, before the worker accepts work.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ logger = get_logger(__name__)
 
 class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
     """
-    Applies `redlock_tasks` and `redlock_dedupe`, and asks every lock node once.
+    Applies `redlock_tasks` and `redlock_dedupe`, and probes every lock node once.
 
-    All before the pool starts, whose processes then need not do it again.
+    It runs before the pool starts, so that forked pool processes inherit the result.
 
-    What only a person can mend (a bad option, a wrong password) ends the worker's start. A node
-    that is merely down does not: it may come back, and a majority is enough.
+    A configuration error (an invalid option, a wrong password) ends the worker's start. A node that
+    is down does not: it may come back, and a quorum is enough.
     """
 
     name = "celery-redlock"
@@ -44,7 +44,7 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
         free_at_revocation()
         for pattern in idle_patterns(app):
             logger.warning(
-                "redlock_tasks: no registered task matches %r, so it locks nothing. There are: %s",
+                "redlock_tasks: no registered task matches %r, so it locks nothing. Tasks: %s",
                 pattern,
                 ", ".join(sorted(name for name in app.tasks if not name.startswith(BUILT_IN))),
             )
@@ -54,7 +54,7 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
 
 
 def _log_tasks_without_lock(app: Any) -> None:
-    """Say which tasks look as if they locked, and do not."""
+    """Log the tasks that look as if they lock, and do not."""
     without_options = []
     for name, task in sorted(app.tasks.items()):
         if name.startswith(BUILT_IN):
@@ -66,7 +66,7 @@ def _log_tasks_without_lock(app: Any) -> None:
                 without_options.append(name)
         elif given:
             logger.warning(
-                "Task %r has %s, but is no RedlockTask, so it does not lock; give it "
+                "Task %r has %s, but is not a RedlockTask, so it does not lock; give it "
                 "base=RedlockTask.",
                 name,
                 ", ".join(given),

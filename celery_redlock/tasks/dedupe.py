@@ -1,5 +1,5 @@
 """
-Keeping every task of an app from running a message twice (`redlock_dedupe`).
+`redlock_dedupe`: every task of an app runs each message once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["NewTasksStep", "add_nonce", "mark_publishes", "protect_tasks"]
 
 def protect_tasks(app: Any) -> None:
     """
-    Have every registered task take the mark of its message, if the app wants that. Idempotent.
+    Give every registered task dedupe markers, if `redlock_dedupe` is on. Idempotent.
 
-    Celery's own tasks, too: a chord's unlocking that runs twice calls its body twice.
+    Celery's own tasks included: a chord's unlock task that runs twice sends the body twice.
     """
     if not read_settings(app).dedupe:
         return
@@ -28,13 +28,13 @@ def protect_tasks(app: Any) -> None:
         if not isinstance(task, RedlockTask):
             adopt(task, app, redlock_dedupe_only=True)
         elif task.redlock_plan is None or not task.redlock_plan.dedupe:
-            # Bound before the setting was there.
+            # The task was bound before the setting was made.
             plan_lock(type(task), app)
             trace_anew(task, app)
 
 
 def mark_publishes(app: Any) -> None:
-    """Let messages tell which publish they come from, if the app wants that. Idempotent."""
+    """Set a nonce in each published message, if `redlock_dedupe` is on. Idempotent."""
     if read_settings(app).dedupe:
         signals.before_task_publish.connect(
             add_nonce, weak=False, dispatch_uid="celery_redlock.before_task_publish"
@@ -42,18 +42,18 @@ def mark_publishes(app: Any) -> None:
 
 
 def add_nonce(headers: Any = None, **_: Any) -> None:
-    """Tell a message from others with its id, unless it tells already."""
-    # One id may be published twice on purpose. A message that was put back keeps its nonce.
+    """Set a nonce in a message without our header."""
+    # A program may publish one task id twice on purpose. A requeued message keeps its nonce.
     if isinstance(headers, dict) and HEADER not in headers:
         headers[HEADER] = Envelope(nonce=fresh_nonce()).write()
 
 
 class NewTasksStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is untyped
-    """Protects the tasks that were registered since; the consumer learns of them as it starts."""
+    """Protects tasks that were registered after `LockStep`, when the consumer starts."""
 
     name = "celery-redlock tasks"
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def start(self, parent: Any) -> None:
-        """Protect what the consumer has found."""
+        """Protect the tasks that the consumer has found."""
         protect_tasks(parent.app)

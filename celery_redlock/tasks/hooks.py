@@ -1,8 +1,8 @@
 """
-The places where Celery's life cycle touches ours.
+Handlers of Celery's signals.
 
-Celery swallows what a signal handler raises, so nothing that must keep a body from running lives
-here; that is the business of the task's `__call__` and of the worker's `LockStep`.
+Celery swallows what a signal handler raises, so nothing here may be needed to keep a body from
+running; that is the task of `RedlockTask.__call__` and of the worker's `LockStep`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["connect"]
 
 logger = get_logger(__name__)
 
-# Not the name of the signal alone, under which messages are marked from then on.
+# Differs from the id under which `mark_publishes` connects to the same signal.
 FIRST_PUBLISH = "celery_redlock.first_publish"
 
 
@@ -46,7 +46,7 @@ def connect() -> None:
 
 
 def _app_finalizes(app: Any) -> None:
-    # This is called before the app evaluates its pending tasks, and the patterns need all tasks.
+    # Called before the app evaluates its pending tasks, and the patterns need all tasks.
     app.on_after_finalize.connect(
         _app_finalized, weak=False, dispatch_uid="celery_redlock.on_after_finalize"
     )
@@ -58,12 +58,12 @@ def _app_finalized(sender: Any, **_: Any) -> None:
 
 
 def _first_publish(signal: Any, headers: Any = None, **_: Any) -> None:
-    # Sending does not finalize an app, so a program that only sends would know of no pattern and
-    # mark no message. This message has its task's old class already, but can still be marked.
+    # Sending does not finalize an app, so without this a program that only sends would apply no
+    # pattern and set no nonce. It is too late for this message's class, not for its nonce.
     for app in list(_get_active_apps()):
         if app.configured and app.autofinalize:
             _finalize(app, headers)
-    # Not before: a message of another thread is to wait for this, not to slip through.
+    # Last: messages of other threads must wait for this.
     signal.disconnect(dispatch_uid=FIRST_PUBLISH)
 
 
@@ -71,11 +71,11 @@ def _finalize(app: Any, headers: Any) -> None:
     try:
         settings = read_settings(app)
         if settings.tasks or settings.dedupe:
-            app.finalize(auto=True)  # waits, if another thread is at it
+            app.finalize(auto=True)  # waits for another thread that does it
         if settings.dedupe:
             add_nonce(headers)
     except Exception as error:
-        # Of a program with several apps one may be right, and no message is held back for this.
+        # Other apps of the program may be valid, and this must not stop the message.
         logger.error("redlock_tasks and redlock_dedupe have no effect in %r: %r", app, error)  # noqa: TRY400
 
 
@@ -85,20 +85,20 @@ def _worker_starts(sender: Any, **_: Any) -> None:
 
 
 def _child_starts(**_: Any) -> None:
-    # A spawned child imports the app anew, and may have finalized it before this package.
+    # A spawned child imports the app anew, and may have finalized it before this package was.
     app = current_app._get_current_object()
     lock_matching_tasks(app)
     protect_tasks(app)
 
 
 def _beat_starts(sender: Any, **_: Any) -> None:
-    # Only a beat is to load Celery's beat.
+    # Imports Celery's beat, which only a beat needs.
     from celery_redlock.tasks.ticks.stock_beat import stamp_stock_beat
 
     stamp_stock_beat(sender)
 
 
 def _process_ends(**_: Any) -> None:
-    # Threads outlast a cold shutdown, and their bodies still need their leases.
+    # Threads outlive a cold shutdown, and their bodies still need their leases.
     if not any_active():
         close_clients()

@@ -1,5 +1,5 @@
 """
-Who has a task's lock, and taking it away: for people who own the data.
+Inspection and forced release of the lock of a call.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ FOREIGN = "foreign"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHolder:
     """
-    Who has a lock, as a quorum of nodes tells it.
+    The holder of a lock, from a quorum of nodes.
 
     Attributes:
-        key: the lock's key as it stands on the nodes.
-        owner: the value that marks it there.
-        state: `queued` (its message waits for a worker), `running`, `finished` (the key only keeps
-            others away for a while), or `foreign`: no task of this package. A body that has ended
-            within `lock_at_least_for` is still `running`.
-        expires_in: seconds until it ends unless it is renewed.
-        task_id: the task's id; None where foreign, as all below.
+        key: the node key of the lock.
+        owner: the owner value.
+        state: `queued` (the message waits for a worker), `running`, `finished` (the key only keeps
+            others away for a while), or `foreign`: not a task of this package. A body that has
+            ended within `lock_at_least_for` is still `running`.
+        expires_in: seconds until the lock expires unless it is extended.
+        task_id: the task's id; None if foreign, as all below.
         host: the worker's node name, or the publisher's host.
-        pid: the process that took the lock.
-        since: when it did.
-        token: its fencing token, while it runs and where the nodes agree on it.
+        pid: the process that acquired the lock.
+        since: when it acquired the lock.
+        token: the fencing token, while the task runs and the nodes agree on it.
     """
 
     key: str
@@ -57,11 +57,11 @@ class LockHolder:
 
 def lock_holder(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LockHolder | None:
     """
-    Return who has the lock of a call: who runs, before who waits.
+    Return the holder of the lock of a call, a running one before a queued one.
 
     Raises:
-        QuorumUnavailable: too few nodes answered.
-        LockKeyError: the arguments make no key.
+        QuorumUnavailable: fewer nodes than a quorum answered.
+        LockKeyError: the lock key cannot be made from the arguments.
         ConfigurationError: the task does not lock.
     """
     node_keys = _node_keys(task, args, kwargs)
@@ -74,11 +74,11 @@ def lock_holder(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Lo
 
 def force_release(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """
-    Take the lock of a call away from whoever has it; returns whether anybody had.
+    Take the lock of a call away from its holder; return whether there was one.
 
     Raises:
-        QuorumUnavailable: too few nodes answered.
-        LockKeyError: the arguments make no key.
+        QuorumUnavailable: fewer nodes than a quorum answered.
+        LockKeyError: the lock key cannot be made from the arguments.
         ConfigurationError: the task does not lock.
     """
     redlock = redlock_for(task.app)
@@ -86,34 +86,36 @@ def force_release(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     released = False
     for node_key, found in zip(node_keys, redlock.reservations.inspect(node_keys), strict=True):
         if found is not None:
-            # Not what this returns: with a node down a quorum need not say that it had the key.
+            # Not the result of `evict`: with a node down, a quorum may not have had the key.
             redlock.reservations.evict(node_key, found.owner)
             released = True
-            logger.warning("Lock %r of task %s is taken from %s", node_key, task.name, found.owner)
+            logger.warning(
+                "Lock %r of task %s is taken away from %s", node_key, task.name, found.owner
+            )
     return released
 
 
 def revoke_queued(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LockHolder | None:
     """
-    Revoke the message that waits with the lock of a call, and free the lock.
+    Revoke the queued message that holds the lock of a call, and free the lock.
 
     Returns:
-        Who waited; None where nobody did, or its body has begun.
+        The holder; None if no message was queued, or its body has begun.
 
     Raises:
-        LockNotAcquired: too few nodes answered or agreed; nothing was changed for sure.
-        LockKeyError: the arguments make no key.
-        ConfigurationError: the task takes no lock when it is sent.
+        LockNotAcquired: fewer nodes than a quorum answered or agreed; the message may be revoked.
+        LockKeyError: the lock key cannot be made from the arguments.
+        ConfigurationError: the task's mode does not lock at publish.
     """
     plan, redlock = _plan(task), redlock_for(task.app)
     node_keys = publish_keys(redlock, plan.options.mode_spec, plan.keys.keys_for(args, kwargs))
     if not node_keys:
         raise ConfigurationError(
-            f"Task {task.name} takes no lock when it is sent (lock_mode="
-            f"{plan.options.mode_spec.name!r}), so no message waits with it; revoke the "
+            f"Task {task.name} does not lock at publish (lock_mode="
+            f"{plan.options.mode_spec.name!r}), so no queued message holds the lock; revoke the "
             "task by its id."
         )
-    # A message has all of its keys, or those that are left of them, under one owner value.
+    # All keys of one message have the same owner value.
     held: dict[str, list[tuple[str, LockInfo]]] = {}
     for node_key, found in zip(node_keys, redlock.reservations.inspect(node_keys), strict=True):
         if found is not None:
@@ -123,14 +125,14 @@ def revoke_queued(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         owner, (node_key, found) = parse_owner(value), keys[0]
         if owner is None or owner.role is not Role.QUEUED or not owner.runs(task.name):
             continue
-        # The mark first: it ends the message also where no worker hears the revocation.
+        # The marker first: it ends the message even if no worker receives the revocation.
         marker_ttl = max(found.expires_in, 0.0) + plan.options.dedupe_window
-        marked = withdraw(redlock, owner, Role.REVOKED, by=owner.task_id, marker_ttl=marker_ttl)
-        if marked is None and owner.marker is not None:
+        marker = withdraw(redlock, owner, Role.REVOKED, by=owner.task_id, marker_ttl=marker_ttl)
+        if marker is None and owner.marker is not None:
             continue
         for key, _ in keys:
             redlock.reservations.evict(key, value)
-        logger.info("Task %s[%s] is revoked while it waits", task.name, owner.task_id)
+        logger.info("Task %s[%s] is revoked while it is queued", task.name, owner.task_id)
         revoke_in_workers(task.app, owner.task_id)
         revoked = revoked or _holder(node_key, found)
     return revoked
@@ -170,6 +172,6 @@ def _holder(node_key: str, found: LockInfo) -> LockHolder:
         host=owner.host,
         pid=owner.pid,
         since=datetime.fromtimestamp(owner.since / 1e6, UTC),
-        # A message on its way has no token: whoever takes the lock over gets a new one.
+        # A queued message has no token: the worker that takes its lock over gets a new one.
         token=found.token if owner.role is Role.RUNNING else None,
     )

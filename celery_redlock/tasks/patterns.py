@@ -1,5 +1,5 @@
 """
-Locks for tasks whose code is not yours (`redlock_tasks`).
+`redlock_tasks`: locks for tasks whose code you do not own.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ BUILT_IN = "celery."
 
 def lock_matching_tasks(app: Any) -> None:
     """
-    Make every registered task that a pattern names a task that locks. Idempotent.
+    Make every registered task that matches a pattern lock. Idempotent.
 
-    Celery's own tasks need a pattern that begins with their `celery.`: `*` means the app's tasks.
+    Only a pattern that begins with `celery.` matches Celery's own tasks.
     """
     patterns = read_settings(app).tasks
     for task in list(app.tasks.values()) if patterns else ():
@@ -46,17 +46,17 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def adopt(task: Any, app: Any, **attributes: Any) -> None:
-    """Give a task a subclass of its class that locks; what its class does otherwise stays."""
+    """Change a task's class to a subclass that locks and otherwise behaves as before."""
     cls = type(task)
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     locking: Any = type(cls.__name__, (cls, RedlockTask), {**names, **attributes})
-    # First, because it may refuse: then the task stays as it was, and the next call says so again.
+    # First, because it may raise: then the task is unchanged, and the next call raises again.
     locking.bind(app)
     task.__class__ = locking
     trace_anew(task, app)
 
 
 def trace_anew(task: Any, app: Any) -> None:
-    """Replace a tracer that was built for the task as it was, and would go past the lock."""
+    """Rebuild the task's tracer if Celery has built one: the old one would skip the lock."""
     if task.__trace__ is not None:
         task.__trace__ = build_tracer(task.name, task, app.loader, app=app)

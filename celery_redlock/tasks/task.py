@@ -37,8 +37,8 @@ from celery_redlock.tasks.run.running_lock import running_lock_of
 
 __all__ = ["RedlockTask", "plan_lock"]
 
-# Class attributes of Celery's request are defaults, and never travel in a message's headers. What a
-# message says under these names is not believed.
+# Class attributes of Celery's request are defaults and are never sent in a message's headers. What
+# a received message has under these names is not trusted.
 Context.fencing_token = None
 Context.redlock_entered = None
 Context.redlock_running_lock = None

@@ -1,3 +1,3 @@
 """
-What an app and a task were told: `redlock_*` settings, `lock_*` options, and the client they make.
+The options and settings of tasks and apps, checked, and the lock client made from them.
 """

@@ -105,7 +105,7 @@ def _tls_query(options: Any) -> dict[str, str] | None:
         elif name in TLS_FILES and isinstance(value, str):
             query[name] = value
         else:
-            raise _refusal(f"broker_use_ssl has {name}, which a node URL cannot say")
+            raise _refusal(f"broker_use_ssl has {name}, which a node URL cannot express")
     return query
 
 

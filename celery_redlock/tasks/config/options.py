@@ -57,11 +57,11 @@ class LockOptions:
             task's time limit.
         retry: Pause between these attempts: a tenacity wait, or a whole `tenacity.Retrying`.
             `None`: full jitter, 10 to 250 ms.
-        run_policy: What a worker does when another task holds the lock. `requeue`: send the message
-            back to its queue with the same id and a jittered delay; `max_retries` does not count
-            this. `skip`: end the task with `lock_skip_result`. `reject`: reject the message to the
-            dead letter queue; needs `acks_late`. `raise`: fail with `LockContended`.
-        publish_policy: What a publisher does with a duplicate, in the modes that acquire the lock
+        run_policy: Policy of a worker that finds the lock held by another task. `requeue`: send the
+            message back to its queue with the same id and a jittered delay; `max_retries` does not
+            count this. `skip`: end the task with `lock_skip_result`. `reject`: reject the message
+            to the dead letter queue; needs `acks_late`. `raise`: fail with `LockContended`.
+        publish_policy: Policy of a publisher for a duplicate, in the modes that acquire the lock
             at publish. `existing`: return the result of the existing task. `raise`: raise
             `DuplicateTask`. `replace`: replace an existing task that is still queued. A duplicate
             that must be sent, such as a member of a chord, ends in the worker: `existing` skips it,
@@ -71,9 +71,9 @@ class LockOptions:
         skip_result: Result of a skipped task, also passed to the next task of its chain.
         give_up_after: How long a task waits for its lock over all requeues. Then it fails with
             `LockNotAcquired`.
-        on_unavailable: What a worker does when fewer nodes than a quorum answer: `requeue`, `raise`
+        on_unavailable: Policy of a worker when fewer nodes than a quorum answer: `requeue`, `raise`
             (`QuorumUnavailable`) or `run_unlocked`.
-        on_lost: What happens when the lock is lost while the body runs. `interrupt`: `LeaseLost` is
+        on_lost: Reaction to the loss of the lock while the body runs. `interrupt`: `LeaseLost` is
             raised in the body. `flag`: only `self.lease.is_valid` turns false. Or a function of
             task and lease that returns one of these.
         max_hold: How long the watchdog extends the lock, so that a body that hangs does not hold
@@ -81,8 +81,8 @@ class LockOptions:
         at_least_for: Minimum time that the key stays taken, even if the body ends earlier.
         overlap: Policy for a scheduled run that finds the lock held; other runs use
             `lock_on_conflict`. `forbid`: skip the run. `queue`: requeue it until the lock is free;
-            waiting runs are not ordered. `replace`: ask the older run to stop, as `lock_on_lost`
-            says, and start after it has ended; the older run is notified within `lock_ttl / 3`.
+            waiting runs are not ordered. `replace`: ask the older run to stop, by its
+            `lock_on_lost`, and start after it has ended; it is notified within `lock_ttl / 3`.
             `allow`: run without a lock beside it.
         starting_deadline: Skip a scheduled run that would start later than this after its due time,
             time spent waiting for its lock included. The entry's `countdown` counts as lateness.

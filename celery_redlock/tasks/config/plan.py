@@ -1,5 +1,5 @@
 """
-What is known of a task's lock once the task is bound to its app.
+How a task that is bound to its app locks.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def policies_for(value: Any, mode: Mode) -> dict[str, Policy]:
     Return the policy for each side that a checked value sets in a mode.
 
     A value that is valid on both sides counts for the publish side if the mode has one. Policies
-    for a side that the mode does not have are left out.
+    for a side that the mode does not have are omitted.
     """
     if isinstance(value, Mapping):
         return {side: policy for side, policy in value.items() if side in _sides(mode)}
@@ -69,10 +69,11 @@ def unusable_policy(value: Any, mode: Mode) -> str | None:
     usable = policies_for(value, mode)
     if len(usable) == (len(value) if isinstance(value, Mapping) else 1):
         return None
-    mend = " or ".join(f"at {side} use {_listed(SIDES[side])}" for side in _sides(mode))
+    advice = " or ".join(f"at {side} use {_listed(SIDES[side])}" for side in _sides(mode))
     reason = "acquires no lock at publish" if not mode.at_publish else "decides only at publish"
     return (
-        f"lock_on_conflict={value!r} has no use in lock_mode={mode.name!r}, which {reason}; {mend}"
+        f"lock_on_conflict={value!r} has no use in lock_mode={mode.name!r}, which {reason}; "
+        f"{advice}"
     )
 
 

@@ -60,12 +60,12 @@ class RedlockSettings:
         given_nodes: URLs of three or five independent masters: `redis://`, `rediss://`, `unix://`;
             `memory://name` for unit tests.
         max_ttl: Longest TTL of a lock. All processes that use the same nodes need the same value,
-            because a restarted node sits out for this long.
+            because restart quarantine lasts this long.
         key_prefix: Prefix of every lock key on the nodes.
         drift_factor: Fraction of a TTL by which clocks may differ while it runs. Where chrony may
             slew at its default 100 000 ppm, use 0.1, or give chrony `maxslewrate 1000`.
         node_timeout: How long a process waits for the reply of a node.
-        guard: Whether a restarted node sits out in quarantine until all older locks have expired.
+        guard: Whether restarted nodes are in restart quarantine until all older locks have expired.
             `None`: with two or more nodes.
         dedupe: Run each message once, even if the broker delivers it twice; for all tasks. Set it
             in workers and publishers. Without it in the publisher, two messages with one task id

@@ -94,11 +94,11 @@ def _unused_option(options: LockOptions, explicit: Mapping[str, Any]) -> str | N
     if "on_conflict" in explicit and (problem := unusable_policy(explicit["on_conflict"], mode)):
         return problem
     if "skip_result" in explicit and not _may_skip(options):
-        mend = "lock_on_conflict='skip'" if mode.waits_at_run else "lock_on_conflict='existing'"
+        advice = "lock_on_conflict='skip'" if mode.waits_at_run else "lock_on_conflict='existing'"
         policies = options.run_policy if not mode.at_publish else options.publish_policy
         return (
             f"lock_skip_result is set, but lock_on_conflict={policies!r} never skips; use "
-            f"{mend} or remove lock_skip_result"
+            f"{advice} or remove lock_skip_result"
         )
     return None
 

@@ -1,8 +1,8 @@
 """
-One text for every value that means the same, and different texts for values that differ.
+One text for all equal values, and different texts for values that differ.
 
-What counts is what a value says, not the Python class that holds it, so that a publisher and a
-worker behind JSON, msgpack or YAML agree: numbers that are equal are one number (`1`, `1.0`,
+The Python class of a value does not count, so that a publisher and a worker behind JSON, msgpack or
+YAML agree: numbers that are equal are one number (`1`, `1.0`,
 `True`, `Decimal("1.00")`), a list is a tuple, an enum is its value, a dataclass or pydantic model
 is the mapping of its fields, and an aware datetime is its instant. Where in doubt two values count
 as equal: a false match makes one task wait, a false difference lets two run at once.
@@ -97,7 +97,7 @@ def digest(text: str) -> str:
 
 
 def is_model(value: Any) -> bool:
-    """Tell whether `value` is a pydantic model or model class, without importing pydantic."""
+    """Return whether `value` is a pydantic model or model class, without importing pydantic."""
     base = getattr(sys.modules.get("pydantic"), "BaseModel", None)
     if base is None:
         return False
@@ -109,7 +109,7 @@ def model_fields(value: Any) -> dict[str, Any] | None:
     if isinstance(value, type):
         return None
     if is_dataclass(value):
-        # A field that does not take part in comparison (a cache, a handle) is not what it says.
+        # A field that is not compared (a cache, a handle) is not part of the value.
         return {field.name: getattr(value, field.name) for field in fields(value) if field.compare}
     return dict(value) if is_model(value) else None
 
@@ -140,7 +140,7 @@ def _number(value: Any) -> str:
     elif isinstance(value, float):
         if math.isinf(value):
             return "inf" if value > 0 else "-inf"
-        # What people wrote, 0.1, and not the binary fraction that stands for it.
+        # The decimal digits that people wrote, 0.1, not the binary fraction behind them.
         value = "nan" if math.isnan(value) else float.__repr__(value)
     number = Decimal(value)
     if number.is_nan():

@@ -23,7 +23,7 @@ __all__ = ["KeyMaker"]
 MAX_KEY_BYTES = 512
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-MEND = (
+ADVICE = (
     "or name only the arguments that matter in a lock_key template, or make lock_key a function "
     "that returns the key"
 )
@@ -37,7 +37,7 @@ class KeyMaker:
 
     Args:
         task: the task or task class; its `run` gives the signature.
-        spec: what `lock_key` says. None or True: the task's name with a digest of all arguments.
+        spec: the value of `lock_key`. None or True: the task's name with a digest of all arguments.
             A string: a format template over the arguments. A function: called with those arguments
             that it names, returns a key or a list of keys. A list of templates and functions:
             several keys.
@@ -93,7 +93,7 @@ class KeyMaker:
             try:
                 parts.append(canonical(name) + canonical(value))
             except LockKeyError as exc:
-                raise self._error(f"argument {name!r} {exc}, {MEND}") from None
+                raise self._error(f"argument {name!r} {exc}, {ADVICE}") from None
         return [f"{self._name}:{digest(''.join(parts))}"]
 
     def _by_template(self, source: str) -> Maker:
@@ -102,7 +102,7 @@ class KeyMaker:
         except LockKeyError as exc:
             raise self._error(f"lock_key: {exc}") from None
         self._check_names(template.names, f"the template {source!r}")
-        # The rest of the key stands for any placeholder; a constant key is checked as it is.
+        # Checked with one character for all placeholders; a constant key is checked as it is.
         self._checked(template.prefix + ("x" if template.names else ""))
 
         def make(bound: inspect.BoundArguments) -> list[str]:
@@ -136,7 +136,7 @@ class KeyMaker:
         return make
 
     def _wanted(self, function: Callable[..., Any], label: str) -> Callable[[str], bool] | None:
-        """Tell which arguments to pass by name; None: pass all of them as the task gets them."""
+        """Return which arguments to pass by name; None: pass all as the task gets them."""
         try:
             parameters = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):
@@ -233,5 +233,5 @@ def _as_model(model: Any, value: Any) -> Any:
     try:
         return model.model_validate(value)
     except Exception:
-        # Whether the arguments are valid is for the body to say, with its own error.
+        # The body raises its own error for invalid arguments.
         return value

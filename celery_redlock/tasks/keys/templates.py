@@ -27,7 +27,7 @@ STEP = re.compile(r"\.(\w+)|\[([^\[\]]+)\]")
 #: Encoded in every value, whatever the template, so that one value gives one text in the templates
 #: of all tasks that share a key.
 RESERVED = frozenset(" %:/|,;#{}")
-#: What encoded characters are made of. A separator of only these could be part of a value.
+#: The characters of an encoding. A separator of only these could be part of a value.
 ENCODING = frozenset("%0123456789ABCDEF")
 #: Marks the digest of a container. No encoded value contains it, and no separator cuts it.
 DIGEST_MARK = "%%"

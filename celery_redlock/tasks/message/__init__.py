@@ -1,3 +1,3 @@
 """
-What is known of a message by itself: its header, its tick, its owner values, its names on nodes.
+A message by itself: its header, its tick, its owner values, its keys on the nodes.
 """

@@ -1,5 +1,5 @@
 """
-What the publisher of a duplicate gets: the result of the task that is already there.
+`DuplicateResult`: the publisher of a duplicate gets the result of the existing task.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ IGNORED = "the task ignores its results; remove ignore_result"
 
 class DuplicateResult(AsyncResult):  # type: ignore[misc]  # Celery is untyped
     """
-    The result of a task that stands for the one that was not sent.
+    The result of the existing task, for a duplicate that was not sent.
 
-    It has the existing task's id, and behaves like any result of it. A plain `AsyncResult` has no
-    `is_duplicate`; ask `isinstance(result, DuplicateResult)` or
+    It has the existing task's id and behaves like any result of it. A plain `AsyncResult` has no
+    `is_duplicate`: test `isinstance(result, DuplicateResult)` or
     `getattr(result, "is_duplicate", False)`.
     """
 
@@ -39,7 +39,7 @@ class DuplicateResult(AsyncResult):  # type: ignore[misc]  # Celery is untyped
 
     @property
     def readable(self) -> bool:
-        """Whether the outcome can be read here; if not, `get` raises at once."""
+        """Whether this process can read the result; if not, `get` raises at once."""
         return self._unreadable() is None
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
@@ -47,7 +47,7 @@ class DuplicateResult(AsyncResult):  # type: ignore[misc]  # Celery is untyped
         As `AsyncResult.get`.
 
         Raises:
-            ConfigurationError: the outcome can never be read here.
+            ConfigurationError: this process can never read the result.
         """
         self._raise_if_unreadable()
         return super().get(*args, **kwargs)
@@ -70,12 +70,12 @@ class DuplicateResult(AsyncResult):  # type: ignore[misc]  # Celery is untyped
 def _refuse(task_id: str, problem: str) -> NoReturn:
     raise ConfigurationError(
         f"The result of {task_id} cannot be read by the sender of its duplicate: {problem}, or do "
-        "not wait where result.is_duplicate."
+        "not wait for it if result.is_duplicate."
     )
 
 
 def result_of(task: Any, task_id: str, *, ignored: bool) -> DuplicateResult:
-    """Return the result of an existing task; `ignored` says that nobody stores it."""
+    """Return the result of an existing task; `ignored` if no worker stores it."""
     result = DuplicateResult(
         task_id, backend=task.backend, task_name=task.name, app=task._get_app()
     )
@@ -87,7 +87,7 @@ _warned: set[tuple[str, str]] = set()
 
 
 def warn_of_unreadable(cls: Any, app: Any, lock: LockOptions) -> None:
-    """Say once that the sender of a duplicate will not be able to read the existing result."""
+    """Warn once that senders of a duplicate cannot read the existing task's result."""
     if not lock.mode_spec.at_publish or lock.publish_policy in ("raise", "replace"):
         return
     backend = app.backend_cls or app.conf.result_backend
@@ -102,8 +102,8 @@ def warn_of_unreadable(cls: Any, app: Any, lock: LockOptions) -> None:
     if (cls.name, problem) not in _warned:
         _warned.add((cls.name, problem))
         logger.warning(
-            "Task %s is unique, and who sends a duplicate gets the existing task's result, which "
-            "cannot be read: %s, or do not wait where result.is_duplicate.",
+            "Task %s is unique, and the sender of a duplicate gets the existing task's result, "
+            "which cannot be read: %s, or do not wait for it if result.is_duplicate.",
             cls.name,
             problem,
         )

@@ -1,5 +1,5 @@
 """
-What travels with a message in our one header: its identity, its lock and its waiting.
+The header `redlock` of a message: its identity, its reservation and its waiting time.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ HEADER = "redlock"
 
 DIGEST = re.compile("[0-9a-f]{32}")
 
-#: In characters; ours has 16.
+#: In characters; `fresh_nonce` makes 16.
 LONGEST_NONCE = 64
-#: Of a message's lock. They are all sent to each node, so there is a limit to their length, too.
+#: Of a reservation. All keys are sent to each node, so their total length is limited, too.
 MAX_KEYS = 1000
 LONGEST_KEYS = 1_000_000
-#: Of an owner value, in characters. It may be written to the nodes as it came.
+#: Of an owner value, in characters. It may be written to the nodes unchanged.
 LONGEST_OWNER = 4000
 
 
 def fresh_nonce() -> str:
-    """Return a value that no other publish has; the copies of one message share it."""
+    """Return a value that identifies one publish; all deliveries of its message share it."""
     return os.urandom(8).hex()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitHistory:
     """
-    The time that one message has spent on its way to a lock.
+    The time that one message has waited for its lock.
 
     Attributes:
-        first_seen: when a worker first failed to take the lock, in seconds since the epoch.
-        requeues: how often the message has been put back since.
-        retries: the task's own retry count meanwhile; a retry begins a new episode.
+        first_seen: when a worker first failed to acquire the lock, in seconds since the epoch.
+        requeues: how often workers have requeued the message since.
+        retries: the task's own retry count meanwhile; a retry begins a new history.
     """
 
     first_seen: float
@@ -58,11 +58,11 @@ class WaitHistory:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Original:
     """
-    The call that a message repeats, which held the lock when the message was sent.
+    The call of which a message is a duplicate: it held the lock when the message was sent.
 
     Attributes:
-        task_id: its id, as an owner value names it.
-        marker: digest of its message's mark.
+        task_id: its id, as in an owner value (`label_id`).
+        marker: digest of its message's dedupe key.
     """
 
     task_id: str
@@ -75,17 +75,17 @@ class Envelope:
     The content of the header `redlock`.
 
     Attributes:
-        nonce: tells two publishes of one task id apart; "" where the publisher did not know us.
-        reservation: the lock that was taken when the task was sent, if any.
-        handovers: how often the lock was handed on: by a retry or a replacement.
-        episode: how long the message has been waiting for a lock, if it has.
-        window_until: until when the key is to stay taken (`until_expired`), in seconds since the
-            epoch; a retry does not begin another window.
-        begun: a body may have run for this very message, whose worker was lost then.
-        tick: what a schedule sent it for, if one did.
-        duplicate_of: the call that it repeats, if it does and had to be sent all the same.
-        after: a task that had ended when it was sent, as its sender could know, by its id as an
-            owner value names it; that task's lock may still stand, and is no obstacle.
+        nonce: distinguishes two publishes of one task id; "" if the publisher set none.
+        reservation: the lock that the publisher acquired, if any.
+        handovers: how often the lock was handed over to a retry or a replacement.
+        episode: how long the message has waited for its lock, if it has.
+        window_until: until when the key stays taken (`until_expired`), in seconds since the epoch;
+            a retry does not begin another window.
+        begun: a body may have begun for this message, and its worker was lost then.
+        tick: the tick that a schedule sent the message for, if any.
+        duplicate_of: the call of which the message is a duplicate that had to be sent, if any.
+        after: id, as in an owner value, of a task that had ended when the message was sent. That
+            task may still hold the lock for a moment; the message waits for its release.
     """
 
     nonce: str = ""
@@ -100,7 +100,7 @@ class Envelope:
 
     @classmethod
     def read(cls, headers: Mapping[str, Any] | None) -> Self:
-        """Read a message's headers; what does not make sense there is as good as absent."""
+        """Read a message's headers; values that make no sense count as absent."""
         header = (headers or {}).get(HEADER)
         if not isinstance(header, Mapping):
             return cls()
@@ -148,7 +148,7 @@ class Envelope:
         return header
 
     def waiting(self, wait_history: WaitHistory, *, begun: bool) -> Self:
-        """Return the envelope of the same message after it was put back."""
+        """Return the envelope of the same message after a requeue."""
         return replace(self, wait_history=wait_history, begun=begun)
 
 
@@ -168,7 +168,7 @@ def _reservation(lock: Any) -> Reservation | None:
         read_moment(lock.get("expires_at")),
     )
     owner = parse_owner(value)
-    # Whoever has read another task's owner value must not take its lock over with it.
+    # A process that has read the owner value of a running task must not take its lock over.
     if value is None or owner is None or owner.role is not Role.QUEUED or expires_at is None:
         return None
     return Reservation(node_keys=keys, owner=value, expires_at=expires_at)

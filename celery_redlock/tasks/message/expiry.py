@@ -1,5 +1,5 @@
 """
-Until when a lock that is taken at publish has to last.
+When a lock that the publisher acquires expires if no worker takes it over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from celery_redlock.tasks.message.header_values import END_OF_TIME
 
 __all__ = ["lifetime", "reservation_end", "window_end"]
 
-#: The worker that drops an expired message reads another clock than the publisher.
+#: Seconds for the difference between the clocks of publisher and worker.
 SLACK = 1.0
 
 
@@ -24,25 +24,25 @@ def reservation_end(
     task: Any, lock: LockOptions, options: Mapping[str, Any], now: float, *, continuation: bool
 ) -> float:
     """
-    Return when a message's lock ends if no worker takes it over, in seconds since the epoch.
+    Return when the reservation of a message expires, in seconds since the epoch.
 
-    What Celery will refuse in a moment (an eta that is no time) is as good as not given.
+    An `eta` or `expires` that Celery will refuse counts as not given.
 
     Args:
         task: the task to be sent.
         lock: its lock options.
-        options: what `apply_async` was called with.
+        options: the options of the `apply_async` call.
         now: seconds since the epoch.
-        continuation: the message continues a task that has the lock, which then must not end in the
-            queue, however short its window.
+        continuation: the message continues a run that holds the lock. Then the reservation lasts
+            for `lock_queue_ttl` at least, even if the window is shorter.
     """
     end = _due(task, options, now) + lifetime(lock, continuation=continuation)
-    expiry = _moment(task, {**task._get_exec_options(), **options}.get("expires"), now)
+    expiry = _celery_moment(task, {**task._get_exec_options(), **options}.get("expires"), now)
     return end if expiry is None else max(now, min(end, expiry)) + SLACK
 
 
 def lifetime(lock: LockOptions, *, continuation: bool) -> float:
-    """Return for how many seconds a message's lock waits for a worker, once it is due."""
+    """Return for how many seconds the reservation of a message waits for a worker once due."""
     if lock.window is None:
         return lock.queue_ttl
     return max(lock.window, lock.queue_ttl) if continuation else lock.window
@@ -51,18 +51,18 @@ def lifetime(lock: LockOptions, *, continuation: bool) -> float:
 def window_end(
     task: Any, lock: LockOptions, options: Mapping[str, Any], now: float
 ) -> float | None:
-    """Return when a task's `lock_window` is over, in seconds since the epoch, if it has one."""
+    """Return when the `lock_window` of a call ends, in seconds since the epoch, if it has one."""
     return None if lock.window is None else _due(task, options, now) + lock.window
 
 
 def _due(task: Any, options: Mapping[str, Any], now: float) -> float:
     countdown = options.get("countdown")
-    due = _moment(task, countdown if countdown else options.get("eta"), now)
+    due = _celery_moment(task, countdown if countdown else options.get("eta"), now)
     return max(now, due or 0.0)
 
 
-def _moment(task: Any, value: Any, now: float) -> float | None:
-    """Read a moment as Celery does: seconds from now, a datetime, or its ISO 8601 text."""
+def _celery_moment(task: Any, value: Any, now: float) -> float | None:
+    """Read a moment as Celery does: seconds from now, a datetime, or ISO 8601 text."""
     try:
         if isinstance(value, Real):
             moment = now + float(value)

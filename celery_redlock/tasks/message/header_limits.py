@@ -1,9 +1,9 @@
 """
-How far the moments in a header may lie ahead.
+Limits of the moments in a header.
 
-Anybody who can write into the queue writes headers, and clocks are wrong. A moment that decides for
-how long something stands on the nodes is therefore believed no further than the task's own options
-go; what nobody can have meant is dropped with a warning.
+Any process with access to the queue can write headers, and clocks may be wrong. A moment that
+decides how long a key stays on the nodes is therefore limited by the task's own options, and values
+that make no sense are dropped with a warning.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ["MAX_CLOCK_SKEW", "with_bounded_lifetime", "within_bounds"]
 
 logger = get_logger(__name__)
 
-#: The clocks of two hosts differ by less, in seconds; where they do not, one of them is no clock.
+#: Largest believable difference between the clocks of two hosts, in seconds.
 MAX_CLOCK_SKEW = 86_400.0
-#: What a header may say, and where what was read of it is. One of several where they go together.
+#: Fields of the header, and the attribute with the value read; one field of each group.
 FIELDS = {
     "nonce": "nonce",
     "lock": "reservation",
@@ -45,10 +45,10 @@ TICK_FIELDS = ("schedule", "token", "until")
 
 def within_bounds(envelope: Envelope, task: Any, request: Any, options: LockOptions) -> Envelope:
     """
-    Return what a message's header says as far as it can be meant, and warn of the rest.
+    Return the envelope without values that are out of bounds, and log a warning about these.
 
     Args:
-        envelope: what was read of it.
+        envelope: read from the request's header.
         task: the task.
         request: its request, which is due.
         options: the task's lock options.
@@ -64,9 +64,9 @@ def within_bounds(envelope: Envelope, task: Any, request: Any, options: LockOpti
             envelope = replace(envelope, **changes)
     if dropped:
         logger.warning(
-            "Task %s[%s] came with a header that is out of bounds, and goes on as if this was "
-            "absent: %s. Its publisher has other code or a wrong clock, or somebody else writes "
-            "into its queue.",
+            "Task %s[%s] has header values that are out of bounds and are ignored: %s. Its "
+            "publisher runs other code or has a wrong clock, or another program writes into its "
+            "queue.",
             task.name,
             label_id(str(request.id)),
             "; ".join(dropped),
@@ -78,7 +78,7 @@ def within_bounds(envelope: Envelope, task: Any, request: Any, options: LockOpti
 
 
 def with_bounded_lifetime(envelope: Envelope, request: Any, options: LockOptions) -> Envelope:
-    """Return an envelope whose lock is given back for no longer than the task's options say."""
+    """Return the envelope with a reservation that lasts no longer than the options allow."""
     lock = envelope.reservation
     latest = time.time() + _longest_lifetime(request, options)
     if lock is None or lock.expires_at <= latest:
@@ -87,7 +87,7 @@ def with_bounded_lifetime(envelope: Envelope, request: Any, options: LockOptions
 
 
 def _longest_lifetime(request: Any, options: LockOptions) -> float:
-    """Return for how many seconds a message's lock may stand from when the message is due."""
+    """Return for how many seconds a due message may keep its reservation."""
     life = lifetime(options, continuation=is_continuation(request))
     return max(life, NEXT_RUN_TTLS * options.ttl) if options.overlap == "replace" else life
 
@@ -95,7 +95,7 @@ def _longest_lifetime(request: Any, options: LockOptions) -> float:
 def _limits(
     envelope: Envelope, request: Any, options: LockOptions, now: float
 ) -> Iterator[tuple[str, float | None, float, dict[str, Any]]]:
-    """Return each moment with the latest that it may be, and what there is instead."""
+    """Yield each moment with its upper limit and the changes to make beyond it."""
     latest, lock, tick = now + MAX_CLOCK_SKEW, envelope.reservation, envelope.tick
     if lock is not None:
         life = _longest_lifetime(request, options)
@@ -113,7 +113,7 @@ def _limits(
 
 
 def _unreadable_fields(header: Any, envelope: Envelope) -> Iterator[str]:
-    """Return the names of what is there and could not be read."""
+    """Yield the names of fields that are given and could not be read."""
     if not isinstance(header, Mapping):
         yield HEADER
         return

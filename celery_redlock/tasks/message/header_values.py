@@ -1,8 +1,8 @@
 """
-Single values of a header, which anybody may have written: read where they make sense, else None.
+Values of a message header, which any process with access to the queue may have written.
 
-What JSON can spell is more than what makes sense: infinity, numbers of a thousand digits, half of a
-surrogate pair, which no node can be sent, and texts of any length.
+JSON can express infinity, numbers of a thousand digits, half of a surrogate pair, which no node
+accepts, and texts of any length. These functions return None for a value that makes no sense.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from typing import Any
 
 __all__ = ["END_OF_TIME", "read_count", "read_moment", "read_text"]
 
-#: The end of the year 9999; no datetime is later.
+#: The end of the year 9999, in seconds since the epoch; no datetime is later.
 END_OF_TIME = 253_402_300_799.0
-#: Nothing that is counted in a header comes to more.
 MAX_COUNT = 1_000_000
 
 

@@ -1,5 +1,5 @@
 """
-The names under which a task's locks and marks stand on the nodes.
+The node keys of a task: of its locks, its queued messages, its dedupe markers and stop requests.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ __all__ = [
 ]
 __all__ += ["message_dedupe_key", "publish_keys", "queue_key", "tick_dedupe_key", "tick_id_of"]
 
-# Under the reserved prefix, where no lock key of a user can be.
+# Under the reserved prefix, which no lock key of a user can have.
 QUEUED = META_PREFIX + "queued:"
 MESSAGE = META_PREFIX + "message:"
 RUNNING = META_PREFIX + "running:"
 MARKER_DIGITS = 32
-#: So much of a mark's name tells two ticks apart that contend for one lock.
+#: Enough digits of a tick's marker to distinguish ticks that contend for one lock.
 TICK_ID_DIGITS = 12
 
 
 def queue_key(redlock: Redlock, key: str) -> str:
-    """Return the place of a message that waits for lock `key` without excluding its holder."""
+    """Return the node key of a message that is queued for lock `key` while another task runs."""
     return QUEUED + redlock.node_key(key)
 
 
 def stop_request_key(node_key: str) -> str:
-    """Return the place beside a lock's whose loss asks its holder to stop, and frees nothing."""
+    """Return the node key by which a newer run requests the holder of a lock to stop."""
     return RUNNING + node_key
 
 
 def with_user_key(error: LockContended, redlock: Redlock) -> LockContended:
-    """Return an error that names a lock by its key, where it names it by its companion."""
-    companion = error.key or ""
-    if not companion.startswith(RUNNING):
+    """Return the error with the user's lock key in place of its stop request key."""
+    stop_key = error.key or ""
+    if not stop_key.startswith(RUNNING):
         return error
-    key = redlock.user_key(companion.removeprefix(RUNNING))
+    key = redlock.user_key(stop_key.removeprefix(RUNNING))
     return LockContended(
-        error.message.replace(repr(companion), repr(key)),
+        error.message.replace(repr(stop_key), repr(key)),
         key,
         error.holder,
         error.expires_in,
@@ -63,7 +63,7 @@ def with_user_key(error: LockContended, redlock: Redlock) -> LockContended:
 
 
 def publish_keys(redlock: Redlock, mode: Mode, keys: Iterable[str]) -> tuple[str, ...]:
-    """Return what a task of this mode takes when it is sent; nothing if it does not."""
+    """Return the node keys that the publisher of a task acquires; none if the mode does not."""
     if not mode.at_publish:
         return ()
     if mode.own_queue_key:
@@ -78,7 +78,7 @@ def does_same_work(
     error: LockContended,
     holder: TaskOwner | None,
 ) -> bool:
-    """Return whether a holder runs the same task with all these places, not only some of them."""
+    """Return whether a holder runs the same task and holds all these keys, not only some."""
     if holder is not None and not holder.runs(name):
         return False
     return len(node_keys) == 1 or {redlock.user_key(node_key) for node_key in node_keys} <= set(
@@ -95,7 +95,7 @@ def dedupe_key_for(
     retries: int = 0,
     nesting: int = 0,
 ) -> str:
-    """Return the place of a message's mark: that of its tick, where a schedule has sent it."""
+    """Return the node key of a message's dedupe marker: of its tick, if a schedule sent it."""
     if envelope.tick is not None:
         return tick_dedupe_key(redlock, envelope.tick, name=name, retries=retries, nesting=nesting)
     return message_dedupe_key(
@@ -109,12 +109,12 @@ def dedupe_key_for(
 
 
 def marker_of(dedupe_key: str) -> str:
-    """Return what tells a mark from others, as owner values and headers carry it."""
+    """Return the digest in a dedupe key, as owner values and headers contain it."""
     return dedupe_key.removeprefix(MESSAGE)
 
 
 def dedupe_key_of(digest: str) -> str:
-    """Return the place of a mark."""
+    """Return the dedupe key with this digest."""
     return MESSAGE + digest
 
 
@@ -122,30 +122,30 @@ def message_dedupe_key(
     redlock: Redlock, *, task_id: str, name: str, retries: int, nesting: int, nonce: str
 ) -> str:
     """
-    Return the place that tells whether this very message is being worked on, or has been.
+    Return the node key of a message's dedupe marker, which shows whether it runs or has run.
 
-    The same for every copy that the broker delivers and for every copy that was put back: they are
-    the same piece of work. A retry and a replacement are the next piece.
+    All deliveries and requeues of a message have the same key. A retry and a replacement have
+    another one.
 
     Args:
-        redlock: the client; two apps with different prefixes do not meet.
+        redlock: the client; apps with different key prefixes have different keys.
         task_id: the message's task id.
         name: the task's name.
         retries: how often it has been retried.
         nesting: how often it has been replaced.
-        nonce: tells publishes with one task id apart.
+        nonce: distinguishes publishes of one task id.
     """
     return _dedupe_key(redlock.key_prefix, task_id, name, retries, nesting, nonce)
 
 
 def tick_dedupe_key(redlock: Redlock, tick: Tick, *, name: str, retries: int, nesting: int) -> str:
     """
-    Return the place that tells whether this tick is being worked on, or has been.
+    Return the node key of a tick's dedupe marker, which shows whether it runs or has run.
 
-    The same for the messages of all beats that have sent it, whatever their task ids.
+    The messages of all beats for one tick have the same key, whatever their task ids.
 
     Args:
-        redlock: the client; two apps with different prefixes do not meet.
+        redlock: the client; apps with different key prefixes have different keys.
         tick: the schedule, the entry and its due time.
         name: the task's name.
         retries: how often it has been retried.
@@ -157,7 +157,7 @@ def tick_dedupe_key(redlock: Redlock, tick: Tick, *, name: str, retries: int, ne
 
 
 def tick_id_of(redlock: Redlock, tick: Tick, *, name: str) -> str:
-    """Return what the owner values of a tick's messages say, also of retries and replacements."""
+    """Return the id of a tick in owner values, also in those of retries and replacements."""
     dedupe_key = tick_dedupe_key(redlock, tick, name=name, retries=0, nesting=0)
     return dedupe_key.removeprefix(MESSAGE)[:TICK_ID_DIGITS]
 

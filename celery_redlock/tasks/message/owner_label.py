@@ -1,8 +1,8 @@
 """
-What an owner value tells about the task behind it.
+Labels of owner values, which name the task that holds a key.
 
-The core begins every owner value with entropy and the time of the attempt; the label that follows
-is made and read here.
+An owner value begins with entropy and the time of the attempt, which the core adds. The label
+follows.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ __all__ = ["LONGEST_ID", "Role", "TaskOwner", "label_for", "label_id", "parse_ow
 
 HOST = socket.gethostname()
 
-#: Before the name of a message's mark, and before what tells tasks apart. No other word of a label
-#: has an equals sign.
+#: Prefixes of the words with the digest of the dedupe key and of the task's name. No other word of
+#: a label has an equals sign.
 MARKER = "marker="
 TASK = "task="
 TASK_DIGITS = 8
 
-#: Each node stores an owner value for each key, so its parts are no longer than this, in characters
-#: as they are stored.
+#: Limits of a label's words in stored characters: each node stores the owner value of each key.
 LONGEST_ID = 512
 LONGEST_HOST = 256
 DIGEST_DIGITS = 32
@@ -39,18 +38,17 @@ class TaskOwner:
     The task behind an owner value.
 
     Attributes:
-        role: what it is doing.
-        task_id: its id; of a very long one a digest (`label_id`). Compare it by `is_of`.
-        host: where the key was set: a worker's node name, or a publisher's host name.
-        pid: the process that set it.
-        since: when, in microseconds since the epoch.
-        due_us: where it runs for a tick of a schedule, when that was due, in microseconds since
-            the epoch.
-        tick_id: which tick of which entry that is; the same for all messages of one tick.
-        nonce: of the message that ended, in a mark that is not over for all of them.
-        marker: digest of its message's mark, see `node_keys.dedupe_key_of`; by it a duplicate can
-            ask what has become of the message.
-        task: what tells its task from others; a key may be shared by several tasks.
+        role: state of the task.
+        task_id: id of the task, or its digest if it is very long (`label_id`). Compare by `is_of`.
+        host: worker node name or publisher host name of the process that set the key.
+        pid: id of that process.
+        since: when it began the attempt, in microseconds since the epoch.
+        due_us: due time of the task's tick, in microseconds since the epoch; None without a tick.
+        tick_id: id of the tick; the same for all messages of one tick.
+        nonce: of the ended message, in a dedupe marker that other messages may ignore.
+        marker: digest of the message's dedupe key (`node_keys.dedupe_key_of`), by which a duplicate
+            can look the message up.
+        task: digest of the task's name; several tasks may share a key.
     """
 
     role: Role
@@ -65,7 +63,7 @@ class TaskOwner:
     task: str | None = None
 
     def runs(self, name: str) -> bool:
-        """Return whether this is a call of the task with that name, as far as is known."""
+        """Return whether this is a call of the task with that name; True if the label has none."""
         return self.task in (None, _digest(name))
 
     def is_of(self, task_id: str | None) -> bool:
@@ -75,10 +73,9 @@ class TaskOwner:
 
 def label_id(task_id: str) -> str:
     """
-    Return by what an owner value names a task: its id, or a digest of one that is too long.
+    Return the id of a task in owner values: its own, or a digest if it is too long or not Unicode.
 
-    The result of a task that is only known by its digest cannot be looked up. An id that is no
-    Unicode text has a digest, too.
+    Limit: the result of a task cannot be looked up by its digest.
     """
     encoded = task_id.encode(errors="surrogatepass")
     if len(_quoted(encoded)) <= LONGEST_ID and encoded.decode(errors="replace") == task_id:
@@ -108,36 +105,36 @@ def label_for(
     """
     Return the label of an owner value that this process makes for a task.
 
-    Of what is told of a tick, each is told only together with those before it.
+    Tick fields are positional: a field is written only if all earlier ones are.
 
     Args:
-        role: what the task is doing.
+        role: state of the task.
         task_id: its id.
-        host: where it runs; this host if not given.
-        due_us: see `TaskOwner`, as are `tick_id`, `nonce` and `marker`.
-        tick_id: which tick.
-        nonce: of the message.
-        marker: digest of the message's mark.
+        host: see `TaskOwner`; this host if not given.
+        due_us: first tick field, see `TaskOwner`.
+        tick_id: second tick field.
+        nonce: third tick field.
+        marker: digest of the message's dedupe key.
         task: the task's name.
     """
     host = _quoted((host or HOST).encode(errors="replace"))[:LONGEST_HOST]
     label = f"{role} {_quoted(label_id(task_id))} {host} {os.getpid()}"
-    for told in (due_us, tick_id, nonce and quote(nonce, safe="")):
-        if told is None:
+    for tick_field in (due_us, tick_id, nonce and quote(nonce, safe="")):
+        if tick_field is None:
             break
-        label = f"{label} {told}"
+        label = f"{label} {tick_field}"
     label = f"{label} {MARKER}{marker}" if marker else label
     return f"{label} {TASK}{_digest(task)}" if task else label
 
 
 def parse_owner(value: str | None) -> TaskOwner | None:
-    """Return the task behind an owner value, or None where something else holds the key."""
+    """Return the task behind an owner value, or None if the value is not that of a task."""
     try:
         _, since, role, task_id, host, pid, *rest = (value or "").split(" ")
         tick = [word for word in rest if "=" not in word]
         named = dict(word.split("=", 1) for word in rest if "=" in word)
-        told: list[str | None] = [*tick, *[None] * (3 - len(tick))]
-        due_us, tick_id, nonce = told
+        tick_fields: list[str | None] = [*tick, *[None] * (3 - len(tick))]
+        due_us, tick_id, nonce = tick_fields
         if not 0 <= int(since) <= END_OF_TIME * 1_000_000:
             return None
         return TaskOwner(

@@ -1,5 +1,5 @@
 """
-Messages that a schedule has sent, and how their runs may overlap (`lock_overlap`).
+Scheduled runs: whether a message is one, and which `lock_overlap` policy applies to it.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ __all__ = [
     "tick_of",
 ]
 
-#: How long a run that has asked another to stop is the next, in TTLs of the lock. It comes back
-#: several times meanwhile; if it does not, its message is lost, or no worker has time for it.
+#: How long a run that has requested another one to stop is the next, in TTLs of the lock. Workers
+#: requeue it several times meanwhile; otherwise its message is lost, or no worker is free.
 NEXT_RUN_TTLS = 2.0
 
-#: What Celery's beat, from 5.5 on, puts into each message that it sends.
+#: The header that Celery's beat, from 5.5 on, sets in each message.
 FROM_BEAT = "celery_beat_task"
 
 
 def tick_of(request: Any, envelope: Envelope) -> Tick | None:
-    """Return the tick that a request is for; under `apply()` there was no schedule."""
+    """Return the tick of a request; None under `apply()`, which no schedule calls."""
     return None if request.is_eager else envelope.tick
 
 
 def overlap_of(request: Any, tick: Tick | None, options: LockOptions) -> str | None:
     """
-    Return the overlap policy that a request follows; None where `lock_on_conflict` decides.
+    Return the overlap policy of a request; None if `lock_on_conflict` applies.
 
-    That is where a person or a program has sent it, and where it goes on with a run that has
-    begun: a retry or a replacement.
+    That is the case for unscheduled calls, and for a retry or replacement, which continues a run
+    that has begun.
     """
     if options.overlap is None or is_continuation(request) or not _is_scheduled(request, tick):
         return None
@@ -46,20 +46,20 @@ def overlap_of(request: Any, tick: Tick | None, options: LockOptions) -> str | N
 
 
 def runs_unlocked(request: Any, tick: Tick | None, options: LockOptions) -> bool:
-    """Tell whether a request is part of a run that may overlap others (`lock_overlap="allow"`)."""
+    """Return whether a request is a scheduled run that may overlap (`lock_overlap="allow"`)."""
     return options.overlap == "allow" and _is_scheduled(request, tick)
 
 
 def is_continuation(request: Any) -> bool:
-    """Tell whether a request goes on with work that has begun: a retry, or a replacement."""
+    """Return whether a request continues a run that has begun: a retry, or a replacement."""
     return bool(request.retries or request.replaced_task_nesting)
 
 
 def holder_may_expire(holder: TaskOwner, tick: Tick | None, options: LockOptions) -> bool:
     """
-    Tell whether a lock is that of an earlier tick that waits, and may be skipped in the end.
+    Return whether the holder is a queued earlier tick, which may still miss its starting deadline.
 
-    Then a later tick must not be given up for it (`lock_starting_deadline`).
+    A later tick must not be dropped in favour of it (`lock_starting_deadline`).
     """
     if tick is None or options.starting_deadline is None or holder.due_us is None:
         return False

@@ -1,5 +1,5 @@
 """
-One moment at which an entry of a schedule is due.
+Ticks: the moments at which the entries of a schedule are due.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from celery_redlock.tasks.message.header_values import read_moment, read_text
 __all__ = ["LONGEST_INTERVAL", "Tick"]
 
 LARGEST_TOKEN = 2**53 - 1
-#: Of an entry or a schedule, in characters. Nodes are asked for their records under these names.
+#: Of an entry or a schedule, in characters. The nodes store records under these names.
 MAX_NAME_BYTES = 1000
-#: From one tick of an entry to the next, in seconds, as far as messages tell it.
+#: From one tick of an entry to the next in a message, in seconds.
 LONGEST_INTERVAL = 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """
-    What a message was sent for: an entry of a schedule and the moment at which it was due.
+    An entry of a schedule and a moment at which it was due.
 
-    Every beat that sends the entry for this moment names the same tick, so a worker knows that
-    their messages are copies of one.
+    All beats that send the entry for this moment name the same tick, so workers recognise their
+    messages as copies of one.
 
     Attributes:
         entry: the entry's name in the schedule.
         due: when it was due, in seconds since the epoch, exact to a microsecond.
-        schedule: whose entry it is: `redlock_beat_key`, or a name made from the app's. A leader
-            keeps its record on the lock nodes under this name.
-        token: that leader's fencing token; None from an ordinary beat.
-        until: when the entry's next tick is due, in seconds since the epoch, where that is known,
-            or a year after this one. So long a beat that was down may catch this one up.
+        schedule: name of the entry's schedule: `redlock_beat_key`, or a name made from the app's.
+            Leaders store their record on the lock nodes under this name.
+        token: fencing token of the leader that sent the tick; None from an ordinary beat.
+        until: when the entry's next tick is due, in seconds since the epoch, or a year after this
+            one if that is not known. A beat that was down may send the tick until then.
     """
 
     entry: str
@@ -58,7 +58,7 @@ class Tick:
 
     @classmethod
     def read(cls, value: Any) -> Self | None:
-        """Read what `write` wrote; what does not make sense is as good as absent."""
+        """Read the result of `write`; values that make no sense count as absent."""
         if not isinstance(value, Mapping):
             return None
         entry, due = read_text(value.get("entry"), MAX_NAME_BYTES), read_moment(value.get("due"))
@@ -74,7 +74,7 @@ class Tick:
         )
 
     def write(self) -> dict[str, Any]:
-        """Return the tick as a message carries it."""
+        """Return the tick in the form of the message header."""
         written: dict[str, Any] = {"entry": self.entry, "due": self.due}
         if self.schedule:
             written["schedule"] = self.schedule

@@ -1,5 +1,5 @@
 """
-Leaving word on the nodes that a message is not to run any more.
+Withdrawing a queued message: its dedupe marker keeps it from running.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["revoke_in_workers", "withdraw"]
 
 logger = get_logger(__name__)
 
-#: How long it is tried, in seconds, while contenders share the nodes.
+#: How long setting the marker is retried, in seconds, while contenders share the nodes.
 RETRY_FOR = 1.0
 
 
@@ -26,21 +26,21 @@ def withdraw(
     redlock: Redlock, holder: TaskOwner, role: Role, *, by: str, marker_ttl: float
 ) -> Reservation | None:
     """
-    Set the mark of a message that waits, so that the worker that gets it ends it.
+    Set the dedupe marker of a queued message, so that the worker that receives it ends it.
 
     Args:
         redlock: the client.
         holder: the message's owner value.
-        role: `Role.REPLACED` or `Role.REVOKED`; `Role.QUEUED` has the worker put the message back.
-        by: id of the task that replaces it, or its own.
-        remembered_for: seconds for which the mark stands; a message that arrives later runs.
+        role: `Role.REPLACED` or `Role.REVOKED`; with `Role.QUEUED` the worker requeues the message.
+        by: id of the replacing task, or of the message's own.
+        marker_ttl: TTL of the marker in seconds; a message that arrives later runs.
 
     Returns:
-        The mark; None where the message's body has begun, or the message has no mark.
+        The marker; None if the message's body has begun, or the message has no marker.
 
     Raises:
-        LockContended: it stayed undecided (`split`).
-        QuorumUnavailable: too few nodes answered.
+        LockContended: contenders share the nodes (`split`).
+        QuorumUnavailable: fewer nodes than a quorum answered.
     """
     if holder.marker is None:
         return None
@@ -59,13 +59,13 @@ def withdraw(
         other = parse_owner(error.holder)
         if other is None or other.role is not role or not other.is_of(by):
             return None
-        # Done before, by somebody who may not have come to the rest.
+        # An earlier call has set it, and may not have completed the withdrawal.
         until = time.time() + (error.expires_in or 0.0)
         return Reservation(node_keys=(node_key,), owner=error.holder or "", expires_at=until)
 
 
 def revoke_in_workers(app: Any, task_id: str) -> None:
-    """Have the workers drop a message that was withdrawn. Never raises: its mark ends it, too."""
+    """Send the revocation of a withdrawn message to the workers. Never raises."""
     try:
         app.control.revoke(task_id)
     except Exception as exc:

@@ -179,7 +179,7 @@ def test_all_keys_of_a_revoked_message_are_free(bench: Bench, revoked: list[str]
 
 def test_a_task_that_locks_while_it_runs_has_no_message_to_revoke(bench: Bench) -> None:
     task = unique(bench, lock_mode="while_executing")
-    with pytest.raises(ConfigurationError, match="takes no lock when it is sent"):
+    with pytest.raises(ConfigurationError, match="does not lock at publish"):
         task.revoke_queued()
 
 

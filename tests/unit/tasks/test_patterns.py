@@ -105,7 +105,7 @@ def test_a_worker_warns_of_a_plain_task_with_lock_options(
     bench = Bench()
     bench.task(lambda: None, base=Task, name="plain", lock_key="k")
     start_worker(bench)
-    assert "Task 'plain' has lock_key, but is no RedlockTask, so it does not lock" in caplog.text
+    assert "Task 'plain' has lock_key, but is not a RedlockTask, so it does not lock" in caplog.text
 
 
 def test_a_worker_names_the_redlock_tasks_that_do_not_lock(

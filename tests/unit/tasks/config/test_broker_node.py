@@ -107,7 +107,7 @@ def _kombu_parameters(connection: Connection) -> dict[str, Any]:
         (
             "redis://:hunter2@h",
             {"broker_use_ssl": {"ssl_ciphers": "HIGH"}},
-            "ssl_ciphers, which a node URL cannot say",
+            "ssl_ciphers, which a node URL cannot express",
         ),
         (
             "redis+socket://:hunter2@/run/r.sock?virtual_host=2&health_check_interval=3",
