@@ -22,13 +22,14 @@ from celery_redlock.errors import (
     LockContended,
     LockKeyError,
     LockNotAcquired,
+    LossReason,
     QuorumUnavailable,
     RedlockError,
     StaleFencingToken,
 )
 
 if TYPE_CHECKING:
-    from celery_redlock.core import Lease, Redlock, current_lease
+    from celery_redlock.core import Lease, Redlock, current_lease, observe
     from celery_redlock.core.aio import AsyncLease, AsyncRedlock
     from celery_redlock.tasks import (
         DuplicateResult,
@@ -57,6 +58,7 @@ __all__ = [
     "LockHolder",
     "LockKeyError",
     "LockNotAcquired",
+    "LossReason",
     "QuorumUnavailable",
     "Redlock",
     "RedlockError",
@@ -66,6 +68,7 @@ __all__ = [
     "Tick",
     "current_lease",
     "lock_options",
+    "observe",
 ]
 
 
@@ -80,6 +83,7 @@ _HOME = {
     "TaskLockOptions": "celery_redlock.tasks",
     "Tick": "celery_redlock.tasks",
     "current_lease": "celery_redlock.core",
+    "observe": "celery_redlock.core",
     "lock_options": "celery_redlock.tasks",
 }
 

@@ -8,6 +8,7 @@ backends do: `type(exc)(*exc.args)` is an equal error. `str(exc)` is the message
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "LockContended",
     "LockKeyError",
     "LockNotAcquired",
+    "LossReason",
     "QuorumUnavailable",
     "RedlockError",
     "StaleFencingToken",
@@ -106,6 +108,19 @@ class QuorumUnavailable(LockNotAcquired):
         self.nodes = dict(nodes or {})
 
 
+class LossReason(StrEnum):
+    """Why a lease is not valid any more; the value is the sentence that errors and logs show."""
+
+    EXPIRED = "it was not extended in time"
+    NOT_EXTENDED = "no quorum of nodes extended it in time"
+    GONE = "a quorum of nodes no longer has it"
+    MAX_HOLD = "it was held for as long as max_hold allows"
+    STOP_REQUESTED = "a newer run asked this one to stop"
+    REPORTED = "the application reported its loss"
+    RELEASED = "it was released"
+    FORKED = "it is held by the parent of this forked process"
+
+
 class LeaseLost(RedlockError):
     """
     The lease is not valid any more: another owner may hold the lock now.
@@ -118,8 +133,10 @@ class LeaseLost(RedlockError):
     """
 
     def __init__(
-        self, message: str = "", key: str | None = None, reason: str | None = None
+        self, message: str = "", key: str | None = None, reason: LossReason | None = None
     ) -> None:
+        # A result backend brings it back as plain text, perhaps that of another version.
+        reason = next((known for known in LossReason if known == reason), None)
         super().__init__(message, key, reason)
         self.key = key
         self.reason = reason

@@ -93,7 +93,7 @@ class Leadership:
             retry_queue=RetryQueue(timings.retry, now),
             missed_runs=MissedRuns(now),
             schedule=schedule,
-            key_prefix=redlock.key_prefix,
+            key_prefix=redlock.settings.key_prefix,
         )
         self._has_warned = False
         self._leader_scheduler: LeaderScheduler | None = None

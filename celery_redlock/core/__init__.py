@@ -1,9 +1,10 @@
 """
-Locks without Celery: the client, its leases and the watchdog that renews them.
+Locks without Celery: the client, its leases and the watchdog that extends them.
 """
 
 from celery_redlock.core.current import current_lease, set_current_lease
 from celery_redlock.core.inspection import LockInfo
+from celery_redlock.core.instrumentation import observe
 from celery_redlock.core.lease import Lease
 from celery_redlock.core.node_admin import ArmResult, arm_nodes
 from celery_redlock.core.probe import ProbeResult, probe_nodes
@@ -11,7 +12,7 @@ from celery_redlock.core.redlock import MAX_HOLD, Redlock
 from celery_redlock.core.register import Register, VersionedValue
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.reservations import PendingReservation
-from celery_redlock.core.wishing import SHORTEST_TTL
+from celery_redlock.core.validation import SHORTEST_TTL
 from celery_redlock.protocol import ReleaseAction
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "VersionedValue",
     "arm_nodes",
     "current_lease",
+    "observe",
     "probe_nodes",
     "set_current_lease",
 ]

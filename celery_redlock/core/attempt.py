@@ -1,5 +1,5 @@
 """
-One attempt to take a lock: both rounds, and its undoing.
+One attempt to acquire a lock: both rounds, and what undoes them.
 """
 
 from __future__ import annotations
@@ -7,11 +7,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from celery_redlock.core import instrumentation
+from celery_redlock.core.instrumentation import AcquireDetails, Outcome, QuarantineDetails
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.protocol import (
     AcquireRound,
     Failed,
     Phase,
+    Quarantined,
     ReleaseAction,
     ReserveRound,
     acquire,
@@ -22,27 +25,31 @@ from celery_redlock.protocol import (
     release,
 )
 from celery_redlock.protocol.keys import META_PREFIX
-from celery_redlock.transport import AckedNodes, Channel, Transport
+from celery_redlock.transport import AckedNodes, Channel, Transport, borrowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcquireParams:
     """
-    What is asked for.
+    What one attempt asks of the nodes.
 
     Attributes:
-        node_keys: lock keys as they stand on the nodes.
+        node_keys: lock keys and reserved keys as nodes store them.
         ttl: lease length in seconds.
+        max_ttl: longest length that the lease can be extended to, in seconds.
+        key_prefix: what lock keys begin with on the nodes.
         label: readable suffix of the owner value.
-        drift_factor: part of the TTL that clocks may differ by.
+        drift_factor: part of the TTL by which clocks may differ.
         node_timeout: seconds in which a node has to answer.
-        quarantine_ms: how long a node sits out that fails the restart guard; 0: guard off.
+        quarantine_ms: for how long a restarted node grants nothing; 0: the guard is off.
         previous: a reservation whose keys are taken over.
-        as_reservation: the keys are reserved for whoever takes them over, who gets the token.
+        as_reservation: reserve the keys for a message; its receiver takes them over with a token.
     """
 
     node_keys: tuple[str, ...]
     ttl: float
+    max_ttl: float
+    key_prefix: str
     label: str
     drift_factor: float
     node_timeout: float
@@ -78,7 +85,7 @@ class Attempt:
 
     @property
     def is_undecided(self) -> bool:
-        """Tell whether another attempt may well end otherwise although nothing has changed."""
+        """Whether another attempt may end otherwise although no node has changed."""
         return self.phase is Phase.SPLIT or (
             self.phase is Phase.UNAVAILABLE
             and any(isinstance(vote, Failed) and not vote.attempted for vote in self.round.votes)
@@ -86,7 +93,7 @@ class Attempt:
 
     @property
     def is_granted(self) -> bool:
-        """Tell whether the lock is ours."""
+        """Whether a quorum has the keys."""
         return self.round.phase is Phase.GRANTED
 
     def nodes_not_taken_over(self) -> AckedNodes:
@@ -106,55 +113,49 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
     acked: AckedNodes | None = (
         None if previous is None and not params.as_reservation else AckedNodes()
     )
-    channel = transport.checkout()
-    try:
-        channel.connect()
-        candidate = transport.wall_us()
-        if previous is not None:
-            candidate = max(candidate, candidate_above(previous.owner, candidate))
-        owner = owner_value(os.urandom(16), candidate, params.label)
-        round_ = (ReserveRound if params.as_reservation else AcquireRound)(
-            len(transport.names),
-            sent_at=transport.now(),
-            ttl=params.ttl,
-            drift_factor=params.drift_factor,
-        )
-        command = acquire(
-            params.node_keys,
-            owner,
-            milliseconds(params.ttl),
-            candidate,
-            params.quarantine_ms,
-            "" if previous is None else previous.owner,
-        )
-        channel.exchange(((command, round_),), params.node_timeout, acked=acked)
-        if round_.phase is Phase.RAISING:
-            second = raise_fence(params.node_keys, owner, round_.token)
-            acked = (
-                None if acked is None else AckedNodes()
-            )  # who is silent now may have been stopped since
-            channel.exchange(((second, round_),), params.node_timeout, acked=acked)
-        if previous is not None and _is_held_by_another(round_, params, previous):
-            acked = None
-        if round_.phase is not Phase.GRANTED:
-            _undo(transport, channel, params, owner, acked)
-        nodes_in_doubt = channel.nodes_in_doubt()
-    except BaseException:
-        # A time limit or Ctrl-C in the middle leaves the channel in an unknown state.
+    with borrowed(transport) as channel:
         try:
+            channel.connect()
+            candidate = transport.wall_us()
+            if previous is not None:
+                candidate = max(candidate, candidate_above(previous.owner, candidate))
+            owner = owner_value(os.urandom(16), candidate, params.label)
+            round_ = (ReserveRound if params.as_reservation else AcquireRound)(
+                len(transport.names),
+                sent_at=transport.now(),
+                ttl=params.ttl,
+                drift_factor=params.drift_factor,
+            )
+            command = acquire(
+                params.node_keys,
+                owner,
+                milliseconds(params.ttl),
+                candidate,
+                params.quarantine_ms,
+                "" if previous is None else previous.owner,
+            )
+            channel.exchange(((command, round_),), params.node_timeout, acked=acked)
+            if round_.phase is Phase.RAISING:
+                second = raise_fence(params.node_keys, owner, round_.token)
+                # A node that is silent now may have been stopped since it acknowledged.
+                acked = None if acked is None else AckedNodes()
+                channel.exchange(((second, round_),), params.node_timeout, acked=acked)
+            if previous is not None and _is_held_by_another(round_, params, previous):
+                acked = None
+            if round_.phase is not Phase.GRANTED:
+                _undo(transport, channel, params, owner, acked)
+            return Attempt(owner, round_, channel, channel.nodes_in_doubt(), acked)
+        except BaseException:
+            # A time limit or Ctrl-C may have struck after the command was sent.
             channel.send(release(params.node_keys, owner, 0))
-        finally:
-            transport.discard(channel)
-        raise
-    transport.checkin(channel)
-    return Attempt(owner, round_, channel, nodes_in_doubt, acked)
+            raise
 
 
 def _is_held_by_another(round_: AcquireRound, params: AcquireParams, previous: Reservation) -> bool:
     """
-    Tell whether a quorum has shown that the reservation, or its message, is in other hands.
+    Return whether a quorum has shown that the reservation, or its message, has another owner.
 
-    Then there is nobody to give it back to: what a minority got back would only be in the way.
+    Then no message needs it back: keys given back on a minority would only block others.
     """
     return any(
         params.node_keys[at] in previous.node_keys or params.node_keys[at].startswith(META_PREFIX)
@@ -169,17 +170,56 @@ def _undo(
     owner: str,
     acked: AckedNodes | None,
 ) -> None:
-    """Release on all nodes, and give back what was taken over."""
+    """Release on all nodes, and give the reservation back that was taken over."""
     undoing = release(params.node_keys, owner, 0)
     previous = params.previous
     remaining_ms = 0 if previous is None else previous.left_ms(transport.wall_us())
     if previous is None or remaining_ms <= 0:
         channel.send(undoing)
         return
-    # Only to nodes that are known to be done with the acquire. One that is stopped may run it when
-    # the message has long been dealt with, and what it then gave back would block the key.
+    # Only nodes that acknowledged the acquire: a stopped node may execute it long after the message
+    # was processed, and the keys that it then gave back would block others.
     channel.drain()
     nodes = sorted(acked or ())
     actions = dict.fromkeys(previous.node_keys, ReleaseAction(remaining_ms, previous.owner))
     channel.send(release(params.node_keys, owner, 0, actions=actions), nodes)
     channel.send(undoing, [node for node in range(len(transport.names)) if node not in nodes])
+
+
+_OUTCOMES = {
+    Phase.GRANTED: Outcome.GRANTED,
+    Phase.CONTENDED: Outcome.CONTENDED,
+    Phase.SPLIT: Outcome.SPLIT,
+}
+
+
+def report_acquire(
+    transport: Transport, keys: tuple[str, ...], attempt: Attempt, attempts: int, began: float
+) -> None:
+    """
+    Report the end of a call to acquire a lock to the receivers of `instrumentation`.
+
+    Args:
+        transport: the nodes.
+        keys: the keys as users write them.
+        attempt: the last attempt.
+        attempts: how many there were.
+        began: when the first one began, on the transport's clock.
+    """
+    votes = dict(zip(transport.names, attempt.round.votes, strict=True))
+    instrumentation.report(
+        AcquireDetails(
+            keys=keys,
+            outcome=_OUTCOMES.get(attempt.phase, Outcome.UNAVAILABLE),
+            waited=transport.now() - began,
+            attempts=attempts,
+            votes={
+                node: "none" if vote is None else type(vote).__name__.lower()
+                for node, vote in votes.items()
+            },
+            fencing_token=attempt.round.token if attempt.is_granted else None,
+        )
+    )
+    for node, vote in votes.items():
+        if isinstance(vote, Quarantined):
+            instrumentation.report(QuarantineDetails(node=node, remaining=vote.remaining))

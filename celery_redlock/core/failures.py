@@ -1,5 +1,5 @@
 """
-Why a lock was not taken, in words.
+Errors for attempts that were not granted, and what kept each node from granting them.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from celery_redlock.protocol.texts import enumerated, shortened
 
 
 def not_acquired_error(
-    attempt: Attempt, params: AcquireParams, prefix: str, nodes: tuple[str, ...], waited: float
+    attempt: Attempt, params: AcquireParams, nodes: tuple[str, ...], waited: float
 ) -> LockNotAcquired:
     """
     Return the error that says why an attempt was not granted.
 
     Args:
-        attempt: the attempt.
-        terms: what it asked for.
-        prefix: what stands before every lock key.
+        attempt: the last attempt.
+        params: what it asked of the nodes.
         nodes: the nodes' names.
-        waited: for how many seconds it was tried.
+        waited: for how many seconds the client tried.
     """
     round_ = attempt.round
-    shown = [user_key(node_key, prefix) for node_key in params.node_keys]
+    shown = [user_key(node_key, params.key_prefix) for node_key in params.node_keys]
     key = shown[0] if len(shown) == 1 else enumerated(shown)
     name = repr(shortened(key) if len(shown) == 1 else key)
     after = f" within {waited:g} s" if waited else ""
@@ -47,8 +46,8 @@ def not_acquired_error(
             text = (
                 f"Lock {shortened(key)!r} is held by "
                 f"{shortened(owner_label(holder.owner))!r} for up to "
-                f"{holder.expires_in:.3g} s more unless renewed; not taken{after}. Wait longer, or "
-                "try again later."
+                f"{holder.expires_in:.3g} s more unless extended; not taken{after}. Wait longer, "
+                "or try again later."
             )
         return LockContended(
             text,

@@ -16,7 +16,7 @@ from celery_redlock.protocol import (
     inspect,
     owner_timestamp_us,
 )
-from celery_redlock.transport import Transport
+from celery_redlock.transport import Transport, borrowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +62,9 @@ def _run_inspection(
     transport: Transport, node_keys: tuple[str, ...], node_timeout: float
 ) -> InspectRound:
     round_ = InspectRound(len(transport.names))
-    channel = transport.checkout()
-    try:
+    with borrowed(transport) as channel:
         channel.connect()
         channel.exchange(((inspect(node_keys), round_),), node_timeout)
-    except BaseException:
-        transport.discard(channel)
-        raise
-    transport.checkin(channel)
     if round_.phase is not Phase.GRANTED:
         nodes = node_problems(round_, transport.names)
         raise QuorumUnavailable(

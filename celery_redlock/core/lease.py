@@ -1,28 +1,25 @@
 """
-A lease: the right to act until a known instant, and the token that proves which right came later.
+A lease: the right to act until a known instant, with the fencing token that orders it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from celery_redlock._greenlets.threads import call_in_app
+from celery_redlock.core import instrumentation
 from celery_redlock.core.attempt import AcquireParams, Attempt
 from celery_redlock.core.failures import describe_problems, node_problems, user_key
-from celery_redlock.core.release import (
-    HANDBACK_TTL,
-    release_leases,
-    release_to,
-    send_release,
-)
+from celery_redlock.core.instrumentation import ExtendDetails, Outcome, ReleaseDetails
+from celery_redlock.core.release import HANDBACK_TTL, release_to, send_release
 from celery_redlock.core.reservation import Reservation
+from celery_redlock.core.validation import checked_ttl
 from celery_redlock.core.validity import LeaseState, LeaseValidity
 from celery_redlock.core.watchdog import process_watchdog
-from celery_redlock.errors import QuorumUnavailable
+from celery_redlock.errors import LossReason, QuorumUnavailable
 from celery_redlock.protocol import (
     Command,
     ExtendRound,
@@ -36,12 +33,17 @@ from celery_redlock.protocol import (
     release,
 )
 from celery_redlock.protocol.texts import shortened
-
-if TYPE_CHECKING:
-    from celery_redlock.core.redlock import Redlock
-    from celery_redlock.transport import Channel
+from celery_redlock.transport import Channel, Transport, borrowed
 
 _logger = logging.getLogger(__name__)
+
+#: Releases sent to a node at once; more would delay the node's other clients.
+_BATCH = 100
+
+_EXTEND_OUTCOMES = {Phase.GRANTED: Outcome.GRANTED, Phase.GONE: Outcome.GONE}
+
+#: Exchanges in a row without a quorum after which the nodes count as gone.
+_MAX_SILENT = 5
 
 
 class Lease(LeaseValidity):
@@ -65,21 +67,26 @@ class Lease(LeaseValidity):
     """
 
     def __init__(
-        self, client: Redlock, names: tuple[str, ...], params: AcquireParams, attempt: Attempt
+        self,
+        transport: Transport,
+        keys: tuple[str, ...],
+        params: AcquireParams,
+        attempt: Attempt,
+        on_released: Callable[[Lease], object],
     ) -> None:
         round_ = attempt.round
-        super().__init__(client.transport, names[0], round_.token, round_.valid_until)
-        self.keys = names
+        super().__init__(transport, keys, round_.token, round_.valid_until)
         self.owner = attempt.owner
         self.ttl = params.ttl
-        self._client = client
         self._params = params
-        # Where something said for this lease may yet set a key. It is noted at once: when the
-        # answer has come, the key may have been set behind a release on another connection.
+        self._on_released = on_released
+        # Nodes where a command sent for this lease may yet set a key, as known when it was sent:
+        # by the time a node replies, the key may have been set after a release that went to the
+        # node on another connection.
         self._in_doubt: dict[Channel, set[int]] = {attempt.channel: set(attempt.nodes_in_doubt)}
         self._takeover = attempt if params.previous else None
-        self._acquired_at = self._transport.now()
         self._hold_until = 0.0
+        self._was_valid = False
 
     def __repr__(self) -> str:
         state = f"lost: {self.lost}" if self.lost else f"{self.expires_in:.3f} s left"
@@ -87,28 +94,23 @@ class Lease(LeaseValidity):
 
     def extend(self, ttl: float | None = None) -> None:
         """
-        Lengthen the lease to `ttl` seconds from now; never shortens it.
+        Extend the lease to `ttl` seconds from now; never shortens it.
 
         Args:
-            ttl: new length in seconds; as acquired if not given.
+            ttl: new length in seconds, also of later extensions; as acquired if not given.
 
         Raises:
             LeaseLost: it was no longer valid, or a quorum of nodes no longer has it.
-            QuorumUnavailable: no quorum answered; the lease keeps the time that it has.
+            QuorumUnavailable: no quorum answered; the lease keeps its remaining time.
         """
         self.check()
         if ttl is not None:
-            self.ttl = self._client.checked_ttl(ttl)
-        channel = self._transport.checkout()
-        try:
+            self.ttl = checked_ttl(ttl, self._params.max_ttl)
+        with borrowed(self._transport) as channel:
             channel.connect(self.expires_in)
             command, round_ = self.extend_command()
             channel.exchange([(command, round_)], min(self._params.node_timeout, self.expires_in))
             self.apply_extension(command, round_, channel)
-        except BaseException:
-            self._transport.discard(channel)
-            raise
-        self._transport.checkin(channel)
         self.check()
         if round_.phase is not Phase.GRANTED:
             nodes = node_problems(round_, self._transport.names)
@@ -121,10 +123,10 @@ class Lease(LeaseValidity):
 
     def release(self) -> bool:
         """
-        Give the lock up. Never raises; may be called again.
+        Release the lock. Never raises; may be called again.
 
         Returns:
-            Whether the lease was still valid and a quorum of nodes still had it.
+            Whether the lease was still valid and a quorum of nodes still had its keys.
         """
         try:
             return self._release()
@@ -134,7 +136,7 @@ class Lease(LeaseValidity):
 
     @property
     def unreleased(self) -> str:
-        """The nodes that refuse releases now, each with its reason; empty where none does."""
+        """The nodes that refuse releases now, each with its reason; empty if none does."""
         return describe_problems(self._transport.refusals(Script.RELEASE))
 
     def release_with(
@@ -145,17 +147,16 @@ class Lease(LeaseValidity):
         grace: float = HANDBACK_TTL,
     ) -> bool:
         """
-        Give the lock up as `release` does, but leave some keys behind. Never raises.
+        Release the lock as `release` does, but leave some keys behind. Never raises.
 
         Args:
-            actions: what becomes of single keys, by their names on the nodes; the others are
-                released.
-            reservation: who gets those of its keys that the lease has, until it expires. A node
-                that sets them late, because it was stopped, keeps them for `grace` only.
+            actions: what becomes of single keys, by their names on nodes; others are released.
+            reservation: gets those of its keys that the lease has, until it expires. A node that
+                sets them late, because it was stopped, keeps them for `grace` only.
             grace: seconds.
 
         Returns:
-            Whether the lease was still valid and a quorum of nodes still had it.
+            Whether the lease was still valid and a quorum of nodes still had its keys.
         """
         try:
             held = self.begin_release()
@@ -168,10 +169,10 @@ class Lease(LeaseValidity):
 
     def release_keys(self, node_keys: Sequence[str]) -> None:
         """
-        Release some of the keys now; the lease goes on with the others.
+        Release some of the keys now; the lease keeps the others.
 
         Args:
-            node_keys: names of keys on the nodes.
+            node_keys: keys as nodes store them.
         """
         with self._lock:
             given = tuple(key for key in self._params.node_keys if key in node_keys)
@@ -179,11 +180,11 @@ class Lease(LeaseValidity):
             if self._pid != os.getpid() or self._state is LeaseState.RELEASED or not given:
                 return
             if not left:
-                raise ValueError("A lease that has no key is no lease; release it.")
+                raise ValueError("A lease keeps at least one key; release the lease instead.")
             self._params = replace(self._params, node_keys=left)
-            self.keys = tuple(user_key(key, self._client.key_prefix) for key in left)
+            self.keys = tuple(user_key(key, self._params.key_prefix) for key in left)
             self.key = self.keys[0]
-        # One that was said for all keys would find some of them missing.
+        # An extension under way names all keys, and would find the released ones missing.
         process_watchdog().wait_for_extension(self, 2 * self._params.node_timeout)
         command = release(given, self.owner, self.fencing_token)
         round_ = ReleaseRound(len(self._transport.names))
@@ -191,7 +192,7 @@ class Lease(LeaseValidity):
         self._send_where_in_doubt(command, channel)
 
     def hold_at_least(self, seconds: float) -> None:
-        """Hold the lock for at least so long after it was acquired: release only shortens it."""
+        """Let a release before that time only shorten the TTL, so that it ends at that time."""
         self._hold_until = self._acquired_at + seconds
 
     def _log_failure(self, error: Exception) -> None:
@@ -215,11 +216,11 @@ class Lease(LeaseValidity):
             had = round_.phase is Phase.GRANTED
         else:
             had, channel = release_to(self._transport, command, reservation, node_timeout)
-        self.after_release(command, channel)
+        self.after_release(command, channel, had=had)
         return had
 
     def begin_release(self) -> bool | None:
-        """Stop renewing, and return whether it was valid; None if there is nothing to release."""
+        """Stop extending, and return whether it was valid; None if there is nothing to release."""
         if self._pid != os.getpid():
             return None
         process_watchdog().unwatch(self)
@@ -228,6 +229,7 @@ class Lease(LeaseValidity):
                 return None
             held = self._state is LeaseState.HELD and self._valid_until > self._transport.now()
             self._state = LeaseState.RELEASED
+            self._was_valid = held
         return held
 
     def release_command(
@@ -236,7 +238,7 @@ class Lease(LeaseValidity):
         reservation: Reservation | None = None,
         grace: float = HANDBACK_TTL,
     ) -> Command:
-        """Return what a release says."""
+        """Return the command that releases the lease."""
         keep = milliseconds(max(0.0, self._hold_until - self._transport.now()))
         if reservation is not None:
             left = reservation.left_ms(self._transport.wall_us())
@@ -245,18 +247,34 @@ class Lease(LeaseValidity):
         if keep or (
             actions and any(action.keep_ms and not action.value for action in actions.values())
         ):
-            # An extension that arrives after it would lengthen what is left of the hold.
+            # An extension that arrives after the release would lengthen the shortened TTL.
             process_watchdog().wait_for_extension(self, self._params.node_timeout)
         return release(self._params.node_keys, self.owner, self.fencing_token, keep, actions)
 
-    def after_release(self, command: Command, channel: Channel) -> None:
-        """Say the release on other channels, too, where something of ours is still under way."""
+    def after_release(self, command: Command, channel: Channel, *, had: bool) -> None:
+        """
+        Send the release on other channels, too, where a command of ours may still set keys.
+
+        Args:
+            command: the release.
+            channel: the channel on which it was sent.
+            had: a quorum of nodes still had the keys.
+        """
+        if instrumentation.receivers:
+            instrumentation.report(
+                ReleaseDetails(
+                    keys=self.keys,
+                    fencing_token=self.fencing_token,
+                    held=had and self._was_valid,
+                    held_for=self.held_for,
+                )
+            )
         self._send_where_in_doubt(command, channel)
-        self._client.forget(self)
+        self._on_released(self)
         previous = self._params.previous
         if previous is None or self._takeover is None or previous.owner in command.args:
             return
-        # Nodes that were down or sat out when it was taken over would keep it to its end.
+        # Nodes that were down or quarantined at the takeover still have the reservation's keys.
         kept_by = self._takeover.nodes_not_taken_over()
         if kept_by:
             forgotten = release(previous.node_keys, previous.owner, 0)
@@ -268,7 +286,7 @@ class Lease(LeaseValidity):
                 self._transport.send_behind(used, command, sorted(nodes))
 
     def extend_command(self) -> tuple[Command, ExtendRound]:
-        """Return what an extension says, and the round that counts its votes."""
+        """Return the command that extends the lease, and the round that counts its votes."""
         command = extend(
             self._params.node_keys, self.owner, milliseconds(self.ttl), self.fencing_token
         )
@@ -282,20 +300,31 @@ class Lease(LeaseValidity):
         return command, round_
 
     def apply_extension(self, command: Command, round_: ExtendRound, channel: Channel) -> None:
-        """Take over what an extension achieved, and heal the nodes that lost our keys."""
-        # It may have been said before some of the keys were given up; those do not count.
+        """Take over the result of an extension, and heal the nodes that lost our keys."""
+        # A command from before `release_keys` also names keys that the lease no longer has.
         outdated = len(command.keys) > 2 * len(self._params.node_keys)
         if round_.phase is Phase.GONE and not outdated:
-            self.mark_lost("a quorum of nodes no longer has it")
-        if round_.phase is not Phase.GRANTED:
-            return
+            self.mark_lost(LossReason.GONE)
+        if round_.phase is Phase.GRANTED:
+            self._apply_grant(round_, channel)
+        if instrumentation.receivers:
+            instrumentation.report(
+                ExtendDetails(
+                    keys=self.keys,
+                    fencing_token=self.fencing_token,
+                    outcome=_EXTEND_OUTCOMES.get(round_.phase, Outcome.UNAVAILABLE),
+                    expires_in=self.expires_in,
+                )
+            )
+
+    def _apply_grant(self, round_: ExtendRound, channel: Channel) -> None:
         with self._lock:
-            old_trust = self._valid_until
-            # Whoever has looked since the old deadline has found it lost, and lost it stays.
-            if self._state is not LeaseState.HELD or self._transport.now() >= old_trust:
+            old_valid_until = self._valid_until
+            # A caller that checked after the old deadline saw the lease lost; it stays lost.
+            if self._state is not LeaseState.HELD or self._transport.now() >= old_valid_until:
                 return
-            self._valid_until = max(old_trust, round_.valid_until)
-            # Under the lock that release takes first: a heal never follows a release.
+            self._valid_until = max(old_valid_until, round_.valid_until)
+            # Under the lock that release takes first, so no heal is sent after a release.
             if round_.missing:
                 command = heal(
                     self._params.node_keys, self.owner, milliseconds(self.ttl), self.fencing_token
@@ -307,3 +336,34 @@ class Lease(LeaseValidity):
     def node_timeout(self) -> float:
         """Seconds in which a node has to answer."""
         return self._params.node_timeout
+
+
+def release_leases(transport: Transport, leases: Sequence[Lease]) -> bool:
+    """
+    Release leases of one client, many in each exchange, which can take as long as `node_timeout`.
+
+    After several exchanges in a row without a quorum the rest is sent without waiting: there may be
+    thousands, and each exchange with dead nodes would wait for them.
+
+    Returns:
+        Whether there was any to release, and a quorum of nodes still had each.
+    """
+    released = bool(leases)
+    silent = 0
+    for start in range(0, len(leases), _BATCH):
+        batch = leases[start : start + _BATCH]
+        phases = _release_batch(transport, batch, wait=silent < _MAX_SILENT)
+        released = released and phases == {Phase.GRANTED}
+        silent = silent + 1 if phases <= {Phase.UNAVAILABLE, Phase.VOTING} else 0
+    return released
+
+
+def _release_batch(transport: Transport, leases: Sequence[Lease], *, wait: bool) -> set[Phase]:
+    """Release leases in one exchange, and return how their rounds ended."""
+    nodes = len(transport.names)
+    batch = [(lease.release_command(), ReleaseRound(nodes)) for lease in leases]
+    node_timeout = min(lease.node_timeout for lease in leases) if wait else 0.0
+    channel = send_release(transport, batch, node_timeout)
+    for lease, (command, round_) in zip(leases, batch, strict=True):
+        lease.after_release(command, channel, had=round_.phase is Phase.GRANTED)
+    return {round_.phase for _, round_ in batch}

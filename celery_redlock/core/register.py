@@ -31,6 +31,7 @@ from celery_redlock.protocol import (
 )
 from celery_redlock.protocol.commands import CHUNK_BYTES
 from celery_redlock.protocol.keys import validate_name
+from celery_redlock.transport import borrowed
 
 __all__ = ["Register", "VersionedValue"]
 
@@ -65,7 +66,7 @@ class Register:
     """
 
     def __init__(self, redlock: Redlock, name: str) -> None:
-        self._record = register_key(redlock.key_prefix, name)
+        self._record = register_key(redlock.settings.key_prefix, name)
         self._redlock = redlock
         self._name = name
 
@@ -153,14 +154,9 @@ class Register:
         self, command: Command, round_: RegisterReadRound | RegisterWriteRound, token: int
     ) -> None:
         transport = self._redlock.transport
-        channel = transport.checkout()
-        try:
+        with borrowed(transport) as channel:
             channel.connect()
-            channel.exchange(((command, round_),), self._redlock.node_timeout)
-        except BaseException:
-            transport.discard(channel)
-            raise
-        transport.checkin(channel)
+            channel.exchange(((command, round_),), self._redlock.settings.node_timeout)
         if round_.phase is Phase.SUPERSEDED:
             raise self._stale(round_, token)
         if round_.phase is not Phase.GRANTED:

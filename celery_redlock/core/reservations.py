@@ -1,31 +1,35 @@
 """
-Locks for messages: taken before one is sent, cancelled when it will never arrive.
+Locks of messages: reserved before a message is sent, taken over by its receiver, or cancelled.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import Unpack
 
 from celery_redlock._greenlets.threads import call_in_app
-from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once
+from celery_redlock.core import instrumentation
+from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once, report_acquire
 from celery_redlock.core.failures import not_acquired_error, user_key
 from celery_redlock.core.inspection import LockInfo, inspect_locks, owners_by_node
-from celery_redlock.core.release import (
-    HANDBACK_TTL,
-    release_to,
-    send_release,
+from celery_redlock.core.lease import Lease
+from celery_redlock.core.options import (
+    AcquireOptions,
+    AcquireRequest,
+    ClientSettings,
+    acquire_request,
 )
+from celery_redlock.core.release import HANDBACK_TTL, release_to, send_release
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.retry import (
     DEFAULT_WAIT,
     PUBLISH_WAIT,
     RetryBudget,
-    try_until_granted,
+    retry_until_granted,
 )
-from celery_redlock.errors import LockKeyError
+from celery_redlock.errors import LockContended
 from celery_redlock.protocol import (
     Command,
     Phase,
@@ -37,19 +41,18 @@ from celery_redlock.protocol import (
     owner_timestamp_us,
     owner_value,
     release,
-    validate_key,
     validate_node_key,
 )
 from celery_redlock.protocol.keys import META_PREFIX, check_key_count
 from celery_redlock.protocol.texts import enumerated
-from celery_redlock.transport import AckedNodes, Channel, Transport
+from celery_redlock.transport import AckedNodes, Channel, Transport, borrowed
 
 _logger = logging.getLogger(__name__)
 
 
 class PendingReservation:
     """
-    A reservation that has just been made: it ends after its grace unless it is lengthened.
+    A reservation whose message has not been sent yet: it ends after its grace unless confirmed.
 
     Attributes:
         reservation: what the message carries.
@@ -58,8 +61,8 @@ class PendingReservation:
     __slots__ = ("_acked", "_channel", "_pid", "reservation")
 
     def __init__(self, reservation: Reservation, channel: Channel, acked: AckedNodes) -> None:
-        # Made before the message is sent: from here on an answer may come from a node that the
-        # message's receiver has been at first. It counts only if nothing newer was at that node.
+        # From here on the message may be sent, so a late reply may come from a node that its
+        # receiver has reached first. Such a reply counts only if the node had nothing newer.
         acked.max_counter = owner_timestamp_us(reservation.owner)
         acked.undo = release(reservation.node_keys, reservation.owner, 0)
         self.reservation = reservation
@@ -68,7 +71,7 @@ class PendingReservation:
         self._pid = os.getpid()
 
     def confirm(self, transport: Transport) -> None:
-        """Let the nodes that are known to have it keep it to its end."""
+        """Extend the reservation to its end on the nodes that acknowledged it."""
         left = self.reservation.left_ms(transport.wall_us())
         if self._pid == os.getpid() and left > 0:
             command = extend(self.reservation.node_keys, self.reservation.owner, left, 0)
@@ -77,44 +80,63 @@ class PendingReservation:
 
 class Reservations:
     """
-    The part of a client that deals with locks of messages, and with keys of others.
+    The part of a client that serves the Celery layer: locks of messages, and other owners' keys.
 
-    Attributes:
-        transport: through which the nodes are spoken to.
-        key_prefix: put before every lock key.
-        drift_factor: part of a TTL by which clocks may differ while it runs.
-        max_ttl: how long a restarted node sits out, in seconds.
-        node_timeout: seconds in which a node has to answer.
-        guard: whether restarted nodes sit out.
+    Args:
+        transport: the nodes.
+        settings: the client's settings.
+        acquire: acquires a lock for a checked request.
     """
 
-    transport: Transport
-    key_prefix: str
-    drift_factor: float
-    max_ttl: float
-    node_timeout: float
-    guard: bool
-
-    @property
-    def reservations(self) -> Self:
-        """The locks of messages."""
-        return self
-
-    def node_key(self, key: str) -> str:
-        """Return the name that a lock key has on the nodes."""
-        if not isinstance(key, str):
-            raise LockKeyError(f"A lock key is a str, not {type(key).__name__}: {key!r:.80}.")
-        if not key:
-            raise LockKeyError("A lock key cannot be empty. Name one key or several.")
-        return validate_key(self.key_prefix + key)
-
-    def user_key(self, node_key: str) -> str:
-        """Return the lock key at a place, as errors name it; a reserved record by its place."""
-        return user_key(node_key, self.key_prefix)
+    def __init__(
+        self,
+        transport: Transport,
+        settings: ClientSettings,
+        acquire: Callable[[AcquireRequest], Lease],
+    ) -> None:
+        self._transport = transport
+        self._settings = settings
+        self._acquire = acquire
 
     def new_owner_value(self, label: str) -> str:
-        """Return an owner value that nothing has had before."""
-        return owner_value(os.urandom(16), self.transport.wall_us(), label)
+        """Return an owner value that no attempt has used before."""
+        return owner_value(os.urandom(16), self._transport.wall_us(), label)
+
+    def acquire_for_task(
+        self,
+        keys: Sequence[str],
+        reserved_keys: Sequence[str] = (),
+        *,
+        reservation: Reservation | None = None,
+        give_up_on: Callable[[LockContended], bool] | None = None,
+        **options: Unpack[AcquireOptions],
+    ) -> Lease:
+        """
+        Acquire locks as `Redlock.acquire` does, with reserved keys, or from a reservation.
+
+        Args:
+            keys: lock keys; may be empty if there are reserved keys.
+            reserved_keys: keys under the reserved prefix, as nodes store them.
+            reservation: its keys count as free. If the lock is not granted, it gets them back on
+                the nodes that acknowledged the attempt.
+            give_up_on: returns whether no retry can help after this error.
+            **options: see `AcquireOptions`.
+
+        Raises:
+            LockContended: another owner holds one of the keys: its `key`.
+            QuorumUnavailable: too few nodes answered.
+            LockKeyError: a key cannot be used.
+        """
+        request = acquire_request(
+            self._settings,
+            self._transport,
+            tuple(keys),
+            reserved_keys,
+            reservation=reservation,
+            give_up_on=give_up_on,
+            **options,
+        )
+        return self._acquire(request)
 
     def reserve(
         self,
@@ -130,47 +152,54 @@ class Reservations:
         wait_for_owner: str = "",
     ) -> PendingReservation:
         """
-        Take keys for a message that is about to be sent: nobody renews them.
+        Reserve keys for a message that is about to be sent; no process extends them.
 
-        One round trip. They end after `grace` seconds unless `confirm` follows, so that a process
-        that dies before it has sent the message blocks nobody for long.
+        One round trip. The keys expire after `grace` seconds unless `confirm` follows, so a process
+        that dies before it sends the message blocks others only briefly.
 
         Args:
-            node_keys: names of keys on the nodes.
-            ttl: seconds for which the lock shall last.
-            grace: seconds for which it lasts until it is lengthened.
-            label: put into the owner value.
-            retry_for: seconds in which it is tried again while nothing is decided.
+            node_keys: keys as nodes store them.
+            ttl: seconds for which the reservation lasts once it is confirmed.
+            grace: seconds for which it lasts until then.
+            label: suffix of the owner value.
+            retry_for: seconds of retries while attempts end undecided.
             previous: owner value whose keys are taken over.
-            previous_until: when those would have ended, in seconds since the epoch; so long they
-                are given back for if this fails.
-            wait: seconds in which it is tried again while `wait_for_owner` holds a key.
+            previous_until: when those would have expired, in seconds since the epoch; the nodes
+                give them back until then if this call fails.
+            wait: seconds of retries while `wait_for_owner` holds a key.
             wait_for_owner: an owner value, see `wait`.
 
         Raises:
-            LockContended: somebody else holds one of them, or it stayed undecided (`split`).
+            LockContended: another owner holds one of the keys, or no contender has a quorum
+                (`split`).
             QuorumUnavailable: too few nodes answered.
         """
         keys = _checked_node_keys(node_keys)
         replaced = Reservation(node_keys=keys, owner=previous, expires_at=previous_until)
-        params = self._params_for(
+        params = self._settings.acquire_params(
             keys, min(grace, ttl), label, replaced if previous else None, as_reservation=True
         )
-        attempt = _try_to_reserve(self.transport, params, retry_for, wait, wait_for_owner)
+        began = self._transport.now()
+        attempt, attempts = _try_to_reserve(
+            self._transport, params, retry_for, wait, wait_for_owner
+        )
+        if instrumentation.receivers:
+            shown = tuple(user_key(key, self._settings.key_prefix) for key in keys)
+            report_acquire(self._transport, shown, attempt, attempts, began)
         if not attempt.is_granted:
-            raise not_acquired_error(attempt, params, self.key_prefix, self.transport.names, wait)
-        return _reserved_by(attempt, params, self.transport.wall_us(), ttl)
+            raise not_acquired_error(attempt, params, self._transport.names, wait)
+        return _reserved_by(attempt, params, self._transport.wall_us(), ttl)
 
     def confirm(self, reserved: PendingReservation) -> None:
         """
-        Let a reservation last to its end, because its message has been sent. Never waits or raises.
+        Extend a reservation to its end, because its message was sent. Never waits or raises.
 
-        A node that had not answered when the message was sent may set the keys after the message
-        was dealt with. There they last only if its answer is read within a second and shows that
-        nothing newer was at that node; otherwise they are given up, at the latest with the grace.
+        A node that had not replied when the message was sent may set the keys after the message was
+        processed. There they are extended only if its reply is read within a second and shows that
+        the node had nothing newer; otherwise they are released, or expire after the grace.
         """
         try:
-            reserved.confirm(self.transport)
+            reserved.confirm(self._transport)
         except Exception as exc:
             text = "Reservation %s ends with its grace"
             keys = enumerated(reserved.reservation.node_keys)
@@ -187,24 +216,24 @@ class Reservations:
         """
         Drop a reservation whose message will not arrive. Never raises.
 
-        Where somebody has taken it over this does nothing.
+        Has no effect on keys that another owner has taken over.
 
         Args:
-            reservation: what was reserved.
+            reservation: the reservation.
             wait: wait for a quorum of nodes.
             previous: owner value to which the keys are given back; waits as well.
-            previous_until: when they end then, in seconds since the epoch.
+            previous_until: when they expire then, in seconds since the epoch.
 
         Returns:
-            Whether a quorum of nodes still had it; True at once if it is not waited for.
+            Whether a quorum of nodes still had it; True at once without `wait`.
         """
         try:
             if previous:
                 before = Reservation(
                     node_keys=reservation.node_keys, owner=previous, expires_at=previous_until
                 )
-                return _give_back(self.transport, reservation, before, self.node_timeout)
-            return _cancel(self.transport, reservation, self.node_timeout, wait=wait)
+                return _give_back(self._transport, reservation, before, self._settings.node_timeout)
+            return _cancel(self._transport, reservation, self._settings.node_timeout, wait=wait)
         except Exception as exc:
             text = "Reservation %s was not cancelled; it ends by itself"
             call_in_app(_logger.error, text, enumerated(reservation.node_keys), exc_info=exc)
@@ -212,20 +241,20 @@ class Reservations:
 
     def relabel(self, reservation: Reservation, label: str, ttl: float) -> None:
         """
-        Give a reservation another label and life. Never waits or raises.
+        Give a reservation another label and TTL. Never waits or raises.
 
-        Where it has ended or somebody has taken it over this does nothing.
+        Has no effect on keys that have expired or that another owner has taken over.
 
         Args:
-            reservation: what was reserved.
-            label: put into the new owner value.
-            ttl: seconds for which the keys stand from now on.
+            reservation: the reservation.
+            label: suffix of the new owner value.
+            ttl: seconds until the keys expire.
         """
         action = ReleaseAction(milliseconds(ttl), self.new_owner_value(label))
         actions = dict.fromkeys(reservation.node_keys, action)
         try:
             _post(
-                self.transport,
+                self._transport,
                 release(reservation.node_keys, reservation.owner, 0, actions=actions),
             )
         except Exception as exc:
@@ -234,72 +263,54 @@ class Reservations:
 
     def inspect(self, node_keys: Sequence[str]) -> tuple[LockInfo | None, ...]:
         """
-        Return for each key who holds it on a quorum of nodes; those that are silent may be of it.
+        Return for each key its holder on a quorum of nodes, or None.
+
+        Silent nodes count as if they agreed with the others.
 
         Args:
-            node_keys: names of keys on the nodes.
+            node_keys: keys as nodes store them.
 
         Raises:
             QuorumUnavailable: too few nodes answered.
         """
         return inspect_locks(
-            self.transport, tuple(map(validate_node_key, node_keys)), self.node_timeout
+            self._transport, tuple(map(validate_node_key, node_keys)), self._settings.node_timeout
         )
 
     def owners_by_node(self, node_keys: Sequence[str]) -> tuple[tuple[str | None, ...], ...]:
         """
-        Return what each node shows, for whoever has to count otherwise than by owner values.
+        Return the owner values on each node, for callers that count in another way than `inspect`.
 
         Args:
-            node_keys: names of keys on the nodes.
+            node_keys: keys as nodes store them.
 
         Returns:
-            For each node that has answered the owner values of the keys, in their order; None
-            where a key is free.
+            For each node that answered, the owner values of the keys in their order; None for a
+            free key.
 
         Raises:
             QuorumUnavailable: too few nodes answered.
         """
         return owners_by_node(
-            self.transport, tuple(map(validate_node_key, node_keys)), self.node_timeout
+            self._transport, tuple(map(validate_node_key, node_keys)), self._settings.node_timeout
         )
 
     def evict(self, node_key: str, owner: str) -> bool:
         """
-        Delete a key of somebody else, if it still has this owner value.
+        Delete another owner's key, if it still has this owner value.
 
-        Its holder notices at its next renewal, and may work on until then.
+        Its holder finds out at its next extension, and may go on writing until then.
 
         Returns:
             Whether a quorum of nodes still had it.
         """
         keys = (node_key,)
         gone = Reservation(node_keys=keys, owner=owner, expires_at=0.0)
-        return _cancel(self.transport, gone, self.node_timeout, wait=True)
-
-    def _params_for(
-        self,
-        keys: tuple[str, ...],
-        ttl: float,
-        label: str,
-        previous: Reservation | None,
-        *,
-        as_reservation: bool = False,
-    ) -> AcquireParams:
-        return AcquireParams(
-            node_keys=keys,
-            ttl=ttl,
-            label=label,
-            drift_factor=self.drift_factor,
-            node_timeout=min(self.node_timeout, ttl / 3),
-            quarantine_ms=milliseconds(self.max_ttl) if self.guard else 0,
-            previous=previous,
-            as_reservation=as_reservation,
-        )
+        return _cancel(self._transport, gone, self._settings.node_timeout, wait=True)
 
 
 def _checked_node_keys(node_keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of keys on the nodes, each once, or raise `LockKeyError`."""
+    """Return node keys, each once, or raise `LockKeyError`."""
     keys = tuple(dict.fromkeys(map(validate_node_key, node_keys)))
     check_key_count(sum(not key.startswith(META_PREFIX) for key in keys))
     return keys
@@ -307,17 +318,17 @@ def _checked_node_keys(node_keys: Sequence[str]) -> tuple[str, ...]:
 
 def _try_to_reserve(
     transport: Transport, params: AcquireParams, retry_for: float, wait: float, wait_for_owner: str
-) -> Attempt:
-    """Try to reserve until it is decided, for `retry_for` seconds at most; return the last try."""
+) -> tuple[Attempt, int]:
+    """Retry until an attempt is decided, for `retry_for` seconds; return the last, and how many."""
     first = attempt_once(transport, params)
     if first.is_granted:
-        return first
+        return first, 1
 
     def is_held_by_another(made: Attempt) -> bool:
         holder = made.round.holder() if made.phase is Phase.CONTENDED else None
         return holder is not None and holder.owner != wait_for_owner
 
-    return try_until_granted(
+    return retry_until_granted(
         first,
         lambda: attempt_once(transport, params),
         RetryBudget(
@@ -334,7 +345,7 @@ def _try_to_reserve(
 def _reserved_by(
     attempt: Attempt, params: AcquireParams, wall_us: int, ttl: float
 ) -> PendingReservation:
-    """Return what a granted attempt has reserved."""
+    """Return the reservation of a granted attempt."""
     reservation = Reservation(
         node_keys=params.node_keys, owner=attempt.owner, expires_at=wall_us / 1_000_000 + ttl
     )
@@ -346,7 +357,7 @@ def _reserved_by(
 def _cancel(
     transport: Transport, reservation: Reservation, node_timeout: float, *, wait: bool
 ) -> bool:
-    """Delete a reservation's keys where they still have its value, or are yet to get it."""
+    """Delete a reservation's keys on nodes that have its owner value, or set it later."""
     number = candidate_above(reservation.owner, transport.wall_us())
     command = release(_checked_node_keys(reservation.node_keys), reservation.owner, number)
     if wait:
@@ -359,21 +370,16 @@ def _cancel(
 
 def _post(transport: Transport, command: Command) -> None:
     """Send a command to all nodes and wait for none."""
-    channel = transport.checkout()
-    try:
-        # Where there is no connection one is made meanwhile, and whoever makes it sends a release.
+    with borrowed(transport) as channel:
+        # A missing connection is made in the background, and a release is sent on it then.
         channel.connect(0.0)
         channel.send(command)
-    except BaseException:
-        transport.discard(channel)
-        raise
-    transport.checkin(channel)
 
 
 def _give_back(
     transport: Transport, reservation: Reservation, previous: Reservation, node_timeout: float
 ) -> bool:
-    """Leave a reservation's keys to the one that it had replaced."""
+    """Leave a reservation's keys to the reservation that it had replaced."""
     left = previous.left_ms(transport.wall_us())
     action = ReleaseAction(min(left, milliseconds(HANDBACK_TTL)), previous.owner)
     actions = dict.fromkeys(previous.node_keys, action)

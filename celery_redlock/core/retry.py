@@ -1,5 +1,5 @@
 """
-Trying again: how long, how often, and what is tried again at all.
+Retries of attempts: for how long, how often, and after which outcomes.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ RetryPolicy = BaseRetrying | wait_base
 #: Full jitter, 10 ms doubling to 250 ms: contenders that met once must not meet again.
 DEFAULT_WAIT = wait_random_exponential(multiplier=0.01, max=0.25)
 
-#: Where many ask at once and none waits for a holder, as publishers do: 100 that come back eight
-#: times a second each go on meeting while the nodes are busy.
+#: For publishers, of which many try at once and none waits for a holder: 100 that retry eight times
+#: a second each would keep colliding while the nodes are busy.
 PUBLISH_WAIT = wait_random_exponential(multiplier=0.01, max=1.0)
 
-#: A split vote proves nothing about a holder, so it is tried again for so long even at `wait=0`;
-#: so is a quorum that was missed while nodes were left out that had failed lately.
+#: Seconds of retries even at `wait=0`: after a split vote, which proves no holder, and after a
+#: missed quorum while nodes were backing off.
 SPLIT_BUDGET = 0.25
 
 
 def checked_policy(retry: RetryPolicy | None) -> RetryPolicy:
-    """Return the policy to wait by, or raise `ConfigurationError`."""
+    """Return the retry policy, or raise `ConfigurationError`."""
     if retry is None:
         return DEFAULT_WAIT
     if isinstance(retry, BaseRetrying | wait_base) and not isinstance(retry, AsyncRetrying):
@@ -52,14 +52,14 @@ def checked_policy(retry: RetryPolicy | None) -> RetryPolicy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryBudget:
     """
-    For how long, how often and by what it is tried again.
+    For how long and how often a client retries.
 
     Attributes:
-        wait: in seconds.
-        policy: a tenacity wait, or a whole `Retrying` whose own stop then counts as well.
+        wait: seconds.
+        policy: a tenacity wait, or a whole `Retrying`, whose own stop then counts as well.
         now: reads the clock.
-        undecided_wait: least patience while attempts end undecided.
-        give_up_on: tells that an attempt shows that no waiting will help.
+        undecided_wait: seconds of retries at least while attempts end undecided.
+        give_up_on: returns whether no retry can help after this attempt.
     """
 
     wait: float
@@ -69,34 +69,38 @@ class RetryBudget:
     give_up_on: Callable[[Attempt], bool] | None = None
 
 
-def try_until_granted(
+def retry_until_granted(
     first: Attempt,
     attempt: Callable[[], Attempt],
     budget: RetryBudget,
     sleep: Callable[[float], None],
-) -> Attempt:
+) -> tuple[Attempt, int]:
     """
-    Try again after a first attempt that was not granted; return the last attempt.
+    Try again after a first attempt that was not granted.
 
     Args:
         first: the attempt that has been made.
         attempt: makes another one.
         budget: when to end.
         sleep: lets time pass.
+
+    Returns:
+        The last attempt, and how many there were.
     """
     made: list[Attempt] = [first]
     policy = _policy(budget)
     retrying = policy.copy(sleep=sleep, **_tenacity_options(first, budget, policy))
-    return retrying(lambda: made.pop() if made else attempt())
+    last: Attempt = retrying(lambda: made.pop() if made else attempt())
+    return last, retrying.statistics.get("attempt_number", 1)
 
 
-async def try_until_granted_async(
+async def retry_until_granted_async(
     first: Attempt,
     attempt: Callable[[], Awaitable[Attempt]],
     budget: RetryBudget,
     sleep: Callable[[float], Awaitable[None]],
-) -> Attempt:
-    """Try again as `try_until_granted` does, and let others run meanwhile."""
+) -> tuple[Attempt, int]:
+    """Try again as `retry_until_granted` does, and let other coroutines run meanwhile."""
     made: list[Attempt] = [first]
 
     async def next_attempt() -> Attempt:
@@ -104,7 +108,7 @@ async def try_until_granted_async(
 
     policy = _policy(budget)
     if not getattr(policy, "enabled", True):
-        return first  # as tenacity does where it knows the switch; older versions do not
+        return first, 1  # as tenacity does where it knows the switch; older versions do not
     retrying = AsyncRetrying(
         before=policy.before,
         after=policy.after,
@@ -112,7 +116,8 @@ async def try_until_granted_async(
         sleep=sleep,
         **_tenacity_options(first, budget, policy),
     )
-    return await retrying(next_attempt)
+    last: Attempt = await retrying(next_attempt)
+    return last, retrying.statistics.get("attempt_number", 1)
 
 
 def _policy(budget: RetryBudget) -> BaseRetrying:
@@ -121,7 +126,7 @@ def _policy(budget: RetryBudget) -> BaseRetrying:
 
 
 def _tenacity_options(first: Attempt, budget: RetryBudget, policy: BaseRetrying) -> dict[str, Any]:
-    """Return what tenacity is to go by, beside the hooks of the policy."""
+    """Return the options for tenacity, except the hooks of the policy."""
     begun, give_up_on = budget.now(), budget.give_up_on
 
     def last(state: RetryCallState) -> Attempt:
@@ -136,7 +141,7 @@ def _tenacity_options(first: Attempt, budget: RetryBudget, policy: BaseRetrying)
             return left(retry_state) <= 0
 
     def pause(state: RetryCallState) -> float:
-        # The last sleep ends with the patience, so that the last attempt is made then.
+        # The last sleep ends with the budget, so that the last attempt is made then.
         return min(policy.wait(state), max(0.0, left(state)))
 
     def try_again(made: Attempt) -> bool:

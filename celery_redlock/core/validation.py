@@ -1,5 +1,5 @@
 """
-What a client accepts as keys, durations and settings.
+Checks of keys, durations, settings and fencing tokens.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from celery_redlock.protocol.keys import (
     validate_reserved_key,
 )
 from celery_redlock.protocol.timing import MAX_TOKEN
+
+#: Seconds; a shorter lease would expire while slow nodes still answer.
+SHORTEST_TTL = 0.2
 
 
 def checked_keys(key: str | Sequence[str]) -> tuple[str, ...]:
@@ -51,6 +54,18 @@ def checked_node_keys(
         node_keys + tuple(dict.fromkeys(map(validate_reserved_key, reserved_keys)))
         if reserved_keys
         else node_keys
+    )
+
+
+def checked_ttl(ttl: float | timedelta, max_ttl: float) -> float:
+    """Return a lease length in seconds, or raise `ConfigurationError`."""
+    seconds = checked_seconds("ttl", ttl)
+    if SHORTEST_TTL <= seconds <= max_ttl:
+        return seconds
+    raise ConfigurationError(
+        f"ttl={seconds:g} s is not between {SHORTEST_TTL:g} s and max_ttl={max_ttl:g} s. A longer "
+        "lease needs a larger max_ttl in every client of these nodes; a lease that is extended "
+        "(lock, watch) may be short however long the work takes."
     )
 
 

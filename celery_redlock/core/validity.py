@@ -1,5 +1,5 @@
 """
-How long a lease can be trusted, and how its loss is told.
+How long a lease is valid, and how its loss is reported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any, Self
 
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock._greenlets.unpatched import native_lock
-from celery_redlock.errors import LeaseLost
+from celery_redlock.core import instrumentation
+from celery_redlock.core.instrumentation import LossDetails
+from celery_redlock.errors import LeaseLost, LossReason
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport import Transport
 
@@ -20,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 
 class LeaseState(Enum):
-    """What has become of a lease."""
+    """Where a lease is in its life."""
 
     HELD = auto()
     LOST = auto()
@@ -29,7 +31,7 @@ class LeaseState(Enum):
 
 class LeaseValidity:
     """
-    The part of a lease that needs no node: until when it can be trusted, and its loss.
+    The part of a lease that needs no node: its validity, and its loss.
 
     Attributes:
         key: the lock key as it was asked for (the first, if there are several).
@@ -37,62 +39,69 @@ class LeaseValidity:
     """
 
     def __init__(
-        self, transport: Transport, key: str, fencing_token: int, valid_until: float
+        self, transport: Transport, keys: tuple[str, ...], fencing_token: int, valid_until: float
     ) -> None:
-        self.key = key
+        self.key = keys[0]
+        self.keys = keys
         self.fencing_token = fencing_token
         self._transport = transport
         self._valid_until = valid_until
+        self._acquired_at = transport.now()
         self._pid = os.getpid()
         self._lock = native_lock()
         self._state = LeaseState.HELD
-        self._reason: str | None = None
+        self._reason: LossReason | None = None
         self._on_lost: Callable[[Any], None] | None = None
 
     @property
     def expires_in(self) -> float:
-        """Seconds of trust left; 0.0 when it is lost, released or another process's."""
+        """Seconds until the lease expires; 0.0 if it is lost, released or another process's."""
         if self._state is not LeaseState.HELD or self._pid != os.getpid():
             return 0.0
         return max(0.0, self._valid_until - self._transport.now())
 
     @property
     def is_valid(self) -> bool:
-        """Tell whether the lease can be trusted at this instant."""
+        """Whether the lease is valid at this instant."""
         return self.expires_in > 0.0
 
     @property
-    def lost(self) -> str | None:
+    def lost(self) -> LossReason | None:
         """Why the lease was lost; None while it is held and after it was released in time."""
         if self._state is LeaseState.HELD and not self.is_valid:
             if self._pid != os.getpid():
-                return "it is held by the parent of this forked process"
-            self.mark_lost("it was not extended in time")
+                return LossReason.FORKED
+            self.mark_lost(LossReason.EXPIRED)
         return self._reason
 
     def check(self) -> None:
-        """Raise `LeaseLost` unless the lease can be trusted at this instant."""
+        """Raise `LeaseLost` unless the lease is valid at this instant."""
         if not self.is_valid:
             raise self.lost_error()
 
     def lost_error(self) -> LeaseLost:
-        """Return the error that says why the lease is not valid."""
-        reason = self.lost or "it was released"
+        """Return the error that names why the lease is not valid."""
+        reason = self.lost or LossReason.RELEASED
         return LeaseLost(
             f"The lease on {shortened(self.key)!r} (token {self.fencing_token}) is not valid: "
-            f"{reason}. Stop writing; somebody else may hold the lock.",
+            f"{reason}. Stop writing; another process may hold the lock.",
             self.key,
             reason,
         )
 
     @property
+    def held_for(self) -> float:
+        """Seconds since the lock was acquired."""
+        return self._transport.now() - self._acquired_at
+
+    @property
     def transport(self) -> Transport:
-        """Through which its nodes are spoken to."""
+        """The nodes that have the lease's keys."""
         return self._transport
 
     @property
     def valid_until(self) -> float:
-        """End of trust on the transport's clock."""
+        """End of the lease's validity, on the transport's clock."""
         return self._valid_until
 
     def now(self) -> float:
@@ -100,16 +109,15 @@ class LeaseValidity:
         return self._transport.now()
 
     def set_on_lost(self, on_lost: Callable[[Self], None] | None) -> None:
-        """Set what is called once when the lease is lost, see `mark_lost`."""
+        """Set the callback for the loss of the lease, see `mark_lost`."""
         self._on_lost = on_lost
 
-    def mark_lost(self, reason: str) -> None:
+    def mark_lost(self, reason: LossReason = LossReason.REPORTED) -> None:
         """
-        Report the lease as lost, once.
+        Report the lease as lost, once: log it and call the callback that `set_on_lost` set.
 
-        Whoever finds out logs it and calls what `set_on_lost` set. The watchdog does so from its
-        own thread, but under gevent and eventlet in a greenlet, which does not begin before the one
-        that runs lets others run; the lease is not valid meanwhile all the same.
+        Both happen in the caller's thread, but the watchdog under gevent and eventlet uses a
+        greenlet, which starts when the running one yields. The lease is invalid from now on.
         """
         with self._lock:
             if self._state is not LeaseState.HELD:
@@ -124,6 +132,15 @@ class LeaseValidity:
             self.fencing_token,
             reason,
         )
+        if instrumentation.receivers:
+            instrumentation.report(
+                LossDetails(
+                    keys=self.keys,
+                    fencing_token=self.fencing_token,
+                    reason=reason,
+                    held_for=self.held_for,
+                )
+            )
         if on_lost is not None:
             call_in_app(self._notify, on_lost)
 

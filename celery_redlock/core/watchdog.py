@@ -13,17 +13,15 @@ import sys
 import time
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import call_in_app, start_native_thread
 from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock, unpatched
 from celery_redlock._greenlets.wakeup import WakeupPipe
-from celery_redlock.protocol import Phase
-
-if TYPE_CHECKING:
-    from celery_redlock.core.lease import Lease
-    from celery_redlock.transport import Transport
+from celery_redlock.errors import LossReason
+from celery_redlock.protocol import Command, ExtendRound, Phase
+from celery_redlock.transport import Channel, Transport, borrowed
 
 _logger = logging.getLogger(__name__)
 
@@ -43,12 +41,50 @@ _SHORT_TTL = 6.0
 _IDLE_TIMEOUT = 10.0
 
 
+class WatchedLease(Protocol):
+    """What the watchdog needs of a lease."""
+
+    ttl: float
+
+    @property
+    def transport(self) -> Transport:
+        """The nodes that have the lease's keys."""
+
+    @property
+    def valid_until(self) -> float:
+        """End of the lease's validity, on the clock of `now`."""
+
+    @property
+    def node_timeout(self) -> float:
+        """Seconds in which a node has to answer."""
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the lease is valid at this instant."""
+
+    @property
+    def lost(self) -> LossReason | None:
+        """Why the lease was lost; asking reports a loss that nobody has noticed yet."""
+
+    def now(self) -> float:
+        """Read the transport's clock."""
+
+    def mark_lost(self, reason: LossReason) -> None:
+        """Report the lease as lost."""
+
+    def extend_command(self) -> tuple[Command, ExtendRound]:
+        """Return the command that extends the lease, and the round that counts its votes."""
+
+    def apply_extension(self, command: Command, round_: ExtendRound, channel: Channel) -> None:
+        """Take over the result of an extension."""
+
+
 class Watch:
     """One lease under watch; times are on its transport's clock."""
 
     __slots__ = ("extend_at", "hold_until", "lease")
 
-    def __init__(self, lease: Lease, max_hold: float) -> None:
+    def __init__(self, lease: WatchedLease, max_hold: float) -> None:
         now = lease.now()
         self.lease = lease
         self.extend_at = now + lease.ttl / 3
@@ -87,7 +123,7 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._lock = native_lock()
-        self._watches: dict[Lease, Watch] = {}
+        self._watches: dict[WatchedLease, Watch] = {}
         self._heap: list[tuple[float, int, Watch]] = []
         self._extending: list[Watch] = []
         self._sequence = itertools.count()
@@ -98,7 +134,7 @@ class Watchdog:
         self._get_ident = unpatched("_thread", "get_ident")
         self._sleep = unpatched("time", "sleep")
 
-    def watch(self, lease: Lease, max_hold: float) -> None:
+    def watch(self, lease: WatchedLease, max_hold: float) -> None:
         """
         Renew `lease` until `unwatch`, for at most `max_hold` seconds from now; may be infinite.
 
@@ -124,12 +160,12 @@ class Watchdog:
             elif watch.due < self._wakes_at:
                 self._thread.wakeup.wake()
 
-    def unwatch(self, lease: Lease) -> None:
+    def unwatch(self, lease: WatchedLease) -> None:
         """Stop renewing `lease`. A renewal that has been sent may still be under way."""
         with self._lock:
             self._watches.pop(lease, None)
 
-    def wait_for_extension(self, lease: Lease, limit: float) -> None:
+    def wait_for_extension(self, lease: WatchedLease, limit: float) -> None:
         """Let a renewal of `lease` that is under way end, for `limit` seconds at most."""
         deadline = lease.now() + limit
         while not self.is_current_thread() and lease.now() < deadline and not sys.is_finalizing():
@@ -292,9 +328,9 @@ class Watchdog:
         """Report a lease whose time has come, and stop watching it."""
         now = watch.lease.now()
         if now >= watch.hold_until:
-            reason = "it was held for as long as max_hold allows"
+            reason = LossReason.MAX_HOLD
         elif now >= watch.lost_at:
-            reason = "no quorum of nodes extended it in time"
+            reason = LossReason.NOT_EXTENDED
         else:
             return False
         self.unwatch(watch.lease)
@@ -302,23 +338,21 @@ class Watchdog:
         return True
 
     def _extend(self, transport: Transport, watches: list[Watch]) -> None:
-        channel = transport.checkout()
         try:
-            # No wait may run past the instant at which any lease has to be reported.
-            channel.connect(max(0.0, self._next_loss() - transport.now()))
-            batch = [watch.lease.extend_command() for watch in watches]
-            left = max(0.001, self._next_loss() - transport.now())
-            node_timeout = min(watch.lease.node_timeout for watch in watches)
-            channel.exchange(batch, min(node_timeout, left), linger=min(node_timeout, left))
-            for watch, (command, round_) in zip(watches, batch, strict=True):
-                watch.lease.apply_extension(command, round_, channel)
-                self._reschedule(watch, granted=round_.phase is Phase.GRANTED)
+            with borrowed(transport) as channel:
+                # No wait may run past the instant at which any lease has to be reported.
+                channel.connect(max(0.0, self._next_loss() - transport.now()))
+                batch = [watch.lease.extend_command() for watch in watches]
+                left = max(0.001, self._next_loss() - transport.now())
+                node_timeout = min(watch.lease.node_timeout for watch in watches)
+                channel.exchange(batch, min(node_timeout, left), linger=min(node_timeout, left))
+                for watch, (command, round_) in zip(watches, batch, strict=True):
+                    watch.lease.apply_extension(command, round_, channel)
+                    self._reschedule(watch, granted=round_.phase is Phase.GRANTED)
         except BaseException:
             for watch in watches:
                 self._reschedule(watch, granted=False)
-            transport.discard(channel)
             raise
-        transport.checkin(channel)
 
     def _next_loss(self) -> float:
         with self._lock:

@@ -31,6 +31,8 @@ def terms_of(setting: Setting) -> list[AcquireParams]:
         AcquireParams(
             node_keys=contender.keys,
             ttl=(GRACE if contender.reserves else setting.ttl) * TICK,
+            max_ttl=setting.max_ttl * TICK,
+            key_prefix="",
             label=NAMES[index if contender.after is None else contender.after],
             drift_factor=setting.drift_factor,
             node_timeout=1.0,

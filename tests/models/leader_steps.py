@@ -48,10 +48,13 @@ class Memory:
         return dict(self.states)[ENTRY]
 
 
+_SETTINGS = types.SimpleNamespace(node_timeout=1.0, key_prefix="p:")
+
+
 def client_on(transport: Any) -> Any:
     """Return as much of a client as a register needs."""
     return types.SimpleNamespace(
-        transport=transport, node_names=transport.names, node_timeout=1.0, key_prefix="p:"
+        transport=transport, node_names=transport.names, settings=_SETTINGS
     )
 
 
@@ -129,7 +132,7 @@ def mark_of(tick: Tick) -> str:
     return tick_dedupe_key(_PREFIXED, tick, name=TASK, retries=0, nesting=0)
 
 
-_PREFIXED: Any = types.SimpleNamespace(key_prefix="p:")
+_PREFIXED: Any = types.SimpleNamespace(settings=_SETTINGS)
 
 
 class Answers:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery_redlock.core import attempt as attempt_module
+from celery_redlock.core import lease as lease_module
 from celery_redlock.core import reservations as reservations_module
 from celery_redlock.core.attempt import AcquireParams, attempt_once
 from celery_redlock.core.lease import Lease
@@ -201,25 +202,14 @@ class _Entropy:
         return bytes([cls.current + 1]) * size
 
 
-class _Client:
-    """As much of `Redlock` as a lease needs."""
-
-    def __init__(self, transport: Stage) -> None:
-        self.transport = transport
-
-    def checked_ttl(self, ttl: float) -> float:
-        return ttl
-
-    def unwatch(self, lease: Lease) -> None: ...
-
-    def forget(self, lease: Lease) -> None: ...
-
-
 @contextlib.contextmanager
 def prepared() -> Iterator[None]:
     """Make the shipped code deterministic and silent meanwhile."""
     logger = logging.getLogger("celery_redlock")
     before = attempt_module.os, logger.level, reservations_module.HANDBACK_TTL
+    checked_ttl = lease_module.checked_ttl
+    # The models' leases are some ticks long.
+    lease_module.checked_ttl = lambda ttl, max_ttl: ttl  # type: ignore[attr-defined]
     reservations_module.HANDBACK_TTL = GRACE * TICK  # type: ignore[misc]
     attempt_module.os = types.SimpleNamespace(urandom=_Entropy.urandom)  # type: ignore[attr-defined]
     logger.setLevel(logging.CRITICAL)
@@ -229,6 +219,7 @@ def prepared() -> Iterator[None]:
         attempt_module.os = before[0]  # type: ignore[attr-defined]
         logger.setLevel(before[1])
         reservations_module.HANDBACK_TTL = before[2]  # type: ignore[misc]
+        lease_module.checked_ttl = checked_ttl  # type: ignore[attr-defined]
 
 
 def run_attempt(
@@ -262,7 +253,7 @@ def revive(held: Held, params: AcquireParams, stage: Stage) -> Lease:
         nodes_in_doubt=stage.nodes_in_doubt(),
         nodes_not_taken_over=lambda: AckedNodes(set(range(stage.count)) - stage.known),
     )
-    return Lease(_Client(stage), params.node_keys, params, made)  # type: ignore[arg-type]
+    return Lease(stage, params.node_keys, params, made, lambda _: None)  # type: ignore[arg-type]
 
 
 def run_extend(

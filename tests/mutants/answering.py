@@ -42,10 +42,9 @@ TRANSPORT = (
         "a finished message leaves no mark",
         simulated("late", "1-60"),
         (
-            "core/wishing.py",
-            "            reserved_keys=reserved_keys,\n            previous=reservation,",
-            "            reserved_keys=() if keys else reserved_keys,\n"
-            "            previous=reservation,",
+            "core/options.py",
+            "checked_node_keys(settings.key_prefix, keys, reserved_keys)",
+            "checked_node_keys(settings.key_prefix, keys, () if keys else reserved_keys)",
         ),
     ),
     mutant(

@@ -116,12 +116,12 @@ EXCLUSION = (
         modelled("split-two"),
         (
             ATTEMPT,
-            """        if round_.phase is not Phase.GRANTED:
-            _undo(transport, channel, params, owner, acked)
+            """            if round_.phase is not Phase.GRANTED:
+                _undo(transport, channel, params, owner, acked)
 """,
-            """        if round_.phase is not Phase.GRANTED:
-            granted = [n for n, vote in enumerate(round_.votes) if hasattr(vote, "low")]
-            channel.send(release(params.node_keys, owner, 0), granted)
+            """            if round_.phase is not Phase.GRANTED:
+                granted = [n for n, vote in enumerate(round_.votes) if hasattr(vote, "low")]
+                channel.send(release(params.node_keys, owner, 0), granted)
 """,
         ),
     ),
@@ -130,8 +130,8 @@ EXCLUSION = (
         modelled("split-two"),
         (
             ATTEMPT,
-            """        if round_.phase is not Phase.GRANTED:
-            _undo(transport, channel, params, owner, acked)
+            """            if round_.phase is not Phase.GRANTED:
+                _undo(transport, channel, params, owner, acked)
 """,
             "",
         ),

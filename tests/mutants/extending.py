@@ -50,12 +50,12 @@ EXTENSION = (
         "late extensions count",
         modelled("trust-extend"),
         (ROUNDS, "Phase.GRANTED if now < self._old_valid_until else Phase.LATE", "Phase.GRANTED"),
-        (LEASE, " or self._transport.now() >= old_trust", ""),
+        (LEASE, " or self._transport.now() >= old_valid_until", ""),
     ),
     mutant(
         "an extension is taken over, and heals, after the deadline",
         modelled("trust-heal"),
-        (LEASE, " or self._transport.now() >= old_trust", ""),
+        (LEASE, " or self._transport.now() >= old_valid_until", ""),
     ),
     mutant(
         "a heal counts for the extension",

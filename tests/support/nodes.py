@@ -10,6 +10,7 @@ from typing import Any
 
 from celery_redlock import Lease, Redlock
 from celery_redlock.core.attempt import Attempt, attempt_once
+from celery_redlock.core.options import acquire_request
 from celery_redlock.protocol import Command, Vote, fence_key
 from celery_redlock.protocol.commands import read_reply
 from celery_redlock.protocol.keys import META_PREFIX
@@ -78,7 +79,8 @@ class Nodes(ABC):
 
     def attempt(self, client: Redlock, *names: str, ttl: float = 30.0) -> Attempt:
         """Make exactly one attempt and return it with every vote."""
-        return attempt_once(client.transport, client._build_params(names, ttl, ""))
+        request = acquire_request(client.settings, client.transport, names, ttl=ttl)
+        return attempt_once(client.transport, request.params)
 
     def owners(self, name: str) -> list[str | None]:
         """Return who has a key on each node."""

@@ -2,8 +2,8 @@
 The client for event loops.
 
 A second implementation of the protocol would have to be kept in step with the first by hand, and
-proved again. So the nodes are spoken to by the client that threads use, in threads; what takes
-long, the waiting for a lock that somebody else has, is left to the event loop.
+proved again (decision 0018). So the client for threads speaks to the nodes, in threads, and only
+the long waits, for a lock that another owner has, happen in the event loop.
 """
 
 from __future__ import annotations
@@ -12,22 +12,30 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
-from typing import Literal, Self
+from typing import Literal, Self, Unpack
 
+from celery_redlock.core import instrumentation
 from celery_redlock.core.aio.lease import AsyncLease
 from celery_redlock.core.aio.pool import CallPool
 from celery_redlock.core.attempt import Attempt, attempt_once
 from celery_redlock.core.lease import Lease
-from celery_redlock.core.redlock import MAX_HOLD, Redlock
-from celery_redlock.core.retry import RetryPolicy, try_until_granted_async
+from celery_redlock.core.options import (
+    ACQUIRE_OPTIONS,
+    CLIENT_OPTIONS,
+    AcquireOptions,
+    AcquireRequest,
+    ClientOptions,
+    acquire_request,
+    check_names,
+)
+from celery_redlock.core.redlock import LOCK_OPTIONS, MAX_HOLD, Redlock
+from celery_redlock.core.retry import retry_until_granted_async
 from celery_redlock.core.validation import checked_keys
-from celery_redlock.core.wishing import AcquireRequest
 from celery_redlock.errors import ConfigurationError
 
-#: A call takes as long as the fastest quorum of nodes. More threads bear slower nodes better, but
-#: where nodes are fast they take the interpreter from the event loop.
+#: A call takes as long as the fastest quorum of nodes. More threads suit slower nodes better, but
+#: with fast nodes they take the interpreter from the event loop.
 ACQUIRE_THREADS = 8
 HOLDER_THREADS = 4
 
@@ -46,42 +54,16 @@ class AsyncRedlock:
 
     Args:
         nodes: URLs, or one string with commas: redis://, rediss://, unix://, memory://.
-        ttl: default lease length in seconds, from 0.2 to `max_ttl`.
-        max_ttl: longest lease of the whole deployment in seconds; every client of the same nodes
-            must use the same value, because a restarted node sits out that long.
-        key_prefix: put before every key.
-        drift_factor: part of a TTL by which clocks may differ while it runs.
-        node_timeout: seconds in which a node has to answer.
-        guard: the restart guard; None means on for two nodes and more.
-        retry: a tenacity wait, or a whole `tenacity.Retrying`, for `wait`.
+        **options: see `ClientOptions`.
 
     Raises:
         ConfigurationError: a value cannot work; the message says what to write.
     """
 
-    def __init__(
-        self,
-        nodes: str | Sequence[str],
-        *,
-        ttl: float | timedelta = 30.0,
-        max_ttl: float | timedelta = 60.0,
-        key_prefix: str = "redlock:",
-        drift_factor: float = 0.01,
-        node_timeout: float | timedelta = 0.2,
-        guard: bool | None = None,
-        retry: RetryPolicy | None = None,
-    ) -> None:
-        self._redlock = Redlock(
-            nodes,
-            ttl=ttl,
-            max_ttl=max_ttl,
-            key_prefix=key_prefix,
-            drift_factor=drift_factor,
-            node_timeout=node_timeout,
-            guard=guard,
-            retry=retry,
-        )
-        # Who holds a lock must not queue behind all those who want one.
+    def __init__(self, nodes: str | Sequence[str], **options: Unpack[ClientOptions]) -> None:
+        check_names(type(self).__name__, options, CLIENT_OPTIONS)
+        self._redlock = Redlock(nodes, **options)
+        # Two pools: a release must not queue behind calls that acquire.
         self._acquire_pool = CallPool(ACQUIRE_THREADS)
         self._holder_pool = CallPool(HOLDER_THREADS)
 
@@ -100,97 +82,77 @@ class AsyncRedlock:
         return self._redlock.node_names
 
     async def acquire(
-        self,
-        key: str | Sequence[str],
-        *,
-        ttl: float | timedelta | None = None,
-        wait: float | timedelta = 0.0,
-        retry: RetryPolicy | None = None,
-        label: str = "",
-        at_least_for: float | timedelta = 0.0,
+        self, key: str | Sequence[str], **options: Unpack[AcquireOptions]
     ) -> AsyncLease:
         """
-        Take a lock, or several at once, for `ttl` seconds. It is not renewed by itself.
+        Acquire a lock, or several at once, for `ttl` seconds; the watchdog does not extend it.
 
         Args:
             key: the lock's key, of at most 10,000 bytes with the prefix; of several, at most 1,000,
-                all or none are taken, in any order without deadlock.
-            ttl: lease length in seconds.
-            wait: how long to try in seconds.
-            retry: how to wait between tries; the client's policy if not given.
-            label: put into the owner value, for people who look at a node.
-            at_least_for: seconds for which the lock stays taken even if it is released earlier.
+                all or none are acquired, in any order without deadlock.
+            **options: see `AcquireOptions`.
 
         Raises:
-            LockContended: somebody else holds it.
+            LockContended: another owner holds a key.
             QuorumUnavailable: too few nodes answered.
             LockKeyError: the key cannot be used.
         """
-        request = self._redlock._build_request(
-            checked_keys(key),
-            ttl=ttl,
-            wait=wait,
-            retry=retry,
-            label=label,
-            at_least_for=at_least_for,
-        )
-        attempt = await self._attempt(request)
+        check_names("acquire", options, ACQUIRE_OPTIONS)
+        redlock = self._redlock
+        request = acquire_request(redlock.settings, redlock.transport, checked_keys(key), **options)
+        began = redlock.transport.now() if instrumentation.receivers else 0.0
+        attempt, attempts = await self._attempt(request), 1
         if not attempt.is_granted:
-            attempt = await try_until_granted_async(
+            attempt, attempts = await retry_until_granted_async(
                 attempt, partial(self._attempt, request), request.budget, asyncio.sleep
             )
-        return AsyncLease(self._redlock._lease_from(request, attempt), self._holder_pool)
+        return AsyncLease(redlock._lease_from(request, attempt, attempts, began), self._holder_pool)
 
     @contextlib.asynccontextmanager
     async def lock(
         self,
         key: str | Sequence[str],
         *,
-        ttl: float | timedelta | None = None,
-        wait: float | timedelta = 0.0,
-        retry: RetryPolicy | None = None,
-        label: str = "",
         on_lost: Literal["interrupt", "flag"] = "interrupt",
         max_hold: float = MAX_HOLD,
-        at_least_for: float | timedelta = 0.0,
+        **options: Unpack[AcquireOptions],
     ) -> AsyncIterator[AsyncLease]:
         """
-        Hold a lock for a block; the watchdog renews it until the block ends.
+        Hold a lock for a block; the watchdog extends it until the block ends.
 
-        As `acquire`, and:
+        Arguments as for `acquire`, and:
 
         Args:
             on_lost: what becomes of the block if the lease is lost. `interrupt`: it is cancelled,
-                once, as `asyncio.timeout` does it, and `LeaseLost` comes out of it; out of its end
-                if it has swallowed that. `flag`: nothing; `lease.lost` and `lease.check()` tell.
-            max_hold: seconds after which it is no longer renewed but counts as lost.
+                once, as by `asyncio.timeout`, and raises `LeaseLost`; at its end if it swallowed
+                the cancellation. `flag`: nothing; `lease.lost` and `lease.check()` know.
+            max_hold: seconds after which the watchdog reports the lease as lost instead of
+                extending it.
 
         Raises:
             LeaseLost: the lease was lost before the block's end.
         """
+        check_names("lock", options, LOCK_OPTIONS)
         if on_lost not in ("interrupt", "flag"):
             raise ConfigurationError(
                 f"on_lost={on_lost!r} is not a choice here; give 'interrupt' or 'flag'."
             )
-        taken = await self.acquire(
-            key, ttl=ttl, wait=wait, retry=retry, label=label, at_least_for=at_least_for
-        )
+        held = await self.acquire(key, **options)
         try:
             if on_lost == "flag":
-                self._redlock.watch(taken.lease, max_hold=max_hold)
-                yield taken
+                self._redlock.watch(held.lease, max_hold=max_hold)
+                yield held
             else:
-                async with self._interrupted(taken.lease, max_hold):
-                    yield taken
+                async with self._interrupted(held.lease, max_hold):
+                    yield held
         finally:
-            await taken.release()
+            await held.release()
 
     async def aclose(self) -> None:
         """
         Release the leases that are still held, and close all connections. Idempotent.
 
-        Calls that are under way are waited for. A block that still holds a lock goes on; its lease
-        is not valid any more.
+        Waits for calls under way. A block that still holds a lock runs on, with an invalid lease.
         """
         try:
             await self._holder_pool.run(self._close)
@@ -202,11 +164,14 @@ class AsyncRedlock:
         self._redlock.close()
 
     async def _attempt(self, request: AcquireRequest) -> Attempt:
+        redlock = self._redlock
+
         def give_back(attempt: Attempt) -> None:
             if attempt.is_granted:  # any other has been undone already
-                self._redlock._lease_from(replace(request, at_least_for=0.0), attempt).release()
+                at_once = replace(request, at_least_for=0.0)
+                redlock._lease_from(at_once, attempt, 1, redlock.transport.now()).release()
 
-        attempt = partial(attempt_once, self._redlock.transport, request.params)
+        attempt = partial(attempt_once, redlock.transport, request.params)
         return await self._acquire_pool.run_or_undo(attempt, give_back)
 
     @contextlib.asynccontextmanager

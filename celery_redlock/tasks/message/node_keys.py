@@ -135,7 +135,7 @@ def message_dedupe_key(
         nesting: how often it has been replaced.
         nonce: distinguishes publishes of one task id.
     """
-    return _dedupe_key(redlock.key_prefix, task_id, name, retries, nesting, nonce)
+    return _dedupe_key(redlock.settings.key_prefix, task_id, name, retries, nesting, nonce)
 
 
 def tick_dedupe_key(redlock: Redlock, tick: Tick, *, name: str, retries: int, nesting: int) -> str:
@@ -151,8 +151,9 @@ def tick_dedupe_key(redlock: Redlock, tick: Tick, *, name: str, retries: int, ne
         retries: how often it has been retried.
         nesting: how often it has been replaced.
     """
+    prefix = redlock.settings.key_prefix
     return _dedupe_key(
-        redlock.key_prefix, "tick", tick.schedule, tick.entry, tick.due_us, name, retries, nesting
+        prefix, "tick", tick.schedule, tick.entry, tick.due_us, name, retries, nesting
     )
 
 

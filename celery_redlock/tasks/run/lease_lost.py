@@ -13,7 +13,7 @@ from celery.utils.log import get_logger
 
 from celery_redlock._greenlets.threads import start_thread
 from celery_redlock.core import Lease
-from celery_redlock.errors import LeaseLost
+from celery_redlock.errors import LeaseLost, LossReason
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.interrupt.body import Body, InjectedLeaseLost
 from celery_redlock.tasks.interrupt.interrupters import Interrupter
@@ -25,7 +25,6 @@ logger = get_logger(__name__)
 
 #: Seconds; a body that is mostly at Celery's work is rarely met at its own.
 INTERRUPT_PERIOD = 0.02
-STOP_REQUESTED = "a newer run asked this one to stop"
 
 
 class LeaseLostHandler:
@@ -63,7 +62,7 @@ class LeaseLostHandler:
 
     def _handle(self, lease: Lease) -> None:
         asked = self._stopping_lock is not None and self._stopping_lock.retain()
-        reason = STOP_REQUESTED if asked else lease.lost
+        reason = LossReason.STOP_REQUESTED if asked else lease.lost
         emit(Event.LOCK_LOST, self._task, self._task_id, key=lease.key, reason=reason)
         if self._body.finished:
             return  # found out at release, which says so itself
@@ -97,14 +96,14 @@ class LeaseLostHandler:
             )
             return "interrupt"
 
-    def _interrupt(self, lease: Lease, reason: str | None) -> None:
+    def _interrupt(self, lease: Lease, reason: LossReason | None) -> None:
         body, interrupter = self._body, self._interrupter
         if interrupter is None:
             return
         advice = (
             "stop"
-            if reason == STOP_REQUESTED
-            else "stop writing. Somebody else may hold the lock now"
+            if reason is LossReason.STOP_REQUESTED
+            else "stop writing. Another process may hold the lock now"
         )
         loss = LeaseLost(
             f"The lease on {lease.key} is lost: {reason}; {advice}.",

@@ -79,7 +79,7 @@ def _remaining_of(
         whole: how long the reservation lasts from when the message is due, or longer.
     """
     transport, grace = lock_request.redlock.transport, lock_request.options.publish_grace
-    give_up_at = transport.now() + lock_request.redlock.node_timeout
+    give_up_at = transport.now() + lock_request.redlock.settings.node_timeout
     pause = FIRST_RECHECK
     while True:
         life = _read_remaining(lock_request, reservation)

@@ -60,7 +60,7 @@ def test_a_given_token_goes_before_the_current_lease_s(lease: Lease) -> None:
 
 
 def test_a_lease_that_was_lost_still_has_its_token(lease: Lease) -> None:
-    lease.mark_lost("a test")
+    lease.mark_lost()
     assert token_or_current() == lease.fencing_token
 
 

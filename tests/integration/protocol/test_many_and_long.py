@@ -40,7 +40,7 @@ def test_what_many_long_keys_are_told_by_is_short(any_nodes: Nodes) -> None:
         assert held.value.key in keys
         assert len(str(held.value)) < 1000
         assert len(repr(lease)) < 1000
-        lease.mark_lost("for a test")
+        lease.mark_lost()
         assert len(str(lease.lost_error())) < 1000
     any_nodes.kill(*range(len(any_nodes)))
     with pytest.raises(QuorumUnavailable, match=r"\.\.\. and 15 more") as failed:

@@ -17,8 +17,8 @@ from kombu.exceptions import OperationalError
 from celery_redlock import Lease, RedlockTask
 from celery_redlock.beat import RedlockScheduler, broker
 from celery_redlock.beat.inner_scheduler import close_without_saving
-from celery_redlock.core import Register, VersionedValue, lease, redlock, release
-from celery_redlock.errors import RedlockError
+from celery_redlock.core import Register, VersionedValue, lease, redlock
+from celery_redlock.errors import LossReason, RedlockError
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.ticks.entry_state import EntryState
@@ -77,7 +77,7 @@ class Watchdog:
         lease = min(self.extend_at, key=lambda lease: self.extend_at[lease])
         if lease.now() >= self.until[lease]:
             self.unwatch(lease)
-            lease.mark_lost("it was held for as long as max_hold allows")
+            lease.mark_lost(LossReason.MAX_HOLD)
             return
         try:
             lease.extend()
@@ -302,7 +302,7 @@ def _next_event(beat: Beat) -> float:
 def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWorld]:
     """Have leases renewed and brokers fail as the worlds say that are made meanwhile."""
     made: list[World] = []
-    for module in (redlock, lease, release):
+    for module in (redlock, lease):
         monkeypatch.setattr(module, "process_watchdog", lambda: WATCHDOGS[-1])
     connect = broker.limited_connection
 

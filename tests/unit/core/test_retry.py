@@ -19,8 +19,8 @@ from celery_redlock.core.retry import (
     RetryBudget,
     RetryPolicy,
     checked_policy,
-    try_until_granted,
-    try_until_granted_async,
+    retry_until_granted,
+    retry_until_granted_async,
 )
 from celery_redlock.protocol import AcquireRound, Failed, Granted, KeyHolder, Refused, Vote
 from celery_redlock.transport.memory import VirtualTime
@@ -48,6 +48,7 @@ class Trial:
     time: VirtualTime = field(default_factory=VirtualTime)
     pauses: list[float] = field(default_factory=list)
     made: int = 1
+    counted: int = 0
     in_loop: bool = False
 
     def again(self) -> Attempt:
@@ -69,10 +70,12 @@ class Trial:
         first = attempt(self.votes)
         budget = RetryBudget(wait=wait, policy=policy, now=self.time.now)
         if not self.in_loop:
-            return try_until_granted(first, self.again, budget, self.sleep)
-        return asyncio.run(
-            try_until_granted_async(first, self.again_in_loop, budget, self.sleep_in_loop)
-        )
+            last, self.counted = retry_until_granted(first, self.again, budget, self.sleep)
+        else:
+            last, self.counted = asyncio.run(
+                retry_until_granted_async(first, self.again_in_loop, budget, self.sleep_in_loop)
+            )
+        return last
 
 
 @pytest.fixture(params=[False, True], ids=["thread", "event loop"])
@@ -98,13 +101,14 @@ def test_an_undecided_attempt_is_repeated_for_a_small_budget_even_without_patien
     trial = trial_of(votes)
     assert not trial.run(0.0).is_granted
     assert trial.made > 2
+    assert trial.counted == trial.made
     assert sum(trial.pauses) == pytest.approx(SPLIT_BUDGET)
 
 
 def test_a_split_that_turns_into_a_conflict_ends_there() -> None:
     trial = Trial(SPLIT)
     outcomes = iter([attempt(SPLIT), attempt(HELD), attempt(OURS)])
-    last = try_until_granted(
+    last, _ = retry_until_granted(
         attempt(SPLIT),
         lambda: next(outcomes),
         RetryBudget(wait=0.0, policy=DEFAULT_WAIT, now=trial.time.now),
@@ -161,7 +165,7 @@ def test_an_error_in_an_attempt_ends_the_waiting() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        try_until_granted(
+        retry_until_granted(
             attempt(HELD),
             broken,
             RetryBudget(wait=5.0, policy=DEFAULT_WAIT, now=VirtualTime().now),

@@ -12,10 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = "celery_redlock"
 
 #: Packages in which circles are still to be opened.
-KNOWN = (
-    "celery_redlock.core",
-    "celery_redlock.tasks.run",
-)
+KNOWN = ("celery_redlock.tasks.run",)
 
 Graph = dict[str, set[str]]
 

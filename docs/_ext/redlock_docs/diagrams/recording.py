@@ -64,7 +64,7 @@ class Record:
         """Give the nodes the counters with which they begin, for one key."""
         for node, counter in zip(self.nodes, self._counters, strict=True):
             if counter:
-                node.state.fences[fence_key(self.client.key_prefix + key)] = counter
+                node.state.fences[fence_key(self.client.settings.key_prefix + key)] = counter
 
     def note(self, node: int, command: Command, vote: Vote | None, *, late: bool = False) -> None:
         """Write something down."""
@@ -91,7 +91,10 @@ class Record:
 
     def _counted(self) -> tuple[AcquireRound, list[Phase | None]]:
         round_ = AcquireRound(
-            len(self), sent_at=0.0, ttl=self.client.ttl, drift_factor=self.client.drift_factor
+            len(self),
+            sent_at=0.0,
+            ttl=self.client.settings.ttl,
+            drift_factor=self.client.settings.drift_factor,
         )
         phases: list[Phase | None] = []
         for note in self.notes:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.errors import LeaseLost
+from celery_redlock.errors import LeaseLost, LossReason
 from celery_redlock.tasks.interrupt.body import Body
 from celery_redlock.tasks.interrupt.interrupters import SignalInterrupter
 from tests.support.tasks import Bench
@@ -29,7 +29,7 @@ def lose(lease: Any) -> None:
     """Lose a lease as the watchdog does: from another thread, which does not wait."""
     # One call into the interpreter: `Thread.start` is Python code of the body, which the loss may
     # strike half done.
-    _thread.start_new_thread(lease.mark_lost, ("taken away",))
+    _thread.start_new_thread(lease.mark_lost, ())
 
 
 def sleep_on(self: Any) -> None:
@@ -67,7 +67,7 @@ def test_a_body_is_interrupted_when_it_is(
     request = bench.send(job(bench, body))
     outcome = run(lambda: bench.run(request))
     assert type(outcome.value) is LeaseLost
-    assert (outcome.value.key, outcome.value.reason) == ("k", "taken away")
+    assert (outcome.value.key, outcome.value.reason) == ("k", LossReason.REPORTED)
 
 
 def test_a_body_may_catch_the_loss_and_clean_up(bench: Bench) -> None:
@@ -78,7 +78,9 @@ def test_a_body_may_catch_the_loss_and_clean_up(bench: Bench) -> None:
             return f"cleaned up after: {exc.reason}"
         return "not told"
 
-    assert bench.call(job(bench, body)).value == "cleaned up after: taken away"
+    assert (
+        bench.call(job(bench, body)).value == "cleaned up after: the application reported its loss"
+    )
 
 
 def test_a_loss_that_a_finalizer_swallowed_is_raised_again(bench: Bench) -> None:
@@ -113,10 +115,10 @@ def test_a_body_that_ended_after_its_lease_says_so(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     def body(self: Any) -> None:
-        self.lease.mark_lost("taken away")
+        self.lease.mark_lost()
 
     bench.call(job(bench, body, lock_on_lost="flag"))
-    assert "ended without its lock k: taken away" in caplog.text
+    assert "ended without its lock k: the application reported its loss" in caplog.text
 
 
 def test_a_lock_that_was_deleted_meanwhile_is_reported_at_release(
@@ -133,7 +135,7 @@ def test_a_function_decides_about_the_interruption(
     asked = threading.Event()
 
     def decide(task: Any, lease: Any) -> str | None:
-        assert (task.name, lease.key, lease.lost) == ("job", "k", "taken away")
+        assert (task.name, lease.key, lease.lost) == ("job", "k", LossReason.REPORTED)
         asked.set()
         return answer
 
@@ -203,7 +205,7 @@ import threading, time
 bench = Bench()
 def body(self, how):
     lease = self.lease
-    start_native_thread(lambda: lease.mark_lost("taken away"))
+    start_native_thread(lease.mark_lost)
     if how == "sleep":
         time.sleep(30)
     until = time.monotonic() + 30

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 
 def lose(lease: Any) -> None:
-    _thread.start_new_thread(lease.mark_lost, ("taken away",))
+    _thread.start_new_thread(lease.mark_lost, ())
 
 
 def work(seconds: float = TIMEOUT) -> None:
@@ -310,7 +310,7 @@ send, sent = bench.app.amqp.send_task_message, []
 
 def slowly(*args, **kwargs):
     if task.request.id:
-        task.lease.mark_lost("taken away")
+        task.lease.mark_lost()
         time.sleep(0.2)
     sent.append(send(*args, **kwargs))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kombu.exceptions import EncodeError, OperationalError
 
-from celery_redlock import Redlock
+from celery_redlock.core.reservations import Reservations
 from celery_redlock.errors import LockContended, LockKeyError
 from celery_redlock.signals import counters
 from celery_redlock.tasks.message.envelope import Envelope
@@ -84,7 +84,7 @@ def test_while_nothing_is_decided_it_is_sent_without_its_lock_and_says_so(
         raise LockContended("several contenders share the nodes", "k", "x", 1.0, True)
 
     task = declare(bench)
-    monkeypatch.setattr(Redlock, "reserve", undecided)
+    monkeypatch.setattr(Reservations, "reserve", undecided)
     before = counters()["task_without_lock"]
     with caplog.at_level(logging.WARNING):
         result = task.delay()

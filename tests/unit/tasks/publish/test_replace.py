@@ -263,7 +263,7 @@ def test_a_call_that_finds_its_older_one_begun_gets_the_lock_when_that_gives_it_
     task = declare(bench, lock_mode="until_executing", lock_on_conflict="replace")
     lock = Envelope.read(bench.send(task)).reservation
     redlock = redlock_for(bench.app)
-    reserve = redlock.reserve
+    reserve = redlock.reservations.reserve
     giving_up: list[threading.Thread] = []
 
     def begin_first(*args: Any, previous: str = "", **options: Any) -> Any:
@@ -279,7 +279,7 @@ def test_a_call_that_finds_its_older_one_begun_gets_the_lock_when_that_gives_it_
                 giving_up[0].start()
         return reserve(*args, previous=previous, **options)
 
-    monkeypatch.setattr(redlock, "reserve", begin_first)
+    monkeypatch.setattr(redlock.reservations, "reserve", begin_first)
     newer = task.delay()
     giving_up[0].join()
     named = holder(bench)

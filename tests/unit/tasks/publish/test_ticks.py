@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock import Redlock
+from celery_redlock.core.reservations import Reservations
 from celery_redlock.signals import counters
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult
 from celery_redlock.tasks.message.envelope import Envelope
@@ -55,7 +55,7 @@ def test_a_tick_that_was_worked_on_is_not_sent_again(
 def test_nor_is_one_whose_message_is_dealt_with_while_the_copy_takes_its_lock(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reserve = Redlock.reserve
+    reserve = Reservations.reserve
     task = declare(bench)
     publish(task, tick())
     first = bench.receive()
@@ -64,7 +64,7 @@ def test_nor_is_one_whose_message_is_dealt_with_while_the_copy_takes_its_lock(
         bench.run(first)
         return reserve(*args, **kwargs)
 
-    monkeypatch.setattr(Redlock, "reserve", reserve_after)
+    monkeypatch.setattr(Reservations, "reserve", reserve_after)
     assert isinstance(publish(task, tick()), DuplicateResult)
     assert (bench.queue_length, value(bench)) == (0, None)
 
@@ -114,7 +114,7 @@ def test_a_tick_is_sent_where_nobody_can_say_who_works_on_it(bench: Bench) -> No
 def test_a_message_without_a_tick_is_not_looked_up(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_redlock.core.Redlock.inspect", lambda self, places: 1 / 0)
+    monkeypatch.setattr(Reservations, "inspect", lambda self, node_keys: 1 / 0)
     declare(bench).delay()
     assert bench.queue_length == 1
 

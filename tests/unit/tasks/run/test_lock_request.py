@@ -11,6 +11,7 @@ from celery.app.task import Context
 from celery.exceptions import Retry
 
 from celery_redlock.core import Redlock
+from celery_redlock.core.reservations import Reservations
 from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired, QuorumUnavailable
 from celery_redlock.signals import counters
 from celery_redlock.tasks.message.envelope import Envelope
@@ -114,7 +115,7 @@ def test_waiting_for_the_lock_does_not_use_a_time_limit_up(
     bench: Bench, limit: str, said: str
 ) -> None:
     waits: list[float] = []
-    take = Redlock.acquire_for_task
+    take = Reservations.acquire_for_task
 
     def noted(redlock: Redlock, *args: Any, **options: Any) -> Any:
         waits.append(options["wait"])
@@ -124,7 +125,7 @@ def test_waiting_for_the_lock_does_not_use_a_time_limit_up(
     task = declare(bench, lock_wait=60, **of_task)
     task.apply_async(**of_call)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Redlock, "acquire_for_task", noted)
+        patch.setattr(Reservations, "acquire_for_task", noted)
         assert bench.run(bench.receive()).value == "ran"
     assert waits == [1.0]
 

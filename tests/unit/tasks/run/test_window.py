@@ -10,6 +10,7 @@ from celery.exceptions import Reject
 
 from celery_redlock import Redlock
 from celery_redlock.core import PendingReservation
+from celery_redlock.core.reservations import Reservations
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.tasks.message.envelope import HEADER
 from celery_redlock.tasks.message.owner_label import Role
@@ -114,7 +115,7 @@ def test_a_retry_that_overtakes_its_lock_goes_on_with_the_window(
 ) -> None:
     """It is received while the body that sent it holds the lock, and waits for it."""
     looked = threading.Event()
-    look = Redlock.inspect
+    look = Reservations.inspect
     overtaking: list[threading.Thread] = []
 
     def noted(client: Redlock, places: Any) -> Any:
@@ -128,7 +129,7 @@ def test_a_retry_that_overtakes_its_lock_goes_on_with_the_window(
             return
         self.retry(countdown=0, throw=False)
         again = on_another_clock(bench.receive(), skew)
-        monkeypatch.setattr(Redlock, "inspect", noted)
+        monkeypatch.setattr(Reservations, "inspect", noted)
         overtaking.append(threading.Thread(target=bench.run, args=[again]))
         overtaking[0].start()
         assert looked.wait(TIMEOUT)
@@ -170,14 +171,14 @@ def test_a_worker_that_is_faster_than_the_publisher_counts_the_whole_window(
 ) -> None:
     """The message is there before the lock was lengthened beyond `lock_publish_grace`."""
     late: list[PendingReservation] = []
-    confirm, sleep = Redlock.confirm, MemoryTransport.sleep
-    monkeypatch.setattr(Redlock, "confirm", lambda _, reserved: late.append(reserved))
+    confirm, sleep = Reservations.confirm, MemoryTransport.sleep
+    monkeypatch.setattr(Reservations, "confirm", lambda _, reserved: late.append(reserved))
     request = bench.send(windowed(bench))
     assert left(bench) <= 10
 
     def lengthened(transport: MemoryTransport, seconds: float) -> None:
         if late:
-            confirm(bench.elsewhere, late.pop())
+            confirm(bench.elsewhere.reservations, late.pop())
         sleep(transport, seconds)
 
     monkeypatch.setattr(MemoryTransport, "sleep", lengthened)
@@ -188,7 +189,7 @@ def test_a_worker_that_is_faster_than_the_publisher_counts_the_whole_window(
 def test_a_lock_that_was_never_lengthened_does_not_shorten_the_window(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Redlock, "confirm", lambda *_: None)
+    monkeypatch.setattr(Reservations, "confirm", lambda *_: None)
     request = bench.send(windowed(bench))
     bench.run(request)
     assert_kept_for(bench, WINDOW)
@@ -225,6 +226,6 @@ def test_where_the_nodes_do_not_tell_the_clocks_are_compared(
         raise QuorumUnavailable("no quorum", KEY, {})
 
     request = bench.send(windowed(bench))
-    monkeypatch.setattr(Redlock, "inspect", silent)
+    monkeypatch.setattr(Reservations, "inspect", silent)
     bench.run(on_another_clock(request, -120.0))
     assert_kept_for(bench, WINDOW - 120.0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock import Redlock
+from celery_redlock.core.reservations import Reservations
 from celery_redlock.errors import LockContended, QuorumUnavailable
 from celery_redlock.signals import counters, task_replaced
 from celery_redlock.tasks.message.owner_label import Role, label_for
@@ -131,7 +131,7 @@ def test_a_run_that_cannot_ask_now_waits_and_asks_again(
     occupy_for(bench, -60)
     request = send_tick(bench, job(bench, "replace"), tick())
     with monkeypatch.context() as patch:
-        patch.setattr(Redlock, "reserve", refuse)
+        patch.setattr(Reservations, "reserve", refuse)
         assert bench.run(request).state == "RETRY"
     assert next_one(bench) is None
     again = bench.receive()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock import Redlock
+from celery_redlock.core.reservations import Reservations
 from celery_redlock.errors import LockContended
 from celery_redlock.signals import counters
 from celery_redlock.tasks.message.owner_label import Role, label_for
@@ -69,7 +69,7 @@ def test_a_forbidden_run_waits_where_nobody_is_seen_to_have_the_lock(
     def split(*args: Any, **kwargs: Any) -> Any:
         raise LockContended("split", "k", "somebody", 1.0, split=True)
 
-    monkeypatch.setattr(Redlock, "acquire_for_task", split)
+    monkeypatch.setattr(Reservations, "acquire_for_task", split)
     assert bench.run(send_tick(bench, task, tick())).state == "RETRY"
 
 

@@ -1,0 +1,179 @@
+"""
+What happens to locks in this process, reported to receivers: metrics, logs, traces.
+
+Each event is one frozen details object. Without a receiver an event costs one truth test.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from celery_redlock._greenlets.threads import call_in_app
+from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock.errors import LossReason
+
+_logger = logging.getLogger(__name__)
+
+
+class Outcome(StrEnum):
+    """How a call to acquire or extend a lock ended."""
+
+    GRANTED = "granted"  #: a quorum of nodes has the keys, in time
+    CONTENDED = "contended"  #: another owner has a key on a quorum
+    SPLIT = "split"  #: several contenders share the nodes
+    GONE = "gone"  #: a quorum of nodes no longer has the keys
+    UNAVAILABLE = "unavailable"  #: too few nodes answered, or too late
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcquireDetails:
+    """
+    A call to acquire a lock has ended; also one that reserves keys for a message.
+
+    Attributes:
+        keys: the lock keys; reserved keys as nodes store them.
+        outcome: how the last attempt ended.
+        waited: seconds from the first attempt to the end.
+        attempts: how many there were.
+        votes: by node, how it answered the last attempt: `granted`, `acknowledged`, `refused`,
+            `quarantined`, `failed`, or `none` where the attempt was decided without it.
+        fencing_token: the lease's; None if the lock was not granted.
+    """
+
+    keys: tuple[str, ...]
+    outcome: Outcome
+    waited: float
+    attempts: int
+    votes: Mapping[str, str]
+    fencing_token: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtendDetails:
+    """
+    The nodes were asked to extend a lease.
+
+    Attributes:
+        keys: the lease's keys.
+        fencing_token: the lease's.
+        outcome: how it ended.
+        expires_in: seconds for which the lease is valid afterwards.
+    """
+
+    keys: tuple[str, ...]
+    fencing_token: int
+    outcome: Outcome
+    expires_in: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossDetails:
+    """
+    A lease was lost.
+
+    Attributes:
+        keys: the lease's keys.
+        fencing_token: the lease's.
+        reason: why.
+        held_for: seconds since the lock was acquired.
+    """
+
+    keys: tuple[str, ...]
+    fencing_token: int
+    reason: LossReason
+    held_for: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseDetails:
+    """
+    A release of a lease was sent.
+
+    Attributes:
+        keys: the lease's keys.
+        fencing_token: the lease's.
+        held: the lease was valid, and a quorum of nodes still had its keys.
+        held_for: seconds since the lock was acquired.
+    """
+
+    keys: tuple[str, ...]
+    fencing_token: int
+    held: bool
+    held_for: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineDetails:
+    """
+    A node refused to vote because it restarted, lost data or changed its role.
+
+    Reported by each call to acquire whose last attempt met it; a call that other nodes decided
+    first does not know of it.
+
+    Attributes:
+        node: the node, without user and password.
+        remaining: seconds until it votes again.
+    """
+
+    node: str
+    remaining: float
+
+
+Details = AcquireDetails | ExtendDetails | LossDetails | ReleaseDetails | QuarantineDetails
+Receiver = Callable[[Details], object]
+
+#: Replaced whole, so that it can be read without a lock.
+receivers: tuple[Receiver, ...] = ()
+
+_lock = native_lock()
+
+
+def observe(receiver: Receiver) -> Callable[[], None]:
+    """
+    Report every event of this process to `receiver`; return a function that ends that.
+
+    Receivers are called in the thread or greenlet in which the event happens, at once; those of
+    extensions and losses mostly in the watchdog's thread, under gevent and eventlet in a greenlet.
+    So a receiver must not block: no lease is extended meanwhile. What it raises is logged and goes
+    no further. A forked child keeps the receivers.
+    """
+    global receivers  # one set of receivers for a process is the point
+
+    # An entry of its own for each call: the same receiver may be registered twice.
+    def entry(details: Details) -> None:
+        receiver(details)
+
+    with _lock:
+        receivers = (*receivers, entry)
+
+    def forget() -> None:
+        global receivers
+        with _lock:
+            receivers = tuple(other for other in receivers if other is not entry)
+
+    return forget
+
+
+def report(details: Details) -> None:
+    """Call every receiver. Never raises."""
+    for receiver in receivers:
+        call_in_app(_deliver, receiver, details)
+
+
+def _deliver(receiver: Receiver, details: Details) -> None:
+    try:
+        receiver(details)
+    except Exception:
+        _logger.exception("A receiver of %s failed", type(details).__name__)
+
+
+def _reset_after_fork() -> None:
+    global _lock  # another thread of the parent may have held it
+    _lock = native_lock()
+
+
+os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,0 +1,187 @@
+"""What receivers get of each lock, on memory nodes and on servers, in threads and event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from celery_redlock import AsyncRedlock, LockContended, LossReason, QuorumUnavailable, Redlock
+from celery_redlock.core import instrumentation
+from celery_redlock.core.instrumentation import (
+    AcquireDetails,
+    Details,
+    ExtendDetails,
+    LossDetails,
+    Outcome,
+    QuarantineDetails,
+    ReleaseDetails,
+    observe,
+)
+from celery_redlock.transport import memory_node, parse_node
+
+Events = list[Details]
+_names = itertools.count()
+
+
+def fresh_nodes() -> list[str]:
+    name = next(_names)
+    return [f"memory://observed-{name}-{node}" for node in range(3)]
+
+
+@pytest.fixture
+def events() -> Iterator[Events]:
+    seen: Events = []
+    forget = observe(seen.append)
+    yield seen
+    forget()
+
+
+@pytest.fixture(params=["memory", "servers"])
+def client(request: pytest.FixtureRequest) -> Iterator[Redlock]:
+    if request.param == "memory":
+        nodes = fresh_nodes()
+    else:
+        nodes = request.getfixturevalue("redlock_cluster_factory")(3).urls
+    with Redlock(nodes, node_timeout=2.0, guard=False) as redlock:
+        redlock.acquire("connects", wait=10.0).release()
+        yield redlock
+
+
+def of_kind(events: Events, kind: type) -> list[Any]:
+    return [event for event in events if type(event) is kind]
+
+
+def test_a_granted_lock_is_reported_with_its_votes(client: Redlock, events: Events) -> None:
+    lease = client.acquire("k")
+    [details] = of_kind(events, AcquireDetails)
+    assert (details.keys, details.outcome, details.attempts) == (("k",), Outcome.GRANTED, 1)
+    assert details.fencing_token == lease.fencing_token
+    assert set(details.votes) == set(client.node_names)
+    assert sum(vote != "none" for vote in details.votes.values()) >= 2
+
+
+def test_a_refused_lock_is_reported_with_every_attempt(client: Redlock, events: Events) -> None:
+    client.acquire("k")
+    with pytest.raises(LockContended):
+        client.acquire("k", wait=0.2)
+    details = of_kind(events, AcquireDetails)[1]
+    assert (details.outcome, details.fencing_token) == (Outcome.CONTENDED, None)
+    assert details.attempts > 1
+    assert details.waited >= 0.2
+
+
+def test_an_extension_is_reported(client: Redlock, events: Events) -> None:
+    lease = client.acquire("k")
+    lease.extend()
+    [details] = of_kind(events, ExtendDetails)
+    assert (details.keys, details.outcome) == (("k",), Outcome.GRANTED)
+    assert details.fencing_token == lease.fencing_token
+    assert 0 < details.expires_in <= lease.ttl
+
+
+def test_a_loss_is_reported_once_with_its_reason(client: Redlock, events: Events) -> None:
+    lease = client.acquire("k")
+    lease.mark_lost(LossReason.GONE)
+    lease.mark_lost(LossReason.EXPIRED)
+    [details] = of_kind(events, LossDetails)
+    assert (details.keys, details.reason) == (("k",), LossReason.GONE)
+    assert details.held_for > 0
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_release_tells_whether_the_lease_was_held(
+    client: Redlock, events: Events, lost: bool
+) -> None:
+    lease = client.acquire("k")
+    if lost:
+        lease.mark_lost()
+    lease.release()
+    lease.release()
+    [details] = of_kind(events, ReleaseDetails)
+    assert (details.keys, details.held) == (("k",), not lost)
+
+
+def test_a_reservation_is_reported_with_the_keys_that_users_write(
+    client: Redlock, events: Events
+) -> None:
+    client.reservations.reserve([client.node_key("k")], ttl=5.0, grace=5.0, label="", retry_for=5.0)
+    [details] = of_kind(events, AcquireDetails)
+    assert (details.keys, details.outcome) == (("k",), Outcome.GRANTED)
+
+
+def test_a_quarantined_node_is_reported(events: Events) -> None:
+    nodes = fresh_nodes()
+    for node in nodes:
+        memory_node(parse_node(node)).restart()
+    with Redlock(nodes, guard=True) as redlock, pytest.raises(QuorumUnavailable):
+        redlock.acquire("k")
+    quarantined = of_kind(events, QuarantineDetails)
+    assert {details.node for details in quarantined} <= set(nodes)
+    assert all(details.remaining > 0 for details in quarantined)
+    assert len(quarantined) >= 2
+    assert of_kind(events, AcquireDetails)[0].outcome is Outcome.UNAVAILABLE
+
+
+def test_silent_nodes_are_reported_as_failed(events: Events) -> None:
+    nodes = fresh_nodes()
+    for node in nodes[:2]:
+        memory_node(parse_node(node)).refusing = True
+    with Redlock(nodes, guard=False) as redlock, pytest.raises(QuorumUnavailable):
+        redlock.acquire("k")
+    [details] = of_kind(events, AcquireDetails)
+    assert list(details.votes.values()).count("failed") == 2
+
+
+def test_an_event_loop_reports_the_same(events: Events) -> None:
+    async def run() -> None:
+        async with (
+            AsyncRedlock("memory://observed-loop") as redlock,
+            redlock.lock("k") as lease,
+        ):
+            await lease.extend()
+            with pytest.raises(LockContended):
+                await redlock.acquire("k", wait=0.1)
+
+    asyncio.run(run())
+    assert [type(event) for event in events] == [
+        AcquireDetails,
+        ExtendDetails,
+        AcquireDetails,
+        ReleaseDetails,
+    ]
+    assert events[2].attempts > 1  # type: ignore[union-attr]
+
+
+def test_a_receiver_that_raises_is_logged_and_the_others_are_called(
+    events: Events, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(details: Details) -> None:
+        raise ZeroDivisionError
+
+    forget = observe(broken)
+    try:
+        with Redlock("memory://observed-broken") as redlock, caplog.at_level(logging.ERROR):
+            assert redlock.acquire("k").release()
+    finally:
+        forget()
+    assert "A receiver of AcquireDetails failed" in caplog.text
+    assert [type(event) for event in events] == [AcquireDetails, ReleaseDetails]
+
+
+def test_after_it_was_ended_a_receiver_gets_nothing() -> None:
+    seen: Events = []
+    first, second = observe(seen.append), observe(seen.append)
+    first()
+    with Redlock("memory://observed-ended") as redlock:
+        redlock.acquire("k")
+        assert len(seen) == 1
+        second()
+        second()
+        redlock.acquire("other")
+    assert len(seen) == 1
+    assert instrumentation.receivers == ()
