@@ -16,7 +16,7 @@ from pytest_celery import RABBITMQ_CONTAINER_TIMEOUT, CeleryWorkerCluster
 from pytest_docker_tools import container, fxtr, network
 
 from celery_redlock.testing.containers import RedlockTestCluster, RedlockTestSetup
-from celery_redlock.testing.containers.broker_nodes import RabbitMQHost
+from celery_redlock.testing.containers.nodes import RabbitMQHost
 from celery_redlock.testing.containers.plugin import *  # noqa: F403  # pytest finds fixtures so
 from tests.acceptance.apps import visible
 from tests.acceptance.scene import Journal, Lock

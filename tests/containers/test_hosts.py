@@ -9,7 +9,7 @@ import pytest
 from docker.errors import ImageNotFound
 
 from celery_redlock.testing.containers import RedlockNodeContainer
-from celery_redlock.testing.containers.base import running_container
+from celery_redlock.testing.containers.nodes import running_container
 
 pytestmark = pytest.mark.containers
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_redlock.testing.containers.image import make_context, this_package
+from celery_redlock.testing.containers.worker import make_context, this_package
 
 pytestmark = pytest.mark.containers
 

@@ -1,7 +1,7 @@
 """
-The fixtures; each may be overridden in a `conftest.py`, as those of pytest-celery.
+The fixtures; a `conftest.py` may override each of them, as those of pytest-celery.
 
-Those without `redlock` in their name are pytest-celery's, taken over so that its setup has lock
+Fixtures without `redlock` in their name replace those of pytest-celery, so that its setup has lock
 nodes and its workers have this package.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pytest_celery import (
@@ -21,27 +21,69 @@ from pytest_celery import (
 )
 from pytest_docker_tools import build, container, fxtr
 
-from celery_redlock.testing.containers.base import running_container
-from celery_redlock.testing.containers.broker_nodes import RabbitMQHost, RedisHost
-from celery_redlock.testing.containers.celery_setup import CLUSTER_CONFIG, RedlockTestSetup
-from celery_redlock.testing.containers.cluster import RedlockTestCluster, running_cluster
-from celery_redlock.testing.containers.image import PYTHON_IMAGE, make_context, this_package
-from celery_redlock.testing.containers.node import RedlockNodeContainer
-from celery_redlock.testing.containers.worker import RedlockTestWorker, RedlockWorkerContainer
+from celery_redlock.testing.containers.nodes import (
+    RabbitMQHost,
+    RedisHost,
+    RedlockNodeContainer,
+    RedlockTestCluster,
+    running_cluster,
+    running_container,
+)
+from celery_redlock.testing.containers.worker import (
+    CLUSTER_CONFIG,
+    PYTHON_IMAGE,
+    RedlockTestSetup,
+    RedlockTestWorker,
+    RedlockWorkerContainer,
+    make_context,
+    this_package,
+)
 
-StartWorker = Callable[[], RedlockTestWorker]
+
+def _fixture(doc: str, value: object, scope: Literal["function", "session"] = "function") -> Any:
+    """Return a fixture with a fixed value."""
+
+    def given() -> object:
+        return value
+
+    given.__doc__ = doc
+    return pytest.fixture(scope=scope)(given)
 
 
-@pytest.fixture
-def redlock_node_count() -> int:
-    """How many lock nodes a setup has."""
-    return 5
+def _server(name: str, wrapper: type[Any], timeout: float, **options: Any) -> Any:
+    """Return the fixture of a server's container, made of pytest-celery's fixtures of that name."""
+    return container(
+        image=f"{{{name}_image}}",
+        ports=fxtr(f"{name}_ports"),
+        environment=fxtr(f"{name}_env"),
+        network="{default_pytest_celery_network.name}",
+        wrapper_class=wrapper,
+        timeout=timeout,
+        **options,
+    )
 
 
-@pytest.fixture
-def redlock_node_cls() -> type[RedlockNodeContainer]:
-    """The class of the lock nodes' containers."""
-    return RedlockNodeContainer
+def _redis(name: str) -> Any:
+    return _server(name, RedisHost, REDIS_CONTAINER_TIMEOUT, command=fxtr(f"{name}_command"))
+
+
+redlock_node_count = _fixture("The number of lock nodes of a setup.", 5)
+redlock_node_cls = _fixture("The class of the lock nodes' containers.", RedlockNodeContainer)
+redlock_worker_python_image = _fixture("The workers' base image.", PYTHON_IMAGE, "session")
+
+celery_setup_cls = _fixture("The class of the setup.", RedlockTestSetup)
+default_rabbitmq_broker_cls = _fixture("The class of RabbitMQ's container.", RabbitMQHost)
+default_worker_cls = _fixture("The class of workers.", RedlockTestWorker)
+default_worker_container_cls = _fixture("The class of workers' containers.", RedlockWorkerContainer)
+default_worker_container_session_cls = _fixture(
+    "The class that fills the workers' image.", RedlockWorkerContainer, "session"
+)
+
+default_rabbitmq_broker = _server(
+    "default_rabbitmq_broker", RabbitMQHost, RABBITMQ_CONTAINER_TIMEOUT
+)
+default_redis_broker = _redis("default_redis_broker")
+default_redis_backend = _redis("default_redis_backend")
 
 
 @pytest.fixture
@@ -64,7 +106,7 @@ def celery_redlock_cluster(
     redlock_node_image: str,
     redlock_node_command: list[str],
 ) -> Iterator[RedlockTestCluster]:
-    """The test's own lock nodes, empty and ready to vote; it may break them as it likes."""
+    """Lock nodes for this test alone, empty and ready to vote; the test may break them."""
     with running_cluster(
         docker_client,
         count=redlock_node_count,
@@ -88,7 +130,7 @@ def celery_worker_cluster_config(
     celery_backend_cluster_config: dict[str, Any],
     celery_redlock_cluster_config: dict[str, Any],
 ) -> dict[str, Any]:
-    """What workers and the test's app are configured from."""
+    """The configuration of workers and of the test's app."""
     return {
         "celery_broker_cluster_config": celery_broker_cluster_config,
         "celery_backend_cluster_config": celery_backend_cluster_config,
@@ -96,82 +138,15 @@ def celery_worker_cluster_config(
     }
 
 
-@pytest.fixture
-def default_rabbitmq_broker_cls() -> type[RabbitMQHost]:
-    """The class of RabbitMQ's container."""
-    return RabbitMQHost
-
-
-default_rabbitmq_broker = container(
-    image="{default_rabbitmq_broker_image}",
-    ports=fxtr("default_rabbitmq_broker_ports"),
-    environment=fxtr("default_rabbitmq_broker_env"),
-    network="{default_pytest_celery_network.name}",
-    wrapper_class=RabbitMQHost,
-    timeout=RABBITMQ_CONTAINER_TIMEOUT,
-)
-
-
-def _redis(name: str) -> Any:
-    """Return the fixture of a Redis container, made of pytest-celery's fixtures of that name."""
-    return container(
-        image=f"{{{name}_image}}",
-        ports=fxtr(f"{name}_ports"),
-        environment=fxtr(f"{name}_env"),
-        network="{default_pytest_celery_network.name}",
-        wrapper_class=RedisHost,
-        timeout=REDIS_CONTAINER_TIMEOUT,
-        command=fxtr(f"{name}_command"),
-    )
-
-
-default_redis_broker = _redis("default_redis_broker")
-default_redis_backend = _redis("default_redis_backend")
-
-
-@pytest.fixture
-def celery_setup_cls() -> type[RedlockTestSetup]:
-    """The class of the setup."""
-    return RedlockTestSetup
-
-
-@pytest.fixture
-def default_worker_cls() -> type[RedlockTestWorker]:
-    """The class of workers."""
-    return RedlockTestWorker
-
-
-@pytest.fixture
-def default_worker_container_cls() -> type[RedlockWorkerContainer]:
-    """The class of workers' containers."""
-    return RedlockWorkerContainer
-
-
-@pytest.fixture(scope="session")
-def default_worker_container_session_cls() -> type[RedlockWorkerContainer]:
-    """The class that says what is in the workers' image."""
-    return RedlockWorkerContainer
-
-
 @pytest.fixture(scope="session")
 def redlock_worker_package() -> str | Path:
-    """
-    What is installed in the workers' image: this package as it is installed here.
-
-    Override it with the path of a wheel, of a source tree, or with a requirement for pip.
-    """
+    """What the workers' image installs: a wheel, a source tree, or a requirement for pip."""
     return this_package()
 
 
 @pytest.fixture(scope="session")
-def redlock_worker_python_image() -> str:
-    """The image that the workers' is based on: the tests' own version of Python."""
-    return PYTHON_IMAGE
-
-
-@pytest.fixture(scope="session")
 def redlock_worker_context(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory that the workers' image is built from."""
+    """The directory from which the workers' image is built."""
     return tmp_path_factory.mktemp("worker-image")
 
 
@@ -208,23 +183,19 @@ def start_redlock_worker_container(
 ) -> Iterator[Callable[[], RedlockWorkerContainer]]:
     """Start one more container of the default worker, which reaches all lock nodes."""
     with contextlib.ExitStack() as stack:
-
-        def start() -> RedlockWorkerContainer:
-            return stack.enter_context(
-                running_container(
-                    docker_client,
-                    default_worker_container_cls,
-                    networks=[default_pytest_celery_network.name, *celery_redlock_cluster.networks],
-                    timeout=DEFAULT_WORKER_CONTAINER_TIMEOUT,
-                    image=celery_base_worker_image.id,
-                    command=default_worker_command,
-                    environment=default_worker_env,
-                    ports=default_worker_ports,
-                    volumes={default_worker_volume.name: DEFAULT_WORKER_VOLUME},
-                )
+        yield lambda: stack.enter_context(
+            running_container(
+                docker_client,
+                default_worker_container_cls,
+                networks=[default_pytest_celery_network.name, *celery_redlock_cluster.networks],
+                timeout=DEFAULT_WORKER_CONTAINER_TIMEOUT,
+                image=celery_base_worker_image.id,
+                command=default_worker_command,
+                environment=default_worker_env,
+                ports=default_worker_ports,
+                volumes={default_worker_volume.name: DEFAULT_WORKER_VOLUME},
             )
-
-        yield start
+        )
 
 
 @pytest.fixture
@@ -240,6 +211,6 @@ def start_redlock_worker(
     start_redlock_worker_container: Callable[[], RedlockWorkerContainer],
     default_worker_cls: type[RedlockTestWorker],
     default_worker_app: Any,
-) -> StartWorker:
-    """Start one more worker like the default one: for setups with several, and newcomers."""
+) -> Callable[[], RedlockTestWorker]:
+    """Start one more worker like the default one."""
     return lambda: default_worker_cls(start_redlock_worker_container(), default_worker_app)
