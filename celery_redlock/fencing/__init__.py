@@ -1,18 +1,18 @@
 """
-Guards for the resources that a lock protects: a writer whose lock was given on is refused.
+Fences around the resources that a lock protects: they refuse a writer that has lost its lock.
 
-A lock cannot stop a holder that was paused past its lease from writing. The resource can: it
-remembers the highest fencing token it has seen, and refuses what is older. Every guard here
-compares and writes in one step, lets an equal token pass (one holder may write often), and raises
-`StaleFencingToken` without a change when a newer token has been there.
+A lock cannot keep a holder that was paused past its lease from writing. The resource can: it
+remembers the highest fencing token that it has seen, and refuses older ones. Every fence here
+compares and writes in one step, accepts an equal token (a holder may write often), and raises
+`StaleFencingToken` without a change if a newer token was there.
 
-Two rules. Tokens order the holders of one lock key, so write a resource under one and the same key
-(a task that locks several has one token for all). And a holder that reads before it writes lets the
-resource see its token before it reads (`claim`): otherwise an earlier holder's last write may fall
-between that read and that write, and is lost although no token was stale.
+Two rules. Tokens order the holders of one lock key, so always write a resource under the same key
+(a task with several keys has one token for all). And a holder that reads before it writes first
+lets the resource see its token (`claim`): otherwise an earlier holder may write between that read
+and that write, and its update is lost although no token was stale.
 
-Each guard is loaded when it is first asked for. `celery_redlock.fencing.sqlalchemy` and
-`celery_redlock.fencing.django` are modules of their own; they need the extras of those names.
+A fence is imported when it is first used. `celery_redlock.fencing.sqlalchemy` and
+`celery_redlock.fencing.django` are modules of their own; they need the extras of the same names.
 """
 
 from __future__ import annotations

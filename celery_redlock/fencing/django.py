@@ -1,19 +1,19 @@
 """
-Rows that refuse a stale writer, through Django's ORM.
+Rows that refuse a stale writer, with Django's ORM.
 
     class Account(FencedModel):
         balance = models.BigIntegerField()
 
     Account.objects.filter(pk=1).fenced_update(balance=F("balance") - 10)
 
-Guarantee: a row is never changed by a call with a token below one that has written it, whatever
-the timing, and a call that was refused has changed nothing. It is one `UPDATE … WHERE …
-fencing_token <= …`, in the transaction that is open (`atomic()`) or in its own.
-Limit: only writes that go through here are guarded; `save()`, `update()` and the admin are not.
-What a transaction does to a row *after* a `fenced_update` or `fenced_claim` of that row is guarded
-as well, since the row stays locked until the transaction ends.
+Guarantee: no call changes a row that a newer token has written, whatever the timing, and a refused
+call changes nothing. It is one `UPDATE … WHERE … fencing_token <= …`, in the open transaction
+(`atomic()`) or in one of its own.
+Limit: only these methods are fenced; `save()`, `update()` and the admin are not. What a transaction
+does to a row *after* a `fenced_update` or `fenced_claim` of that row is fenced as well, since the
+row stays locked until the transaction ends.
 
-Import this where models are defined: Django's app registry must be there.
+Import this where you define models: it needs Django's app registry.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ NAME = "fencing_token"
 
 class FencingTokenField(models.BigIntegerField):
     """
-    The highest token that has written a row; 0 in rows that nobody has written under a lock.
+    The highest token that has written a row; 0 if no holder of a lock has written it.
 
-    An instance that was loaded long ago does not lower it: `save()` leaves it as it is.
+    `save()` leaves it unchanged, so an instance that was loaded long ago cannot lower it.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -51,7 +51,7 @@ class FencingTokenField(models.BigIntegerField):
         super().__init__(*args, **kwargs)
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
-        """Return what `save()` writes: the instance's value only into a new row."""
+        """Return what `save()` writes: the instance's value into a new row, else the row's own."""
         return super().pre_save(model_instance, add) if add else F(self.name)
 
 
@@ -74,48 +74,47 @@ class FencedQuerySet(models.QuerySet):
         """
         Write the rows unless one of them has seen a newer token; return how many.
 
-        A row that is named by its primary key costs one `UPDATE` and nothing more. If the query set
-        may hold several rows, they are all written or none is: the rows are locked and looked at
-        first, and no others are written (on SQLite the same statement looks). As with `update()`,
-        the query set's own results are fetched anew when they are next asked for; instances that
-        were fetched before do not change, and no `save()` runs.
+        A filter by primary key costs a single `UPDATE`. If the query set may match several rows,
+        either all of them are written or none: the first statement locks them and reads their
+        tokens, and no other row is written (on SQLite one statement does both). As with `update()`,
+        the query set fetches its results again when you next use them; instances that were fetched
+        before do not change, and no `save()` runs.
 
         Args:
-            values: what to write, for fields that cannot be given by name (such as `token`).
+            values: the values of fields that cannot be given by name (such as `token`).
             token: the fencing token; that of the current lease by default.
-            more: what to write by field name, expressions such as `F("balance") + 1` included.
+            more: values by field name, expressions such as `F("balance") + 1` included.
 
         Raises:
             StaleFencingToken: a row has seen a newer token.
             FencedResourceMissing: there is no such row.
-            InvalidFencingToken: the token cannot be one, or is left out where no lease is held.
-            ConfigurationError: the model, the fields or the query set cannot be guarded.
+            InvalidFencingToken: the token cannot be one, or none was given outside of a lease.
+            ConfigurationError: the model, the fields or the query set cannot be fenced.
         """
         token = token_or_current(token)
         written = {**(values or {}), **more}
         self._check_fields(written)
-        guarded: FencedQuerySet = self.order_by()
-        guarded._for_write = True
-        one = _primary_key(guarded.query.where, guarded.model) is not None
-        # Not inside a transaction that is open: leaving an inner block with an error would condemn
-        # the outer one, although nothing has been written when a guard refuses.
-        own = not one and not connections[guarded.db].in_atomic_block
-        with transaction.atomic(using=guarded.db) if own else contextlib.nullcontext():
-            hit = guarded._write(token, written, one=one)
+        rows: FencedQuerySet = self.order_by()
+        rows._for_write = True
+        one = _primary_key(rows.query.where, rows.model) is not None
+        # Not inside an open transaction: an error that leaves an inner block would mark the outer
+        # one for rollback, although a refused call has written nothing.
+        own = not one and not connections[rows.db].in_atomic_block
+        with transaction.atomic(using=rows.db) if own else contextlib.nullcontext():
+            count = rows._write(token, written, one=one)
         self._result_cache = None
-        return hit
+        return count
 
     @_alters_data
     def fenced_claim(self, *, token: int | None = None) -> int:
         """
-        Announce the token to the rows without changing them; return how many.
+        Let the rows see the token without changing them; return how many.
 
-        What is written depends on what was read? Then claim the rows *before* reading them, in the
-        same `atomic()`. Without, the holder that was superseded can still write between this
-        holder's read and its write, and that write is lost. Fetch instances after the claim: one
-        that was fetched before it keeps its old values, also as another instance's related object,
-        until `refresh_from_db()`. Outside of `atomic()` the rows do not stay locked after the
-        claim: write them with `fenced_update` then.
+        If what you write depends on what you read, claim the rows *before* you read them, in the
+        same `atomic()`. Otherwise a superseded holder can write between this holder's read and its
+        write, and that update is lost. Fetch instances after the claim: one that was fetched before
+        keeps its old values until `refresh_from_db()`, also as a related object of another. Outside
+        of `atomic()` the rows do not stay locked after the claim; use `fenced_update` there.
         """
         hit: int = self.fenced_update({}, token=token)
         return hit
@@ -124,14 +123,14 @@ class FencedQuerySet(models.QuerySet):
     async def afenced_update(
         self, values: Mapping[str, Any] | None = None, /, *, token: int | None = None, **more: Any
     ) -> int:
-        """Do as `fenced_update`, from a coroutine."""
+        """`fenced_update` for coroutines."""
         token = token_or_current(token)
         hit: int = await sync_to_async(self.fenced_update)(values, token=token, **more)
         return hit
 
     @_alters_data
     async def afenced_claim(self, *, token: int | None = None) -> int:
-        """Do as `fenced_claim`, from a coroutine."""
+        """`fenced_claim` for coroutines."""
         return await self.afenced_update(token=token)
 
     def _write(self, token: int, written: dict[str, Any], *, one: bool) -> int:
@@ -139,7 +138,7 @@ class FencedQuerySet(models.QuerySet):
         if not one and connections[self.db].features.has_select_for_update:
             seen = self._read_tokens()
             self._raise_refusal(seen, token)
-            # What comes to match from now on has not been looked at, and is not locked.
+            # A row that matches only from now on is neither locked nor compared.
             rows = self.model._base_manager.using(self.db).filter(pk__in=seen.keys)
         elif not one:
             rows = self.exclude(Exists(self.filter(self._blocks(token))))
@@ -147,15 +146,15 @@ class FencedQuerySet(models.QuerySet):
         if not hit:
             self._raise_refusal(self._read_tokens(), token)
             raise FencedResourceMissing(
-                f"There is no row: {self._resource}. Nothing was written, and the token has not "
-                "been judged. Create the row first (get_or_create).",
+                f"There is no row: {self._resource}. Nothing was written, and no token was "
+                "compared. Create the row first (get_or_create).",
                 self._resource,
             )
         return hit
 
     def _passes(self, token: int) -> Q:
         passes = Q(fencing_token__lte=token)
-        # A column that was added without a default: nobody has written such a row yet.
+        # A column that was added without a default: no token has written such a row yet.
         return passes | Q(fencing_token=None) if self._field.null else passes
 
     def _blocks(self, token: int) -> Q:
@@ -163,11 +162,11 @@ class FencedQuerySet(models.QuerySet):
         return bars if self._field.null else bars | Q(fencing_token=None)
 
     def _read_tokens(self) -> _TokenSummary:
-        """Return what the rows have seen, locking them where that is possible."""
+        """Return the tokens of the rows, and lock the rows where that is possible."""
         rows = self
         if connections[self.db].in_atomic_block:
-            # A locking read: under MySQL's REPEATABLE READ a plain one shows the past. The order
-            # keeps two calls that lock the same rows from a deadlock.
+            # A locking read: under MySQL's REPEATABLE READ a plain one shows an old state. The
+            # order prevents a deadlock between two calls that lock the same rows.
             rows = self.order_by("pk").select_for_update()
         tokens = dict(rows.values_list("pk", NAME))
         return _TokenSummary(
@@ -177,7 +176,7 @@ class FencedQuerySet(models.QuerySet):
         )
 
     def _raise_refusal(self, seen: _TokenSummary, token: int) -> None:
-        """Raise what explains that a row was not written; return if nothing does."""
+        """Raise the reason why no row was written; return if the rows give none."""
         if seen.newest > token:
             raise stale(self._resource, seen.newest, token)
         if seen.unset and not self._field.null:
@@ -206,11 +205,11 @@ class FencedQuerySet(models.QuerySet):
         return f"{meta.db_table} where {meta.pk.column} = {one!r}"
 
     def _check_fields(self, written: Mapping[str, Any]) -> None:
-        """Refuse what Django would not make into one UPDATE that compares and writes."""
+        """Refuse what Django would not turn into one UPDATE that compares and writes."""
         if NAME in written:
             raise ConfigurationError(
-                f"{NAME} is not a value to write to {self.model.__name__}: give token=…, or leave "
-                "it out where a lease is held."
+                f"{NAME} is not a value to write to {self.model.__name__}: give token=…, or "
+                "nothing where the code runs under a lease."
             )
         for field in (self._field, *(self.model._meta.get_field(name) for name in written)):
             if field.model._meta.concrete_model is not self.model._meta.concrete_model:
@@ -219,7 +218,7 @@ class FencedQuerySet(models.QuerySet):
                     f", and one UPDATE writes one table. Use {field.model.__name__}.objects, with "
                     "a fencing_token in the table that is written."
                 )
-        # Django puts such conditions into a subquery, and the comparison of tokens with them: the
+        # Django puts such conditions into a subquery, together with the comparison of tokens: the
         # database would not compare again after it has waited for another writer.
         if self.query.count_active_tables() > 1:
             raise ConfigurationError(
@@ -233,9 +232,9 @@ FencedManager = models.Manager.from_queryset(FencedQuerySet, "FencedManager")
 
 class FencedModel(models.Model):
     """
-    Adds `fencing_token` to a model, and a manager whose query sets can be written under a token.
+    Adds `fencing_token` to a model, and a manager with `fenced_update` and `fenced_claim`.
 
-    A model with a manager of its own makes it from `FencedQuerySet` (`as_manager()`).
+    A model with its own manager makes it from `FencedQuerySet` (`as_manager()`).
     """
 
     fencing_token = FencingTokenField()
@@ -248,12 +247,12 @@ class FencedModel(models.Model):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TokenSummary:
     """
-    What the rows have seen.
+    The tokens of some rows.
 
     Attributes:
-        keys: the primary key of each.
-        newest: the highest token among them; 0 if none has one.
-        unset: how many have NULL.
+        keys: their primary keys.
+        newest: the highest token; 0 if no row has one.
+        unset: how many rows have NULL.
     """
 
     keys: list[Any]
@@ -262,7 +261,7 @@ class _TokenSummary:
 
 
 def _primary_key(where: Any, model: Any) -> Any:
-    """Return the primary key if the conditions give it a value, else None."""
+    """Return the primary key that the conditions demand, None if they demand none."""
     if where.connector != AND or where.negated:
         return None
     for child in where.children:

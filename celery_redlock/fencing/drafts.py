@@ -1,10 +1,10 @@
 """
-Files that are written under a name of their own and take another's place when they are whole.
+Drafts: files written under a temporary name that replace another file when they are complete.
 
-Others may be able to write in the same directory. So a draft's name cannot be guessed, it is never
-a file that was there before, and nothing here follows a symbolic link or waits for a pipe. A writer
-that is killed leaves its draft. The names of all drafts are in the file whose lock is held while
-one is made, and the next writer removes those that nobody keeps locked any more.
+Other users may be able to write in the same directory. So nobody can guess the name of a draft, a
+draft is never a file that existed before, and nothing here follows a symbolic link or waits for a
+pipe. A killed writer leaves its draft. The file with the lock lists all drafts, and the next writer
+removes those that no process keeps locked any more.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from pathlib import Path
 
 __all__ = ["RESERVED", "Draft", "Drafts", "IrregularFile", "open_regular"]
 
-#: How the last part of every name begins that is made here.
+#: The beginning of the last suffix of every name made here.
 RESERVED = ".redlock-"
 
 _ENTRY = re.compile(rb"[0-9a-f]{16}")
 
-#: Whatever stands under a name, opening it changes and waits for nothing.
+#: Opening a file with these changes nothing and never waits, whatever the file is.
 _SAFE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _IRREGULAR_ERRNOS = {errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO}
 
 
 class IrregularFile(OSError):
-    """There is something else than a regular file under a name."""
+    """The name is not that of a regular file."""
 
 
 @contextlib.contextmanager
@@ -43,8 +43,8 @@ def open_regular(path: Path, flags: int) -> Iterator[int]:
     Open a regular file for a block.
 
     Raises:
-        IrregularFile: it is a symbolic link, a directory, a pipe; or it is to be written in place
-            and has a second name, under which it may be somebody else's.
+        IrregularFile: it is a symbolic link, a directory or a pipe; or it is opened for writing and
+            has a second name, which may belong to another user.
     """
     try:
         descriptor = os.open(path, flags | _SAFE_FLAGS, 0o666)
@@ -61,10 +61,10 @@ def open_regular(path: Path, flags: int) -> Iterator[int]:
 
 class Draft:
     """
-    A new file, which its writer keeps locked until it is closed.
+    A new file, which its writer keeps locked until `close`.
 
     Attributes:
-        descriptor: of the file; `close` closes it.
+        descriptor: its open descriptor.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -72,13 +72,13 @@ class Draft:
         self._path = path
 
     def replace(self, target: Path) -> None:
-        """Put the file in the place of another."""
+        """Replace another file by this one."""
         self._path.replace(target)
 
     def close(self) -> None:
-        """Close the file, and remove it if it has replaced nothing."""
+        """Close the file, and remove it unless it has replaced another one."""
         try:
-            # Its name may have become another file's since.
+            # The name may belong to another file by now.
             if os.path.samestat(self._path.lstat(), os.fstat(self.descriptor)):
                 self._path.unlink()
         except FileNotFoundError:
@@ -90,24 +90,24 @@ class Draft:
 @dataclass(frozen=True, slots=True)
 class Drafts:
     """
-    The drafts of what is named after one path, for as long as their list's lock is held.
+    The drafts beside one path, usable while the lock on their list is held.
 
     Attributes:
-        path: what they are named after, and lie beside.
-        entries: the list, an open file.
+        path: the path after which drafts are named.
+        entries: the descriptor of the list.
     """
 
     path: Path
     entries: int
 
     def create(self, target: Path) -> Draft:
-        """Return a new, empty file that is to replace `target`, with its mode if that exists."""
+        """Return a new, empty file to replace `target`, with the mode of that if it exists."""
         entries = [*self._remove_abandoned(), secrets.token_hex(8).encode()]
-        # First in the list: a writer that is killed in between leaves an entry and no file.
+        # The list comes first: a writer killed in between leaves an entry without a file.
         content = b"".join(entry + b"\n" for entry in entries)
         os.ftruncate(self.entries, os.pwrite(self.entries, content, 0))
         path, mode = self._path_of(entries[-1]), _mode_of(target)
-        # Nobody who may not read what is there now may open what is to replace it.
+        # A user without permission to read the target must not be able to open its draft.
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFE_FLAGS
         draft = Draft(path, os.open(path, flags, 0o666 if mode is None else mode))
         try:
@@ -120,9 +120,9 @@ class Drafts:
         return draft
 
     def _remove_abandoned(self) -> Iterator[bytes]:
-        """Remove the drafts whose writers are gone; give the entries of the others."""
+        """Remove the drafts of writers that are gone; yield the entries of the others."""
         listed = os.pread(self.entries, os.fstat(self.entries).st_size, 0).split()
-        # Who can write the list could otherwise have any file removed.
+        # Without the pattern, a user who can write the list could have any file removed.
         for entry in filter(_ENTRY.fullmatch, listed):
             path = self._path_of(entry)
             try:
@@ -130,7 +130,7 @@ class Drafts:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     path.unlink()
             except (BlockingIOError, PermissionError):
-                # Still being written, or another user's to remove.
+                # Its writer is still there, or it belongs to another user.
                 yield entry
             except (FileNotFoundError, IrregularFile):
                 continue

@@ -1,5 +1,5 @@
 """
-A guard for a file.
+A fence around a file.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ class FileFence:
     """
     Replaces a file as a whole, and refuses a token older than the highest one it has seen.
 
-    A reader sees the old content or the new one, never a part, also when a writer is killed. The
-    token is on the disk before the content is: a writer that dies between the two has written
-    nothing, but older ones are refused from then on. Limits: only writes that go through a fence
-    are refused; and it needs a file system with `flock` and an atomic `rename`, so all writers on
-    one host, or a network file system that says it has both.
+    A reader sees the old content or the new content, never a part, even if a writer is killed. The
+    token reaches the disk before the content: a writer that dies in between has written nothing,
+    and the fence refuses older ones from then on. Limits: it refuses only writes that go through a
+    fence, and it needs a file system with `flock` and an atomic `rename`: all writers on one host,
+    or a network file system that promises both.
 
     Beside `path` there are `path.redlock-token` and `path.redlock-lock`; delete them only together
-    with what they guard. New content is written to a file of its own, whose name nobody can guess
-    and which only the writer can have made; what killed writers leave of that kind the next one
-    removes. No symbolic link is followed in any of these places. Who can write in the directory
-    can still remove or replace its files. Usable from any thread or process.
+    with `path`. A writer puts new content into a file that it has created, under a name that nobody
+    can guess; the next writer removes what a killed one has left. In these places the fence follows
+    no symbolic link. A user with write permission for the directory can still remove or replace its
+    files. Safe to use from any thread or process.
 
     Args:
-        path: the file; its directory must exist. A symbolic link is followed. Names whose last
-            part begins with `.redlock-` are refused, since such files belong to guards.
-        lock_timeout: seconds after which a writer gives up on a lock, with `TimeoutError`. It is
-            held for the moment of the change, so only a process that is stopped there keeps it.
-        fsync: let nothing be lost when the host loses power. Without it a write is only safe
-            against the end of processes.
+        path: the file; its directory must exist. A symbolic link is followed. A name whose last
+            suffix begins with `.redlock-` is refused, since such files belong to fences.
+        lock_timeout: seconds to wait for the lock on the file, then `TimeoutError`. A writer holds
+            it only for the moment of the change, unless its process is stopped there.
+        fsync: lose nothing when the host loses power. Without it a write is safe only against the
+            death of processes.
 
     Raises:
-        ConfigurationError: the name is one that guards use for themselves.
+        ConfigurationError: the name is one that fences use for themselves.
 
     Example:
         >>> fence = FileFence("/srv/report.json")
@@ -56,25 +56,25 @@ class FileFence:
         self.path = Path(path).resolve()
         if self.path.suffix.startswith(RESERVED):
             raise ConfigurationError(
-                f"{str(self.path)!r} is named as files are in which guards keep their memory "
+                f"{str(self.path)!r} has the name of a file in which a fence keeps its token "
                 f"(*{RESERVED}token, *{RESERVED}lock). Give the file another name."
             )
         self._fsync = fsync
         self._token = TokenFile(self.path, str(self.path), lock_timeout, fsync)
 
     def read(self) -> bytes:
-        """Return the content. Not guarded; see `claim`."""
+        """Return the content. Not fenced; see `claim`."""
         return self.path.read_bytes()
 
     def seen(self) -> int | None:
-        """Return the highest token that the file has seen; for people who look."""
+        """Return the highest token that the file has seen, for monitoring."""
         return self._token.seen() or None
 
     def claim(self, token: int | None = None) -> None:
         """
-        Let the file see a token without writing: from now on older ones are refused.
+        Let the file see a token without writing: from now on the fence refuses older ones.
 
-        Do so before reading what a later write is based on. Otherwise an earlier holder may write
+        Claim before you read what a later write is based on. Otherwise an earlier holder may write
         between that read and that write, and its update is lost although no token was stale.
 
         Raises: as `write`.
@@ -94,9 +94,9 @@ class FileFence:
         Raises:
             StaleFencingToken: the file has seen a newer token; it is unchanged.
             InvalidFencingToken: the token cannot be one, or none was given outside of a lease.
-            FenceRecordCorrupt: `path.redlock-token` holds no number, or one of the guard's files
-                is not a file of its own.
-            TimeoutError: another process kept the lock.
+            FenceRecordCorrupt: `path.redlock-token` holds no number, or one of the fence's files
+                is not a regular file of its own.
+            TimeoutError: another process held the lock for too long.
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(
@@ -108,10 +108,10 @@ class FileFence:
     @contextlib.contextmanager
     def replacing(self, token: int | None = None) -> Iterator[BinaryIO]:
         """
-        Give a new file to write to, which replaces the content when the block ends without error.
+        Yield a new file, which replaces the content when the block ends without an error.
 
-        The token is looked at before and after, so a writer that is stale already does no work,
-        and one that becomes so meanwhile is refused. Nobody is kept waiting during the block.
+        The fence compares the token before and after the block: a stale writer does no work, and
+        one that becomes stale meanwhile is refused. No other writer waits during the block.
 
         Raises: as `write`.
         """
@@ -120,7 +120,7 @@ class FileFence:
             self._token.needs_update(number)
             draft = drafts.create(self.path)
         with contextlib.closing(draft):
-            # A second descriptor: a caller may close the file, also without knowing.
+            # A second descriptor, because the caller may close the file.
             with os.fdopen(os.dup(draft.descriptor), "wb") as file:
                 yield file
             if self._fsync:

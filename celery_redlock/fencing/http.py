@@ -1,13 +1,14 @@
 """
-The token in an HTTP request: put there by a client, checked at a service's door.
+The fencing token in an HTTP request: a client sends it, and a service's middleware checks it.
 
-The door orders arrivals, and no more. A request that passed it may be overtaken behind it by one
-with a newer token, and write last. So hand the token on to where the service writes (the middleware
-puts it into the request), and check it there once more, in the same step as the write. Where that
-cannot be, the door alone still refuses a writer that wakes after a newer one has arrived.
+The middleware orders arrivals, and no more. After a request has passed, one with a newer token may
+overtake it inside the service, and the older one may write last. So pass the token on to the place
+where the service writes (the middleware puts it into the request), and check it there again, in one
+step with the write. Where that is impossible, the middleware still refuses a writer that wakes
+after a newer one has arrived.
 
-Whoever can send a request can also raise the highest token that was seen, so a door belongs behind
-whatever decides who may write.
+Every client that can send a request can also raise the highest token, so put the middleware behind
+authorization.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = [
 
 FENCING_HEADER = "Redlock-Fencing-Token"
 
-#: Where a request that has passed keeps its token: in the WSGI environ, in the ASGI scope.
+#: The key of the token of a request that has passed, in the WSGI environ or the ASGI scope.
 FENCING_KEY = "celery_redlock.fencing_token"
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -62,7 +63,7 @@ def fencing_headers(token: int | None = None) -> dict[str, str]:
 
 
 def raise_if_stale(status: int, body: bytes | str) -> None:
-    """Raise the `StaleFencingToken` that a middleware's answer tells of, if it does."""
+    """Raise `StaleFencingToken` if the response is a middleware's refusal of a stale token."""
     if status != HTTPStatus.PRECONDITION_FAILED:
         return
     try:
@@ -77,7 +78,7 @@ def raise_if_stale(status: int, body: bytes | str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Refusal:
-    """An answer in place of the application's."""
+    """A response in place of the application's."""
 
     status: HTTPStatus
     body: bytes
@@ -100,7 +101,7 @@ def _missing() -> _Refusal:
     )
 
 
-#: What a guard or a request is refused with, and the answer to each.
+#: The errors of a request or a token store for which there is a response.
 _REFUSED_ERRORS = (InvalidFencingToken, InvalidResourceName, StaleFencingToken)
 
 
@@ -132,19 +133,18 @@ def _parse_token(values: Sequence[str]) -> int | None:
 
 class WsgiFencingMiddleware:
     """
-    Refuses requests whose fencing token is older than one that has been there for the resource.
+    Refuses requests whose fencing token is older than the highest one of the resource.
 
-    Answers, as JSON: 412 to a stale token, 400 to what is no token or names no resource, 428 to no
-    token. A request that passes has its token in `environ[FENCING_KEY]`. Limit: see the module's
-    first paragraph.
+    Responses, as JSON: 412 for a stale token, 400 for an invalid token or resource, 428 for a
+    missing token. A request that passes has its token in `environ[FENCING_KEY]`. Limit: see the
+    module's first paragraph.
 
     Args:
-        app: the application behind it.
-        store: what remembers the tokens:
-            `RedisFence`, `FileTokenStore`, `MemoryTokenStore` or your own.
-        resource: names what a request writes, or None where it needs no token. The path if not
-            given, which has to be UTF-8; give your own where one thing can be written by several
-            paths. Raises `InvalidResourceName` for a request that is to be answered with 400.
+        app: the application.
+        store: remembers the tokens: `RedisFence`, `FileTokenStore`, `MemoryTokenStore` or your own.
+        resource: returns the name of what a request writes, or None if it needs no token; may raise
+            `InvalidResourceName` for a 400. The default is the path, which has to be UTF-8; give
+            your own where several paths write the same thing.
         safe_methods: the methods that only read and so need no token; all others do.
         required: refuse a request without a token; otherwise it passes unchecked.
     """
@@ -176,7 +176,7 @@ class WsgiFencingMiddleware:
         return [refusal.body]
 
     def _refusal(self, environ: dict[str, Any]) -> _Refusal | None:
-        # In capitals, because applications take a "get" for a GET and a "put" for a PUT.
+        # In capitals, because applications accept "get" as GET and "put" as PUT.
         if environ["REQUEST_METHOD"].upper() in self._safe:
             return None
         try:
@@ -196,9 +196,9 @@ class WsgiFencingMiddleware:
 
 class AsgiFencingMiddleware:
     """
-    As `WsgiFencingMiddleware`, for ASGI applications under asyncio; the token is in the scope.
+    `WsgiFencingMiddleware` for ASGI applications under asyncio; the token is in the scope.
 
-    A blocking guard runs in a thread. Only HTTP requests are looked at, not websockets.
+    A blocking store runs in a thread. Only HTTP requests are checked, not websockets.
     """
 
     def __init__(
@@ -252,14 +252,14 @@ class AsgiFencingMiddleware:
             await claim(resource, token)
             return
         answer = await asyncio.to_thread(claim, resource, token)
-        # A wrapped coroutine function does not look like one; what it returns must not be dropped.
+        # A wrapped coroutine function is not recognized above; its coroutine must not be dropped.
         if inspect.isawaitable(answer):
             await answer
 
 
 def _path_of_environ(environ: dict[str, Any]) -> str:
     path: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-    # WSGI hands the bytes of a path over as Latin-1.
+    # WSGI decodes the bytes of a path as Latin-1.
     return _checked_path(path.encode("latin-1").decode(errors="replace"))
 
 
@@ -268,7 +268,7 @@ def _path_of_scope(scope: Scope) -> str:
 
 
 def _checked_path(path: str) -> str:
-    # What servers put in the place of other bytes: paths that differ would have one name.
+    # Servers put this in the place of invalid bytes: different paths would share a name.
     if "\N{REPLACEMENT CHARACTER}" in path:
         raise InvalidResourceName("The path is not UTF-8, so it names no resource.")
     return path

@@ -1,5 +1,5 @@
 """
-A guard for data in Redis or Valkey.
+A fence for data in Redis or Valkey.
 """
 
 from __future__ import annotations
@@ -9,20 +9,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from redis.client import Pipeline
-from redis.exceptions import NoScriptError, ResponseError, WatchError
 
-from celery_redlock.fencing.pipeline import CapturedPipeline, is_watch_conflict
-from celery_redlock.fencing.redis_script import (
-    CLAIM_SCRIPT,
-    RECORD_PREFIX,
-    SET_SCRIPT,
-    FencedScript,
-    FenceRecords,
-    Key,
-    ScriptSource,
-    positive_ms,
-)
-from celery_redlock.fencing.tokens import token_or_current
+from celery_redlock.fencing.redis_script import RECORD_PREFIX, Key, ScriptSource
+from celery_redlock.fencing.redis_steps import RedisSteps, Steps
 
 if TYPE_CHECKING:
     import redis
@@ -35,19 +24,19 @@ class RedisFence:
     Writes to Redis that refuse a token older than the highest one that a key has seen.
 
     Comparing and writing is one step on the server. Each key has a fence record beside it, on the
-    same node in Redis Cluster. Limits: only writes that go through a fence are refused, and the
-    guard lives as long as its records. Data that comes back from an old snapshot, a failover to a
-    replica that lags, or an eviction takes the memory of newer tokens with it.
+    same node in Redis Cluster. Limits: a fence refuses only writes that go through a fence, and it
+    remembers tokens as long as its records exist: an old snapshot, a failover to a lagging replica
+    or an eviction can lose newer tokens.
 
-    Records stay when the data expires or is deleted, since the stale writer that they stop may
-    come later. Their number is that of the keys ever guarded.
+    Records stay when the data expires or is deleted, because a stale writer may still come. There
+    are as many as keys were ever fenced.
 
     Args:
         client: a `redis.Redis` or `redis.RedisCluster`, with or without `decode_responses`.
-        prefix: put before a key to get its fence record's; all guards of the data must agree. Two
-            guards with different prefixes never share a record.
-        record_ttl: seconds without a write after which a record ends; never if not given. A holder
-            that was paused for longer can write again.
+        prefix: put before a key to get its fence record's; all fences of the data must agree. Two
+            fences with different prefixes never share a record.
+        record_ttl: seconds without a write after which a record expires; never if not given. A
+            holder that was paused for longer can write again.
 
     Example:
         >>> fence = RedisFence(redis.Redis())
@@ -63,31 +52,27 @@ class RedisFence:
         record_ttl: float | timedelta | None = None,
     ) -> None:
         self.client: Any = client
-        self._records = FenceRecords.of(prefix, record_ttl)
+        self._steps = RedisSteps(client, Pipeline, prefix, record_ttl)
 
     def get(self, key: Key) -> Any:
-        """Return the value of a key, None where there is none. Not guarded; see `claim`."""
+        """Return the value of a key, None if there is none. Not fenced; see `claim`."""
         return self.client.get(key)
 
     def seen(self, key: Key) -> int | None:
-        """Return the highest token that a key has seen; for people who look."""
-        return (
-            self._records.read(
-                key, self._read_record(self.client, key, self._records.record_key(key))
-            )
-            or None
-        )
+        """Return the highest token that a key has seen, for monitoring."""
+        token: int | None = _drive(self._steps.seen(key))
+        return token
 
     def claim(self, key: Key, token: int | None = None) -> None:
         """
-        Let a key see a token without writing: from now on older ones are refused.
+        Let a key see a token without writing: from now on the fence refuses older ones.
 
-        Do so before reading what a later write is based on. Otherwise an earlier holder may write
+        Claim before you read what a later write is based on. Otherwise an earlier holder may write
         between that read and that write, and its update is lost although no token was stale.
 
         Raises: as `run`.
         """
-        self.run(CLAIM_SCRIPT, [key], (), token)
+        _drive(self._steps.claim(key, token))
 
     def set(
         self,
@@ -108,12 +93,11 @@ class RedisFence:
 
         Raises: as `run`.
         """
-        expiry = () if ttl is None else ("PX", positive_ms("ttl", ttl))
-        self.run(SET_SCRIPT, [key], (value, *expiry), token)
+        _drive(self._steps.set(key, value, token, ttl))
 
     def run(
         self,
-        work: ScriptSource | Pipeline,
+        script: ScriptSource | Pipeline,
         keys: Sequence[Key],
         args: Sequence[Any] = (),
         token: int | None = None,
@@ -121,12 +105,12 @@ class RedisFence:
         """
         Run a Lua script or a filled pipeline, unless one of the keys has seen a newer token.
 
-        All keys see the token, or none does and nothing is changed. A script that fails in the
+        Either all keys see the token, or none does and nothing changes. A script that fails in the
         middle keeps what it has written, as always in Redis, and the keys have seen its token.
 
         Args:
-            work: a script, which reads KEYS and ARGV as usual; or a pipeline of a plain client
-                with commands queued in it, which is executed as a transaction and then empty.
+            script: a script, which reads KEYS and ARGV as usual; or a pipeline of a plain (not a
+                cluster's) client. Its queued commands run as one transaction; then it is empty.
             keys: the keys that it writes; in Redis Cluster all of one slot.
             args: the script's ARGV.
             token: a fencing token; the current lease's if not given.
@@ -140,49 +124,19 @@ class RedisFence:
             InvalidResourceName: a key is the name of a fence record, or no text.
             FenceRecordCorrupt: a fence record is not a number.
         """
-        number = token_or_current(token)
-        names = self._records.record_keys(keys)
-        if isinstance(work, Pipeline):
-            return self._execute(work, keys, names, number)
-        script = FencedScript.wrap(work)
-        operands = (2 * len(names), *keys, *names, number, self._records.keep_ms, *args)
-        try:
+        return _drive(self._steps.run(script, keys, args, token))
+
+
+def _drive(steps: Steps) -> Any:
+    """Make the calls of some steps, and return their result."""
+    try:
+        step = next(steps)
+        while True:
             try:
-                return self.client.evalsha(script.sha, *operands)
-            except NoScriptError:
-                return self.client.eval(script.source, *operands)
-        except ResponseError as exc:
-            if explained := self._records.error_for(str(exc), keys, number):
-                raise explained from None
-            raise
-
-    def _execute(self, pipe: Any, keys: Sequence[Key], names: list[Key], token: int) -> Any:
-        captured = CapturedPipeline.capture(pipe)
-        try:
-            while True:
-                pipe.reset()
-                pipe.watch(*names)
-                rising = [
-                    name
-                    for key, name in zip(keys, names, strict=True)
-                    if self._records.needs_update(key, self._read_record(pipe, key, name), token)
-                ]
-                pipe.multi()
-                for name in rising:
-                    pipe.set(name, token, px=self._records.keep_ms or None)
-                captured.replay(pipe)
-                try:
-                    return pipe.execute()[len(rising) :]
-                except WatchError as exc:
-                    if not is_watch_conflict(exc):
-                        raise
-        finally:
-            pipe.reset()
-
-    def _read_record(self, client: Any, key: Key, name: Key) -> Any:
-        try:
-            return client.get(name)
-        except ResponseError as exc:
-            if str(exc).startswith("WRONGTYPE"):
-                raise self._records.corrupt(key) from None
-            raise
+                reply = step()
+            except BaseException as exc:
+                step = steps.throw(exc)
+            else:
+                step = steps.send(reply)
+    except StopIteration as end:
+        return end.value

@@ -1,5 +1,5 @@
 """
-The guard for data in Redis or Valkey, for asyncio.
+A fence for data in Redis or Valkey, for asyncio.
 """
 
 from __future__ import annotations
@@ -9,20 +9,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from redis.asyncio.client import Pipeline
-from redis.exceptions import NoScriptError, ResponseError, WatchError
 
-from celery_redlock.fencing.pipeline import CapturedPipeline, is_watch_conflict
-from celery_redlock.fencing.redis_script import (
-    CLAIM_SCRIPT,
-    RECORD_PREFIX,
-    SET_SCRIPT,
-    FencedScript,
-    FenceRecords,
-    Key,
-    ScriptSource,
-    positive_ms,
-)
-from celery_redlock.fencing.tokens import token_or_current
+from celery_redlock.fencing.redis_script import RECORD_PREFIX, Key, ScriptSource
+from celery_redlock.fencing.redis_steps import RedisSteps, Steps
 
 if TYPE_CHECKING:
     from redis import asyncio as redis
@@ -32,9 +21,9 @@ __all__ = ["AsyncRedisFence"]
 
 class AsyncRedisFence:
     """
-    What `RedisFence` is, with the same arguments and the same limits, over an asyncio client.
+    `RedisFence` over an asyncio client: the same arguments, guarantee and limits.
 
-    Both may guard the same data.
+    Both may fence the same data.
     """
 
     def __init__(
@@ -45,20 +34,20 @@ class AsyncRedisFence:
         record_ttl: float | timedelta | None = None,
     ) -> None:
         self.client: Any = client
-        self._records = FenceRecords.of(prefix, record_ttl)
+        self._steps = RedisSteps(client, Pipeline, prefix, record_ttl)
 
     async def get(self, key: Key) -> Any:
         """Return the value of a key; see `RedisFence.get`."""
         return await self.client.get(key)
 
     async def seen(self, key: Key) -> int | None:
-        """Return the highest token that a key has seen; for people who look."""
-        record = await self._read_record(self.client, key, self._records.record_key(key))
-        return self._records.read(key, record) or None
+        """Return the highest token that a key has seen, for monitoring."""
+        token: int | None = await _drive(self._steps.seen(key))
+        return token
 
     async def claim(self, key: Key, token: int | None = None) -> None:
         """Let a key see a token without writing; see `RedisFence.claim`."""
-        await self.run(CLAIM_SCRIPT, [key], (), token)
+        await _drive(self._steps.claim(key, token))
 
     async def set(
         self,
@@ -69,62 +58,29 @@ class AsyncRedisFence:
         ttl: float | timedelta | None = None,
     ) -> None:
         """Set a key unless it has seen a newer token; see `RedisFence.set`."""
-        expiry = () if ttl is None else ("PX", positive_ms("ttl", ttl))
-        await self.run(SET_SCRIPT, [key], (value, *expiry), token)
+        await _drive(self._steps.set(key, value, token, ttl))
 
     async def run(
         self,
-        work: ScriptSource | Pipeline,
+        script: ScriptSource | Pipeline,
         keys: Sequence[Key],
         args: Sequence[Any] = (),
         token: int | None = None,
     ) -> Any:
         """Run a script or a pipeline unless a key has seen a newer token; see `RedisFence.run`."""
-        number = token_or_current(token)
-        names = self._records.record_keys(keys)
-        if isinstance(work, Pipeline):
-            return await self._execute(work, keys, names, number)
-        script = FencedScript.wrap(work)
-        operands = (2 * len(names), *keys, *names, number, self._records.keep_ms, *args)
-        try:
+        return await _drive(self._steps.run(script, keys, args, token))
+
+
+async def _drive(steps: Steps) -> Any:
+    """Make and await the calls of some steps, and return their result."""
+    try:
+        step = next(steps)
+        while True:
             try:
-                return await self.client.evalsha(script.sha, *operands)
-            except NoScriptError:
-                return await self.client.eval(script.source, *operands)
-        except ResponseError as exc:
-            if explained := self._records.error_for(str(exc), keys, number):
-                raise explained from None
-            raise
-
-    async def _execute(self, pipe: Any, keys: Sequence[Key], names: list[Key], token: int) -> Any:
-        captured = CapturedPipeline.capture(pipe)
-        try:
-            while True:
-                await pipe.reset()
-                await pipe.watch(*names)
-                rising = [
-                    name
-                    for key, name in zip(keys, names, strict=True)
-                    if self._records.needs_update(
-                        key, await self._read_record(pipe, key, name), token
-                    )
-                ]
-                pipe.multi()
-                for name in rising:
-                    pipe.set(name, token, px=self._records.keep_ms or None)
-                captured.replay(pipe)
-                try:
-                    return (await pipe.execute())[len(rising) :]
-                except WatchError as exc:
-                    if not is_watch_conflict(exc):
-                        raise
-        finally:
-            await pipe.reset()
-
-    async def _read_record(self, client: Any, key: Key, name: Key) -> Any:
-        try:
-            return await client.get(name)
-        except ResponseError as exc:
-            if str(exc).startswith("WRONGTYPE"):
-                raise self._records.corrupt(key) from None
-            raise
+                reply = await step()
+            except BaseException as exc:
+                step = steps.throw(exc)
+            else:
+                step = steps.send(reply)
+    except StopIteration as end:
+        return end.value

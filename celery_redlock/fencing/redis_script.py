@@ -1,7 +1,7 @@
 """
-What is sent to Redis so that it compares a token and runs a script in one step.
+The script with which Redis compares tokens and writes in one step, and the records of tokens.
 
-No client is used here, so that the blocking and the asyncio guard share it.
+No client is used here, so that the blocking and the asyncio fence share it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class RegisteredScript(Protocol):
 
 ScriptSource = str | bytes | RegisteredScript
 
-#: What sees a token and changes nothing.
+#: Lets a key see a token and changes nothing.
 CLAIM_SCRIPT = "return 1"
 
-#: A plain SET with whatever options.
+#: A SET with any options.
 SET_SCRIPT = "return redis.call('SET', KEYS[1], unpack(ARGV))"
 
 #: In the lock's reserved part of the key space, so that no lock key is ever a fence record.
@@ -62,35 +62,35 @@ _CORRUPT = re.compile(r"REDLOCKCORRUPT (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class FencedScript:
-    """A caller's script inside the guard, and the name under which servers cache it."""
+    """A caller's script inside the comparison of tokens, and its digest for EVALSHA."""
 
     source: bytes
     sha: str
 
     @classmethod
-    def wrap(cls, work: ScriptSource) -> FencedScript:
-        """Return the guarded form of a Lua script, as text or as redis-py's registered object."""
-        source = work if isinstance(work, str | bytes) else getattr(work, "script", None)
+    def wrap(cls, script: ScriptSource) -> FencedScript:
+        """Return the fenced form of a Lua script, as text or as redis-py's registered object."""
+        source = script if isinstance(script, str | bytes) else getattr(script, "script", None)
         if isinstance(source, str | bytes):
             return _wrap(source)
         raise ConfigurationError(
-            "A guard runs a Lua script, or a pipeline of a plain (not a cluster's) client of its "
-            f"own kind, blocking or asyncio; not {type(work).__module__}.{type(work).__name__}."
+            "A fence runs a Lua script, or a pipeline of a plain (not a cluster's) client of its "
+            f"own kind, blocking or asyncio; not {type(script).__module__}.{type(script).__name__}."
         )
 
 
 @lru_cache(maxsize=256)
 def _wrap(body: str | bytes) -> FencedScript:
     """
-    Put a script inside the guard.
+    Put a script inside the comparison of tokens.
 
-    It becomes the body of a function whose parameters are named KEYS and ARGV, so it reads its own.
-    It begins on the first line, so that line numbers in errors are its own, too.
+    It becomes the body of a function with parameters named KEYS and ARGV, so it reads its own. It
+    begins on the first line, so that line numbers in errors are its own, too.
     """
     text = body.encode() if isinstance(body, str) else body
     if text.startswith(b"#!"):
         raise ConfigurationError(
-            "A guarded script cannot have a shebang line (#!lua ...): it becomes part of another "
+            "A fenced script cannot have a shebang line (#!lua ...): it becomes part of another "
             "script. Leave that line out."
         )
     source = b"local function body(KEYS, ARGV) " + text + b"\nend\n" + _FENCE
@@ -100,11 +100,11 @@ def _wrap(body: str | bytes) -> FencedScript:
 @dataclass(frozen=True, slots=True)
 class FenceRecords:
     """
-    Where the highest token of each key is kept.
+    The fence records, which keep the highest token of each key.
 
     Attributes:
         prefix: put before a key to get its record's key.
-        keep_ms: how long a record is kept after a write, 0 for ever.
+        keep_ms: how long a record is kept after a write; 0 for no limit.
     """
 
     prefix: str
@@ -112,7 +112,7 @@ class FenceRecords:
 
     @classmethod
     def of(cls, prefix: str, keep: float | timedelta | None) -> FenceRecords:
-        """Check what a guard is made with."""
+        """Check the options of a fence, and return its records."""
         if not isinstance(prefix, str) or not re.fullmatch(r"[!-z|~]+", prefix):
             raise ConfigurationError(
                 f"prefix={prefix!r} is not made of ASCII characters without spaces and braces. "
@@ -122,11 +122,11 @@ class FenceRecords:
 
     def record_key(self, key: Key) -> Key:
         """
-        Return the record's key, which Redis Cluster keeps where `key` is.
+        Return the record's key, which Redis Cluster keeps in the slot of `key`.
 
-        Records never share a name, whatever the keys and the guards' prefixes are. The first brace
-        ends the prefix, which has none. It closes where the key has a hash tag of its own, which
-        follows; and opens where the key is the tag, or, if it cannot be, a number of the same slot.
+        Two records never share a key, whatever the keys and the fences' prefixes are. A prefix has
+        no brace, so the first brace ends it: `}` if the key that follows has a hash tag of its own,
+        else `{`, followed by the key as the tag or, if it cannot be one, a number of the same slot.
 
         Raises:
             InvalidResourceName: the key is the name of a record, or cannot be sent as UTF-8.
@@ -155,15 +155,15 @@ class FenceRecords:
         return f"{self.prefix}{{{_number_in_slot(binascii.crc_hqx(sent, 0) % _SLOTS)}}}:{key}"
 
     def record_keys(self, keys: Sequence[Key]) -> list[Key]:
-        """Return the records' keys."""
+        """Return the key of each record."""
         if isinstance(keys, str | bytes) or not keys:
             raise ConfigurationError(
-                "keys names the keys that the script writes, in a list; there must be one at least."
+                "keys names the keys that the script writes, in a list of at least one."
             )
         return [self.record_key(key) for key in keys]
 
     def error_for(self, message: str, keys: Sequence[Key], token: int) -> Exception | None:
-        """Return the error that the guard's answer stands for; None where it is not the guard's."""
+        """Return the error for a refusal; None if the script itself has failed."""
         if found := _STALE.search(message):
             return stale(display(keys[int(found[2]) - 1]), int(found[1]), token)
         if found := _CORRUPT.search(message):
@@ -171,7 +171,7 @@ class FenceRecords:
         return None
 
     def read(self, key: Key, value: Any) -> int:
-        """Return the token in a record, 0 where there is none."""
+        """Return the token in a record, 0 if there is none."""
         if value is None:
             return 0
         text = value.decode("latin-1") if isinstance(value, bytes) else value
@@ -179,9 +179,8 @@ class FenceRecords:
             return int(text)
         raise self.corrupt(key)
 
-    def needs_update(self, key: Key, value: Any, token: int) -> bool:
-        """Tell whether a record must be written before its key, or raise that the token is old."""
-        seen = self.read(key, value)
+    def needs_update(self, key: Key, seen: int, token: int) -> bool:
+        """Return whether to write a record before its key; raise if the token is stale."""
         if seen > token:
             raise stale(display(key), seen, token)
         return seen < token or self.keep_ms > 0
@@ -206,7 +205,7 @@ def positive_ms(name: str, value: float | timedelta) -> int:
 
 
 def display(key: Key) -> str:
-    """Return a key for people to read."""
+    """Return a key as messages show it."""
     return key if isinstance(key, str) else key.decode(errors="backslashreplace")
 
 
@@ -218,6 +217,6 @@ def _number_in_slot(slot: int) -> int:
 
 
 def _has_tag(key: str) -> bool:
-    """Tell whether Redis Cluster hashes only a part of the key: the first, non-empty {...}."""
+    """Return whether Redis Cluster hashes only a part of the key: the first, non-empty {...}."""
     start = key.find("{")
     return start >= 0 and key.find("}", start) > start + 1

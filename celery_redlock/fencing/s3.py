@@ -1,5 +1,5 @@
 """
-A guard for objects in S3 and stores that speak its protocol.
+A fence for objects in S3 and in stores with its protocol.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CONFLICT_CODES = {"PreconditionFailed", "ConditionalRequestConflict", "412", "4
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What is known of an object; an absent one has no etag."""
+    """An object as it was read; a missing one has no etag."""
 
     token: int
     etag: str | None
@@ -35,17 +35,17 @@ class _Stored:
 
 class S3Fence:
     """
-    Writes objects, and refuses a token older than the one an object was written with.
+    Writes objects, and refuses a token older than the one with which an object was written.
 
-    The token is in the object's metadata. A write looks at it, and then puts the object on the
-    condition that it is still the one looked at (`If-Match`, `If-None-Match`); if not, it looks
-    again. The store must honour these conditions: S3 does, and so do MinIO, Ceph and R2 in recent
-    versions.
+    The token is in the object's metadata. A write reads it, and then puts the object on the
+    condition that it has not changed since (`If-Match`, `If-None-Match`); if it has, the write
+    starts again. The store must honour these conditions, as S3 does, and recent versions of MinIO,
+    Ceph and R2.
 
-    Limits: a deleted object has no token, so write an empty one instead. And the ETag, by which
-    the condition is told, is for most stores a digest of the content: if a newer holder writes the
-    very bytes that were there before, an older writer that was paused between its look and its put
-    is let through. Where that can happen, make the token a part of the body.
+    Limits: a deleted object has no token, so write an empty one instead. And the condition compares
+    ETags, which most stores compute from the content alone: if a newer holder writes the very bytes
+    that were there before, the store accepts the put of an older writer that was paused after it
+    had read the token. Where that can happen, make the token a part of the body.
 
     Args:
         client: a boto3 S3 client.
@@ -66,7 +66,7 @@ class S3Fence:
         return body
 
     def seen(self, key: str) -> int | None:
-        """Return the token that an object was written with; for people who look."""
+        """Return the token with which an object was written, for monitoring."""
         return self._read_object(key, with_body=False).token or None
 
     def put(self, key: str, body: bytes, token: int | None = None, **options: Any) -> None:
@@ -94,10 +94,10 @@ class S3Fence:
         **options: Any,
     ) -> None:
         """
-        Replace an object by what `change` makes of its content; it gets None if there is none.
+        Replace an object by `change(content)`; the content is None if there is no object.
 
-        What was read is what is replaced: `change` is called again if another write came between.
-        Otherwise as `put`.
+        If another write comes in between, `change` is called again with the new content. Otherwise
+        as `put`.
         """
         self._write(key, change, token, options, with_body=True)
 
@@ -111,7 +111,7 @@ class S3Fence:
         with_body: bool,
     ) -> None:
         number = token_or_current(token)
-        # boto3 sends a put again when its answer was lost; this tells ours from another's.
+        # boto3 sends a put again if the reply was lost. This number identifies our own put.
         write = secrets.token_hex(8)
         metadata = {
             **options.pop("Metadata", {}),
@@ -148,7 +148,7 @@ class S3Fence:
         try:
             found = read(Bucket=self.bucket, Key=key)
         except self.client.exceptions.ClientError as exc:
-            # An answer to HEAD has no body, and so no name of the error.
+            # A reply to HEAD has no body, hence no name of the error.
             if exc.response["Error"]["Code"] in {"NoSuchKey", "404"}:
                 return _Stored(0, None, None, None)
             raise

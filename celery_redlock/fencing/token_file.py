@@ -1,5 +1,5 @@
 """
-A fencing token in a file, and the lock under which it is compared.
+The highest fencing token of a resource in a file, and the lock for comparing it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["TokenFile", "sync_directory"]
 
 _RETRY_DELAY = (0.001, 0.02)
 
-#: More than a token has.
+#: More bytes than a token has.
 _MAX_BYTES = 32
 
 
@@ -29,16 +29,16 @@ class TokenFile:
     """
     The highest token that a resource has seen, in a file under the lock on another.
 
-    They are `<path>.redlock-token` and `<path>.redlock-lock`. The lock is the kernel's and ends
-    with the process that holds it, however it ends. Its file stays: who removed it would lock
-    another file than those who have it open. It lists the drafts that are being written. The record
-    is replaced, never changed in place, so a killed writer leaves the old one or the new one.
+    The files are `<path>.redlock-token` and `<path>.redlock-lock`. The lock is the kernel's and
+    ends with the process that holds it. Its file stays: a process that removed it would then lock
+    another file than the processes that have it open. It lists the drafts in progress. A new record
+    replaces the old one as a whole, so a killed writer leaves either.
 
     Args:
-        path: what the two files are named after.
-        resource: what errors call the resource.
-        timeout: seconds for which another process's lock is waited for.
-        fsync: see that a record is on the disk before what follows it.
+        path: the path after which the two files are named.
+        resource: the name of the resource in errors.
+        timeout: seconds to wait for the lock of another process.
+        fsync: write a record to the disk before anything that follows it.
     """
 
     def __init__(self, path: Path, resource: str, timeout: float, fsync: bool) -> None:
@@ -51,15 +51,15 @@ class TokenFile:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Drafts]:
-        """Keep other processes and threads out for a block, in which drafts can be made."""
-        # Opened anew each time: the kernel's lock belongs to the open file, so threads that shared
-        # one would not exclude each other, and a forked child would hold its parent's.
+        """Exclude other processes and threads for a block, and yield the drafts to create in it."""
+        # Opened anew each time: the kernel's lock belongs to the open file. Threads that shared one
+        # would not exclude each other, and a forked child would hold its parent's lock.
         with self._open(self._lock, os.O_RDWR | os.O_CREAT) as descriptor:
             self._lock_file(descriptor)
             try:
                 yield Drafts(self._path, descriptor)
             finally:
-                # Closing alone would leave it locked while a child that was forked meanwhile lives.
+                # Closing alone would leave it locked while a child forked meanwhile lives.
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     def seen(self) -> int:
@@ -81,14 +81,14 @@ class TokenFile:
         )
 
     def needs_update(self, token: int) -> bool:
-        """Tell whether the record has yet to rise to `token`; raise if it is older than that."""
+        """Return whether the record is below `token`; raise if `token` is stale."""
         seen = self.seen()
         if seen > token:
             raise stale(self.resource, seen, token)
         return seen < token
 
     def claim(self, token: int, drafts: Drafts) -> None:
-        """Raise the record to `token`, or raise that it is older. To be called under the lock."""
+        """Raise the record to `token`, or raise that it is stale. Call this under the lock."""
         if self.needs_update(token):
             with contextlib.closing(drafts.create(self.record)) as draft:
                 os.write(draft.descriptor, b"%d\n" % token)
@@ -106,8 +106,8 @@ class TokenFile:
             except IrregularFile:
                 raise FenceRecordCorrupt(
                     f"{str(path)!r} is a symbolic link, a directory or anything else than a file "
-                    f"that belongs to the guard of {self.resource!r} alone, so nothing was "
-                    "written. Remove it, once you know who has put it there.",
+                    f"that belongs to the fence of {self.resource!r} alone, so nothing was "
+                    "written. Remove it, once you know which program has put it there.",
                     self.resource,
                 ) from None
             yield descriptor
@@ -121,8 +121,8 @@ class TokenFile:
                 if time.monotonic() >= give_up_at:
                     raise TimeoutError(
                         f"Another process has held the lock on {str(self._lock)!r} for "
-                        f"{self._timeout:g} s. It is needed for the moment of a write only: see "
-                        "whether that process is stopped."
+                        f"{self._timeout:g} s. A write needs it only for a moment: check whether "
+                        "that process is stopped."
                     ) from None
                 time.sleep(random.uniform(*_RETRY_DELAY))  # noqa: S311  # no secret
             else:
@@ -130,7 +130,7 @@ class TokenFile:
 
 
 def sync_directory(path: Path) -> None:
-    """See that names which were added to a directory are on the disk."""
+    """Write the names in a directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,5 +1,5 @@
 """
-What remembers the highest token of anything that has a name.
+Stores that remember the highest token of each named resource.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TokenStore(Protocol):
         Let a resource see a token.
 
         Raises:
-            StaleFencingToken: it has seen a newer one.
+            StaleFencingToken: the resource has seen a newer one.
         """
 
 
@@ -44,9 +44,9 @@ class AsyncTokenStore(Protocol):
 
 class MemoryTokenStore:
     """
-    A guard in this process's memory, for tests and for a service that is a single process.
+    A store in this process's memory, for tests and for a service with a single process.
 
-    Limit: other processes have memories of their own, and a restart forgets everything.
+    Limit: other processes do not share it, and a restart loses all tokens.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class MemoryTokenStore:
 
 class FileTokenStore:
     """
-    A guard in a directory, for the processes of one host; it survives restarts.
+    A store in a directory, for the processes of one host; it survives restarts.
 
     Each resource has two small files there, named after a digest of its name.
 
@@ -86,7 +86,7 @@ class FileTokenStore:
         """Let a resource see a token; `StaleFencingToken` if it has seen a newer one."""
         number = token_or_current(token)
         digest = hashlib.sha256(resource.encode(errors="surrogatepass")).hexdigest()
-        path = self._directory / f"{digest}{RESERVED}guard"
+        path = self._directory / f"{digest}{RESERVED}store"
         record = TokenFile(path, resource, self._timeout, self._fsync)
         with record.locked() as drafts:
             record.claim(number, drafts)

@@ -1,5 +1,5 @@
 """
-The number that a guard compares.
+The fencing token that a fence compares.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ def token_or_current(token: int | None = None) -> int:
     """
     Return `token`, or that of the lease under which the calling code runs.
 
-    The lease need not be valid any more: whether a newer one has been granted is for the resource
-    to tell, and only it can.
+    The lease need not be valid: only the resource knows whether a newer holder has written.
 
     Raises:
-        InvalidFencingToken: the token cannot be one, or none was given and the code runs under no
-            lease: outside a task, in a thread that the body started, or in a task that runs
-            without its lock.
+        InvalidFencingToken: the token cannot be one; or none was given and the code runs under no
+            lease: outside a task, in a thread that the body started, or in a task without its
+            lock.
     """
     if token is not None:
         return checked_token(token)
@@ -37,10 +36,10 @@ def token_or_current(token: int | None = None) -> int:
 
 
 def stale(resource: str, seen: int, offered: int) -> StaleFencingToken:
-    """Return the error for a token below the highest that the resource has seen."""
+    """Return the error for a token below the highest that a resource has seen."""
     return StaleFencingToken(
         f"{resource!r} has seen fencing token {seen}; token {offered} is older and was refused. "
-        "The lock was given to somebody else meanwhile: stop, and let the new holder work.",
+        "Another holder has acquired the lock meanwhile: stop, and let it work.",
         resource,
         seen,
         offered,

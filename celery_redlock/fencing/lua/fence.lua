@@ -1,11 +1,11 @@
--- Run `body`, which is defined in front of this, unless a newer token has been seen.
+-- Run `body`, which is defined above, unless a key has seen a newer token.
 --
 -- KEYS: the caller's keys, then one fence record for each of them, in the same order.
--- ARGV: the token; how many milliseconds a record is kept, 0 for ever; the caller's arguments.
+-- ARGV: the token; how many milliseconds to keep a record, 0 for no limit; the caller's arguments.
 -- A fence record is a string: the highest token seen for its key, in decimal.
 --
--- The records are raised before the body runs. A script that fails in the middle keeps what it has
--- written, so a record raised afterwards could leave this token's write behind an older one.
+-- The records change before the body runs. A script that fails in the middle keeps what it has
+-- written, so with records that change afterwards an older token could still write over it.
 local count = #KEYS / 2
 local offered = tonumber(ARGV[1])
 local keep = tonumber(ARGV[2])

@@ -1,8 +1,8 @@
 """
-Rows that refuse a stale writer, through SQLAlchemy 2 (Core and ORM, sync and async).
+Rows that refuse a stale writer, with SQLAlchemy 2 (Core and ORM, sync and async).
 
-A table gets one more column, `fencing_token`, which remembers the highest token that has written
-each row (`FencedMixin` for mapped classes, `fencing_column()` for Core tables):
+A table gets one more column, `fencing_token`, for the highest token that has written each row
+(`FencedMixin` for mapped classes, `fencing_column()` for Core tables):
 
     class Account(FencedMixin, Base):
         __tablename__ = "accounts"
@@ -12,13 +12,13 @@ each row (`FencedMixin` for mapped classes, `fencing_column()` for Core tables):
     with Session(engine) as session, session.begin():
         fenced_update(session, Account, Account.id == 1, values={"balance": 40})
 
-Guarantee: a row is never changed by a call with a token below one that has written it, whatever
-the timing, and a call that was refused has changed nothing. It is one `UPDATE … WHERE …
-fencing_token <= :token` in the caller's transaction; it neither commits nor rolls back.
-Limit: only writes that go through here are guarded. What a transaction does to a row *after* a
-`fenced_update` of that row is guarded as well, since the row stays locked until the transaction
-ends; so `fenced_claim` makes a row safe to be read, worked on and written in any way. Objects that
-the session had loaded of such rows are read again, so that nothing older is served afterwards.
+Guarantee: no call changes a row that a newer token has written, whatever the timing, and a refused
+call changes nothing. It is one `UPDATE … WHERE … fencing_token <= :token` in the caller's
+transaction; it neither commits nor rolls back.
+Limit: only these functions are fenced. What a transaction does to a row *after* a `fenced_update`
+of that row is fenced as well, since the row stays locked until the transaction ends; so after
+`fenced_claim` you may read and write the row in any way. The session reads its objects of such rows
+again, so that it does not serve older values afterwards.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-The column that remembers the highest token, and finding it on what a caller names.
+The column with the highest token, and how to find it on a mapped class or a table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FencedMixin:
     """
     Adds the column `fencing_token` to a declarative class.
 
-    It is 0 in rows that nobody has written under a lock, so that every token may write them. For an
+    It is 0 in rows that no holder of a lock has written, so every token may write them. For an
     existing table: `ALTER TABLE accounts ADD COLUMN fencing_token BIGINT NOT NULL DEFAULT 0`.
     """
 
@@ -43,14 +43,14 @@ def fencing_column() -> Column[int]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FencedTable:
     """
-    What a caller named, with the parts that statements are made of.
+    A mapped class or a table, with the parts of statements on it.
 
     Attributes:
-        entity: what was named; statements on a mapped class keep the ORM's own criteria.
-        table: the one table that is written.
-        column: the fencing column of the table.
-        token: the same, as an attribute of the entity where that is a mapped class.
-        mapper: of a mapped class.
+        entity: the class or table; statements on a mapped class keep the ORM's own criteria.
+        table: the one table that statements write.
+        column: its fencing column.
+        token: the same column, as an attribute of a mapped class.
+        mapper: that of a mapped class.
     """
 
     entity: Target
@@ -63,7 +63,7 @@ class FencedTable:
         """Return the condition that a row has seen no newer token."""
         condition: ColumnElement[bool] = self.token <= token
         if self.column.nullable:
-            # A column that was added without a default: nobody has written such a row yet.
+            # A column that was added without a default: no token has written such a row yet.
             condition = or_(condition, self.token.is_(None))
         return condition
 
@@ -74,7 +74,7 @@ class FencedTable:
 
     @property
     def keys(self) -> list[Any]:
-        """The columns of the primary key, as attributes of the entity where that is mapped."""
+        """The columns of the primary key, as attributes of a mapped class."""
         columns = self.table.primary_key
         if self.mapper is None:
             return list(columns)
@@ -114,7 +114,7 @@ def fenced_table(target: Target, dialect: Dialect) -> FencedTable:
     Find the fencing column of a target.
 
     Raises:
-        ConfigurationError: there is none, or a guard could not hold on this target.
+        ConfigurationError: there is none, or the target cannot be fenced.
     """
     column: Any
     if isinstance(target, Table):
@@ -136,14 +136,14 @@ def fenced_table(target: Target, dialect: Dialect) -> FencedTable:
 
 
 def checked_values(fenced: FencedTable, values: Values | None) -> Values:
-    """Return the values to write, unless they are missing or touch the fence itself."""
+    """Return the values to write; raise if they are missing or name the fencing column."""
     if values is None:
         raise TypeError("values is missing: a mapping of columns to what is written.")
     for key in values:
         if (key if isinstance(key, str) else getattr(key, "key", None)) == NAME:
             raise ConfigurationError(
-                f"{NAME} is not a value to write to {fenced.name}: give token=…, or leave it out "
-                "where a lease is held."
+                f"{NAME} is not a value to write to {fenced.name}: give token=…, or nothing where "
+                "the code runs under a lease."
             )
     return values
 

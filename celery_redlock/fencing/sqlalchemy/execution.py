@@ -1,5 +1,5 @@
 """
-Running a guard's statements in the caller's transaction, and saying why none of the rows was hit.
+Statements in the caller's transaction, and the reason why one has written no row.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def dialect_of(session: SyncSession, target: Target) -> Dialect:
 @contextlib.contextmanager
 def fence_first(session: SyncSession) -> Iterator[None]:
     """
-    Keep the session from flushing changes ahead of the guard.
+    Keep the session from flushing changes before the fence has compared tokens.
 
-    Flushed before it they would be written unguarded; flushed after it they are written by a
-    transaction that was let through and has the row locked.
+    A flush before that writes them unfenced; a flush after it belongs to a transaction that has
+    passed the fence and has locked the row.
     """
     if isinstance(session, Connection):
         yield
@@ -64,9 +64,9 @@ def fence_first(session: SyncSession) -> Iterator[None]:
 
 
 def run(session: SyncSession, statement: Executable) -> Result[Any]:
-    """Execute a statement. What it has changed in rows, it does not change in loaded objects."""
-    # Otherwise SQLAlchemy would compare tokens that were loaded long ago, and mark objects as
-    # written although their rows refused.
+    """Execute a statement without applying its changes to loaded objects."""
+    # Otherwise SQLAlchemy would compare tokens that it loaded long ago, and mark objects as written
+    # although the fence refused their rows.
     options = {"synchronize_session": False}
     result: Result[Any] = session.execute(statement, execution_options=options)
     return result
@@ -75,12 +75,12 @@ def run(session: SyncSession, statement: Executable) -> Result[Any]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSummary:
     """
-    What the matching rows have seen.
+    The tokens of the matching rows.
 
     Attributes:
         rows: how many match.
-        newest: the highest token among them; 0 if none has one.
-        unset: how many have NULL.
+        newest: the highest token; 0 if no row has one.
+        unset: how many rows have NULL.
     """
 
     rows: int
@@ -91,9 +91,9 @@ class TokenSummary:
 def read_tokens(
     session: SyncSession, fenced: FencedTable, where: ColumnElement[bool]
 ) -> TokenSummary:
-    """Return what the rows have seen, locking them where the database can."""
-    # A locking read: under MySQL's REPEATABLE READ a plain one shows the past, while UPDATE meets
-    # the present. The order keeps two calls that lock the same rows from a deadlock.
+    """Return the tokens of the rows, and lock the rows where the database can."""
+    # A locking read: under MySQL's REPEATABLE READ a plain one shows an old state, while UPDATE
+    # sees the present one. The order prevents a deadlock between two calls that lock the same rows.
     rows = select(fenced.token.label("token")).where(where).order_by(*fenced.table.primary_key)
     locked = rows.with_for_update().subquery()
     token = locked.c.token
@@ -104,7 +104,7 @@ def read_tokens(
 
 
 def raise_refusal(seen: TokenSummary, fenced: FencedTable, resource: str, token: int) -> None:
-    """Raise what explains that a row was not written; return if nothing does."""
+    """Raise the reason why no row was written; return if the rows give none."""
     if seen.newest > token:
         raise stale(resource, seen.newest, token)
     if seen.unset and not fenced.column.nullable:
@@ -115,24 +115,24 @@ def raise_refusal(seen: TokenSummary, fenced: FencedTable, resource: str, token:
 
 
 def missing_rows(resource: str) -> FencedResourceMissing:
-    """Return the error for rows that are not there."""
+    """Return the error for rows that do not exist."""
     return FencedResourceMissing(
-        f"There is no row: {resource}. Nothing was written, and the token has not been judged. "
-        "Insert the row first (fenced_upsert does both; an object that was only added to the "
-        "session is not there before session.flush()).",
+        f"There is no row: {resource}. Nothing was written, and no token was compared. Insert the "
+        "row first (fenced_upsert does both; an object that was only added to the session has no "
+        "row before session.flush()).",
         resource,
     )
 
 
 def identity_in(where: ColumnElement[bool], fenced: FencedTable) -> dict[str, Any] | None:
-    """Return the primary key if the condition gives each of its columns a value, else None."""
+    """Return the primary key if the condition demands one, else None."""
     wanted = {column.name for column in fenced.table.primary_key}
     found = {}
     for part in _conjuncts(where):
         if isinstance(part, BinaryExpression) and part.operator is operators.eq:
             for column, value in ((part.left, part.right), (part.right, part.left)):
                 if isinstance(column, Column) and isinstance(value, BindParameter):
-                    # A column of an alias pins nothing in the table itself.
+                    # A column of an alias says nothing about rows of the table itself.
                     own = column.name in wanted and column.table == fenced.table
                     if own and value.value is not None:
                         found[column.name] = value.value

@@ -1,9 +1,9 @@
 """
 Writing all rows that match a condition, or none of them.
 
-A condition that names no primary key may hold for rows that the caller does not know. One of them
-that has seen a newer token refuses the whole call, so the rows are looked at before any is written,
-and must be the same, and as they were, when they are. How that can be had depends on the database.
+A condition without a primary key may match rows that the caller does not know. If one of them has
+seen a newer token, the whole call is refused: so the tokens of all rows are compared before any row
+is written, and the rows must not change in between. How to ensure that depends on the database.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from celery_redlock.fencing.sqlalchemy.session_objects import rows_in
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """
-    Which rows are to be written.
+    The rows to write.
 
     Attributes:
         fenced: their table.
-        where: what they match.
-        barred: one row that matches and for which this holds refuses them all.
+        where: the condition that they match.
+        blocked: a condition; if one matching row meets it, none is written.
     """
 
     fenced: FencedTable
@@ -41,10 +41,10 @@ _Strategy: TypeAlias = Callable[[SyncSession, Selection], Update]
 
 def all_or_none(session: SyncSession, selection: Selection, dialect: str) -> Update:
     """
-    Return an UPDATE, still without values, that hits all rows that match or none.
+    Return an UPDATE, still without values, that writes all matching rows or none.
 
     Raises:
-        ConfigurationError: the database has no way to do that, or not as the session is set up.
+        ConfigurationError: the database cannot do that, or not with this session's settings.
     """
     if dialect not in _STRATEGIES:
         raise ConfigurationError(
@@ -56,23 +56,23 @@ def all_or_none(session: SyncSession, selection: Selection, dialect: str) -> Upd
 
 
 def _count_in_statement(_: SyncSession, selection: Selection) -> Update:
-    """The statement looks at the rows itself; no other one can write at the same time."""
+    """The statement compares all tokens itself; no other one can write at the same time."""
     entity = selection.fenced.entity
     blocked = select(func.count(selection.fenced.table.c[0])).select_from(entity)
-    # Its table is the one that is updated, but all matching rows of it.
+    # Not correlated: it counts in all matching rows of the table that is updated.
     count = blocked.where(selection.where, selection.blocked).correlate(None).scalar_subquery()
     return update(entity).where(selection.where, count == 0)
 
 
 def _lock_in_statement(_: SyncSession, selection: Selection) -> Update:
     """
-    The statement locks the rows, looks at what it has locked, and writes those and no others.
+    The statement locks the rows, compares the tokens of the locked rows, and writes only those.
 
-    A row that comes to match while it runs comes after it. One statement, since without a
-    transaction the locks are gone at its end.
+    A row that starts to match meanwhile is not written. It is one statement, because without a
+    transaction the locks end with the statement.
     """
     keys = _keys(selection)
-    # The order keeps two calls that lock the same rows from a deadlock.
+    # The order prevents a deadlock between two calls that lock the same rows.
     rows = select(*keys, selection.blocked.label("blocked")).where(selection.where).order_by(*keys)
     locked = rows.with_for_update().cte("redlock_locked")
     same = (key == column for key, column in zip(keys, locked.c, strict=False))
@@ -81,7 +81,7 @@ def _lock_in_statement(_: SyncSession, selection: Selection) -> Update:
 
 
 def _lock_before(session: SyncSession, selection: Selection) -> Update:
-    """One statement locks the rows, and the next writes those that were locked."""
+    """One statement locks the rows, and the next writes the locked rows."""
     connection = session
     if not isinstance(connection, Connection):
         target = {"mapper": selection.fenced.mapper, "clause": selection.fenced.table}

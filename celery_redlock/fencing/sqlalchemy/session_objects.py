@@ -1,9 +1,9 @@
 """
-What a session has loaded of a guarded table before the guard let its transaction in.
+Objects of a fenced table that a session loaded before its transaction passed the fence.
 
-Such objects show rows as they were then, and the session goes on serving them: `get()` asks the
-database for nothing, and `select()`, also with `with_for_update()`, does not overwrite what is
-loaded. Whoever reads them after the claim has read before it.
+They show rows as they were then, and the session keeps serving them: `get()` does not query the
+database, and `select()`, even with `with_for_update()`, does not overwrite loaded attributes. Code
+that reads them after the claim sees a state from before it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from celery_redlock.fencing.sqlalchemy.execution import SyncSession, run
 #: The values of a table's primary key; None where the session cannot know them.
 Row: TypeAlias = tuple[Any, ...] | None
 
-#: Databases have an upper bound on the parameters of one statement.
+#: Databases limit the parameters of one statement.
 _ROWS_OF_ONE_SELECT = 500
 
-#: Where a plain SELECT may show an older state than the one that UPDATE has met.
+#: Databases whose plain SELECT may show an older state than the one that UPDATE sees.
 _STALE_PLAIN_READS = frozenset({"mysql", "mariadb"})
 
 
 def loaded_objects(session: SyncSession, table: Table) -> dict[InstanceState[Any], Row]:
-    """Return the session's objects that stand for rows of a table, with the rows' keys."""
+    """Return the session's objects of a table, each with the primary key of its row."""
     if isinstance(session, Connection):
         return {}
     places: dict[Mapper[Any], list[int] | None] = {}
@@ -51,7 +51,7 @@ def loaded_objects(session: SyncSession, table: Table) -> dict[InstanceState[Any
 def pending_changes(
     session: SyncSession, objects: Mapping[InstanceState[Any], Row]
 ) -> dict[Row, str]:
-    """Return the rows whose objects have been changed and not flushed, each with what changed."""
+    """Return the rows with unflushed changes to their objects, each with a description."""
     if isinstance(session, Connection) or not (session.dirty or session.deleted):
         return {}
     deleted = session.deleted
@@ -63,7 +63,7 @@ def pending_changes(
 
 
 def rows_in(columns: Sequence[ColumnElement[Any]], rows: Collection[Row]) -> ColumnElement[bool]:
-    """Return the condition that a row is one of those; a key that is not known may be any."""
+    """Return the condition that a row is one of `rows`; an unknown key matches any row."""
     known = [row for row in rows if row is not None]
     if len(known) < len(rows):
         return true()
@@ -80,7 +80,7 @@ def refuse_pending(
     where: ColumnElement[bool],
     changes: Mapping[Row, str],
 ) -> None:
-    """Raise if objects that stand for matching rows have pending changes."""
+    """Raise if objects of matching rows have pending changes."""
     if not changes:
         return
     matching = select(*fenced.keys).where(where, rows_in(fenced.keys, changes))
@@ -89,10 +89,10 @@ def refuse_pending(
         return
     names = [f"{text} of row {row}" for row, text in changes.items() if row is None or row in found]
     raise ConfigurationError(
-        f"The session holds changes to rows of {fenced.name} that are not flushed: "
-        f"{'; '.join(names):.300}. They were made before the guard let this transaction in, so "
-        "they may rest on what another holder has replaced since. Nothing was written. Claim "
-        "first, then load and change; session.expire(object) drops an object's changes."
+        f"The session holds unflushed changes to rows of {fenced.name}: "
+        f"{'; '.join(names):.300}. They were made before this transaction passed the fence, so "
+        "they may depend on values that another holder has replaced since. Nothing was written. "
+        "Claim first, then load and change; session.expire(object) drops an object's changes."
     )
 
 
@@ -103,13 +103,13 @@ def refresh(
     changes: Mapping[Row, str],
 ) -> None:
     """
-    Let loaded objects show their rows as they are now, with what belongs to them.
+    Read the objects of written rows again, with the related objects that the refresh cascades to.
 
     Args:
         session: their session.
-        objects: what `loaded_objects` found.
-        written: the rows that the guard has let in; None if that is not known, so any.
-        changes: what `pending_changes` found, to other rows than those.
+        objects: the result of `loaded_objects`.
+        written: the rows that the statement has written; None if that is unknown, so any.
+        changes: the result of `pending_changes`, which concerns other rows.
     """
     if isinstance(session, Connection):
         return
@@ -119,12 +119,12 @@ def refresh(
         if loaded is None or identity is None or row in changes:
             continue
         if written is None or row is None or row in written:
-            # With its relationships, and with what they cascade "refresh-expire" to.
+            # This expires relationships too, as far as they cascade "refresh-expire".
             session.expire(loaded)
             identities[state.mapper].append(identity)
     for mapper, keys in identities.items():
-        # Read at once, since an async session cannot when an attribute is asked for. It fills in
-        # what is expired, and leaves alone what other objects that it meets have pending.
+        # Read at once, since an async session cannot load an attribute on access. This fills in
+        # what is expired, and leaves the pending changes of other objects alone.
         remaining = iter(keys)
         while some := list(islice(remaining, _ROWS_OF_ONE_SELECT)):
             rows = select(mapper.class_).where(rows_in(mapper.primary_key, some))
@@ -134,7 +134,7 @@ def refresh(
 
 
 def _key_positions(mapper: Mapper[Any], table: Table) -> list[int] | None:
-    """Return where an object's identity has the table's key, None if it has not."""
+    """Return the positions of the table's key in an object's identity, None if it has no such."""
     try:
         # By attributes, since a subclass in a table of its own has a column for the same value.
         names = [mapper.get_property_by_column(c).key for c in mapper.primary_key]
@@ -144,7 +144,7 @@ def _key_positions(mapper: Mapper[Any], table: Table) -> list[int] | None:
 
 
 def _pending_changes_of(state: InstanceState[Any], deleted: Collection[object]) -> Iterator[str]:
-    """Give the changes of an object, and of those that are expired together with it."""
+    """Yield the changes of an object, and of those that expire together with it."""
     below = (found[2] for found in state.mapper.cascade_iterator("refresh-expire", state))
     for part in (state, *below):
         name = part.mapper.class_.__name__

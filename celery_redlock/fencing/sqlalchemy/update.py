@@ -1,5 +1,5 @@
 """
-Updating rows that exist.
+Updating existing rows.
 """
 
 from __future__ import annotations
@@ -67,33 +67,32 @@ def fenced_update(
     values: Values | None = None,
 ) -> int:
     """
-    Write the rows that match, unless one of them has seen a newer token; return how many.
+    Write the matching rows unless one of them has seen a newer token; return how many.
 
-    Runs in the caller's transaction and ends it in no way: roll back when it raises. A row that is
-    named by its primary key costs one `UPDATE` and nothing more. If the condition may match
-    several rows, they are all written or none is: on PostgreSQL and SQLite the same statement
-    looks at them and writes them, on MySQL and MariaDB one locks and looks first. A row that comes
-    to match after they were looked at is not written.
+    This runs in the caller's transaction and does not end it: roll back when it raises. A condition
+    on the primary key costs a single `UPDATE`. If the condition may match several rows, either all
+    of them are written or none: on PostgreSQL and SQLite one statement compares and writes, on
+    MySQL and MariaDB a statement before it locks and compares. A row that starts to match after
+    that is not written.
 
-    Objects of the session that were loaded before, and stand for rows that were written, are read
-    again, with the relationships that cascade to what belongs to them; so they show the rows as
-    they are now and not as they were before the guard. Other objects stay as they were. Changes
-    that are pending in the session are not flushed before the guard has let the transaction
-    through, and pending changes to objects that would be read again are refused.
+    The session reads its objects of written rows again, with the relationships that cascade, so
+    they show the present rows and not those from before the fence. Other objects do not change.
+    The session flushes no pending change before the transaction has passed the fence, and pending
+    changes to objects that it would read again are refused.
 
     Args:
         session: a `Session`, `scoped_session` or `Connection`.
         target: the mapped class or Core table, with a column `fencing_token`.
-        where: which rows; `and_(…)` for several conditions.
-        token: the fencing token; that of the current lease if left out or None.
-        values: what to write, SQL expressions included.
+        where: the condition; `and_(…)` for several.
+        token: the fencing token; that of the current lease if None.
+        values: the values to write, SQL expressions included.
 
     Raises:
         StaleFencingToken: a matching row has seen a newer token.
         FencedResourceMissing: no row matches.
-        InvalidFencingToken: the token cannot be one, or is left out where no lease is held.
-        ConfigurationError: the target cannot be guarded, or not with this condition on this
-            database; or an object of a matching row has changes that are not flushed.
+        InvalidFencingToken: the token cannot be one, or none was given outside of a lease.
+        ConfigurationError: the target cannot be fenced, or not with this condition on this
+            database; or an object of a matching row has unflushed changes.
     """
     token = token_or_current(token)
     dialect = dialect_of(session, target)
@@ -126,7 +125,7 @@ def fenced_update(
 def _execute(
     session: SyncSession, statement: Update, fenced: FencedTable, dialect: Dialect, *, named: bool
 ) -> tuple[int, set[Row] | None]:
-    """Return how many rows were hit; and which, if that is asked for and the database can tell."""
+    """Return how many rows were written; and which, if `named` and the database returns them."""
     if named and dialect.update_returning:
         hits = run(session, statement.returning(*fenced.keys))
         written: set[Row] = {tuple(row) for row in hits}
@@ -134,8 +133,8 @@ def _execute(
     hit = cast("CursorResult[Any]", run(session, statement)).rowcount
     if hit < 0:
         raise ConfigurationError(
-            f"{dialect.name}+{dialect.driver} does not tell how many rows an UPDATE has hit, "
-            "so nobody knows whether it was let through. Roll back, and use another driver."
+            f"{dialect.name}+{dialect.driver} does not report how many rows an UPDATE has written, "
+            "so it is unknown whether the fence let it pass. Roll back, and use another driver."
         )
     return hit, None
 
@@ -147,15 +146,15 @@ def fenced_claim(
     token: int | None = None,
 ) -> int:
     """
-    Announce the token to the rows that match without changing them; return how many.
+    Let the matching rows see the token without changing them; return how many.
 
-    What is written depends on what was read? Then claim the rows *before* reading them. Without,
-    the holder that was superseded can still write between this holder's read and its write, and
-    that write is lost. From the claim on it is refused, and until the transaction ends the rows are
-    locked as well, so ordinary ORM changes to them in this transaction are as good as guarded.
-    It is an UPDATE like any other: columns with `onupdate` change. Under AUTOCOMMIT nothing stays
-    locked: write the rows with `fenced_update` then. What the session flushed before the claim was
-    written without a guard, so claim first in a transaction.
+    If what you write depends on what you read, claim the rows *before* you read them. Otherwise a
+    superseded holder can write between this holder's read and its write, and that update is lost.
+    From the claim on its writes are refused, and the rows stay locked until the transaction ends,
+    so ordinary ORM changes to them in this transaction are fenced as well. The claim is an UPDATE
+    like any other: columns with `onupdate` change. Under AUTOCOMMIT nothing stays locked; use
+    `fenced_update` there. Claim first in a transaction: what the session flushed before the claim
+    was not fenced.
 
     Arguments and errors as with `fenced_update`.
     """
@@ -189,7 +188,7 @@ async def fenced_update_async(
     token: int | None = None,
     values: Values | None = None,
 ) -> int:
-    """Do as `fenced_update`, with an `AsyncSession` or `AsyncConnection`."""
+    """`fenced_update` with an `AsyncSession` or `AsyncConnection`."""
     token = token_or_current(token)
     return await session.run_sync(
         lambda sync: fenced_update(sync, target, where, token, cast("Values", values))
@@ -202,18 +201,18 @@ async def fenced_claim_async(
     where: ColumnElement[bool],
     token: int | None = None,
 ) -> int:
-    """Do as `fenced_claim`, with an `AsyncSession` or `AsyncConnection`."""
+    """`fenced_claim` with an `AsyncSession` or `AsyncConnection`."""
     return await fenced_update_async(session, target, where, token, {})
 
 
 def _check_condition(where: Any) -> None:
-    # `id == 1` with Python's own `id` is a bool, which SQLAlchemy would take for all or no rows.
+    # With Python's built-in `id`, `id == 1` is a bool, which SQLAlchemy reads as all or no rows.
     if not isinstance(where, ColumnElement):
         raise TypeError(f"where is a SQL condition such as Account.id == 1, not {where!r:.80}.")
 
 
 def _resource(fenced: FencedTable, where: ColumnElement[bool], identity: Any) -> str:
     if identity is None:
-        # Without its values, which may be confidential.
+        # Without the values, which may be confidential.
         return f"{fenced.name} where {where}"
     return f"{fenced.name} where " + " and ".join(f"{k} = {v!r}" for k, v in identity.items())

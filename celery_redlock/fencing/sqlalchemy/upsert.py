@@ -1,5 +1,5 @@
 """
-Writing a row whether or not it exists yet.
+Writing a row that may not exist yet.
 """
 
 from __future__ import annotations
@@ -69,34 +69,34 @@ def fenced_upsert(
     key: Sequence[Any] | None = None,
 ) -> None:
     """
-    Insert a row, or write the one that is there unless it has seen a newer token.
+    Insert a row, or update the existing one unless it has seen a newer token.
 
-    One `INSERT … ON CONFLICT … DO UPDATE … WHERE fencing_token <= :token`, on PostgreSQL and
-    SQLite. Limit: a deleted row has forgotten its token, so a stale writer can bring it back; mark
-    rows as deleted where that matters. An object of the session that stands for the row is read
-    again, as with `fenced_update`.
+    It is one `INSERT … ON CONFLICT … DO UPDATE … WHERE fencing_token <= :token`, on PostgreSQL and
+    SQLite. Limit: a deleted row has lost its token, so a stale writer can insert it again; mark
+    rows as deleted where that matters. The session reads its object of the row again, as with
+    `fenced_update`.
 
     Args:
         session: a `Session`, `scoped_session` or `Connection`; the transaction is the caller's.
         target: the mapped class or Core table, with a column `fencing_token`.
-        token: the fencing token; that of the current lease if left out or None.
-        values: the row, its key included. Plain values: an expression on the row that exists
-            (`balance + 1`) is for `fenced_update`.
-        key: columns of the unique constraint that finds the row; the primary key by default.
+        token: the fencing token; that of the current lease if None.
+        values: the row, its key included, as plain values; for an expression on the existing row
+            (`balance + 1`) use `fenced_update`.
+        key: columns of the unique constraint that identifies the row; by default the primary key.
 
     Raises:
-        StaleFencingToken: the row is there and has seen a newer token.
-        InvalidFencingToken: the token cannot be one, or is left out where no lease is held.
-        ConfigurationError: the target cannot be guarded, the database has no such statement, or
-            an object of the row has changes that are not flushed.
+        StaleFencingToken: the row exists and has seen a newer token.
+        InvalidFencingToken: the token cannot be one, or none was given outside of a lease.
+        ConfigurationError: the target cannot be fenced, the database has no such statement, or an
+            object of the row has unflushed changes.
     """
     token = token_or_current(token)
     dialect = dialect_of(session, target)
     fenced = fenced_table(target, dialect)
     if dialect.name not in _INSERT:
         raise ConfigurationError(
-            f"{dialect.name} has no INSERT that writes an existing row on a condition. Insert the "
-            "row without a guard, ignoring that it exists, and then call fenced_update."
+            f"{dialect.name} has no INSERT that updates an existing row on a condition. Insert the "
+            "row unfenced, ignoring an existing one, and then call fenced_update."
         )
     if fenced.mapper is not None and fenced.mapper.polymorphic_on is not None:
         raise ConfigurationError(
@@ -162,7 +162,7 @@ async def fenced_upsert_async(
     *,
     key: Sequence[Any] | None = None,
 ) -> None:
-    """Do as `fenced_upsert`, with an `AsyncSession` or `AsyncConnection`."""
+    """`fenced_upsert` with an `AsyncSession` or `AsyncConnection`."""
     token = token_or_current(token)
     await session.run_sync(
         lambda sync: fenced_upsert(sync, target, token, cast("Values", values), key=key)
