@@ -1,9 +1,9 @@
 """
 Several processes that take turns under short leases, and are often paused past them.
 
-Each holder lets the resource see its token, reads the state once, and then writes it again and
-again, each time with one more write of its own counted in it. So an accepted write that somebody
-else overwrites without having seen it is missing from the counts in the end.
+Each holder claims the resource with its token, reads the state once, and then writes it again and
+again, each time with one more write of its own counted in it. So if another process overwrites an
+accepted write without having seen it, that write is missing from the counts in the end.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tenacity import wait_random
+
 from celery_redlock import LockNotAcquired, Redlock, StaleFencingToken
 
 LEASE = 0.25
 PAUSES = (1.2 * LEASE, 2 * LEASE)
-BURSTS = (10, 40)
+BURSTS = (20, 80)
+#: Short, so that the time goes into writes and pauses and not into waiting for a free lock.
+RETRY = wait_random(0.0, 0.03)
 TIMEOUT = 100.0
 
 
@@ -44,7 +48,7 @@ Opener = Callable[[], AbstractContextManager[Store]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """
-    What each process does.
+    The work of each process.
 
     Attributes:
         processes: how many there are.
@@ -54,19 +58,19 @@ class Load:
 
     processes: int = 8
     writes: int = 1000
-    pausing: float = 0.15
+    pausing: float = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
     """
-    What one process did.
+    The writes of one process.
 
     Attributes:
-        accepted: how many of its writes were made.
-        refused: how many were refused as stale.
+        accepted: how many the fence accepted.
+        refused: how many it refused as stale.
         token: the token of its last accepted write.
-        content: what that write wrote.
+        content: the content of that write.
     """
 
     accepted: int
@@ -77,7 +81,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What all processes did, and the content that was left."""
+    """The writes of all processes, and the final content."""
 
     tallies: Sequence[Tally]
     content: bytes
@@ -90,7 +94,7 @@ class Outcome:
 
     @property
     def accepted(self) -> list[int]:
-        """The writes of each process that were made."""
+        """The accepted writes of each process."""
         return [tally.accepted for tally in self.tallies]
 
     @property
@@ -106,7 +110,7 @@ class Outcome:
 
 def run_stress(urls: Sequence[str], open_store: Opener, load: Load) -> Outcome:
     """
-    Let all processes write, and tell what came of it.
+    Let all processes write, and return the outcome.
 
     Args:
         urls: the lock nodes.
@@ -132,7 +136,7 @@ def _take_turns(number: int, urls: list[str], open_store: Opener, load: Load) ->
     with Redlock(urls, ttl=LEASE, max_ttl=1.0) as redlock, open_store() as store:
         while accepted + refused < load.writes:
             try:
-                lease = redlock.acquire("stress", wait=TIMEOUT)
+                lease = redlock.acquire("stress", wait=TIMEOUT, retry=RETRY)
             except LockNotAcquired as exc:
                 raise AssertionError(f"no lock within {TIMEOUT} s") from exc
             burst = min(chance.randint(*BURSTS), load.writes - accepted - refused)
@@ -148,7 +152,7 @@ def _take_turns(number: int, urls: list[str], open_store: Opener, load: Load) ->
                     store.write(written, lease.fencing_token)
                     accepted, token, content = accepted + 1, lease.fencing_token, written
             except StaleFencingToken:
-                # Also where the claim is refused: the lease was over before it arrived.
+                # Also if the claim is refused: the lease had expired before it arrived.
                 refused += 1
             finally:
                 lease.release()
