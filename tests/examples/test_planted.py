@@ -90,7 +90,7 @@ def test_a_planted_fault_is_seen(name: str, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES, top / "examples")
     change(top / "examples" / name / plant.file, plant.text, plant.instead)
     # What a fault keeps from happening is not waited for as long as what has to happen.
-    change(top / "examples" / "stage.py", "PATIENCE = 120.0", "PATIENCE = 45.0")
+    change(top / "examples" / "stage.py", "TIMEOUT = 120.0", "TIMEOUT = 45.0")
 
     process = started(Example.of(name), temporary, top)
     output, _ = process.communicate(timeout=TIMEOUT)
