@@ -1,9 +1,9 @@
 """
-Servers and workers for the examples; a project of yours has them already.
+Servers and workers for the examples; a real project has them already.
 
-What the environment names is used: `REDLOCK_NODES` (URLs with commas between them),
-`CELERY_BROKER_URL` and `CELERY_RESULT_BACKEND`. What it does not name is started on this machine
-and ends with the example, however that ends.
+The examples use the servers that the environment names: `REDLOCK_NODES` (URLs with commas between
+them), `CELERY_BROKER_URL` and `CELERY_RESULT_BACKEND`. They start the others on this machine; those
+end with the example, however it ends.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ INTERRUPTED = 128 + signal.SIGINT
 
 class Stage:
     """
-    Where an example plays: lock nodes, a broker, a result store, and a directory for its files.
+    The lock nodes, broker and result store of an example, and a directory for its files.
 
-    `nodes` are the lock nodes if they are this stage's own, to be broken at will; None if the
+    `nodes` are the lock nodes that the stage has started, which an example may break; None if the
     environment names others.
     """
 
@@ -51,9 +51,9 @@ class Stage:
 
     def __enter__(self) -> Self:
         if isinstance(sys.stdout, TextIOWrapper):
-            # Told as it happens, and in one order with what other programs print.
+            # Lines appear at once, and in order with the output of other programs.
             sys.stdout.reconfigure(line_buffering=True)
-        # What Celery and the lock have to say in this process, which would be silent otherwise.
+        # Without this, warnings of Celery and the lock in this process would be silent.
         logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
         with self._exit:
             try:
@@ -64,7 +64,7 @@ class Stage:
                 raise SystemExit(INTERRUPTED) from None
             made = tempfile.TemporaryDirectory(prefix="celery-redlock-example-")
             self.directory = Path(self._exit.enter_context(made))
-            # Kills what was started, stopped processes too, also when this process is killed.
+            # Kills all programs of the stage, stopped ones too, also if this process is killed.
             self._guardian = ChildGuardian(self.directory)
             self._exit.callback(self._guardian.kill)
             self._exit = self._exit.pop_all()
@@ -73,8 +73,8 @@ class Stage:
     def __exit__(
         self, kind: type[BaseException] | None, _: object, where: TracebackType | None
     ) -> None:
-        # Celery's results unsubscribe when they are collected. Once their store is gone, each of
-        # them would look for it for twenty seconds.
+        # Celery's results unsubscribe when they are collected. Without their store, each of them
+        # would try to connect for twenty seconds.
         traceback.clear_frames(where)
         gc.collect()
         if kind is not None and kind is not KeyboardInterrupt:
@@ -95,7 +95,7 @@ class Stage:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # What Celery's pool keeps in files goes with everything else.
+                # The files of Celery's pool are removed with the directory.
                 env={**os.environ, "TMPDIR": str(self.directory)},
                 process_group=self._guardian.group,
             )
@@ -105,7 +105,7 @@ class Stage:
         """Start `celery -A <app> worker`, and wait until it is ready."""
         worker = self.start(
             *(sys.executable, "-m", "celery", "-A", app, "worker", f"--concurrency={processes}"),
-            # Messages of an earlier run, which a broker of yours may still have.
+            # Messages of an earlier run, which another broker may still have.
             "--purge",
             *("--loglevel=INFO", "--without-gossip", "--without-mingle"),
             cwd=cwd,
@@ -138,7 +138,7 @@ class Process:
 
     @property
     def log(self) -> str:
-        """Everything that it has printed so far."""
+        """Its output so far."""
         return self._log.read_text(errors="replace")
 
     @property
@@ -147,13 +147,13 @@ class Process:
         return self._process.poll()
 
     def kill(self) -> None:
-        """End it as a host does that loses its power."""
+        """Kill it, like a host that loses its power."""
         self._process.kill()
         self._process.wait()
 
 
 def until(condition: Callable[[], T], what: str, *needed: Process) -> T:
-    """Wait for a condition, and return what made it true; end the example if that never comes."""
+    """Wait for a condition and return its true value; end the example if it never has one."""
     deadline = time.monotonic() + TIMEOUT
     while not (value := condition()):
         if any(process.status is not None for process in needed):
@@ -165,7 +165,7 @@ def until(condition: Callable[[], T], what: str, *needed: Process) -> T:
 
 
 def expect(claim: str, seen: bool) -> None:
-    """Print a claim that was seen to be true; end the example with an error if it was not."""
+    """Print a claim that was seen; end the example with an error if it was not."""
     if not seen:
         raise SystemExit(f"NOT SEEN: {claim}")
     print(f"Seen: {claim}")

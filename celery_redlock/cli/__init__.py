@@ -77,8 +77,8 @@ def _parser() -> argparse.ArgumentParser:
         "beat",
         help="show which beat leads a schedule, and the last run of each entry",
         description=(
-            "What the lock nodes know about the schedule of an app whose beats run "
-            "RedlockScheduler: the beat that leads, and the last tick of each entry."
+            "The schedule of an app whose beats run RedlockScheduler, as the lock nodes have it: "
+            "the beat that leads, and the last tick of each entry."
         ),
         epilog="Exit status: 0 if a beat leads, 1 if none does or too few lock nodes answer, 2 for "
         "a wrong command or setting.",

@@ -9,9 +9,9 @@ Rows that refuse a stale writer, with Django's ORM.
 Guarantee: no call changes a row that a newer token has written, whatever the timing, and a refused
 call changes nothing. It is one `UPDATE … WHERE … fencing_token <= …`, in the open transaction
 (`atomic()`) or in one of its own.
-Limit: only these methods are fenced; `save()`, `update()` and the admin are not. What a transaction
-does to a row *after* a `fenced_update` or `fenced_claim` of that row is fenced as well, since the
-row stays locked until the transaction ends.
+Limit: only these methods are fenced; `save()`, `update()` and the admin are not. After a
+`fenced_update` or `fenced_claim` of a row, all that the transaction does to the row is fenced as
+well, since the row stays locked until the transaction ends.
 
 Import this where you define models: it needs Django's app registry.
 """
@@ -181,7 +181,7 @@ class FencedQuerySet(models.QuerySet):
             raise stale(self._resource, seen.newest, token)
         if seen.unset and not self._field.null:
             raise ConfigurationError(
-                f"{NAME} is NULL in {self._resource}, although the model says that it cannot be. "
+                f"{NAME} is NULL in {self._resource}, although the model declares it NOT NULL. "
                 "Set it to 0 where it is NULL, and make the column NOT NULL in the database."
             )
 

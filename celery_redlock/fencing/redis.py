@@ -116,7 +116,7 @@ class RedisFence:
             token: a fencing token; the current lease's if not given.
 
         Returns:
-            What the script returns, or the list of the pipeline's results.
+            The result of the script, or the list of the pipeline's results.
 
         Raises:
             StaleFencingToken: a key has seen a newer token.

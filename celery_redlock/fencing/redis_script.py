@@ -36,7 +36,7 @@ Key = str | bytes
 
 
 class RegisteredScript(Protocol):
-    """What redis-py's `register_script` returns, blocking or asyncio."""
+    """The result of redis-py's `register_script`, blocking or asyncio."""
 
     script: Any
 

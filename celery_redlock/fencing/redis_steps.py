@@ -1,5 +1,5 @@
 """
-What a fence over Redis does, shared by the blocking and the asyncio fence.
+The steps of a fence over Redis, shared by the blocking and the asyncio fence.
 
 Each `yield` hands one call of redis-py to a driver, which makes it, waits for it where the client
 is asyncio's, and sends the reply or throws the error back in.

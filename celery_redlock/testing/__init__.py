@@ -1,14 +1,13 @@
 """
-Real lock nodes on this machine, for tests and for trying things out.
+Real lock nodes on this machine, for tests and experiments.
 
-`LocalCluster` starts servers and breaks them on request; `TcpProxy` is the part that breaks the
-network, usable in front of any servers. The pytest fixtures `redlock_cluster`,
-`redlock_cluster_factory` and `redlock_memory_nodes` come with the package by themselves.
+`LocalCluster` starts servers and breaks them on request; `TcpProxy` breaks the network in front of
+any servers. Pytest finds the fixtures `redlock_cluster`, `redlock_cluster_factory` and
+`redlock_memory_nodes` by itself.
 
-These are real processes on one machine: good for crashes, freezes, partitions and garbage; no
-substitute for several machines where clocks drift. For unit tests that need no server at all, use
-`memory://name` as a node's URL; for hosts of their own, in containers and beside pytest-celery's,
-`celery_redlock.testing.containers`.
+These are real processes on one machine: they show crashes, freezes, partitions and garbage, but no
+drifting clocks. For unit tests without a server, use `memory://name` as a node's URL; for separate
+hosts in containers, beside those of pytest-celery, `celery_redlock.testing.containers`.
 """
 
 from celery_redlock.testing.cluster import LocalCluster

@@ -1,4 +1,4 @@
-"""Child processes that cannot outlive the process that started them."""
+"""Child processes that end with the process that started them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 __all__ = ["ChildGuardian"]
 
-# Kept to what every POSIX shell has. The shell ends itself with the group, so the directory goes
-# first. The signals are those a terminal or a supervisor sends to everybody at once: the guardian
-# must still be there when its owner is gone.
+# Every POSIX shell can run this. It kills itself with the group, so it removes the directory first.
+# It ignores the signals that a terminal or a supervisor sends to all processes, because it must
+# outlive its owner.
 _GUARDIAN = """
 trap '' HUP INT TERM
 read -r _
@@ -22,12 +22,12 @@ kill -KILL 0
 
 class ChildGuardian:
     """
-    A process group that is killed when its owner ends, whatever ended the owner.
+    A process group that dies with its owner, whatever ends the owner.
 
-    A shell at the head of the group reads from a pipe whose other end the owner holds. When the
+    A shell at the head of the group reads from a pipe; the owner holds the other end. When the
     owner closes it, exits or is killed with SIGKILL, the shell sees the end of the pipe, removes
-    the directory and kills the group. `PR_SET_PDEATHSIG` would do it without a shell, but on Linux
-    only, and it fires when the *thread* that started the child ends, not the process.
+    the directory and kills the group. `PR_SET_PDEATHSIG` needs no shell, but exists on Linux only,
+    and fires when the *thread* that started the child ends, not the process.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -43,7 +43,7 @@ class ChildGuardian:
 
     @property
     def group(self) -> int:
-        """The process group that children join to be ended with their owner."""
+        """The process group that children join to end with their owner."""
         return self._shell.pid
 
     def kill(self) -> None:
@@ -54,6 +54,6 @@ class ChildGuardian:
         self.detach()
 
     def detach(self) -> None:
-        """Close this process's end of the pipe: what a forked child does with its copy."""
+        """Close this process's end of the pipe; a forked child does so with its copy."""
         if self._shell.stdin is not None:
             self._shell.stdin.close()

@@ -1,4 +1,4 @@
-"""Real lock nodes on this machine, to be broken at will."""
+"""Real lock nodes on this machine, which tests can break."""
 
 from __future__ import annotations
 
@@ -33,28 +33,27 @@ class LocalCluster:
     """
     `n` real servers on loopback ports, each with its own process, directory and log.
 
-    They are ready for locking at once: the restart guard of each fresh node is armed. They end
-    with the process that started them, however it ends. What they cannot show: all nodes share
-    one clock, one kernel and one disk, so neither drifting clocks nor a lost machine can be tried.
+    They vote at once: the restart quarantine does not apply to fresh nodes here. They end with the
+    process that started them, however it ends. Limit: all nodes share one clock, one kernel and one
+    disk, so tests can show neither drifting clocks nor a lost machine.
 
-    Stopping a node (`pause`) keeps its connections open and its port accepting, as a frozen host
-    does; killing it refuses connections. With `proxy=True` clients reach the nodes through a proxy
-    that can also cut them off, delay, refuse or corrupt, while `client` and `server_urls` go
-    straight to the servers.
+    A paused node keeps its connections open and its port accepting, as a frozen host does; a killed
+    one refuses connections. With `proxy=True` clients reach the nodes through a proxy that can also
+    cut them off, delay, refuse or corrupt, while `client` and `server_urls` bypass it.
 
-    A forked child may use the addresses and clients; it can neither break nor end the servers.
+    A forked child may use the addresses and clients, but it can neither break nor end the servers.
     Control a cluster from one thread at a time.
 
     Args:
-        n: how many nodes.
-        binary: a redis-server or valkey-server to run, or several that the nodes take in turn;
-            None stands for the embedded one.
+        n: the number of nodes.
+        binary: a redis-server or valkey-server to run, or several for the nodes in turn; None is
+            the embedded one.
         proxy: put a TCP proxy in front, and its addresses into `urls`.
-        armed: arm the restart guard at start. Without it the nodes sit out one `max_ttl` first.
+        armed: let fresh nodes vote at once. Otherwise they are quarantined for one `max_ttl`.
         requirepass: a password; it is part of the URLs.
         unix_socket: let every node listen on a unix socket too, see `unix_urls`.
-        config: further lines of the servers' configuration; a sequence stands for several lines
-            of one name. Values are written as they are.
+        config: further lines of the servers' configuration, unquoted; a sequence is several lines
+            with one name.
         start_timeout: seconds that a server may take until it answers.
 
     Example:
@@ -110,7 +109,7 @@ class LocalCluster:
 
     def start(self) -> None:
         """
-        Start all servers and wait until they answer; nothing if they are running already.
+        Start all servers and wait until they answer; do nothing if they are running.
 
         Raises:
             LocalClusterError: a server did not start; the end of its log is in the message.
@@ -143,7 +142,7 @@ class LocalCluster:
             raise
 
     def close(self) -> None:
-        """End the servers and remove all they left. May be called again; may be started again."""
+        """End the servers and remove their files. May be called again; `start` works again."""
         if self._resources is not None:
             self._resources.finalizer()
             self._resources = None
@@ -163,7 +162,7 @@ class LocalCluster:
 
     @property
     def server_urls(self) -> list[str]:
-        """The servers' own URLs, past any proxy."""
+        """The servers' own URLs, which bypass a proxy."""
         return [server.url for server in self._get_resources().servers]
 
     @property
@@ -172,7 +171,7 @@ class LocalCluster:
         return [server.unix_url for server in self._get_resources().servers if server.unix_url]
 
     def client(self, index: int) -> redis.Redis:
-        """Return a redis-py client straight to a server, with short timeouts and no retries."""
+        """Return a redis-py client of a server, without proxy and retries, with short timeouts."""
         return self._get_resources().servers[index].client()
 
     def state(self, index: int) -> ServerState:
@@ -180,7 +179,7 @@ class LocalCluster:
         return self._get_own_resources().servers[index].state
 
     def log(self, index: int) -> str:
-        """Return what a server has logged since it was last started."""
+        """Return the log of a server since its last start."""
         return self._get_resources().servers[index].log()
 
     def pause(self, index: int) -> None:
@@ -188,7 +187,7 @@ class LocalCluster:
         self._get_own_resources().servers[index].pause()
 
     def resume(self, index: int) -> None:
-        """Let a paused server run on."""
+        """Let a paused server run again."""
         self._get_own_resources().servers[index].resume()
 
     def kill(self, index: int) -> None:
@@ -199,13 +198,12 @@ class LocalCluster:
         """
         Start a server again on the same port; a running one is killed first.
 
-        The restart guard is not armed again, so the node is left out for one `max_ttl`, which is
-        what the guard is for.
+        The node is quarantined for one `max_ttl`, like any node that may have lost its locks.
 
         Args:
             index: the node.
-            keep_data: load what a running server held until now, or what a killed one had saved
-                to disk earlier: an old snapshot. Otherwise the server comes back empty.
+            keep_data: load the present data of a running server, or the last snapshot of a killed
+                one. Otherwise the server comes back empty.
         """
         server = self._get_own_resources().servers[index]
         if keep_data and server.state != "dead":
@@ -218,14 +216,12 @@ class LocalCluster:
         server.wait_ready(self._start_timeout)
 
     def flush(self, index: int) -> None:
-        """Remove all data of a node, its guard record too."""
+        """Remove all data of a node, the record of its quarantine included."""
         self.client(index).flushall()
 
     def arm(self) -> None:
         """
-        Let every node vote at once, restarted and flushed ones too.
-
-        Only when no lock is held: the guard's memory of what a node has lost is thrown away.
+        Let every node vote at once, restarted and flushed ones too; only while no lock is held.
 
         Raises:
             LocalClusterError: a node could not be armed.
@@ -233,16 +229,16 @@ class LocalCluster:
         from celery_redlock.core import arm_nodes
 
         for url in self.server_urls:
-            # One by one: advice about the whole set is for the clients that will use it.
+            # One by one, without the advice about the whole set, which its clients will log.
             (node,) = arm_nodes([url], force=True)
             if not node.serves:
                 raise LocalClusterError(f"{node.name} could not be armed: {node.detail}")
 
     def reset(self) -> None:
         """
-        Make every node as good as new: running, reachable, a master, empty and armed.
+        Make every node as good as new: running, reachable, a master, empty and voting.
 
-        Settings changed with CONFIG SET stay; set those back yourself.
+        Settings that were changed with CONFIG SET stay.
         """
         import redis
 
@@ -264,9 +260,9 @@ class LocalCluster:
 
     def partition(self, index: int) -> None:
         """
-        Cut a node off: bytes are held in both directions, connections stay open.
+        Cut a node off: the proxy holds bytes in both directions, and connections stay open.
 
-        What was sent meanwhile arrives on `heal`, even if the sender is gone by then.
+        The bytes arrive on `heal`, even if the sender is gone by then.
         """
         self._proxy().partition(index)
 
@@ -275,17 +271,17 @@ class LocalCluster:
         self._proxy().refuse(index)
 
     def garbage(self, index: int, answer: bytes = GARBAGE) -> None:
-        """Let a node answer anything with these bytes; its connections are reset on `heal`."""
+        """Answer everything with these bytes; `heal` resets the connections."""
         self._proxy().garbage(index, answer)
 
     def delay(
         self, index: int, seconds: float, *, only: Literal["requests", "replies"] | None = None
     ) -> None:
-        """Let every byte from and to a node arrive this much later, or in only one direction."""
+        """Delay every byte from and to a node, or in only one direction."""
         self._proxy().delay(index, seconds, only=only)
 
     def heal(self, index: int) -> None:
-        """Undo `partition`, `refuse`, `garbage` and `delay`; held bytes are delivered at once."""
+        """Undo `partition`, `refuse`, `garbage` and `delay`; held bytes arrive at once."""
         self._proxy().heal(index)
 
     def _wait_ready(self, server: Server) -> None:

@@ -59,7 +59,7 @@ def redlock_cluster(
     request: pytest.FixtureRequest, redlock_cluster_factory: ClusterFactory
 ) -> LocalCluster:
     """
-    Five real lock nodes, empty and armed; a test may break them, the next one finds them mended.
+    Five real lock nodes, empty and voting; a test may break them, the next one gets them repaired.
 
     Another shape by indirect parametrization:
     `@pytest.mark.parametrize("redlock_cluster", [{"n": 3, "proxy": True}], indirect=True)`.

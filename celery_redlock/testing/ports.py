@@ -1,4 +1,4 @@
-"""Loopback ports that stay ours while no server listens on them."""
+"""Loopback ports that stay reserved while no server listens on them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ LOOPBACK = "127.0.0.1"
 
 class ReservedPort:
     """
-    A kernel-chosen loopback port, kept from everybody else until it is released.
+    A loopback port that the kernel has chosen, and gives to no other process until `release`.
 
-    The holding socket is bound and never listens, so connecting is refused, while a server that
-    sets `SO_REUSEADDR` (Redis and Valkey do) may bind and listen beside it. Without this, the port
-    of a killed server could be given to another process before the server is started again, or to
-    a client's own outgoing connection, which would then be talking to itself.
+    The reserving socket is bound and never listens, so the kernel refuses connections, while a
+    server that sets `SO_REUSEADDR` (Redis and Valkey do) can bind and listen beside it. Without it,
+    the kernel could give the port of a killed server to another process before the server starts
+    again, or to a client's own outgoing connection, which would then be connected to itself.
 
-    Only Linux lets two sockets share a port in this way; elsewhere the number is a good guess.
+    Only Linux lets two sockets share a port in this way; elsewhere the number is only likely free.
     """
 
     def __init__(self) -> None:
@@ -40,5 +40,5 @@ class ReservedPort:
         return listener
 
     def release(self) -> None:
-        """Give the port back."""
+        """Release the port."""
         self._socket.close()

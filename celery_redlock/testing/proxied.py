@@ -14,13 +14,13 @@ _READ = selectors.EVENT_READ
 _WRITE = selectors.EVENT_WRITE
 _CHUNK = 64 * 1024
 
-# What one direction keeps before the sender's own buffers fill, as they would on a dead network.
+# Bytes that one direction holds before the sender's own buffers fill, as on a dead network.
 _MAX_HELD = 1024 * 1024
 _END = b""
 
 
 class Route(Protocol):
-    """What a link asks of the proxy that owns it."""
+    """The proxy of a node, as its connections see it."""
 
     def holds(self) -> bool:
         """Whether bytes must wait for the network to heal."""
@@ -225,7 +225,7 @@ class GarbageServer:
         self.reset()
 
     def reset(self) -> None:
-        """End the connection: after garbage no reply on it could be told from another."""
+        """End the connection: after garbage, a client cannot match replies to requests."""
         self._route.watch(self.client, 0, self)
         close_with_reset(self.client)
         self._route.forget(self)

@@ -21,7 +21,7 @@ from celery_redlock.testing.proxied import GarbageServer, ProxiedConnection, clo
 
 __all__ = ["GARBAGE", "TcpProxy"]
 
-# What somebody sees who took the port of a web server for that of a lock node.
+# The answer of a web server whose port was configured as that of a lock node.
 GARBAGE = b"HTTP/1.1 400 Bad Request\r\nConnection: keep-alive\r\n\r\n"
 
 _CALL_TIMEOUT = 10.0
@@ -221,14 +221,14 @@ def _prepare(sock: socket.socket) -> None:
 
 class TcpProxy:
     """
-    Stands between clients and local servers, one loopback port per server.
+    Sits between clients and local servers, one loopback port per server.
 
-    It can do to connections what a network does: hold bytes, delay them, refuse, reset, corrupt.
-    It works on byte streams, not packets: a connection to a node that is cut off is still accepted
-    by the kernel, and a server that refuses shows as a connection that is reset at once.
+    It does to connections what a network does: hold bytes, delay them, refuse, reset, corrupt. It
+    works on byte streams, not packets: the kernel still accepts connections to a node that is cut
+    off, and a server that refuses shows as a connection that is reset at once.
 
-    All of it runs in one native thread (a greenlet where the process is monkey-patched). Every
-    method returns when what it asked for is in effect. In a forked child the proxy does nothing.
+    It runs in one native thread (a greenlet where the process is monkey-patched). Every method
+    returns once its change is in effect. In a forked child the proxy does nothing.
     """
 
     def __init__(self, targets: Sequence[tuple[str, int]]) -> None:
@@ -250,8 +250,8 @@ class TcpProxy:
         """
         Hold all bytes in both directions; connections stay open and new ones get no answer.
 
-        What is sent meanwhile arrives when the node is healed, as TCP would retransmit it, even if
-        the sender has closed its end by then.
+        The bytes arrive when the node is healed, as if TCP had sent them again, even if the sender
+        has closed its end by then.
         """
         self._loop.call(self._nodes[index].partition)
 
@@ -260,21 +260,21 @@ class TcpProxy:
         self._loop.call(self._nodes[index].refuse)
 
     def reset(self, index: int) -> None:
-        """Reset open connections; what becomes of new ones stays as it is."""
+        """Reset open connections; new ones are treated as before."""
         self._loop.call(self._nodes[index].reset_all)
 
     def garbage(self, index: int, answer: bytes = GARBAGE) -> None:
-        """Answer whatever arrives with these bytes; nothing reaches the server."""
+        """Answer everything with these bytes; nothing reaches the server."""
         self._loop.call(partial(self._nodes[index].garbage, answer))
 
     def delay(
         self, index: int, seconds: float, *, only: Literal["requests", "replies"] | None = None
     ) -> None:
-        """Let every byte arrive this much later, in each direction or in only one."""
+        """Delay every byte, in each direction or in only one."""
         self._loop.call(partial(self._nodes[index].delay, seconds, only))
 
     def heal(self, index: int) -> None:
-        """Undo everything above; what was held or delayed is delivered at once, in order."""
+        """Undo everything above; held and delayed bytes arrive at once, in order."""
         self._loop.call(self._nodes[index].forward)
 
     def close(self) -> None:

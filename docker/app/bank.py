@@ -1,8 +1,8 @@
 """
 The app that the containers run: deposits into accounts, and interest paid by the clock.
 
-An account is a list of entries in Redis; its balance stands in the newest one. A deposit reads it,
-takes its time, and writes a new entry: two at once would lose one of them.
+An account is a list of entries in Redis; the newest one has its balance. A deposit reads it, works
+for a while and writes a new entry: two at once would lose one of them.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ def deposit(self: Any, account: str, amount: int) -> dict[str, Any]:
 
 @app.task(base=RedlockTask, bind=True, name="bank.deposit_without_lock")
 def deposit_without_lock(self: Any, account: str, amount: int) -> dict[str, Any]:
-    """Add to an account, whoever else is at it: what the lock is there to prevent."""
+    """Add to an account without a lock: two tasks at once lose a deposit."""
     return _deposit(self, account, amount)
 
 
 @app.task(base=RedlockTask, bind=True, name="bank.pay_interest", lock_key="interest")
 def pay_interest(self: Any) -> None:
-    """Note for which tick of the schedule interest was paid."""
+    """Record the tick of the schedule for which interest is paid."""
     store.rpush("interest", self.request.tick.due_at.isoformat())

@@ -1,5 +1,5 @@
 """
-Send deposits to one account and tell what became of them; the exit status says if all is right.
+Send deposits to one account, and check what was written; the exit status is 0 if all is right.
 
     docker compose run --rm client [--deposits N] [--no-lock]
 """
@@ -22,7 +22,7 @@ from celery_redlock.core import probe_nodes
 
 TIMEOUT = 180.0
 # Interest is due every few seconds; a beat that has just started waits until the next time.
-INTEREST_PATIENCE = 60.0
+INTEREST_TIMEOUT = 60.0
 
 
 def main() -> int:
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def report_nodes() -> None:
-    """Say which lock nodes answer."""
+    """Print which lock nodes answer."""
     probes = probe_nodes(os.environ["LOCK_NODES"])
     print(f"{sum(not probe.problem for probe in probes)} of {len(probes)} lock nodes answer")
     for probe in probes:
@@ -54,7 +54,7 @@ def report_nodes() -> None:
 
 
 def make_deposits(task: Any, wanted: int) -> list[dict[str, Any]]:
-    """Deposit 1 into a fresh account so many times, and return what was written into it."""
+    """Deposit 1 into a fresh account `wanted` times, and return its entries."""
     account = uuid.uuid4().hex[:8]
     print(f"{wanted} deposits of 1 into account {account}, by {task.name}")
     started = time.monotonic()
@@ -68,7 +68,7 @@ def make_deposits(task: Any, wanted: int) -> list[dict[str, Any]]:
 
 
 def check_tokens(written: list[dict[str, Any]]) -> bool:
-    """Say whether each holder of the lock had a greater fencing token than the one before."""
+    """Return whether each holder of the lock had a greater fencing token than the one before."""
     tokens = [entry["token"] for entry in written]
     rose = all(earlier < later for earlier, later in itertools.pairwise(tokens))
     print("fencing tokens rose each time" if rose else f"fencing tokens out of order: {tokens}")
@@ -76,8 +76,8 @@ def check_tokens(written: list[dict[str, Any]]) -> bool:
 
 
 def check_interest() -> bool:
-    """Say how often the beats had interest paid, and whether once for each tick, and ever."""
-    deadline = time.monotonic() + INTEREST_PATIENCE
+    """Return whether the beats had interest paid, and once for each tick."""
+    deadline = time.monotonic() + INTEREST_TIMEOUT
     while not store.exists("interest") and time.monotonic() < deadline:
         time.sleep(0.5)
     paid = Counter(store.lrange("interest", 0, -1))

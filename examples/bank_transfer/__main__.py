@@ -17,7 +17,7 @@ TRANSFERS = 30
 
 
 def main() -> None:
-    """Start what is needed, and tell the story."""
+    """Start servers and a worker, and play the example."""
     with Stage() as stage:
         os.environ["BANK_DATABASE"] = f"sqlite:///{stage.directory}/bank.sqlite"
         open_accounts()
@@ -29,7 +29,7 @@ def main() -> None:
 
 def open_accounts() -> None:
     """Make the database."""
-    # Here and below, not at the top: the module wants to know the servers when it is imported.
+    # Not at the top: the module needs the addresses of the servers when it is imported.
     from examples.bank_transfer.tasks import Account, Base, Session, engine
 
     Base.metadata.create_all(engine)
@@ -47,12 +47,12 @@ def everybody_pays_everybody() -> int:
     print(f"{TRANSFERS} transfers sent, in both directions between them.")
     until(lambda: all(result.ready() for result in results), "the transfers to be done")
     outcomes = Counter(result.get() for result in results)
-    print("They are done:", ", ".join(f"{number} {what}" for what, number in outcomes.items()))
+    print("Outcomes:", ", ".join(f"{number} {what}" for what, number in outcomes.items()))
     return outcomes["booked"]
 
 
 def one_sleeps_too_long() -> int:
-    """Freeze a body between its reading and its writing; return how many transfers were sent."""
+    """Freeze a body between its read and its write; return how many transfers were sent."""
     from examples.bank_transfer.tasks import transfer
 
     late = transfer.delay("alice", "bob", 1, freeze=True)
@@ -60,12 +60,12 @@ def one_sleeps_too_long() -> int:
     pid = late.info["pid"]
     print(f"Process {pid} is frozen with the lock on alice and bob, after it has read balances.")
     other = transfer.delay("alice", "carol", 1)
-    outcome = until(lambda: other.ready() and other.get(), "the lock of the frozen body to end")
-    print(f"Its lock has ended, because nobody renews it. alice pays carol 1: {outcome}.")
+    outcome = until(lambda: other.ready() and other.get(), "the lock of the frozen body to expire")
+    print(f"Its lock has expired: a frozen process extends none. alice pays carol 1: {outcome}.")
     os.kill(pid, signal.SIGCONT)
-    print(f"Process {pid} wakes, and writes the balances that it had computed before.")
-    outcome = until(lambda: late.ready() and late.get(), "the late transfer to be tried again")
-    print(f"That was tried again: {outcome}.")
+    print(f"Process {pid} wakes, and writes the balances that it has computed before.")
+    outcome = until(lambda: late.ready() and late.get(), "the retry of the late transfer")
+    print(f"Celery has retried the transfer: {outcome}.")
     refused = refusals_of(late.id)
     expect("the late write was refused, because its token is older", bool(refused))
     for token, newer in refused:
@@ -74,7 +74,7 @@ def one_sleeps_too_long() -> int:
 
 
 def refusals_of(transfer: str) -> list[tuple[int, int]]:
-    """Return the tokens with which a transfer was refused, and those that had been there."""
+    """Return each refused token of a transfer, and the newer one that the row had seen."""
     from examples.bank_transfer.tasks import Refusal, Session, engine, select
 
     with Session(engine) as session:
@@ -83,7 +83,7 @@ def refusals_of(transfer: str) -> list[tuple[int, int]]:
 
 
 def check_balances(sent: int) -> None:
-    """Compare the balances with what was booked."""
+    """Compare the balances with the booked transfers."""
     from examples.bank_transfer.tasks import Account, Session, Transfer, engine, select
 
     with Session(engine) as session:

@@ -1,8 +1,8 @@
 """
-Transfers: a lock on both accounts, and a database that refuses who has lost it.
+Transfers: a lock on both accounts, and a database that refuses a holder that has lost it.
 
-The lock makes transfers of one account wait for each other. The database does not rely on that:
-it remembers the newest fencing token of each account, and takes no write with an older one.
+The lock makes transfers of one account wait for each other. The database does not rely on that: it
+remembers the newest fencing token of each account, and refuses a write with an older one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ app = Celery("bank")
 app.conf.update(
     redlock_nodes=os.environ["REDLOCK_NODES"].split(","),
     task_default_queue="examples.bank_transfer",
-    # A message is done when its task is: one whose worker dies is delivered again.
+    # A worker acknowledges a message when its task has ended, so the broker redelivers the message
+    # of a worker that dies.
     task_acks_late=True,
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,
@@ -48,7 +49,7 @@ class Account(FencedMixin, Base):
 
 
 class Transfer(Base):
-    """What was booked, under the id of its task: a message that comes again finds itself here."""
+    """A booking, under the id of its task: a redelivered message finds the first one here."""
 
     __tablename__ = "transfers"
 
@@ -59,7 +60,7 @@ class Transfer(Base):
 
 
 class Refusal(Base):
-    """A write that came too late."""
+    """A refused write."""
 
     __tablename__ = "refusals"
 
@@ -75,15 +76,15 @@ class Refusal(Base):
     lock_key=["account:{source}", "account:{target}"],
     lock_ttl=3.0,
     # `interrupt`, the default, would mostly stop a body that has lost its lock before it writes.
-    # This example is there to show what happens when it comes to writing.
+    # This example shows what happens if it does write.
     lock_on_lost="flag",
     max_retries=None,
 )
 def transfer(self: Any, source: str, target: str, amount: int, freeze: bool = False) -> str:
     """Move money; return `booked` or why it was not."""
     with Session(engine) as session, session.begin():
-        # Before anything is read: from here on whoever had the lock before cannot write any more,
-        # so what is read stays true. The token is that of the lock which this body runs under.
+        # Before the read: from here on no earlier holder can write, so the balances stay as they
+        # are read. The token is that of the lock under which this body runs.
         fenced_claim(session, Account, Account.name.in_([source, target]))
         if session.get(Transfer, self.request.id) is not None:
             return "booked before"
@@ -102,7 +103,7 @@ def transfer(self: Any, source: str, target: str, amount: int, freeze: bool = Fa
             booked = Transfer(id=self.request.id, source=source, target=target, amount=amount)
             session.add(booked)
     except StaleFencingToken as stale:
-        # Nothing of the above was written. Later, with a new lock, it may.
+        # The transaction above was rolled back. A retry has a new lock, and may write.
         with Session(engine) as session, session.begin():
             late = Refusal(transfer=self.request.id, token=stale.offered, newer=stale.seen)
             session.add(late)
@@ -111,7 +112,7 @@ def transfer(self: Any, source: str, target: str, amount: int, freeze: bool = Fa
 
 
 def ask_the_fraud_department(task: Any, *, freeze: bool) -> None:
-    """Take a while, with no transaction open; or freeze, as a host does that is suspended."""
+    """Take a while, with no open transaction; or freeze, like a suspended host."""
     time.sleep(0.1)
     if freeze:
         task.update_state(state="FROZEN", meta={"pid": os.getpid()})

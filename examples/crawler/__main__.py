@@ -17,12 +17,12 @@ from examples.stage import TIMEOUT, Stage, expect
 
 SITES = 3
 PAGES = 5
-#: Clocks are read a little before and after a lock is set.
+#: Seconds. The clock is read a little before and after a lock is set.
 SLACK = 0.02
 
 
 def main() -> None:
-    """Start what is needed, and tell the story."""
+    """Start servers and a worker, and play the example."""
     with Stage() as stage, ExitStack() as sites:
         os.environ["CRAWLER_DATABASE"] = str(stage.directory / "crawler.sqlite")
         hosts = [sites.enter_context(serving()) for _ in range(SITES)]
@@ -46,7 +46,7 @@ class Calls:
 
 
 def crawl(hosts: list[str]) -> dict[str, Calls]:
-    """Ask for the next page of every host again and again, until all pages are there."""
+    """Send `fetch_next` for every host again and again, until all pages are fetched."""
     from celery_redlock import DuplicateResult
     from examples.crawler.tasks import fetch_next, frontier
 
@@ -69,7 +69,7 @@ def crawl(hosts: list[str]) -> dict[str, Calls]:
 
 
 def hosts_to_ask() -> list[str]:
-    """Return the hosts of which pages are known and not fetched."""
+    """Return the hosts with known pages that are not fetched."""
     from examples.crawler.tasks import frontier
 
     with closing(frontier()) as pages:
@@ -78,7 +78,7 @@ def hosts_to_ask() -> list[str]:
 
 
 def report(hosts: list[str], calls: dict[str, Calls]) -> None:
-    """Say what was fetched, and how often the sites were asked."""
+    """Print what was fetched and how often, and check it."""
     from examples.crawler.tasks import WINDOW
 
     for host in hosts:
@@ -106,7 +106,7 @@ requests: dict[str, list[str]] = {}
 
 
 class Site(BaseHTTPRequestHandler):
-    """A site whose first page links to all others, and which writes down what it is asked for."""
+    """A site whose first page links to all others; it records each request."""
 
     def do_GET(self) -> None:
         """Answer with a page full of links."""
@@ -118,12 +118,12 @@ class Site(BaseHTTPRequestHandler):
         self.wfile.write(links.encode())
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: the example tells what happened."""
+        """Log nothing: the example prints its own output."""
 
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """Run a site in a thread; give its host and port."""
+    """Run a site in a thread; yield its host and port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
     address = "{}:{}".format(*server.server_address)
     requests[address] = []

@@ -1,8 +1,8 @@
 """
-A crawler that asks each host at most once in a second, however many ask it to.
+A crawler that asks each host at most once a second, however many calls it gets.
 
-Whoever finds a link says so with `fetch_next.delay(host)`. That it may be said too often is the
-point: `until_expired` lets one call through and drops the others, until the window is over.
+Every found link leads to a call of `fetch_next.delay(host)`, usually far too many: `until_expired`
+lets one call pass and drops the others until the window is over.
 """
 
 from __future__ import annotations

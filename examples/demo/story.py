@@ -196,7 +196,7 @@ class Demo:
     def _freeze_a_process(self) -> None:
         self._send(ACTS[2])
         run = self._stop_a_body()
-        # Read before the next refresh: without a lock other bodies go on writing the account.
+        # Read before the next refresh: without a lock other bodies still write the account.
         others = self._unwritten(run.account) - {run.payment}
         self._log("frozen", run)
         self.show("fault", f"process {run.pid} is frozen in {_holding(run)}")
@@ -228,7 +228,7 @@ class Demo:
             self.until(self._candidates, "a body between read and write")
             for run in self._candidates():
                 os.kill(run.pid, signal.SIGSTOP)
-                # The signal takes effect a little later; until then the body may go on.
+                # The signal takes effect a little later; until then the body may continue.
                 self.until(lambda pid=run.pid: _is_stopped(pid), f"process {run.pid} to stop")
                 self.refresh()
                 if run in self._candidates():

@@ -15,7 +15,7 @@ REPORTS = 3
 
 
 def main() -> None:
-    """Start what is needed, and tell the story."""
+    """Start servers and a worker, and play the example."""
     with Stage() as stage:
         os.environ["REPORTS"] = str(stage.directory)
         worker = stage.start_worker("examples.nightly_report.tasks")
@@ -51,7 +51,7 @@ def another_takes_over(leader: Process, beats: list[Process], directory: Path) -
     others = [beat for beat in beats if beat is not leader]
     successor = until(lambda: leading(others), "another beat to lead", *others)
     expect(f"beat {beats.index(successor) + 1} leads now", successor is not leader)
-    # One more, because what the old leader has sent last may still have been on its way.
+    # One more, because the last report of the old leader may still have been on its way.
     until(lambda: len(written(directory)) > before + REPORTS, "reports of the new leader")
     print(f"{REPORTS} more nights have passed.")
 
@@ -71,7 +71,7 @@ def one_report_takes_long(worker: Process, directory: Path) -> None:
 
 
 def check_reports(directory: Path) -> None:
-    """See which reports there are."""
+    """Check the reports."""
     nights = [due for due, _ in written(directory)]
     leaders = {token for _, token in written(directory)}
     expect(f"{len(nights)} reports are written, each once", len(nights) == len(set(nights)))
@@ -79,7 +79,7 @@ def check_reports(directory: Path) -> None:
 
 
 def leading(beats: list[Process]) -> Process | None:
-    """Return the beat that leads, as they say themselves."""
+    """Return the beat that leads by its own log."""
     for beat in beats:
         if beat.log.rfind("Beat leads schedule") > beat.log.rfind("Beat no longer leads"):
             return beat
@@ -87,9 +87,9 @@ def leading(beats: list[Process]) -> Process | None:
 
 
 def written(directory: Path) -> list[tuple[str, str]]:
-    """Return the nights of which there are reports, and the token of the beat that sent each."""
+    """Return the night of each report, and the token of the beat that sent it."""
     file = directory / "written"
-    # What has no end yet is being written.
+    # A line without an end is being written.
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
     return [(due, token) for due, token in (line.split() for line in lines)]
 

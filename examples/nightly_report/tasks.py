@@ -23,7 +23,7 @@ NIGHT = 2.0
 app = Celery("reports")
 app.conf.update(
     redlock_nodes=os.environ["REDLOCK_NODES"].split(","),
-    # A lease far shorter than anybody needs, so that nobody has to wait long for a new leader.
+    # Far shorter than usual, so that a new leader takes over soon.
     redlock_beat_ttl=4.0,
     # Five nodes on a busy laptop may take their time.
     redlock_node_timeout=1.0,
@@ -39,15 +39,15 @@ app.conf.update(
     base=RedlockTask,
     bind=True,
     lock_key="report",
-    lock_overlap="forbid",  # while one report is being written, no other is begun
-    lock_starting_deadline=60.0,  # a tick that a worker gets later than that is skipped
+    lock_overlap="forbid",  # no report begins while another one is being written
+    lock_starting_deadline=60.0,  # a worker skips a tick that it receives later than this
     lock_skip_result="skipped",
 )
 def write_report(self: Any) -> str:
     """Write the report of one night."""
     reports = Path(os.environ["REPORTS"])
     tick = self.request.tick
-    # Fails if there is one: then another report is being written at this moment.
+    # Fails if the file exists: then another report is being written at this moment.
     (reports / "inside").mkdir()
     try:
         while (reports / "slow").exists():

@@ -1,8 +1,9 @@
 """
 Optimistic locking of a row: SQLAlchemy's `version_id_col`.
 
-Every flush becomes `UPDATE … SET version = :new WHERE id = :id AND version = :read`. Whoever read
-before somebody else's write hits no row, gets `StaleDataError`, and does all of it again.
+Every flush becomes `UPDATE … SET version = :new WHERE id = :id AND version = :read`. If another
+write came after the read, the statement matches no row, raises `StaleDataError`, and the caller
+starts again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Optimistic locking of a Redis key: WATCH, MULTI, EXEC.
 
-EXEC does nothing if a watched key was changed since WATCH. Whoever read before somebody else's
-write gets `WatchError`, and does all of it again.
+EXEC does nothing if a watched key has changed since WATCH. redis-py then raises `WatchError`, and
+the caller starts again.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ SALES = 25
 
 
 def main() -> None:
-    """Start what is needed, and tell the story."""
+    """Start servers and a worker, and play the example."""
     install()
     with Stage() as stage:
         os.environ["SHOP_DIRECTORY"] = str(stage.directory)
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def install() -> None:
-    """Have Node.js, and the packages of the service."""
+    """Install the packages of the service, for Node.js."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             raise SystemExit(
@@ -62,19 +62,19 @@ def the_service_holds_it() -> None:
         print("The service, in JavaScript, holds the lock.")
         holder = sell.lock_holder(ITEM)
         expect(
-            f"the nodes tell Python that it is {holder and holder.state}, no task",
+            f"the nodes show Python that it is {holder and holder.state}, no task",
             holder is not None and holder.state == "foreign",
         )
         sale = sell.delay(ITEM)
         until(lambda: sale.state != "PENDING", "the task to arrive")
         expect("a task waits", not sale.ready())
-    print("The service gives it back.")
+    print("The service releases it.")
     left = until(lambda: sale.ready() and sale.get(), "the task")
     print(f"The task has run: {left} left.")
 
 
 def a_task_holds_it(directory: Path) -> None:
-    """Let the service be refused while a task runs."""
+    """Let a task run, and the service contend with it."""
     from examples.other_language.tasks import sell
 
     (directory / "closed").touch()

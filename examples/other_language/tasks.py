@@ -31,7 +31,7 @@ app.conf.update(
 def sell(item: str) -> int:
     """Sell one, and return how many are left."""
     shop = Path(os.environ["SHOP_DIRECTORY"])
-    # Fails if there is one: then somebody else is selling at this moment.
+    # Fails if the file exists: then another process is selling at this moment.
     (shop / "inside").mkdir()
     left = int((shop / "stock").read_text()) - 1
     time.sleep(0.01)

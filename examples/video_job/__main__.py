@@ -15,7 +15,7 @@ STOPPED = (0, 2, 4)
 
 
 def main() -> None:
-    """Start what is needed, and tell the story."""
+    """Start servers and a worker, and play the example."""
     with Stage() as stage:
         os.environ["VIDEO_DIRECTORY"] = str(stage.directory)
         worker = stage.start_worker("examples.video_job.tasks", processes=2)
@@ -27,12 +27,14 @@ def main() -> None:
 
 
 def a_node_restarts(nodes: LocalCluster | None, directory: Path) -> None:
-    """Run a job that takes several leases, and restart a lock node in the middle of it."""
+    """Run a job longer than several leases, and restart a lock node in the middle of it."""
     from examples.video_job.tasks import FRAMES, LEASE, SECONDS_A_FRAME, transcode
 
     job = transcode.delay("holiday")
     seconds = FRAMES * SECONDS_A_FRAME
-    print(f"A job of at least {seconds:g} s, with a lease of {LEASE:g} s that is renewed.")
+    print(
+        f"A job of at least {seconds:g} s, with a lease of {LEASE:g} s that the watchdog extends."
+    )
     until(lambda: progress(directory, "holiday") > FRAMES // 4, "a quarter of the film")
     holder = transcode.lock_holder("holiday")
     if holder is None:
@@ -56,7 +58,9 @@ def the_lease_is_lost(nodes: LocalCluster, directory: Path, worker: Process) -> 
     first = token_at_work(directory, "wedding")
     for node in STOPPED:
         nodes.pause(node)
-    print(f"{len(STOPPED)} of {len(nodes)} nodes are stopped, so the lease cannot be renewed.")
+    print(
+        f"{len(STOPPED)} of {len(nodes)} nodes are stopped, so the worker cannot extend the lease."
+    )
     until(lambda: not progress(directory, "wedding"), "the body to clean up")
     loss = next(line for line in worker.log.splitlines() if "lost its lock" in line)
     print("The worker's log:", loss.partition("] ")[2])
@@ -64,7 +68,7 @@ def the_lease_is_lost(nodes: LocalCluster, directory: Path, worker: Process) -> 
     expect("the body was stopped and has removed its frames; there is no film", unfinished)
     for node in STOPPED:
         nodes.resume(node)
-    print("The nodes run on.")
+    print("The nodes run again.")
     token = until(lambda: job.ready() and job.get(), "the second film to be ready")
     expect("the film is complete", film_is_complete(directory, "wedding"))
     expect(f"it was made anew, under the newer token {token}", token > first)
@@ -82,7 +86,7 @@ def progress(directory: Path, video: str) -> int:
 
 
 def film_is_complete(directory: Path, video: str) -> bool:
-    """Tell whether every frame is in the film, once and in order."""
+    """Return whether every frame is in the film, once and in order."""
     from examples.video_job.tasks import FRAMES
 
     film = (directory / f"{video}.film").read_text().splitlines()

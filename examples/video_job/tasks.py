@@ -1,8 +1,8 @@
 """
 A job that takes far longer than its lease, and what it does when the lease is lost.
 
-The watchdog renews the lease for as long as the body runs. When it cannot, `LeaseLost` is raised in
-the body before the lease ends, so that nobody works beside a successor: clean up, and come back.
+The watchdog extends the lease while the body runs. If it cannot, it raises `LeaseLost` in the body
+before the lease expires, so that no body runs beside its successor: clean up, and retry.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECONDS_A_FRAME = 0.05
 app = Celery("videos")
 app.conf.update(
     redlock_nodes=os.environ["REDLOCK_NODES"].split(","),
-    # A node that lost its data sits out for so long. The default, a minute, is too long to watch.
+    # A node that has lost its data does not vote for that time. The default is a minute.
     redlock_max_ttl=6.0,
     # Five nodes on a busy laptop may take their time.
     redlock_node_timeout=1.0,

@@ -23,7 +23,7 @@ CALL = {"event": EVENT["id"], "amount": EVENT["amount"]}
 
 
 def main() -> None:
-    """Start what is needed, and tell the story."""
+    """Start servers and a worker, and play the example."""
     with Stage() as stage, socket.create_server(("127.0.0.1", 0)) as mail_server:
         os.environ["MAIL_SERVER"] = "{}:{}".format(*mail_server.getsockname())
         os.environ["PAYMENTS_DATABASE"] = str(stage.directory / "payments.sqlite")
@@ -67,7 +67,7 @@ def once_more(url: str, before: str) -> None:
     until(result.ready, "the late delivery to be handled")
     print(f"The task ended: {result.get()}.")
     expect("the late delivery is another task", answer["task"] != before)
-    expect("the books tell it that there is nothing to do", result.get() == "booked before")
+    expect("the books show it that there is nothing to do", result.get() == "booked before")
     expect("the payment is in the books once", count("payments") == 1)
 
 

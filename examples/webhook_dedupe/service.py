@@ -1,7 +1,7 @@
 """
-A web service that takes webhooks, and the task that does what they ask for.
+A web service that receives webhooks, and the task that handles them.
 
-Who sends webhooks sends them again until somebody answers, and sometimes although somebody did.
+Senders of webhooks repeat them until they get an answer, and sometimes after it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def handle_payment(event: str, amount: int) -> str:
     """Book a payment once, and send the receipt."""
     with closing(database()) as books, books:
         books.execute("INSERT INTO bodies (event) VALUES (?)", (event,))
-        # The lock knows what waits and what runs. What was done last week, the books know.
+        # The lock excludes queued and running tasks only; finished ones are in the database.
         if books.execute("SELECT 1 FROM payments WHERE event = ?", (event,)).fetchone():
             return "booked before"
     send_receipt()
@@ -54,7 +54,7 @@ def handle_payment(event: str, amount: int) -> str:
 
 
 def send_receipt() -> None:
-    """Wait until the mail server has taken it; a second receipt would be a second mail."""
+    """Wait until the mail server has accepted it; a second receipt would be a second mail."""
     host, port = os.environ["MAIL_SERVER"].split(":")
     with socket.create_connection((host, int(port))) as mail:
         mail.recv(1)
@@ -64,11 +64,11 @@ def database() -> sqlite3.Connection:
     """Return a connection to the books."""
     books = sqlite3.connect(os.environ["PAYMENTS_DATABASE"], timeout=30)
     books.execute("CREATE TABLE IF NOT EXISTS payments (event TEXT PRIMARY KEY, amount INTEGER)")
-    # Who has begun, for the example to count.
+    # The bodies that have begun, which the example counts.
     books.execute("CREATE TABLE IF NOT EXISTS bodies (event TEXT)")
     return books
 
 
-# Celery makes its tasks when they are first used. In a service with threads that would be in the
-# middle of several requests at once, for which Celery is not made.
+# Celery creates its tasks on first use. In a service with threads several requests would do that at
+# once, for which Celery is not made.
 celery_app.finalize()

@@ -34,10 +34,8 @@ TO_BE_REWRITTEN = frozenset(
         "beat",
         "cli",
         "core",
-        "fencing",
         "schedules",
         "tasks",
-        "testing",
     }
 )
 PACKAGES = ("", *sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()))

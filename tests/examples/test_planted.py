@@ -72,7 +72,7 @@ PLANTS = {
         file="tasks.py",
         text='lock_key="stock:{item}"',
         instead='lock_key="another:{item}"',
-        expected_output="NOT SEEN: the nodes tell Python",
+        expected_output="NOT SEEN: the nodes show Python",
     ),
 }
 

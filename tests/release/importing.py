@@ -18,7 +18,7 @@ EXTRAS = {
     "celery_redlock.fencing.django": {"asgiref", "django"},
     "celery_redlock.fencing.s3": {"boto3", "botocore"},
     "celery_redlock.fencing.sqlalchemy": {"sqlalchemy"},
-    "celery_redlock.testing.containers": {"pytest", "pytest_celery"},
+    "celery_redlock.testing.containers": {"docker", "pytest", "pytest_celery"},
     "celery_redlock.testing.plugin": {"pytest"},
 }
 

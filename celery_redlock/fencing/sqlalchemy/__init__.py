@@ -15,8 +15,8 @@ A table gets one more column, `fencing_token`, for the highest token that has wr
 Guarantee: no call changes a row that a newer token has written, whatever the timing, and a refused
 call changes nothing. It is one `UPDATE … WHERE … fencing_token <= :token` in the caller's
 transaction; it neither commits nor rolls back.
-Limit: only these functions are fenced. What a transaction does to a row *after* a `fenced_update`
-of that row is fenced as well, since the row stays locked until the transaction ends; so after
+Limit: only these functions are fenced. After a `fenced_update` of a row, all that the transaction
+does to the row is fenced as well, since the row stays locked until the transaction ends; so after
 `fenced_claim` you may read and write the row in any way. The session reads its objects of such rows
 again, so that it does not serve older values afterwards.
 """

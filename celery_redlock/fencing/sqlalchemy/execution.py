@@ -109,7 +109,7 @@ def raise_refusal(seen: TokenSummary, fenced: FencedTable, resource: str, token:
         raise stale(resource, seen.newest, token)
     if seen.unset and not fenced.column.nullable:
         raise ConfigurationError(
-            f"{NAME} is NULL in {resource}, although the model says that it cannot be. "
+            f"{NAME} is NULL in {resource}, although the model declares it NOT NULL. "
             "Set it to 0 where it is NULL, and make the column NOT NULL in the database."
         )
 
@@ -132,7 +132,7 @@ def identity_in(where: ColumnElement[bool], fenced: FencedTable) -> dict[str, An
         if isinstance(part, BinaryExpression) and part.operator is operators.eq:
             for column, value in ((part.left, part.right), (part.right, part.left)):
                 if isinstance(column, Column) and isinstance(value, BindParameter):
-                    # A column of an alias says nothing about rows of the table itself.
+                    # A column of an alias does not restrict rows of the table itself.
                     own = column.name in wanted and column.table == fenced.table
                     if own and value.value is not None:
                         found[column.name] = value.value

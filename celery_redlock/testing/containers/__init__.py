@@ -21,8 +21,8 @@ def test_a_task_outlives_two_nodes(celery_setup, celery_redlock_cluster):
 ```
 
 `celery_redlock.testing.containers.plugin` has the fixtures to override. Limit: all containers share
-one kernel and one clock. What a killed run leaves has the label `creator=celery-redlock`: remove it
-with `docker rm --force` and `docker network prune --filter`.
+one kernel and one clock. The remains of a killed run have the label `creator=celery-redlock`:
+remove them with `docker rm --force` and `docker network prune --filter`.
 """
 
 from celery_redlock.testing.containers.nodes import (

@@ -140,7 +140,7 @@ def celery_worker_cluster_config(
 
 @pytest.fixture(scope="session")
 def redlock_worker_package() -> str | Path:
-    """What the workers' image installs: a wheel, a source tree, or a requirement for pip."""
+    """The package in the workers' image: a wheel, a source tree, or a requirement for pip."""
     return this_package()
 
 
@@ -154,7 +154,7 @@ def redlock_worker_context(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def redlock_worker_requirement(
     redlock_worker_context: Path, redlock_worker_package: str | Path
 ) -> str:
-    """What pip installs in the workers' image, once its build context is written."""
+    """The argument of pip in the workers' image, once its build context is written."""
     return make_context(redlock_worker_context, redlock_worker_package)
 
 

@@ -1,1 +1,1 @@
-"""Concerts, and who goes there."""
+"""Concerts and their customers."""

@@ -6,14 +6,14 @@ from celery_redlock.fencing.django import FencedModel
 
 
 class Concert(FencedModel):
-    """The fence is one more column, the newest token that has written a row."""
+    """One more column is the fence: the newest token that has written a row."""
 
     name = models.CharField(max_length=80)
     seats_left = models.PositiveIntegerField()
 
 
 class Booking(models.Model):
-    """Seats that somebody has, under the id of the task that booked them."""
+    """Booked seats, under the id of the task that booked them."""
 
     task = models.UUIDField(primary_key=True)
     concert = models.ForeignKey(Concert, on_delete=models.CASCADE)

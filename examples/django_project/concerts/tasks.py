@@ -1,4 +1,4 @@
-"""Booking seats, one customer of a concert after the other."""
+"""Booking seats, one customer of a concert after another."""
 
 import time
 
@@ -11,10 +11,10 @@ from concerts.models import Booking, Concert
 
 @shared_task(base=RedlockTask, bind=True, lock_key="concert:{concert_id}")
 def book(self, concert_id: int, customer: str, seats: int) -> str:
-    """Book seats, and tell what came of it."""
+    """Book seats, and return the outcome."""
     concert = Concert.objects.filter(pk=concert_id)
     with transaction.atomic():
-        # Before it is read: from here on nobody can write who had the lock before.
+        # Before the read: from here on no earlier holder of the lock can write.
         concert.fenced_claim()
         seats_left = concert.get().seats_left
     if seats_left < seats:

@@ -22,7 +22,7 @@ CELERY_RESULT_BACKEND = os.environ.get("CELERY_RESULT_BACKEND", "redis://localho
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TASK_DEFAULT_QUEUE = "examples.django_project"
 
-# Every setting of celery-redlock stands here as `CELERY_REDLOCK_…`.
+# Every setting of celery-redlock is `CELERY_REDLOCK_…` here.
 CELERY_REDLOCK_NODES = os.environ.get("REDLOCK_NODES", "redis://localhost:6379/2").split(",")
 CELERY_REDLOCK_TTL = 10.0
 CELERY_REDLOCK_WAIT = 5.0

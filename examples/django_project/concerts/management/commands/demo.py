@@ -1,4 +1,4 @@
-"""Everything that `rush` needs, started for it: a project of yours has that already."""
+"""Starts everything that `rush` needs; a real project has that already."""
 
 import os
 import subprocess
@@ -16,8 +16,8 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def handle(self, **_: Any) -> None:
-        """Run `rush` where it finds everything; in processes that read the settings anew."""
-        # `examples`, which is two directories up, is no part of this project.
+        """Run `rush`, in processes that read the settings again."""
+        # `examples`, two directories up, is not part of this project.
         sys.path.append(str(settings.BASE_DIR.parent.parent))
         from examples.stage import Stage
 

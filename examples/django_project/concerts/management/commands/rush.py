@@ -34,7 +34,7 @@ class Command(BaseCommand):
         self.expect("the row refuses a token older than the newest", self.is_refused(concert))
 
     def is_refused(self, concert: Concert) -> bool:
-        """Write as somebody would who had the lock before the last customer, and wakes now."""
+        """Write like an earlier holder of the lock that was frozen and wakes now."""
         late = concert.fencing_token - 1
         try:
             Concert.objects.filter(pk=concert.pk).fenced_update(seats_left=SEATS, token=late)
@@ -44,7 +44,7 @@ class Command(BaseCommand):
         return False
 
     def expect(self, claim: str, seen: bool) -> None:
-        """Say what was seen; end with an error if it was not."""
+        """Print a claim that is true; end with an error if it is not."""
         if not seen:
             raise CommandError(f"NOT SEEN: {claim}")
         self.stdout.write(f"Seen: {claim}")
