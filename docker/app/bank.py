@@ -3,6 +3,9 @@ The app that the containers run: deposits into accounts, and interest paid by th
 
 An account is a list of entries in Redis; the newest one has its balance. A deposit reads it, works
 for a while and writes a new entry: two at once would lose one of them.
+
+When a worker is killed, the broker delivers its message again, even if the body had written before.
+Each body therefore looks for its own work first: a deposit by its task id, interest by the tick.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from operator import itemgetter
 from typing import Any
 
 import redis
@@ -38,6 +42,12 @@ app.conf.update(
     worker_cancel_long_running_tasks_on_connection_loss=True,
     result_expires=3600,
 )
+
+#: The first run of a tick pays. Each later one adds a record, which the client judges.
+PAY = """
+redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2])
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then redis.call('SADD', KEYS[2], ARGV[2]) end
+"""
 
 store = redis.Redis.from_url(os.environ["STORE_URL"], decode_responses=True)
 fence = RedisFence(store)
@@ -95,5 +105,21 @@ def deposit_without_lock(self: Any, account: str, amount: int) -> dict[str, Any]
 
 @app.task(base=RedlockTask, bind=True, name="bank.pay_interest", lock_key="interest")
 def pay_interest(self: Any) -> None:
-    """Record the tick of the schedule for which interest is paid."""
-    store.rpush("interest", self.request.tick.due_at.isoformat())
+    """Pay interest for a tick of the schedule, unless an earlier run has paid it."""
+    due_at = self.request.tick.due_at.isoformat()
+    run = {
+        "due_at": due_at,
+        "token": self.request.fencing_token,
+        "worker": self.request.hostname,
+        "at": time.time(),
+    }
+    fence.run(PAY, ["interest", "interest:again"], [due_at, json.dumps(run)])
+
+
+def interest_runs() -> dict[str, list[dict[str, Any]]]:
+    """Return the runs of `pay_interest` for each tick, the one that paid first."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for text in (*store.hvals("interest"), *store.smembers("interest:again")):
+        run = json.loads(text)
+        runs.setdefault(run["due_at"], []).append(run)
+    return {due_at: sorted(runs[due_at], key=itemgetter("token")) for due_at in sorted(runs)}

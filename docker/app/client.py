@@ -15,7 +15,7 @@ import uuid
 from collections import Counter
 from typing import Any
 
-from bank import app, deposit, deposit_without_lock, entries, store
+from bank import app, deposit, deposit_without_lock, entries, interest_runs
 from celery import group
 
 from celery_redlock.core import probe_nodes
@@ -23,6 +23,8 @@ from celery_redlock.core import probe_nodes
 TIMEOUT = 180.0
 # Interest is due every few seconds; a beat that has just started waits until the next time.
 INTEREST_TIMEOUT = 60.0
+# For a worker to answer; asked only where a tick ran twice.
+ANSWER_TIMEOUT = 10.0
 
 
 def main() -> int:
@@ -76,13 +78,28 @@ def check_tokens(written: list[dict[str, Any]]) -> bool:
 
 
 def check_interest() -> bool:
-    """Return whether the beats had interest paid, and once for each tick."""
+    """Print for how many ticks interest was paid; return whether each run of a tick was due."""
     deadline = time.monotonic() + INTEREST_TIMEOUT
-    while not store.exists("interest") and time.monotonic() < deadline:
+    while not (ticks := interest_runs()) and time.monotonic() < deadline:
         time.sleep(0.5)
-    paid = Counter(store.lrange("interest", 0, -1))
-    print(f"interest was paid for {len(paid)} ticks of the schedule, {paid.total()} times")
-    return 0 < paid.total() == len(paid)
+    print(f"interest was paid for {len(ticks)} ticks of the schedule, once for each")
+    right = bool(ticks)
+    for due_at, runs in ticks.items():
+        for earlier, later in itertools.pairwise(runs):
+            lost = has_ended_since(earlier)
+            right = right and lost
+            print(
+                f"  the tick of {due_at} ran again on {later['worker']}:"
+                f" {earlier['worker']} {'was' if lost else 'was NOT'} lost after the run before"
+            )
+    return right
+
+
+def has_ended_since(run: dict[str, Any]) -> bool:
+    """Return whether the worker of a run has ended since: then its message may come again."""
+    worker = run["worker"]
+    answers = app.control.inspect([worker], timeout=ANSWER_TIMEOUT).stats() or {}
+    return worker not in answers or time.time() - answers[worker]["uptime"] > run["at"]
 
 
 if __name__ == "__main__":

@@ -15,9 +15,12 @@ else:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Show what the workers have logged where a scene has failed."""
+    """Show what the containers have logged where a test has failed."""
     report = yield
-    if report.failed and (stage := item.funcargs.get("stage")):
-        for worker in stage.setup.worker_cluster:
-            report.sections.append((f"log of {worker.hostname()}", worker.logs()))
+    if report.failed:
+        if stage := item.funcargs.get("stage"):
+            for worker in stage.setup.worker_cluster:
+                report.sections.append((f"log of {worker.hostname()}", worker.logs()))
+        if started := item.funcargs.get("started"):
+            report.sections.extend(started.logs())
     return report

@@ -24,6 +24,8 @@ UP_PATIENCE = 600.0
 # On a busy machine: until health checks that are 15 s apart have all succeeded.
 HEALTHY_PATIENCE = 240.0
 CLIENT_PATIENCE = 240.0
+# Of each container, for a test's report: some minutes of a worker.
+LOG_LINES = 5000
 
 
 def told_commands() -> list[str]:
@@ -88,6 +90,16 @@ class Deployment:
             labels.append(f"com.docker.compose.service={service}")
         found = self._docker.containers.list(all=True, filters={"label": labels})
         return [c for c in found if c.labels.get("com.docker.compose.oneoff") != "True"]
+
+    def logs(self) -> list[tuple[str, str]]:
+        """Return what each container has logged, under a heading with the times of its last run."""
+        found = []
+        for container in self.containers():
+            state = container.attrs["State"]
+            times = f"started {state['StartedAt']}, ended {state['FinishedAt']}"
+            log = container.logs(timestamps=True, tail=LOG_LINES).decode(errors="replace")
+            found.append((f"log of {container.name}, {state['Status']}, {times}", log))
+        return found
 
     def wait_until_healthy(self) -> None:
         """Wait for every service to say so itself, and for what runs once to have succeeded."""

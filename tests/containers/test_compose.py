@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from celery_redlock.protocol.keys import fence_key
+from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
+from celery_redlock.tasks.message.tick import Tick
 from tests.containers.deployment import Deployment, outcome
 from tests.containers.stage import TIMEOUT
 from tests.support.waiting import wait_until
@@ -125,6 +127,36 @@ def test_no_deposit_is_lost_or_made_twice_when_a_worker_is_killed(deployment: De
     assert status == 0, said
     assert f"balance {MANY} of {MANY}" in said
     assert other.id[:12] in said
+
+
+def test_a_tick_that_ran_twice_is_paid_once_and_right_only_if_a_worker_was_lost(
+    deployment: Deployment,
+) -> None:
+    workers = deployment.containers("worker")
+    status, said = workers[0].exec_run(["python", "-c", RUN_TWICE, A_TICK])
+    assert status == 0, said
+    status, said = outcome(deployment.client("--deposits", "1"))
+    assert status == 1, said
+
+    for worker in workers:
+        worker.kill()
+        worker.start()
+
+    deployment.wait_until_healthy()
+    status, said = outcome(deployment.client("--deposits", "1"))
+    assert status == 0, said
+    assert "ran again" in said
+
+
+# A retry has the tick of its first run and a dedupe marker of its own, so its body runs, too.
+RUN_TWICE = f"""
+import sys, json, bank
+for retries in (0, 1):
+    headers = {{{HEADER!r}: json.loads(sys.argv[1])}}
+    sent = bank.app.send_task("bank.pay_interest", headers=headers, retries=retries)
+    sent.get(timeout={TIMEOUT})
+"""
+A_TICK = json.dumps(Envelope(nonce=fresh_nonce(), tick=Tick(entry="interest", due=0.0)).write())
 
 
 def test_the_other_beat_leads_when_the_leader_is_killed(deployment: Deployment) -> None:
