@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from celery import Task
-from celery.app.task import Context
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redlock.core import Lease
@@ -29,6 +28,7 @@ from celery_redlock.tasks.refusals import (
     refuse_items,
     refuse_mapped,
 )
+from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.ending import Event
 from celery_redlock.tasks.run.autoretry import end_before_autoretry
 from celery_redlock.tasks.run.postrun import connect_postrun
@@ -36,15 +36,6 @@ from celery_redlock.tasks.run.run import lease_of, run_locked
 from celery_redlock.tasks.run.running_lock import running_lock_of
 
 __all__ = ["RedlockTask", "plan_lock"]
-
-# Class attributes of Celery's request are defaults and are never sent in a message's headers. What
-# a received message has under these names is not trusted.
-Context.fencing_token = None
-Context.redlock_entered = None
-Context.redlock_running_lock = None
-Context.redlock_traced = None
-Context.tick = None
-ENTERED = object()
 
 
 class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
@@ -290,7 +281,7 @@ def _is_first_call(request: Any) -> bool:
     """Return whether this call runs the request, rather than coming from inside its body."""
     if request is None or request.called_directly:
         return False
-    return request.redlock_entered is not ENTERED
+    return not state_of(request).entered
 
 
 def _locking_call(cls: Any) -> Callable[..., Any]:
@@ -303,7 +294,7 @@ def _locking_call(cls: Any) -> Callable[..., Any]:
         if plan is None or not _is_first_call(request):
             refuse_mapped(self)
             return (inner or Task.__call__)(self, *args, **kwargs)
-        request.redlock_entered = ENTERED
+        state_of(request).entered = True
         request.fencing_token = request.tick = None
         end_before_autoretry(self)
         body = self.run if inner is None else partial(inner, self)

@@ -24,6 +24,7 @@ from celery_redlock.errors import LeaseLost
 from celery_redlock.tasks import task
 from celery_redlock.tasks.interrupt import interrupters
 from celery_redlock.tasks.interrupt.body import Body, InjectedLeaseLost
+from celery_redlock.tasks.request_state import RequestState
 from celery_redlock.tasks.run.running_lock import RunningLock
 from tests.models.bodies import BodySetting
 from tests.models.explorer import Label, State, ViolationError
@@ -312,7 +313,9 @@ def _end_by_retry(running_lock: RunningLock) -> None:
     with (
         suppress(Retry),
         task._ends_body(
-            SimpleNamespace(request=SimpleNamespace(redlock_running_lock=running_lock))
+            SimpleNamespace(
+                request=SimpleNamespace(redlock_state=RequestState(running_lock=running_lock))
+            )
         ),
     ):
         raise Retry

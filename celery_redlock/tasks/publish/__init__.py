@@ -1,3 +1,3 @@
 """
-Sending a unique task: its lock goes with the message.
+Publishing a task whose mode locks at publish.
 """

@@ -1,9 +1,8 @@
 """
-Messages that end before any body could take over their lock.
+Cancelling the reservation of a message that ends before any body could take it over.
 
-These signals come in the worker's main process, which holds no lock itself. All it may do is to
-take away what the message brought with it; once a body has taken that over, this changes nothing,
-because the owner is another one then.
+Celery sends these signals in the worker's main process, which holds no locks. Once a body has taken
+the reservation over, cancelling it has no effect, because the owner value is another one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from celery_redlock.tasks.message.withdrawal import withdraw
 
 __all__ = ["connect_cleanup", "free_at_revocation"]
 
-#: Seconds for which it is remembered at least that a message was dropped.
+#: Shortest TTL of the marker of a dropped message, in seconds.
 SHORTEST = 1.0
 
 logger = get_logger(__name__)
@@ -34,7 +33,7 @@ def connect_cleanup() -> None:
     """
     Connect the handlers. Idempotent.
 
-    Also where no task of the worker is unique: it may get a message for one that it does not know.
+    Also in workers without a unique task: they may receive a message for an unknown task.
     """
     handlers = {
         signals.task_revoked: _revoked,
@@ -48,12 +47,11 @@ def connect_cleanup() -> None:
 
 def free_at_revocation() -> None:
     """
-    Have this worker free the lock of a message when it is told that the message is revoked.
+    Make this worker free the lock of a message when it receives its revocation. Idempotent.
 
-    Without it the lock stands until the message's time comes, which may be hours for one with a
-    countdown. Idempotent.
+    Otherwise the lock stays taken until the message is due, which may be hours for a countdown.
     """
-    # Only a worker is to load these.
+    # Imports that only a worker needs.
     from celery.worker import state as worker_state
     from celery.worker.control import Panel
 
@@ -75,12 +73,12 @@ def free_at_revocation() -> None:
 
 
 def _revoked(sender: Any = None, request: Any = None, **_: Any) -> None:
-    """Revoked before its start, or expired; a task that was terminated has its lock adopted."""
+    """Revoked before its start, or expired; a terminated task has taken its lock over."""
     _cancel(getattr(sender, "app", None), _header(request))
 
 
 def _failed(sender: Any = None, exception: Any = None, **_: Any) -> None:
-    """Its process was lost; if that was before the body began, nobody else has its lock."""
+    """Its process was lost. If the body had not begun, no process frees the lock."""
     if isinstance(exception, WorkerLostError):
         _cancel(getattr(sender, "app", None), _header(getattr(sender, "request", None)))
 
@@ -109,18 +107,18 @@ def _cancel(app: Any, header: Any) -> None:
             if envelope.handovers:
                 _mark_as_dropped(redlock, reservation)
         finally:
-            # Also where the mark was not set: only the task before it can need that.
+            # Even if the marker was not set: only the task before this message needs it.
             redlock.reservations.cancel(reservation)
     except Exception as exc:
         logger.warning(
-            "The lock of a message that never ran is left to end by itself (%.200s): %r",
+            "The lock of a message that never ran (%.200s) stays taken until it expires: %r",
             ", ".join(reservation.node_keys),
             exc,
         )
 
 
 def _mark_as_dropped(redlock: Redlock, reservation: Reservation) -> None:
-    """Keep the task before this message, which may still run, from handing on its lock."""
+    """Keep the task before this message, which may still run, from handing over its lock."""
     owner = parse_owner(reservation.owner)
     if owner is not None:
         life = max(SHORTEST, reservation.left_ms(redlock.transport.wall_us()) / 1000)

@@ -1,5 +1,5 @@
 """
-Whether the holder of a lock has ended, as whoever sends a call of the same key can know.
+Whether a publisher can know that the task that holds a lock has ended.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ logger = get_logger(__name__)
 
 def has_ended(task: Any, holder: TaskOwner) -> bool:
     """
-    Return whether the sender can know that the holder's task has ended, while its lock stands.
+    Return whether the publisher can know that the holder's task has ended, before its release.
 
-    Its result is readable, or what follows it is running here. Limit: `rpc://` gives a result to
-    its one reader and keeps nothing to ask for, so there only the second is known.
+    It can if the result is readable, or if this process runs a successor of that task. Limit: the
+    backend `rpc://` stores no results, so only the successor counts there.
     """
     if holder.role is not Role.RUNNING:
         return False
@@ -42,8 +42,8 @@ def _is_stored(task: Any, holder: TaskOwner) -> bool:
     try:
         meta = backend.get_task_meta(holder.task_id, cache=False)
     except Exception as exc:
-        # Whoever sends this cannot read the result either.
-        logger.warning("Whether task %s has ended is not known: %r", holder.task_id, exc)
+        # The caller cannot read the result either.
+        logger.warning("The result of task %s cannot be read: %r", holder.task_id, exc)
         return False
     if meta.get("status") not in states.READY_STATES:
         return False

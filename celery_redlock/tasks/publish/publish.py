@@ -1,12 +1,12 @@
 """
-Sending a unique task: take its lock, send it, lengthen the lock.
+Publishing a unique task: acquire its lock, send the message, extend the lock.
 
-The lock travels with the message (`Envelope`), and a worker takes it over. In between it belongs to
-nobody who could renew it, so its life is bounded twice: until the message is out by
-`lock_publish_grace`, because a publisher may die before; then by `lock_queue_ttl`.
+The lock travels with the message (`Envelope`), and a worker takes it over. No process extends it in
+between, so its TTL is set twice: `lock_publish_grace` until the message is sent, because the
+publisher may die; then `lock_queue_ttl`.
 
-A duplicate is given up here only where nobody can miss it: its id is known to nobody, and nothing
-is to follow it. All others are sent, and the worker settles what becomes of them.
+A publisher drops a duplicate only if no other program depends on that message: none knows its id,
+and it has no callbacks. All other duplicates are sent, and a worker decides.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from celery_redlock.tasks.ticks.tick_context import pending_tick, pending_tick_o
 
 __all__ = ["publish"]
 
-#: A call with one of these is waited for by something that knows its id, or is followed by
-#: something that has to happen.
+#: With one of these options, Celery waits for the message's id or runs something after it.
 DEPENDENT_OPTIONS = ("chord", "chain", "group_id", "link", "link_error")
 
 
@@ -44,7 +43,7 @@ def publish(
     options: dict[str, Any],
 ) -> Any:
     """
-    Send a task, with its lock if its mode takes one at publish.
+    Publish a task, with its lock if its mode locks at publish.
 
     Args:
         task: the task, which has a lock plan.
@@ -52,14 +51,15 @@ def publish(
         args: the call's positional arguments.
         kwargs: the call's keyword arguments.
         task_id: the id that the caller chose, if any.
-        options: everything else that `apply_async` was called with.
+        options: all other arguments of the `apply_async` call.
 
     Returns:
         The task's result, or a `DuplicateResult`.
 
     Raises:
-        DuplicateTask: by policy, instead of a `DuplicateResult`.
-        LockKeyError: the arguments make no key, and nobody waits for this very message.
+        DuplicateTask: the call is a duplicate, and `lock_on_conflict` is `raise`.
+        LockKeyError: the lock key cannot be made from the arguments, and the message has no
+            dependents.
     """
     lock: LockOptions = task.redlock_plan.options
     if (
@@ -69,7 +69,7 @@ def publish(
         or not _callable_with(task, args, kwargs)
     ):
         return send(args, kwargs, task_id=task_id, **options)
-    # A body may also send itself anew, with an id that says whose work it is.
+    # A retry and a replacement are sent by the body, with the body's own task id.
     continued = inherited_tick(task_id) if continues(options) else None
     if not lock.mode_spec.at_publish:
         if task_id is None or continued is None:
@@ -84,8 +84,8 @@ def publish(
     except LockKeyError:
         if not has_dependents:
             raise
-        # Mostly sent by a task that ends: it would fail for what is wrong with the one after it.
-        # The worker that gets this one says the same, in its name.
+        # Usually Celery makes this call while finishing the previous task; raising here would fail
+        # that task for its successor's arguments. The worker raises the same for the successor.
         return send_as(
             send, args, kwargs, task_id or uuid(), options, Envelope(nonce=fresh_nonce())
         )
@@ -132,10 +132,10 @@ def publish(
 
 
 def _callable_with(task: Any, args: Any, kwargs: Any) -> bool:
-    """Leave it to Celery to refuse what cannot be called, in its own words."""
+    """Return whether Celery can send the call; raise as Celery does for wrong arguments."""
     if not isinstance(args or (), list | tuple) or not isinstance(kwargs or {}, Mapping):
         return False
-    # A task that was written as a class has no header; Celery does not check its calls.
+    # A class-based task has no header, and Celery does not check its calls.
     check = getattr(task, "__header__", None)
     if task.typing and check is not None:
         check(*(args or ()), **(kwargs or {}))

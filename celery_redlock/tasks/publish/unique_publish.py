@@ -1,5 +1,5 @@
 """
-One message on its way to the broker: its lock taken first, lengthened after.
+One unique publish: reserve the lock, send the message, confirm the reservation.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ __all__ = ["UniquePublish", "continues", "send_as"]
 
 logger = get_logger(__name__)
 
-#: How long contenders that share the nodes try again; nobody may give up because of a split vote.
+#: Retry budget in seconds while contenders share the nodes: a split vote must not drop a call.
 RETRY_FOR = 4.0
-#: How long a call waits, in seconds, for the lock of a task whose result is stored already.
+#: How long a call waits, in seconds, for the release of a lock whose task has stored its result.
 RELEASE_WAIT = 1.0
 SHORTEST_LIFE = 1.0
-#: A call with one of these goes on with work that has begun: it is the older one.
+#: A call with one of these options continues a run that has begun.
 CONTINUES = ("retries", "replaced_task_nesting")
 
 
 def continues(options: Mapping[str, Any]) -> bool:
-    """Tell whether a call goes on with work that has begun: a retry, or a replacement."""
+    """Return whether a call continues a run that has begun: a retry, or a replacement."""
     return any(options.get(option) for option in CONTINUES)
 
 
@@ -65,7 +65,7 @@ def send_as(
     options: Mapping[str, Any],
     envelope: Envelope,
 ) -> Any:
-    """Send a task with this content of our header."""
+    """Send a task with this envelope in its header."""
     headers = {**dict(options.get("headers") or {}), HEADER: envelope.write()}
     return send(args, kwargs, task_id=task_id, **{**options, "headers": headers})
 
@@ -80,13 +80,14 @@ class UniquePublish:
     One call of `apply_async`.
 
     Attributes:
-        nonce: tells its message from others with its id.
-        marker: digest of its message's mark.
-        end: when the lock ends that is to travel with the message, in seconds since the epoch.
-        window_until: when `lock_window` is over, whatever the task does meanwhile.
-        has_dependents: somebody counts on this very message, so that it may not be dropped.
-        tick: what a schedule sends it for, if one does.
-        continued: that of the running task that it continues, if it is a retry or a replacement.
+        nonce: of the message.
+        marker: digest of the message's dedupe key.
+        end: when the reservation expires, in seconds since the epoch.
+        window_until: when `lock_window` ends, in seconds since the epoch.
+        has_dependents: another program knows the message's id or something runs after it, so the
+            message must not be dropped.
+        tick: the tick for which a schedule sends it, if any.
+        continued: the tick of the run that it continues, if it is a retry or a replacement.
     """
 
     task: Any
@@ -111,7 +112,7 @@ class UniquePublish:
         return self.task.redlock_plan.options  # type: ignore[no-any-return]
 
     def send(self) -> Any:
-        """Send it with a lock, without one, or not at all."""
+        """Send the message with a lock, without one, or not at all."""
         return self._try_to_send()
 
     def _try_to_send(self, wait_for: str = "") -> Any:
@@ -126,9 +127,9 @@ class UniquePublish:
         return self._send_once(reserved, self.tick)
 
     def _send_once(self, reserved: PendingReservation, tick: Tick) -> Any:
-        """Send the message of a tick, unless another one has been dealt with."""
-        # Asked with the lock in hand: the other message may be dealt with at any time before, which
-        # frees the lock and says so in one step.
+        """Send the message of a tick, unless another message of the tick runs or has run."""
+        # Read while this message holds the lock: a worker that ends the other one frees the lock
+        # and sets its marker in one step.
         other = self._tick_owner(tick)
         action = on_reservation(Reserved(tick=None if other is None else other.role))
         if action is Publish.SEND_WITH_LOCK or other is None:
@@ -139,17 +140,17 @@ class UniquePublish:
         return self._send_without()
 
     def _tick_owner(self, tick: Tick) -> TaskOwner | None:
-        """Return the task that runs for a tick, or has; None also where too few nodes replied."""
+        """Return the task that runs or has run for a tick; None also if too few nodes replied."""
         key = tick_dedupe_key(self.redlock, tick, name=self.task.name, retries=0, nesting=0)
         try:
             (held,) = self.redlock.reservations.inspect([key])
         except QuorumUnavailable:
-            return None  # the worker that gets the message asks again
+            return None  # the worker that receives the message reads it again
         return None if held is None else parse_owner(held.owner)
 
     def _drop_tick(self, tick: Tick, other: TaskOwner) -> DuplicateResult:
         logger.info(
-            "Task %s is not sent: entry %r, due at %s, has been worked on by %s",
+            "Task %s is not sent: entry %r, due at %s, has been run by %s",
             self.task.name,
             tick.entry,
             tick.due_at.isoformat(),
@@ -238,7 +239,7 @@ class UniquePublish:
         )
 
     def _has_ended(self, holder: TaskOwner) -> bool:
-        # A minimum hold keeps duplicates away also when the task has ended.
+        # A minimum hold keeps duplicates away even after the task has ended.
         return (
             not holder.is_of(self.task_id)
             and not self.lock.at_least_for
@@ -257,7 +258,7 @@ class UniquePublish:
     def _unlocked(self, error: LockNotAcquired) -> Any:
         logger.warning(
             "Task %s[%s] is sent without its lock, so a duplicate may be sent, too; the worker "
-            "takes the lock. %s",
+            "acquires the lock. %s",
             self.task.name,
             self.task_id,
             error,
@@ -279,7 +280,7 @@ class UniquePublish:
             return existing
         duplicate = DuplicateTask(
             f"Task {self.task.name} was not sent: {holder.task_id} is {holder.role} already, "
-            f"since {holder.host}[{holder.pid}] took {error.key!r}. Its outcome is in .result; "
+            f"since {holder.host}[{holder.pid}] acquired {error.key!r}. Its outcome is in .result; "
             "lock_on_conflict='existing' would return that instead of raising.",
             holder.task_id,
         )
@@ -291,29 +292,29 @@ class UniquePublish:
         return bool(self.task.ignore_result if requested is None else requested)
 
     def _replace(self, error: LockContended, holder: TaskOwner, *, awaited: bool) -> Any:
-        """Take the lock over from a message that still waits, and then end that one."""
+        """Take the lock over from a queued message, send this one, and revoke the other."""
         previous = error.holder or ""
         until = time.time() + (error.expires_in or 0.0)
         try:
             reserved = self._reserve(previous, until)
         except LockNotAcquired as exc:
-            # It has begun to run, or somebody else was faster: see who has the key now.
+            # The holder has begun to run, or another call was faster: decide about the new holder.
             if isinstance(exc, LockContended) and exc.holder != error.holder:
                 return self._contended(exc, awaited=awaited)
             return self._send_without()
-        # Before the newer one is out: it may be through before the older one is looked at. The mark
-        # only has the older one put back until then, because this process may die before.
+        # Before this message is sent: it may have finished before a worker receives the older one.
+        # Until then the marker only makes workers requeue that one, because this process may die.
         withdrawn = self._withdraw(holder)
         sent = self._send_with(reserved, previous=previous, until=until, withdrawn=withdrawn)
         if withdrawn is not None:
             marker_ttl = (error.expires_in or 0.0) + self.lock.dedupe_window
             label = label_for(Role.REPLACED, self.task_id)
             self.redlock.reservations.relabel(withdrawn, label, marker_ttl)
-        # A minority of nodes may have been late with the older one's own publish.
+        # A minority of nodes may execute the reservation of the older message late.
         older = Reservation(node_keys=self.node_keys, owner=previous, expires_at=until)
         self.redlock.reservations.cancel(older)
         logger.info(
-            "Task %s[%s] takes the place of %s, which is revoked",
+            "Task %s[%s] replaces %s, which is revoked",
             self.task.name,
             self.task_id,
             holder.task_id,
@@ -333,8 +334,8 @@ class UniquePublish:
             )
         except LockNotAcquired as exc:
             logger.warning(
-                "Task %s[%s] replaces %s, which may run after it all the same: its mark could not "
-                "be set. %s",
+                "Task %s[%s] replaces %s, which may still run after it: its dedupe marker could "
+                "not be set. %s",
                 self.task.name,
                 self.task_id,
                 older.task_id,
@@ -356,7 +357,7 @@ class UniquePublish:
         except BaseException:
             if withdrawn is not None:
                 self.redlock.reservations.cancel(withdrawn, wait=True)
-            # Awaited, so that a caller who tries again at once finds the lock free.
+            # Awaited, so that a caller that retries at once finds the lock free.
             self.redlock.reservations.cancel(
                 reservation, wait=True, previous=previous, previous_until=until
             )
@@ -366,7 +367,7 @@ class UniquePublish:
         if took >= self.lock.publish_grace:
             logger.warning(
                 "Sending task %s[%s] took %.1f s, longer than lock_publish_grace=%g, so its lock "
-                "has ended and a duplicate may be sent, too; raise lock_publish_grace.",
+                "has expired and a duplicate may be sent, too; raise lock_publish_grace.",
                 self.task.name,
                 self.task_id,
                 took,

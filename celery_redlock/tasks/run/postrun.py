@@ -12,10 +12,11 @@ from celery import Task, signals
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.ending import State, Unused, keeps_reservation
 from celery_redlock.tasks.run.ended_tasks import connect_ended_tasks
 from celery_redlock.tasks.run.facts import raised_by
-from celery_redlock.tasks.run.running_lock import TRACED, running_lock_of
+from celery_redlock.tasks.run.running_lock import running_lock_of
 
 __all__ = ["connect_postrun"]
 
@@ -37,7 +38,7 @@ def _begins(task: Any = None, **_: Any) -> None:
     """Note that the end of this request will be told."""
     # Others send these signals too, for things that are no tasks.
     if isinstance(task, Task):
-        task.request.redlock_traced = TRACED
+        state_of(task.request).traced = True
 
 
 def _ended(task: Any = None, state: str | None = None, retval: Any = None, **_: Any) -> None:
@@ -46,7 +47,7 @@ def _ended(task: Any = None, state: str | None = None, retval: Any = None, **_: 
     running_lock = running_lock_of(request)
     if running_lock is not None:
         running_lock.end(state, retval)
-    elif request is not None and request.redlock_running_lock is None:
+    elif request is not None and not state_of(request).ended:
         _cancel_unused(task, request, retval)
 
 

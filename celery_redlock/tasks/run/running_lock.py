@@ -20,6 +20,7 @@ from celery_redlock.tasks.interrupt.body import Body
 from celery_redlock.tasks.interrupt.interrupters import Interrupter, choose_interrupter
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
 from celery_redlock.tasks.message.owner_label import Role, parse_owner
+from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.ending import (
     Event,
     Leaving,
@@ -38,7 +39,6 @@ from celery_redlock.tasks.run.outcome import celery_state, ended_of, release_pla
 from celery_redlock.tasks.run.stop_request import StoppingLock
 
 __all__ = [
-    "TRACED",
     "RunningLock",
     "any_active",
     "current_running_lock",
@@ -113,7 +113,7 @@ class RunningLock:
         """Become what this thread or greenlet is at."""
         if self.lock_request.holds_until_postrun:
             _sweep_orphans()
-        self.request.redlock_running_lock = self
+        state_of(self.request).running_lock = self
         _current.set(self)
         set_current_lease(None)
         _active.add(self)
@@ -191,7 +191,7 @@ class RunningLock:
             holds_until_result=self.lease is not None and self.lock_request.holds_until_postrun,
             process_ends=raised_by(error) is Raised.PROCESS_END,
             # The message of a tick comes through Celery's tracer: nothing else reads our header.
-            is_traced=self.request.redlock_traced is TRACED or self.lock_request.tick is not None,
+            is_traced=state_of(self.request).traced or self.lock_request.tick is not None,
         )
         if moment_of(leaving) is Moment.NOW:
             self.end(celery_state(error), error)
@@ -209,8 +209,9 @@ class RunningLock:
                 self._warn_lost(lease, lost)
         self.move(Event.END)
         _active.discard(self)
-        # Last: until it is done, `task_postrun` finds the hold here.
-        self.request.redlock_running_lock = ENDED
+        # Last: until the keys are released, `task_postrun` finds the lock here.
+        request_state = state_of(self.request)
+        request_state.running_lock, request_state.ended = None, True
 
     def _finish_body(self) -> None:
         if os.getpid() == self.body.pid:
@@ -300,18 +301,14 @@ def any_active() -> bool:
 
 
 def running_lock_of(request: Any) -> RunningLock | None:
-    """Return what a request holds."""
-    running_lock = getattr(request, "redlock_running_lock", None)
-    return running_lock if isinstance(running_lock, RunningLock) else None
+    """Return the lock of a request, until it is released."""
+    held: RunningLock | None = None if request is None else state_of(request).running_lock
+    return held
 
 
 def _unconfirmed(lease: Lease) -> str:
     text = "a quorum of nodes did not confirm it at release"
     return f"{text} ({lease.unreleased})" if lease.unreleased else text
-
-
-TRACED = object()
-ENDED = object()
 
 
 def _sweep_orphans() -> None:

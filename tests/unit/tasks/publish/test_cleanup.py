@@ -115,7 +115,7 @@ def test_an_app_that_cannot_lock_only_logs(bench: Bench, caplog: pytest.LogCaptu
         message=SimpleNamespace(headers=message),
         exc=None,
     )
-    assert "is left to end by itself (redlock:k)" in caplog.text
+    assert "(redlock:k) stays taken until it expires" in caplog.text
 
 
 class Received:

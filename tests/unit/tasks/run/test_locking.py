@@ -134,7 +134,7 @@ def test_the_lease_does_not_travel_in_what_the_body_sends(bench: Bench) -> None:
         raise self.retry(countdown=1)
 
     bench.call(job(bench, body))
-    assert not {"fencing_token", "redlock", "redlock_entered"} & set(bench.receive())
+    assert not {"fencing_token", "redlock", "redlock_state"} & set(bench.receive())
 
 
 def test_a_token_in_a_message_is_not_believed(bench: Bench) -> None:
