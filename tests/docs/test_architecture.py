@@ -1,0 +1,47 @@
+"""The files and names of the page about the architecture exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from tests.docs.blocks import DOCS, ROOT
+
+PACKAGE = ROOT / "celery_redlock"
+PAGE = (DOCS / "explanation" / "architecture.md").read_text()
+STEPS = re.findall(r"^\| `([\w/]+\.py)` \| `([\w.]+)` \|", PAGE, flags=re.MULTILINE)
+FILES = sorted(set(re.findall(r"`([\w/]+\.(?:py|toml))`", PAGE)))
+FOLDERS = sorted(set(re.findall(r"`((?:tasks|protocol)/\w+)`", PAGE)))
+LAYERS = re.findall(r"^\| [\w ,]+ \| ((?:`\w+`(?:, )?)+) \|", PAGE, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("file", [*FILES, *FOLDERS])
+def test_a_file_that_the_page_names_exists(file: str) -> None:
+    assert (PACKAGE / file).exists() or (ROOT / file).exists()
+
+
+@pytest.mark.parametrize(("file", "name"), STEPS)
+def test_a_step_is_in_its_file(file: str, name: str) -> None:
+    body = ast.parse((PACKAGE / file).read_text()).body
+    for part in name.split("."):
+        (found,) = (
+            node
+            for node in body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == part
+        )
+        body = found.body
+
+
+def test_every_directory_of_the_package_is_a_layer() -> None:
+    named = {name for cell in LAYERS for name in re.findall(r"`(\w+)`", cell)}
+    there = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert there <= named
+
+
+def test_the_four_operations_are_short() -> None:
+    most = {"Acquire a lock": 6, "Release it": 4, "Send a unique task": 6, "Send a tick": 7}
+    for title, files in most.items():
+        part = PAGE.partition(f"### {title}\n")[2].partition("\n#")[0]
+        assert 0 < len(re.findall(r"^\| `", part, flags=re.MULTILINE)) <= files
