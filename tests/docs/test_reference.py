@@ -6,6 +6,7 @@ import argparse
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -21,6 +22,9 @@ from celery_redlock.tasks.config.settings import (
     RedlockSettings,
 )
 from celery_redlock.tasks.events import Event
+from celery_redlock.tasks.rules import arrival, ending
+from celery_redlock.tasks.rules import publish as rules_publish
+from celery_redlock.tasks.rules.facts import Row
 from celery_redlock.testing import plugin
 from tests.docs.blocks import DOCS, PAGES, ROOT
 from tests.docs.from_code import DIAGRAMS, described, docstrings, links, reference, sources
@@ -102,6 +106,13 @@ def test_a_description_names_every_choice(choices: str) -> None:
 def test_every_mode_has_a_row_and_a_bar(mode: str) -> None:
     assert f"| `{mode}` |" in reference.mode_table()
     assert f"{mode}: " in DIAGRAMS["modes"]()
+
+
+@pytest.mark.parametrize(
+    "row", [*rules_publish.CONTENTION, *arrival.ARRIVALS, *arrival.CONTENTION, *ending.OUTCOMES]
+)
+def test_every_rule_has_a_row(row: Row[Any, Any]) -> None:
+    assert f"| {row.name} | `{row.then.name}`" in reference.rule_tables()
 
 
 @pytest.mark.parametrize("name", errors.__all__)

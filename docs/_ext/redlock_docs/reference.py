@@ -9,11 +9,16 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import celery_redlock
 from celery_redlock import cli, errors, signals
 from celery_redlock.tasks.config.modes import MODES
 from celery_redlock.tasks.events import Event
+from celery_redlock.tasks.rules import arrival, ending
+from celery_redlock.tasks.rules import publish as rules_publish
+from celery_redlock.tasks.rules.facts import Row
 from celery_redlock.testing import plugin
 
 from .described import Described, options, settings
@@ -73,6 +78,39 @@ def mode_table() -> str:
         "stays held for `lock_window`",
     )
     return _table(head, rows)
+
+
+def rule_tables() -> str:
+    """
+    The tables that decide about messages: for each rule its reason and what follows.
+
+    Raises:
+        LookupError: no function decides by a table.
+    """
+    return "\n\n".join(
+        f"### {_sentence(_decided_by(module, name))[:-1]}\n\n"
+        + _table(("because", "then"), [(_cell(row.name), _outcome(row.then)) for row in rows])
+        for module in (rules_publish, arrival, ending)
+        for name, rows in vars(module).items()
+        if isinstance(rows, tuple) and rows and isinstance(rows[0], Row)
+    )
+
+
+def _decided_by(module: ModuleType, table: str) -> str:
+    """Return the first line of the function that decides by a table, as a heading."""
+    for function in vars(module).values():
+        if inspect.isfunction(function) and re.search(rf"\b{table}\b", inspect.getsource(function)):
+            line = (inspect.getdoc(function) or "").partition("\n")[0].rstrip(".")
+            return line.removeprefix("Return ")
+    raise LookupError(f"{module.__name__}.{table}: no function decides by it.")
+
+
+def _outcome(action: Any) -> str:
+    if isinstance(action, bool) or action is None:
+        return {True: "yes", False: "no", None: "nothing"}[action]
+    source = inspect.getsource(type(action))
+    comment = re.search(rf"^    {action.name} = .+?  #: (.+)$", source, flags=re.MULTILINE)
+    return f"`{action.name}`" + (f": {_cell(comment[1])}" if comment else "")
 
 
 def error_tree() -> str:
@@ -176,6 +214,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "setting-table": setting_table,
     "settings": setting_sections,
     "modes": mode_table,
+    "rules": rule_tables,
     "error-tree": error_tree,
     "errors": error_sections,
     "signals": signal_tables,
