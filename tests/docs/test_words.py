@@ -45,7 +45,7 @@ VERBS = ("send", "receive", "acquire", "extend", "release", "expire", "requeue",
 ACTS = {
     "send": {"send", "sendall", "hand", "post", "exchange", "publish", "async", "execute", "kill"},
     "receive": {"recv", "receive", "read"},
-    "acquire": {"acquire", "attempt", "granted", "reserve", "keys"},
+    "acquire": {"acquire", "acquired", "attempt", "granted", "reserve", "keys"},
     "extend": {"extend", "pexpire", "ttl"},
     "release": {"release", "delete", "actions", "close", "held"},
     "expire": {"expires", "ttl", "deadline", "remaining", "cancel"},
@@ -182,7 +182,9 @@ def only_logs(function: Function) -> bool:
     return (
         bool(logging)
         and len(statements) <= len(logging) + (ast.get_docstring(function) is not None)
-        and not any(isinstance(node, ast.Await | ast.Yield) for node in ast.walk(function))
+        and not any(
+            isinstance(node, ast.Await | ast.Yield | ast.Raise) for node in ast.walk(function)
+        )
     )
 
 
