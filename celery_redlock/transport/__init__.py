@@ -34,4 +34,4 @@ def open_transport(
             "memory:// lock nodes live in this process and cannot be mixed with servers. "
             "Name nodes of one kind only."
         )
-    return MemoryTransport([memory_node(node) for node in nodes], node_timeout=node_timeout)
+    return MemoryTransport([memory_node(node) for node in nodes])

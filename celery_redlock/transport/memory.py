@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -26,7 +27,7 @@ class Time(Protocol):
     """A source of time."""
 
     def now(self) -> float:
-        """Seconds of the clock that bounds trust."""
+        """Seconds of the clock that bounds validity."""
 
     def wall_us(self) -> int:
         """Microseconds of wall time."""
@@ -38,18 +39,10 @@ class Time(Protocol):
 class RealTime:
     """The machine's time."""
 
-    def now(self) -> float:
-        """Seconds of the clock that bounds trust."""
-        return clock.now()
-
-    def wall_us(self) -> int:
-        """Microseconds of wall time."""
-        return clock.wall_us()
+    now = staticmethod(clock.now)
+    wall_us = staticmethod(clock.wall_us)
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
-        import time
-
         time.sleep(seconds)
 
 
@@ -60,15 +53,12 @@ class VirtualTime:
         self._now = start
 
     def now(self) -> float:
-        """Seconds of the clock that bounds trust."""
         return self._now
 
     def wall_us(self) -> int:
-        """Microseconds of wall time."""
         return round(self._now * 1_000_000)
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
         self._now += seconds
 
 
@@ -85,9 +75,9 @@ class MemoryNode:
         paused: buffers commands and executes them when resumed, as a stopped process does.
     """
 
-    def __init__(self, name: str, time: Time | None = None) -> None:
+    def __init__(self, name: str, clock: Time | None = None) -> None:
         self.name = name
-        self.time = time or RealTime()
+        self.time = clock or RealTime()
         self.state = ModelNode(_identity())
         self.state.arm()
         self.skew = 0.0
@@ -164,10 +154,9 @@ def memory_node(address: NodeAddress) -> MemoryNode:
 class MemoryTransport:
     """N in-memory nodes; also the channel to them, because no reply can be late."""
 
-    def __init__(self, nodes: Sequence[MemoryNode], *, node_timeout: float) -> None:
+    def __init__(self, nodes: Sequence[MemoryNode]) -> None:
         self.nodes = list(nodes)
         self._time = self.nodes[0].time
-        self._timeout = node_timeout
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -179,7 +168,7 @@ class MemoryTransport:
         return {}
 
     def now(self) -> float:
-        """Read the clock that bounds trust."""
+        """Read the clock that bounds validity."""
         return self._time.now()
 
     def wall_us(self) -> int:

@@ -54,7 +54,7 @@ class Record:
         self._begun = self.time.now()
         self.nodes = [_Noted(self, place) for place in range(len(counters))]
         self.client = Redlock([node.name for node in self.nodes])
-        self.client.transport = MemoryTransport(self.nodes, node_timeout=0.2)
+        self.client.transport = MemoryTransport(self.nodes)
         self._counters = list(counters)
 
     def __len__(self) -> int:
