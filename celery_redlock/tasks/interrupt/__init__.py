@@ -1,3 +1,3 @@
 """
-What a request takes and holds, how a running body is reached, and how it all is let go.
+Raising `LeaseLost` in a running body, by the means of its pool.
 """

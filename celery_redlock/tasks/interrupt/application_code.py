@@ -4,7 +4,7 @@ Whose code a body is at: the application's, or Celery's and ours.
 A body calls Celery (`self.retry`, `apply_async`, a result's `get`) and this package (another lock).
 An exception from outside does harm there: Celery takes one during a retry's publish for a failure
 to send and rejects the message, and a connection that is left in the middle of a command is broken
-for whoever uses it next. So `LeaseLost` strikes only where all that runs is application code.
+for its next user. So `LeaseLost` strikes only where all that runs is application code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PASS_ON = frozenset(
 
 def is_application_code(frame: FrameType | None, body: FrameType | None) -> bool:
     """
-    Tell whether only application code runs between a body's own frame and this one.
+    Return whether only application code runs between a body's own frame and this one.
 
     Args:
         frame: the innermost frame of the thread or greenlet that runs the body.

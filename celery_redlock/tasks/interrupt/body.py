@@ -96,7 +96,7 @@ class Body:
 
     def may_be_interrupted(self, frame: FrameType | None) -> bool:
         """
-        Tell whether `LeaseLost` may strike now, while the body is at this frame.
+        Return whether `LeaseLost` may strike now, while the body is at this frame.
 
         Not in what Celery and this package do in the body: it waits until that is done. So for the
         whole of a task that the body runs eagerly.

@@ -50,7 +50,7 @@ def choose_interrupter(body: Body, signum: int) -> Interrupter:
 
 
 _frames_lock = unpatched("_thread", "RLock")()
-# A child that is forked in between would collect no garbage, and wait for this for ever.
+# A child that is forked in between would collect no garbage, and wait for this without end.
 os.register_at_fork(
     before=_frames_lock.acquire,
     after_in_parent=_frames_lock.release,
@@ -65,7 +65,7 @@ def _no_collection() -> Iterator[None]:
 
     The interpreter holds a lock of its own then, and a collection that begins there may need it:
     to drop a `threading.local`, or in another thread that a finalizer lets run. Then the process
-    stands still for ever (CPython issue 106883).
+    is blocked without end (CPython issue 106883).
     """
     with _frames_lock:
         collects = gc.isenabled()
@@ -106,7 +106,7 @@ class SignalInterrupter:
             signal.pthread_kill(self._thread, self._signum)
 
     def recall(self) -> None:
-        """What the handler raises has landed."""
+        """The exception that the handler raises has landed."""
 
     def cancel(self) -> None:
         with contextlib.suppress(ValueError):

@@ -1,5 +1,5 @@
 """
-What becomes of a message that a worker received: it takes its lock, waits, is requeued, or ends.
+Decisions about a message that a worker received: it takes its lock, waits, is requeued, or ends.
 
 `ARRIVALS` decides before the message takes anything, `CONTENTION` when it did not get what it
 takes, and `REQUEUES` how it waits. A duplicate that had to be sent is judged by the call that it
@@ -34,7 +34,7 @@ __all__ += ["evidence_of", "how_to_wait", "is_final", "on_arrival", "on_contenti
 
 
 class Action(Enum):
-    """What the worker does with the message."""
+    """The worker's next step with the message."""
 
     TAKE = auto()  #: take its lock and marker
     RETAKE = auto()  #: evict the marker, which does not concern this message; take everything
@@ -61,8 +61,8 @@ class Action(Enum):
     END_AS_REVOKED = auto()  #: end it as revoked
 
 
-#: What the marker says of a message that ended without its body. Whoever meets it while the message
-#: is being ended requeues; a tick's marker says *skipped* in place of all these (`ending.MARKERS`).
+#: The marker of a message that ended without its body. A worker that finds it while the message is
+#: being ended requeues; a tick's marker is *skipped* in place of all these (`ending.MARKERS`).
 MARKERS: Mapping[Action, Role] = {
     Action.SKIP: Role.FINISHED,
     Action.SKIP_AS_MISSED: Role.FINISHED,
@@ -78,7 +78,7 @@ MARKERS: Mapping[Action, Role] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
     """
-    What is known of a message before it takes anything.
+    The facts of a message before it takes anything.
 
     Attributes:
         missed_deadline: it is for a tick whose starting deadline has passed.
@@ -130,7 +130,7 @@ ARRIVALS: tuple[Row[Arrival, Action], ...] = (
         Action.READ_EVIDENCE,
     ),
     Row(
-        "nobody can tell what became of the first call",
+        "the outcome of the first call is unknown",
         lambda a: a.is_duplicate and a.evidence is Evidence.UNCLEAR,
         Action.WAIT,
     ),
@@ -176,7 +176,7 @@ def on_arrival(arrival: Arrival) -> Action:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contention:
     """
-    What is known of a message that did not get what it takes.
+    The facts of a message that did not get its lock and marker.
 
     Attributes:
         obstacle: why.
@@ -473,7 +473,7 @@ def is_final(contention: Contention) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
     """
-    What one node shows of a call.
+    The records of one node about a call.
 
     Attributes:
         marker: the role in its message's marker; None where there is none.
@@ -495,7 +495,7 @@ def evidence_of(sightings: Sequence[Sighting], nodes: int) -> Evidence:
     Return what the nodes' replies show of a call.
 
     A quorum shows each call that waits or runs, in its key, its marker or both: on each node it
-    goes from one to the other in one step. A marker that says *finished* needs no quorum, because
+    goes from one to the other in one step. A marker *finished* needs no quorum, because
     it is written only when the work is done.
 
     Args:

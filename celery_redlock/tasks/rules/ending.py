@@ -1,5 +1,5 @@
 """
-What becomes of a request's lock, marker and reservation when the request ends.
+Decisions about a request's lock, marker and reservation when the request ends.
 
 A broker may deliver a message again after its task has run. The marker shows whether another body
 would be one too many: *finished* stays where the outcome is out, which is a result or a message
@@ -42,7 +42,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What moves a request to another state."""
+    """The causes that move a request to another state."""
 
     MARK = auto()  #: it took its marker, to end without its body
     BEGIN = auto()  #: its body begins
@@ -109,7 +109,7 @@ class Outcome(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """
-    What is known of a request that ends.
+    The facts of a request that ends.
 
     Attributes:
         state: how far it came.
@@ -167,7 +167,7 @@ def outcome_of(ended: Ended) -> Outcome:
 
 
 class Keys(Enum):
-    """What becomes of the lock keys of a request that ends."""
+    """The end of the lock keys of a request that ends."""
 
     RELEASE = auto()
     HAND_OVER = auto()  #: set to the reservation of the message that continues it
@@ -179,12 +179,12 @@ class Keys(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remains:
     """
-    What is known when what a request holds is let go.
+    The facts when the keys of a request are released.
 
     Attributes:
         outcome: how it ended.
         state: how far it came.
-        unrun_as: what its marker says, where it ends without its body: see `arrival.MARKERS`.
+        unrun_as: its marker, where it ends without its body: see `arrival.MARKERS`.
         for_tick: a schedule sent it.
         held_in_body: its mode holds the keys while the body runs.
         can_give_back: it brought a lock for the keys that it holds, which has not expired.
@@ -258,7 +258,7 @@ KEYS: tuple[Row[Remains, Keys], ...] = (
 
 
 def marker_after(remains: Remains) -> Role | None:
-    """Return what the marker says from now on; None: it is deleted."""
+    """Return the marker from now on; None: it is deleted."""
     return first_match(MARKERS, remains).then
 
 
@@ -277,7 +277,7 @@ class Moment(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
     """
-    What is known when a body has unwound.
+    The facts when a body has unwound.
 
     Attributes:
         holds_until_result: the request has a marker, or a lock that outlasts its body.
@@ -306,7 +306,7 @@ def moment_of(leaving: Leaving) -> Moment:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unused:
     """
-    What is known of a reservation that no body took over.
+    The facts of a reservation that no body took over.
 
     Attributes:
         state: how far its request came.

@@ -1,5 +1,5 @@
 """
-What the rules are about: the facts that callers collect, as enums, and the form of a rule.
+The facts that callers collect for the rules, as enums, and the form of a rule.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Role(StrEnum):
 
 
 class Holder(Enum):
-    """Who holds the key that a message or a call needs."""
+    """The holder of the key that a message or a call needs."""
 
     FOREIGN = auto()  #: no task of this package
     ITSELF = auto()  #: a message with the same task id
@@ -46,7 +46,7 @@ class Holder(Enum):
 
 
 class Evidence(Enum):
-    """What the nodes show of the call that a duplicate repeats."""
+    """The records of the nodes about the call that a duplicate repeats."""
 
     UNREAD = auto()  #: the nodes have not been asked
     UNDER_WAY = auto()  #: it waits or runs
@@ -57,7 +57,7 @@ class Evidence(Enum):
 
 
 class Record(Enum):
-    """What the leaders' record of a schedule shows of the leader that sent a tick."""
+    """The leaders' record of a schedule, about the leader that sent a tick."""
 
     UNREAD = auto()
     CURRENT = auto()  #: no newer leader sends this tick

@@ -1,5 +1,5 @@
 """
-What becomes of a call at publish: sent with its lock, without it, or not sent.
+Decisions about a call at publish: sent with its lock, without it, or not sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ += ["on_contention", "on_reservation"]
 
 
 class Publish(Enum):
-    """What the publisher does with the call."""
+    """The publisher's next step with the call."""
 
     SEND_WITH_LOCK = auto()
     SEND = auto()  #: without a lock; the worker takes it
@@ -32,7 +32,7 @@ class Publish(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserved:
     """
-    What is known when the publisher has reserved the lock of a call.
+    The facts when the publisher has reserved the lock of a call.
 
     Attributes:
         tick: the state of the tick that the call is for; None where it is for none, where nobody
@@ -57,7 +57,7 @@ def on_reservation(reserved: Reserved) -> Publish:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contention:
     """
-    What is known when the lock of a call is held.
+    The facts when the lock of a call is held.
 
     Attributes:
         split: several contenders share the nodes, and none has a quorum.
