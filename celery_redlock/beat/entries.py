@@ -37,14 +37,14 @@ def task_id_for(prefix: str, tick: Tick) -> str:
     return str(uuid.uuid5(NAMESPACE, identity))
 
 
-def catch_up(entry: Any, records: ScheduleState, *, made_up_since: datetime | None) -> None:
+def catch_up(entry: Any, records: ScheduleState, *, invented_since: datetime | None) -> None:
     """
     Let an entry go on where the schedule has got to, or note where it begins.
 
     Args:
         entry: of the wrapped scheduler, about to be asked when it is due.
         records: what the nodes know.
-        made_up_since: a last run at this time or later is nothing that the scheduler knows: it
+        invented_since: a last run at this time or later is nothing that the scheduler knows: it
             begins entries that it has never seen with the present. None if it has seen them all.
     """
     own = maybe_make_aware(entry.last_run_at)
@@ -56,12 +56,12 @@ def catch_up(entry: Any, records: ScheduleState, *, made_up_since: datetime | No
         records.record_start(entry.name, begin, entry.total_run_count)
         return
     recorded = from_us(state.due_us)
-    made_up = made_up_since is not None and own >= made_up_since
-    if recorded <= own and not made_up:
+    is_invented = invented_since is not None and own >= invented_since
+    if recorded <= own and not is_invented:
         return
     _set(entry, "last_run_at", _in_zone_of(entry.last_run_at, recorded))
     model = getattr(entry, "model", None)
-    if made_up and getattr(model, "one_off", False):
+    if is_invented and getattr(model, "one_off", False):
         return  # somebody has enabled it again, to run once more
     _set(entry, "total_run_count", max(entry.total_run_count, state.count))
 

@@ -1,10 +1,11 @@
 """
-The wrapped scheduler while its beat leads: what it sends, and from where it goes on.
+The wrapped scheduler while its beat leads: it sends each tick once, from where the schedule is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -13,16 +14,22 @@ from celery.utils.log import get_logger
 
 from celery_redlock.beat.broker import Broker, duplicate_in, is_broker_failure
 from celery_redlock.beat.entries import catch_up, missed_count, task_id_for, uncount_unsent
-from celery_redlock.beat.inner_scheduler import cancel_exit_write, close_without_saving, mark_dirty
+from celery_redlock.beat.inner_scheduler import (
+    cancel_exit_write,
+    close_without_saving,
+    mark_dirty,
+)
 from celery_redlock.beat.leader_lease import LeaderLease
 from celery_redlock.beat.missed_runs import MissedRuns
 from celery_redlock.beat.retry_queue import RetryQueue
 from celery_redlock.beat.schedule_state import ScheduleState
+from celery_redlock.errors import ConfigurationError
 from celery_redlock.schedules.timeutils import SECOND, from_us, to_us
 from celery_redlock.tasks.message.tick import Tick
-from celery_redlock.tasks.ticks.tick_stamping import install
+from celery_redlock.tasks.ticks.entry_ticks import EntryTicks
+from celery_redlock.tasks.ticks.tick_stamping import TickScheduler, adopt
 
-__all__ = ["LeaderContext", "LeaderScheduler"]
+__all__ = ["LeaderContext", "LeaderScheduler", "lead_with"]
 
 logger = get_logger(__name__)
 
@@ -33,17 +40,17 @@ class LeaderContext:
     What a leader works with.
 
     Attributes:
-        leader_lease: whether it may.
-        schedule_state: what the nodes know of the entries.
+        lease: whether it may send and write.
+        state: what the nodes have recorded of the entries.
         broker: the connection that it sends through.
-        retry_queue: what it could not send yet.
-        missed_runs: what nobody is known to have sent, for the log.
+        retry_queue: the entries that it could not send yet.
+        missed_runs: due times that nobody is known to have sent for, for the log.
         schedule: the schedule's name on the nodes.
-        key_prefix: of the keys on the nodes, equal schedules of two sets differ in their task ids.
+        key_prefix: of the keys on the nodes; equal schedules of two sets differ in their task ids.
     """
 
-    leader_lease: LeaderLease
-    schedule_state: ScheduleState
+    lease: LeaderLease
+    state: ScheduleState
     broker: Broker
     retry_queue: RetryQueue
     missed_runs: MissedRuns
@@ -51,220 +58,240 @@ class LeaderContext:
     key_prefix: str
 
 
-class LeaderScheduler:
+@dataclass(slots=True)
+class Progress:
     """
-    A scheduler instance that sends only what a leader may send.
+    How far a leader's scheduler has come.
 
-    The instance's own methods are replaced, as the stamping replaces others: `sync`, so that it
-    writes nothing without the lease, and of no run that was not sent; `populate_heap`, so that its
-    entries go on where the schedule has got to; `reserve` and `apply_async`, so that each tick is
-    sent once and noted.
-
-    Args:
-        inner: the scheduler, just built.
-        context: what the leader works with.
-        building_since: when building it began.
+    Attributes:
+        building_since: when the scheduler began to be built, until it has read its entries.
+        reserved: the entry that it counts as run already and is about to send.
+        is_sending: whether it is in the middle of a send.
+        sync_is_due: whether Celery has asked for a sync in the middle of a send.
+        loaded: the entries as the scheduler last read them.
     """
 
-    def __init__(self, inner: Any, context: LeaderContext, *, building_since: datetime) -> None:
-        self._inner = inner
-        self._context = context
-        self._made_up_since: datetime | None = building_since
-        self._is_settled = False
-        self._loaded: Any = None
-        self._in_hand: Any = None
-        self._is_sending = False
-        self._is_to_sync = False
-        cancel_exit_write(inner)
-        self._sync, inner.sync = inner.sync, self.sync
-        self._populate_heap, inner.populate_heap = inner.populate_heap, self.populate_heap
-        inner._ensure_connected = self._connected
-        install(
-            inner,
-            protect=lambda entry: True,
-            decorate=self._decide,
-            options=self._options,
-            sent=self._note,
-            reached=self._reached,
+    building_since: datetime | None
+    reserved: Any = None
+    is_sending: bool = False
+    sync_is_due: bool = False
+    loaded: Any = None
+
+
+def lead_with(scheduler: Any, context: LeaderContext, *, building_since: datetime) -> None:
+    """
+    Have a scheduler that was just built send only what a leader may send.
+
+    Raises:
+        ConfigurationError: it is of a kind that cannot be changed like that.
+    """
+    cancel_exit_write(scheduler)
+    try:
+        adopt(
+            scheduler,
+            LeaderScheduler,
+            EntryTicks(scheduler.app, lambda entry: True),
+            redlock_leader=context,
+            redlock_progress=Progress(building_since),
         )
-        self._reserve, inner.reserve = inner.reserve, self.reserve
-        self._apply_async, inner.apply_async = inner.apply_async, self.apply_async
+    except ConfigurationError:
+        close_without_saving(scheduler)
+        raise
 
-    @property
-    def inner(self) -> Any:
-        """The scheduler."""
-        return self._inner
 
-    def tick(self) -> float:
+class LeaderScheduler(TickScheduler):
+    """
+    What a leader puts in front of the class of the scheduler that it wraps.
+
+    The scheduler goes on from what the nodes have recorded, sends each tick once, and writes
+    nothing without the lease, and of no run that was not sent.
+    """
+
+    redlock_leader: LeaderContext
+    redlock_progress: Progress
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send what is due, one entry at most; return the seconds until the next pass."""
-        inner, retry_queue = self._inner, self._context.retry_queue
-        self._context.missed_runs.report()
-        self._use_connection()
-        entry = retry_queue.ready()
+        leader = self.redlock_leader
+        leader.missed_runs.report()
+        _use_connection(self, leader.broker.connection)
+        entry = leader.retry_queue.ready()
         if entry is not None:
-            inner.apply_entry(entry, producer=inner.producer)
+            self.apply_entry(entry, producer=self.producer)
             return 0.0
-        delay = inner.tick()
-        self._forget_removed()
-        return min(delay or 0.0, retry_queue.delay())
-
-    def sync(self) -> None:
-        """Let the scheduler write what it remembers, if this beat leads."""
-        # Celery asks for it at the end of a send, and whether that has worked is not known yet.
-        self._is_to_sync = self._is_sending
-        if self._is_sending or not self._context.leader_lease.is_valid:
-            return
-        undo = self._take_back()
-        try:
-            self._sync()
-        finally:
-            for step in reversed(undo):
-                step()
-            mark_dirty(self._inner, [entry.name for entry in self._context.retry_queue.entries])
+        delay = super().tick(*args, **kwargs)
+        self._redlock_forget_removed()
+        return min(delay or 0.0, leader.retry_queue.delay())
 
     def populate_heap(self, *args: Any, **kwargs: Any) -> Any:
-        """Let the entries go on where the schedule has got to, and then be asked when they are."""
-        schedule = self._inner.schedule
-        self._context.schedule_state.forget_removed(schedule)
+        """Let the entries go on from what is recorded, before the scheduler asks for due ones."""
+        leader, progress = self.redlock_leader, self.redlock_progress
+        schedule = self.schedule
+        leader.state.forget_removed(schedule)
         for entry in list(schedule.values()):
             try:
-                catch_up(entry, self._context.schedule_state, made_up_since=self._made_up_since)
+                catch_up(entry, leader.state, invented_since=progress.building_since)
             except Exception:
                 logger.exception("Entry %r goes on from its own last run", entry.name)
-        self._made_up_since = None
-        return self._populate_heap(*args, **kwargs)
+        progress.building_since = None
+        return super().populate_heap(*args, **kwargs)
 
     def reserve(self, entry: Any) -> Any:
         """Note which entry the scheduler counts as run from now on, and is about to send."""
-        self._in_hand = entry
-        return self._reserve(entry)
+        self.redlock_progress.reserved = entry
+        return super().reserve(entry)
 
     def apply_async(
         self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any
     ) -> Any:
-        """Send an entry's task, if this beat may send; else keep it until it may."""
-        if not self._context.leader_lease.can_send():
+        """Send an entry's task if this beat may send; else keep the entry until it may."""
+        leader = self.redlock_leader
+        if not leader.lease.can_send():
             if not advance:
-                self._context.retry_queue.add(entry, at_once=True)
-            self._in_hand = None
+                leader.retry_queue.add(entry, at_once=True)
+            self.redlock_progress.reserved = None
             return None
-        self._is_settled = advance  # what is sent by hand is no tick, and is not noted
         try:
-            result = self._send(entry, producer=producer, advance=advance, **kwargs)
-        except Exception as error:
-            duplicate = None if advance else duplicate_in(error)
-            if duplicate is None:
-                if not self._is_settled:
-                    self._keep(entry, error)
-                self._end_send()
-                raise
-            logger.warning("Entry %r was due, and counts as run: %s", entry.name, duplicate)
-            result = duplicate.result
-        if not self._is_settled:
-            # It counts from its last run, which is now.
-            self._context.schedule_state.record_sent(
-                entry.name, to_us(entry.schedule.now()) / SECOND
-            )
-            self._context.retry_queue.discard(entry.name)
-        self._end_send()
+            if advance:  # sent by hand: it is no tick, and is not recorded
+                with self._redlock_sending():
+                    result = super().apply_async(entry, producer=producer, advance=True, **kwargs)
+            else:
+                result = self._redlock_send_once(entry, producer=producer, **kwargs)
+        except Exception:
+            self._redlock_end_send()
+            raise
+        self._redlock_end_send()
         return result
+
+    def sync(self) -> None:
+        """Let the scheduler write what it remembers, if this beat leads."""
+        leader, progress = self.redlock_leader, self.redlock_progress
+        # Celery asks for it at the end of a send, and whether that has worked is not known yet.
+        progress.sync_is_due = progress.is_sending
+        if progress.is_sending or not leader.lease.is_valid:
+            return
+        undo = self._redlock_uncount()
+        try:
+            super().sync()
+        finally:
+            for step in reversed(undo):
+                step()
+            mark_dirty(self, [entry.name for entry in leader.retry_queue.entries])
 
     def close(self) -> None:
         """Let the scheduler write what it remembers if this beat still leads, and close it."""
-        self._context.missed_runs.report(at_once=True)
+        leader = self.redlock_leader
+        leader.missed_runs.report(at_once=True)
         for name in ("producer", "connection"):
-            vars(self._inner).pop(name, None)  # the leader closes it, and not before it hands over
-        if self._context.leader_lease.is_valid:
-            self._take_back()  # for good: a schedule file is written once more as it is closed
-            self._inner.close()
+            self.__dict__.pop(name, None)  # the leader closes it, and not before it hands over
+        if leader.lease.is_valid:
+            self._redlock_uncount()  # for good: closing a schedule file writes it once more
+            super().close()
         else:
-            close_without_saving(self._inner)
+            close_without_saving(self)
 
-    def _send(self, entry: Any, **kwargs: Any) -> Any:
-        self._is_sending, self._is_to_sync = True, False
-        try:
-            return self._apply_async(entry, **kwargs)
-        finally:
-            self._is_sending = False
-
-    def _end_send(self) -> None:
-        self._in_hand = None
-        if self._is_to_sync:
-            self.sync()
-
-    def _take_back(self) -> list[Callable[[], None]]:
-        retry_queue = self._context.retry_queue.entries
-        if self._in_hand is not None:
-            retry_queue.append(self._in_hand)  # a signal has cut its sending short
-        if not retry_queue:
-            return []
-        try:
-            return uncount_unsent(self._inner.schedule, retry_queue)
-        except Exception:
-            logger.exception("What was not sent may be stored as sent")
-            return []
-
-    def _connected(self) -> Any:
-        return self._context.broker.connection
-
-    def _use_connection(self) -> None:
-        connection = self._context.broker.connection
-        if vars(self._inner).get("connection") is not connection:
-            self._inner.connection = connection
-            vars(self._inner).pop("producer", None)
-
-    def _reached(self, entry: Any) -> int | None:
-        state = self._context.schedule_state.entry_state(entry.name)
+    def redlock_recorded(self, entry: Any) -> int | None:
+        """Return the tick that a leader recorded last for an entry, in microseconds."""
+        state = self.redlock_leader.state.entry_state(entry.name)
         return None if state is None else state.due_us
 
-    def _decide(self, entry: Any, tick: Tick) -> Tick | None:
-        self._is_settled = True
-        reached = self._reached(entry)
-        if reached is not None and tick.due_us <= reached:
-            logger.debug("Tick of %r at %s was sent before", entry.name, tick.due_at)
-            self._context.retry_queue.discard(entry.name)
+    def _ensure_connected(self) -> Any:
+        return self.redlock_leader.broker.connection
+
+    def _redlock_send_once(self, entry: Any, **kwargs: Any) -> Any:
+        """Send an entry for its next tick, unless that was sent; record it, or keep the entry."""
+        leader = self.redlock_leader
+        tick = self.redlock_ticks.next_tick(entry)
+        recorded = self.redlock_recorded(entry)
+        if tick is not None and recorded is not None and tick.due_us <= recorded:
+            logger.debug("The tick of %r at %s was sent before", entry.name, tick.due_at)
+            leader.retry_queue.discard(entry.name)
             return None
-        return replace(
-            tick, schedule=self._context.schedule, token=self._context.leader_lease.token
-        )
+        options: dict[str, Any] = {"retry": False}  # a later pass tries again
+        if tick is not None:
+            tick = replace(tick, schedule=leader.schedule, token=leader.lease.token)
+            if "task_id" not in (entry.options or {}):
+                options["task_id"] = task_id_for(leader.key_prefix, tick)
+        try:
+            with self._redlock_sending():
+                result = self.redlock_send(entry, tick, options, **kwargs)
+        except Exception as error:
+            duplicate = duplicate_in(error)
+            if duplicate is None:
+                self._redlock_keep(entry, error)
+                raise
+            logger.warning("Entry %r was due, and counts as run: %s", entry.name, duplicate)
+            result = duplicate.result
+        self._redlock_record(entry, tick)
+        return result
 
-    def _options(self, entry: Any, tick: Tick | None) -> Mapping[str, Any]:
-        # Once, because it is tried again in a later pass.
-        options: dict[str, Any] = {"retry": False}
-        if tick is not None and "task_id" not in (entry.options or {}):
-            options["task_id"] = task_id_for(self._context.key_prefix, tick)
-        return options
+    @contextmanager
+    def _redlock_sending(self) -> Iterator[None]:
+        progress = self.redlock_progress
+        progress.is_sending, progress.sync_is_due = True, False
+        try:
+            yield
+        finally:
+            progress.is_sending = False
 
-    def _note(self, entry: Any, tick: Tick, error: Exception | None) -> None:
-        if error is not None and duplicate_in(error) is None:
-            self._keep(entry, error)
-            return
-        self._note_missed(entry, tick)
-        self._context.retry_queue.discard(entry.name)
-        self._context.schedule_state.record_sent(entry.name, tick.due)
+    def _redlock_end_send(self) -> None:
+        self.redlock_progress.reserved = None
+        if self.redlock_progress.sync_is_due:
+            self.sync()
 
-    def _keep(self, entry: Any, error: Exception) -> None:
-        broker = self._context.broker
-        failed = is_broker_failure(error, broker.connection)
-        self._context.retry_queue.add(entry, at_once=failed)
-        if failed:
-            broker.drop()
+    def _redlock_record(self, entry: Any, tick: Tick | None) -> None:
+        """Note that an entry was sent; without a tick it counts from its last run, which is now."""
+        leader = self.redlock_leader
+        try:
+            if tick is not None:
+                self._redlock_note_missed(entry, tick)
+            leader.retry_queue.discard(entry.name)
+            due = to_us(entry.schedule.now()) / SECOND if tick is None else tick.due
+            leader.state.record_sent(entry.name, due)
+        except Exception:
+            logger.exception("Entry %r was sent, and that is not recorded", entry.name)
 
-    def _note_missed(self, entry: Any, tick: Tick) -> None:
-        state = self._context.schedule_state.entry_state(entry.name)
+    def _redlock_note_missed(self, entry: Any, tick: Tick) -> None:
+        leader = self.redlock_leader
+        state = leader.state.entry_state(entry.name)
         if state is None or not state.count:
             return
         count = missed_count(entry.schedule, state.due, tick.due)
         if count:
-            self._context.missed_runs.note(entry.name, count, from_us(state.due_us), tick.due_at)
+            leader.missed_runs.note(entry.name, count, from_us(state.due_us), tick.due_at)
 
-    def _forget_removed(self) -> None:
-        loaded = self._inner.old_schedulers
-        if loaded is not self._loaded and loaded is not None:
-            self._loaded = loaded
-            for name in self._context.retry_queue.keep_only(loaded):
+    def _redlock_keep(self, entry: Any, error: Exception) -> None:
+        broker = self.redlock_leader.broker
+        failed = is_broker_failure(error, broker.connection)
+        self.redlock_leader.retry_queue.add(entry, at_once=failed)
+        if failed:
+            broker.drop()
+
+    def _redlock_uncount(self) -> list[Callable[[], None]]:
+        unsent = self.redlock_leader.retry_queue.entries
+        if self.redlock_progress.reserved is not None:
+            unsent.append(self.redlock_progress.reserved)  # a signal has cut its sending short
+        if not unsent:
+            return []
+        try:
+            return uncount_unsent(self.schedule, unsent)
+        except Exception:
+            logger.exception("Runs that were not sent may be stored as sent")
+            return []
+
+    def _redlock_forget_removed(self) -> None:
+        progress = self.redlock_progress
+        loaded = self.old_schedulers
+        if loaded is not progress.loaded and loaded is not None:
+            progress.loaded = loaded
+            for name in self.redlock_leader.retry_queue.keep_only(loaded):
                 logger.warning(
-                    "Entry %r has left the schedule; a tick of it that could not be sent is "
-                    "dropped",
+                    "Entry %r has left the schedule; its tick that could not be sent is dropped",
                     name,
                 )
+
+
+def _use_connection(scheduler: Any, connection: Any) -> None:
+    if vars(scheduler).get("connection") is not connection:
+        scheduler.connection = connection
+        vars(scheduler).pop("producer", None)

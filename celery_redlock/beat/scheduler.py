@@ -15,12 +15,14 @@ from celery.utils.imports import qualname
 
 from celery_redlock.beat.candidate import Candidate
 from celery_redlock.beat.inner_scheduler import cancel_exit_write, wrapped_class
+from celery_redlock.beat.leader_scheduler import LeaderScheduler
 from celery_redlock.beat.leadership import Leadership
 from celery_redlock.beat.timing import read_timings
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.settings import read_settings
-from celery_redlock.tasks.ticks.names import schedule_name
+from celery_redlock.tasks.ticks.entry_ticks import schedule_name
+from celery_redlock.tasks.ticks.tick_stamping import stamped
 from celery_redlock.transport import parse_nodes
 
 __all__ = ["RedlockScheduler"]
@@ -62,6 +64,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         settings = read_settings(app)
         self._timings = read_timings(settings)
         self._wrapped = wrapped_class(settings.beat_scheduler, RedlockScheduler)
+        stamped(self._wrapped, LeaderScheduler)  # raises now, not only once this beat leads
         self._name = schedule_name(app)
         self._options = {
             "schedule": schedule,

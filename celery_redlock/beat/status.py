@@ -13,7 +13,7 @@ from celery_redlock.core import Register, VersionedValue
 from celery_redlock.schedules.timeutils import SECOND, from_us
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.ticks.entry_state import EntryState
-from celery_redlock.tasks.ticks.names import schedule_name
+from celery_redlock.tasks.ticks.entry_ticks import schedule_name
 
 __all__ = ["EntryStatus", "ScheduleStatus", "schedule_status"]
 

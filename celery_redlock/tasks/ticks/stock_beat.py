@@ -1,5 +1,5 @@
 """
-Ordinary beats, of which several may run: each tick's body runs once all the same.
+Beats with any scheduler but ours: several may run, and each tick's body still runs once.
 """
 
 from __future__ import annotations
@@ -11,42 +11,59 @@ from celery.utils.log import get_logger
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.settings import read_settings
-from celery_redlock.tasks.ticks.tick_stamping import Stamper, install, is_protected
+from celery_redlock.tasks.ticks.entry_ticks import EntryTicks
+from celery_redlock.tasks.ticks.tick_stamping import TickScheduler, adopt
 
-__all__ = ["stamp_stock_beat"]
+__all__ = ["is_protected", "stamp_stock_beat"]
 
 logger = get_logger(__name__)
 
-#: A log line with all entries of a large schedule is of no use to anybody.
+#: A log line with all entries of a large schedule helps nobody.
 MAX_NAMES = 20
 
 
 def stamp_stock_beat(sender: Any) -> None:
-    """Stamp what the beat that starts is going to send; it starts whatever happens here."""
+    """Have the scheduler of a beat that starts stamp its ticks. Never raises."""
     scheduler = sender.scheduler
     if getattr(scheduler, "stamps_ticks", False):
         return
     app = scheduler.app
-
-    try:
-        read_settings(app)
-    except ConfigurationError as error:
-        logger.error(  # noqa: TRY400  # what went wrong is a setting
-            "The ticks of this beat are not told apart, so that what several beats send for one "
-            "tick runs several times: %s",
-            error,
-        )
-        return
 
     @cache
     def locks(task: str) -> bool:
         # A task that is not loaded here may well lock where it runs.
         return task not in app.tasks or is_protected(app, task)
 
-    _announce(scheduler, install(scheduler, protect=lambda entry: locks(entry.task)))
+    try:
+        ticks = EntryTicks(app, lambda entry: locks(entry.task))
+        adopt(scheduler, TickScheduler, ticks)
+    except ConfigurationError as error:
+        logger.error(  # noqa: TRY400  # a setting or a class is wrong, not the code here
+            "This beat sends its messages without ticks, so a tick that several beats send runs "
+            "several times: %s",
+            error,
+        )
+        return
+    _announce(scheduler, ticks)
 
 
-def _announce(scheduler: Any, stamper: Stamper) -> None:
+def is_protected(app: Any, task_name: str) -> bool:
+    """
+    Return whether a worker of this app would run each tick of a task's entries once.
+
+    Raises:
+        ConfigurationError: a setting is unknown or has an impossible value.
+    """
+    settings = read_settings(app)
+    if settings.dedupe:
+        return True
+    task = app.tasks.get(task_name)
+    if task is not None:
+        return getattr(task, "redlock_plan", None) is not None
+    return bool(settings.options_for(task_name))
+
+
+def _announce(scheduler: Any, ticks: EntryTicks) -> None:
     try:
         entries = list(scheduler.schedule.values())
     except Exception:
@@ -54,13 +71,11 @@ def _announce(scheduler: Any, stamper: Stamper) -> None:
         return
     if not entries:
         return
-    stamped = [entry.name for entry in entries if stamper.stamps(entry)]
-    unstamped = [entry.name for entry in entries if not stamper.stamps(entry)]
     logger.info(
         "Ticks of these entries are identified by name and due time: %s. Ticks of these are not, "
         "because their tasks do not lock: %s.",
-        _listed(stamped),
-        _listed(unstamped),
+        _listed([entry.name for entry in entries if ticks.stamps(entry)]),
+        _listed([entry.name for entry in entries if not ticks.stamps(entry)]),
     )
 
 

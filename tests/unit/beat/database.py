@@ -82,8 +82,7 @@ class Database:
         """Let a leader send what is due, once, and crash before it has stored that."""
         a = self.world.beat("a")
         self.world.run(1)
-        driving = a.scheduler._leadership._leader_scheduler  # type: ignore[union-attr]
-        driving._sync = lambda: None
+        a.scheduler._inner.sync = lambda: None
         assert len(self.world.run(5)) == 1
         self.world.crash(a)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from celery.beat import Scheduler
 
 from celery_redlock.beat import candidate, leader_scheduler, leadership, scheduler
 from celery_redlock.beat.schedule_state import ScheduleState
@@ -159,7 +160,7 @@ def test_a_beat_ends_though_the_handlers_exception_goes_astray(
 
     a = world.beat("a")
     world.run(3)
-    monkeypatch.setattr(a.scheduler._inner, where, lambda *_, **__: Result() and None)
+    monkeypatch.setattr(Scheduler, where, lambda *_, **__: Result() and None)
 
     with pytest.raises(SystemExit):
         getattr(a.scheduler, where)()
@@ -217,10 +218,10 @@ def test_a_wrapped_scheduler_that_cannot_be_closed_does_not_keep_the_lead(
     a = world.beat("a")
     world.run(3)
 
-    def fail() -> None:
+    def fail(self: Any) -> None:
         raise ZeroDivisionError
 
-    a.scheduler._inner.close = fail
+    monkeypatch.setattr(Scheduler, "close", fail)
     world.stop(a)
     assert not is_held(world)
 

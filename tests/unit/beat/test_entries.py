@@ -48,31 +48,31 @@ def entry(last_run_at: datetime, count: int = 0, **more: Any) -> Any:
 
 def test_a_later_record_goes_before_what_the_scheduler_remembers() -> None:
     one = entry(at(0), 2)
-    catch_up(one, recorded(10), made_up_since=None)
+    catch_up(one, recorded(10), invented_since=None)
     assert (one.last_run_at, one.total_run_count) == (at(10), 5)
 
 
 def test_an_earlier_record_does_not() -> None:
     one = entry(at(10), 2)
-    catch_up(one, recorded(0), made_up_since=None)
+    catch_up(one, recorded(0), invented_since=None)
     assert (one.last_run_at, one.total_run_count) == (at(10), 2)
 
 
 def test_it_does_where_the_scheduler_has_made_its_last_run_up() -> None:
     one = entry(at(10), 0)
-    catch_up(one, recorded(0), made_up_since=at(9))
+    catch_up(one, recorded(0), invented_since=at(9))
     assert (one.last_run_at, one.total_run_count) == (at(0), 5)
 
 
 def test_the_larger_count_stays() -> None:
     one = entry(at(0), 9)
-    catch_up(one, recorded(10), made_up_since=None)
+    catch_up(one, recorded(10), invented_since=None)
     assert one.total_run_count == 9
 
 
 def test_an_entry_without_a_record_begins_one() -> None:
     records: Any = Recorded()
-    catch_up(entry(at(0), 2), records, made_up_since=at(0))
+    catch_up(entry(at(0), 2), records, invented_since=at(0))
     assert records.begun == [("e", at(0).timestamp(), 2)]
 
 
@@ -82,20 +82,20 @@ def test_one_that_is_due_once_begins_before_that_whenever_it_was_entered_if_it_n
 ) -> None:
     records: Any = Recorded()
     clocked = SimpleNamespace(clocked_time=at(-1))
-    catch_up(entry(at(0), count, schedule=clocked), records, made_up_since=None)
+    catch_up(entry(at(0), count, schedule=clocked), records, invented_since=None)
     assert records.begun == [("e", begin, count)]
 
 
 def test_a_last_run_without_a_zone_stays_so() -> None:
     one = entry(at(0).replace(tzinfo=None))
-    catch_up(one, recorded(10), made_up_since=None)
+    catch_up(one, recorded(10), invented_since=None)
     assert one.last_run_at == at(10).replace(tzinfo=None)
 
 
 def test_a_last_run_keeps_its_zone() -> None:
     zone = timezone(timedelta(hours=5, minutes=30))
     one = entry(at(0).astimezone(zone))
-    catch_up(one, recorded(10), made_up_since=None)
+    catch_up(one, recorded(10), invented_since=None)
     assert one.last_run_at == at(10)
     assert one.last_run_at.tzinfo is zone
 
@@ -103,14 +103,14 @@ def test_a_last_run_keeps_its_zone() -> None:
 def test_the_model_behind_an_entry_goes_along() -> None:
     model = SimpleNamespace(last_run_at=at(0), total_run_count=0, one_off=False)
     one = entry(at(0), model=model)
-    catch_up(one, recorded(10), made_up_since=None)
+    catch_up(one, recorded(10), invented_since=None)
     assert (model.last_run_at, model.total_run_count) == (at(10), 5)
 
 
 def test_an_entry_that_is_to_run_once_more_is_not_taken_for_one_that_has_run() -> None:
     model = SimpleNamespace(last_run_at=at(10), total_run_count=0, one_off=True)
     one = entry(at(10), model=model)
-    catch_up(one, recorded(0, 1), made_up_since=at(9))
+    catch_up(one, recorded(0, 1), invented_since=at(9))
     assert one.total_run_count == model.total_run_count == 0
 
 

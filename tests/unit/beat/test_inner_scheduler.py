@@ -49,9 +49,15 @@ def test_what_cannot_be_wrapped_is_refused_with_the_mend(given: Any, said: str) 
     assert "Set redlock_beat_scheduler to" in caught.value.message
 
 
-def test_it_is_refused_before_the_beat_starts() -> None:
+class Final(Scheduler):  # type: ignore[misc]  # Celery is untyped
+    def __init_subclass__(cls, **_: Any) -> None:
+        raise TypeError("this class is final")
+
+
+@pytest.mark.parametrize("given", ["redlock", Final])
+def test_it_is_refused_before_the_beat_starts(given: Any) -> None:
     app = Celery("wrapped", broker="memory://", set_as_current=False)
-    app.conf.update(redlock_nodes=["memory://wrapped"], redlock_beat_scheduler="redlock")
+    app.conf.update(redlock_nodes=["memory://wrapped"], redlock_beat_scheduler=given)
     for lazy in (False, True):
         with pytest.raises(ConfigurationError):
             RedlockScheduler(app, lazy=lazy)

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.beat import Scheduler
 
+from celery_redlock.beat.schedule_state import ScheduleState
 from celery_redlock.signals import beat_leader_stopped
 from tests.unit.beat.test_closing import handle_sigterm
 from tests.unit.beat.world import Beat, MakeWorld, World
@@ -72,19 +74,32 @@ def test_a_tick_whose_sending_was_cut_short_is_sent_by_the_successor(
 
 
 def test_a_run_that_was_sent_is_recorded_where_it_cannot_be_stored(
-    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make_world(conf={"beat_sync_every": 1})
-    beat = world.beat("a")
+    world.beat("a")
     world.run(1)
 
-    def fail() -> None:
+    def fail(self: Any) -> None:
         raise OSError("no space left")
 
-    beat.scheduler._leadership._leader_scheduler._sync = fail  # type: ignore[union-attr]
+    monkeypatch.setattr(Scheduler, "sync", fail)
     world.run(5)
     assert world.recorded()["job"].count == len(world.sent) == 6
     assert "no space left" in caplog.text
+
+
+def test_a_record_that_fails_keeps_no_tick_from_being_sent(
+    world: World, beat: Beat, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.run(1)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("a broken record")
+
+    monkeypatch.setattr(ScheduleState, "record_sent", fail)
+    assert len(world.run(2 * HOUR)) == 2
+    assert "a broken record" in caplog.text
 
 
 def test_storing_runs_while_one_is_not_sent_repeats_none(world: World, beat: Beat) -> None:

@@ -106,7 +106,7 @@ class Beat:
     @property
     def leads(self) -> bool:
         leadership = self.scheduler._leadership
-        return leadership is not None and leadership._leader_lease.is_valid
+        return leadership is not None and leadership._lease.is_valid
 
 
 @dataclass

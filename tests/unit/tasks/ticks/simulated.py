@@ -16,7 +16,8 @@ from celery.beat import Scheduler
 
 from celery_redlock import RedlockTask
 from celery_redlock.tasks.message.tick import Tick
-from celery_redlock.tasks.ticks.tick_stamping import Stamper, install
+from celery_redlock.tasks.ticks.entry_ticks import EntryTicks
+from celery_redlock.tasks.ticks.tick_stamping import TickScheduler, adopt
 
 _numbers = itertools.count(1)
 #: What one pass of a beat takes, in seconds.
@@ -64,7 +65,8 @@ class SimulatedBeat:
     conf: dict[str, Any] = field(default_factory=dict)
     scheduler_class: Callable[..., Any] = Scheduler
     with_ticks: bool = True
-    hooks: dict[str, Any] = field(default_factory=dict)
+    protect: Callable[[Any], bool] = lambda entry: True
+    mixin: type[TickScheduler] = TickScheduler
     scheduler_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,7 +84,6 @@ class SimulatedBeat:
         )
         self.sent: list[Sent] = []
         self.passes = 0
-        self.stamper: Stamper | None = None
         self.job = self.task("job")
 
     def task(self, name: str, **options: Any) -> Any:
@@ -97,8 +98,7 @@ class SimulatedBeat:
         """Make the scheduler, and stamp what it sends."""
         self.scheduler = self.scheduler_class(self.app, **self.scheduler_options)
         if self.with_ticks:
-            hooks = {"protect": lambda entry: True, **self.hooks}
-            self.stamper = install(self.scheduler, **hooks)
+            adopt(self.scheduler, self.mixin, EntryTicks(self.app, self.protect))
         return self.scheduler
 
     def run(self, seconds: float) -> list[Sent]:

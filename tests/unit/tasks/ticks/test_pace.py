@@ -41,6 +41,6 @@ def test_an_entry_that_is_put_off_keeps_no_other_from_its_turn(start: str) -> No
 
 def test_an_entry_that_is_not_stamped_is_looked_at_as_ever() -> None:
     stamped, plain = (beat({"e": {"task": "job", "schedule": 7}}) for _ in range(2))
-    stamped.hooks = {"protect": lambda entry: False}
+    stamped.protect = lambda entry: False
     plain.with_ticks = False
     assert [len(stamped.run(30)), stamped.passes] == [len(plain.run(30)), plain.passes]

@@ -15,7 +15,7 @@ from celery.schedules import crontab, schedule
 
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.tick import LONGEST_INTERVAL
-from celery_redlock.tasks.ticks.tick_stamping import is_protected
+from celery_redlock.tasks.ticks.stock_beat import is_protected
 from tests.support.tasks import Bench
 from tests.unit.schedules.test_due_times import Aligned, Broken, SinceLastRun
 from tests.unit.tasks.ticks.simulated import (
@@ -196,7 +196,7 @@ def test_an_interval_that_changes_while_the_beat_runs_is_on_its_new_grid() -> No
 
 
 def test_entries_that_are_not_protected_stay_as_they_are() -> None:
-    made = beat(hooks={"protect": lambda entry: False})
+    made = beat(protect=lambda entry: False)
     (sent,) = made.run(61)
     assert (sent.header, type(made.scheduler.schedule["e"].schedule)) == (None, schedule)
     assert sent.at >= START + timedelta(seconds=60)
@@ -213,9 +213,9 @@ def test_nothing_is_kept_of_entries_that_have_left_the_schedule() -> None:
     made.run(60)
 
     def kept() -> set[Any]:
-        stamper = made.stamper
-        known = {name for name, _ in stamper._known}
-        return known | set(stamper._last_sent) | set(stamper._taken_at) | stamper._warned
+        ticks = made.scheduler.redlock_ticks
+        known = {name for name, _ in ticks._stamped}
+        return known | set(ticks._last_sent) | set(ticks._reserved_at) | ticks._warned
 
     for number in range(3):
         made.scheduler.schedule.clear()
@@ -259,7 +259,7 @@ def test_an_interval_that_has_no_grid_is_celerys_problem(caplog: pytest.LogCaptu
     made = beat()
     scheduler = made.open()
     scheduler.schedule["e"].schedule = Strange()
-    entry = made.stamper.reserve(scheduler.schedule["e"])
+    entry = scheduler.reserve(scheduler.schedule["e"])
     assert type(entry.schedule) is Strange
     assert "broken interval" in messages_of(caplog)[0]
 
