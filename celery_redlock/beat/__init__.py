@@ -4,9 +4,6 @@ A beat that fails over: any number of beats share one schedule, and one of them 
 
 from __future__ import annotations
 
-from celery_redlock.beat.embedded import close_on_sigterm
 from celery_redlock.beat.scheduler import RedlockScheduler
 
 __all__ = ["RedlockScheduler"]
-
-close_on_sigterm(RedlockScheduler)

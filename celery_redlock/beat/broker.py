@@ -1,5 +1,5 @@
 """
-A leader's connection to the broker, on which nothing is waited for longer than a pass may take.
+A leader's connection to the broker, with time limits that fit into one pass.
 """
 
 from __future__ import annotations
@@ -18,28 +18,27 @@ __all__ = ["Broker", "duplicate_in", "is_broker_failure", "limited_connection"]
 
 logger = get_logger(__name__)
 
-#: The options that bound an answer's time, by the transport's name; kombu has none for all.
+#: Options that limit the time of an answer, by transport; kombu has none common to all.
 LIMITS = {
     "redis": ("socket_timeout", "socket_connect_timeout"),
     "py-amqp": ("read_timeout", "write_timeout"),
 }
-#: What makes a publish wait for the broker's answer. Without it a message counts as sent that the
-#: broker has not read, and may never read.
+#: Options that make a publish wait for the broker's answer. Without them a message counts as sent
+#: before the broker has read it, and it may never do so.
 CONFIRMED = {"py-amqp": {"confirm_publish": True}}
 
 
 class Broker:
     """
-    The broker as the leader sees it: within reach, or not and since when.
+    The leader's connection to its broker, and for how long the broker has been unreachable.
 
-    kombu's own way is to try again and again within one call, and without a time limit for an
-    answer. A leader has to come back from each call, to see that it still leads. So each call is
-    tried once here, and again in a later pass.
+    kombu tries again and again within one call, with no time limit for an answer. A leader has to
+    return from each call and check that it still leads, so it tries once and then in later passes.
 
     Args:
         app: the app whose broker it is.
         timeout: seconds for one answer.
-        now: reads a clock that does not step.
+        now: reads a monotonic clock.
     """
 
     def __init__(self, app: Any, timeout: float, now: Callable[[], float]) -> None:
@@ -56,16 +55,16 @@ class Broker:
 
     @property
     def is_connected(self) -> bool:
-        """Tell whether it is connected, as far as anybody has noticed."""
+        """Return whether it is connected, as far as any call has noticed."""
         return self._connection is not None and bool(self._connection.connected)
 
     @property
     def down_for(self) -> float:
-        """Seconds since the broker was first found out of reach; 0.0 while it is within reach."""
+        """Seconds since the first failure to connect; 0.0 while the broker is reachable."""
         return 0.0 if self._down_since is None else self._now() - self._down_since
 
     def connect(self) -> bool:
-        """Connect, unless it is connected; tell whether it is. Never raises."""
+        """Connect if necessary; return whether the broker is connected. Never raises."""
         try:
             if self._connection is None:
                 self._connection = limited_connection(self._app, self._timeout)
@@ -87,7 +86,7 @@ class Broker:
                 logger.debug("The broker connection was not closed in order: %r", exc)
 
     def drop(self) -> None:
-        """Give the connection up without a word to the broker, which may not answer."""
+        """Close the connection without sending anything: the broker may not answer."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -98,7 +97,7 @@ class Broker:
 
     def _try_next_host(self) -> None:
         if self._connection is not None:
-            # Does nothing where the broker has one address only.
+            # Does nothing if the broker has one address only.
             with contextlib.suppress(Exception):
                 self._connection.maybe_switch_next()
 
@@ -107,7 +106,7 @@ class Broker:
             return
         self._down_since = self._now()
         logger.error(
-            "Beat cannot reach the broker: %s. Nothing is sent until it can",
+            "Beat cannot connect to the broker: %s. It sends nothing until it can",
             exc,
         )
 
@@ -115,11 +114,11 @@ class Broker:
         if self._down_since is None:
             return
         away, self._down_since = self.down_for, None
-        logger.warning("Beat has reached the broker again, after %.1f s", away)
+        logger.warning("Beat is connected to the broker again, after %.1f s", away)
 
 
 def limited_connection(app: Any, timeout: float) -> Any:
-    """Return an unopened connection to an app's broker that waits for no answer any longer."""
+    """Return an unopened connection to an app's broker that waits `timeout` for an answer."""
     connection = app.connection_for_write(connect_timeout=timeout)
     driver = connection.transport.driver_name
     given = {**CONFIRMED.get(driver, {}), **(connection.transport_options or {})}
@@ -131,14 +130,14 @@ def limited_connection(app: Any, timeout: float) -> Any:
 
 
 def duplicate_in(error: BaseException) -> DuplicateTask | None:
-    """Return what a scheduler's error says where a task was not sent for being a duplicate."""
-    # Celery makes one error of its own of all that a publish raises.
+    """Return the `DuplicateTask` behind a scheduler's error; None if there is none."""
+    # Celery wraps whatever a publish raises in an error of its own.
     cause = error.__context__ if isinstance(error, SchedulingError) else error
     return cause if isinstance(cause, DuplicateTask) else None
 
 
 def is_broker_failure(error: BaseException, connection: Any) -> bool:
-    """Tell whether it was the broker, and not the message, that failed a publish."""
+    """Return whether a publish failed because of the broker, not of the message."""
     failures = (OperationalError, *connection.recoverable_connection_errors)
     cause: BaseException | None = error
     while cause is not None:

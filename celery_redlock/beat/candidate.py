@@ -1,5 +1,5 @@
 """
-Standing by: trying to get the lease, without burning time and without filling the log.
+A candidate for the lead of a schedule: it tries to acquire the lease, at times that are spread out.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["Candidate"]
 
 logger = get_logger(__name__)
 
-#: Standbys that began together must not stay together: each pause is this part of the retry period
-#: at least, and the period at most.
+#: Shortest pause between two attempts, as a part of the retry period; the longest is the whole
+#: period. Candidates that began together drift apart.
 MIN_PAUSE = 0.6
-#: Seconds after the end of the holder's lease within which the standbys try.
+#: Seconds after the end of the leader's lease within which the candidates try.
 SCATTER = 0.05
 
 
@@ -29,13 +29,13 @@ class Candidate:
     """
     The part of a beat that contends for the lead of a schedule.
 
-    One attempt each retry period, and one right when the leader's lease is to end. It says once
-    behind whom it stands, once that too few lock nodes answer, and once that they do again.
+    It tries once in each retry period, and once when the leader's lease is about to end. It logs a
+    new leader once, an outage of the lock nodes once, and the end of that outage once.
 
     Args:
         redlock: the client.
         key: the schedule's lock key.
-        timings: how long a lease is, how often it is tried.
+        timings: the lease and the retry period.
         uniform: as `random.uniform`.
     """
 
@@ -65,9 +65,9 @@ class Candidate:
 
     def attempt(self) -> Lease | None:
         """
-        Try to get the lease, if it is time to; never waits for long, never raises for a lock.
+        Try to acquire the lease if it is time to. Never waits for long, never raises for a lock.
 
-        Whoever takes the lease over calls `settle`; until then it counts as nobody's.
+        The caller confirms the lease with `accept`; until then `abandon` releases it.
         """
         if self._now() < self._next_at:
             return None
@@ -90,19 +90,18 @@ class Candidate:
         return lease
 
     def accept(self) -> None:
-        """Note that somebody answers for the lease that was returned."""
+        """Note that a leadership is responsible for the lease that was returned."""
         self._attempting = False
 
     def back_off(self, seconds: float) -> None:
-        """Leave the lead to others for a while."""
+        """Make no attempt for so many seconds."""
         self._next_at = self._now() + seconds
 
     def abandon(self) -> None:
         """
-        Give back what an attempt may have got if an exception came before `settle`. Never raises.
+        Release the key of an attempt that an exception cut short before `accept`. Never raises.
 
-        It is found by its label, because the attempt came to nothing here: not even to its owner
-        value.
+        The label identifies the key: the interrupted attempt returned no owner value.
         """
         if not self._attempting:
             return
@@ -112,7 +111,7 @@ class Candidate:
             if held is not None and held.owner.endswith(self._label):
                 self._redlock.reservations.evict(place, held.owner)
         except Exception as exc:
-            logger.warning("The lock %r may stay taken for one lease: %s", self._key, exc)
+            logger.warning("The lock %r may stay held for one lease: %s", self._key, exc)
         self._attempting = False
 
     def _wait(self, holder_ends_in: float | None = None) -> None:
@@ -127,9 +126,9 @@ class Candidate:
             return
         self._known_leader = exc.holder
         logger.info(
-            "Beat stands by for schedule %r: %s leads, and has %.3g s left unless it renews",
+            "Beat stands by for schedule %r: %s leads; its lease has %.3g s left unless extended",
             self._key,
-            parse_leader(exc.holder) or f"somebody who is no beat ({exc.holder!r})",
+            parse_leader(exc.holder) or f"a holder that is no beat ({exc.holder!r})",
             exc.expires_in or 0.0,
         )
 
@@ -138,7 +137,7 @@ class Candidate:
             return
         self._unavailable_since = self._now()
         logger.warning(
-            "Nobody can lead schedule %r: %s Tried again every %.3g s, and told when it works",
+            "No beat can lead schedule %r: %s Tries every %.3g s, and logs the end of the outage",
             self._key,
             exc,
             self._timings.retry,

@@ -1,5 +1,5 @@
 """
-What a leader makes of the entries of the scheduler that it wraps, and of their ticks.
+What a leader reads from the entries of the scheduler that it wraps, and sets in them.
 """
 
 from __future__ import annotations
@@ -14,87 +14,87 @@ from typing import Any
 from celery.utils.time import maybe_make_aware
 
 from celery_redlock.beat.schedule_state import ScheduleState
-from celery_redlock.schedules.due_times import due_times, is_once
+from celery_redlock.schedules.due_times import due_times, is_clocked
 from celery_redlock.schedules.interval import IntervalDueTimes
 from celery_redlock.schedules.timeutils import SECOND, from_us
 from celery_redlock.tasks.message.tick import Tick
 
 __all__ = ["MAX_MISSED_COUNT", "catch_up", "missed_count", "task_id_for", "uncount_unsent"]
 
-#: Ticks that were missed are counted so far.
+#: Missed ticks are counted up to here.
 MAX_MISSED_COUNT = 1000
 
-#: Before all due times, in seconds since the epoch.
+#: A last run before all due times, in seconds since the epoch.
 NEVER = 0.0
 
-#: Of the task ids of ticks.
+#: Namespace of the task ids of ticks.
 NAMESPACE = uuid.UUID("6f1f7e5a-55a3-4d7e-9d0f-3c6e8a0b7c11")
 
 
 def task_id_for(prefix: str, tick: Tick) -> str:
-    """Return the id of the task that a tick is sent as, whoever sends it and however often."""
+    """Return the task id of a tick, the same whichever beat sends it and however often."""
     identity = json.dumps([prefix, tick.schedule, tick.entry, tick.due_us])
     return str(uuid.uuid5(NAMESPACE, identity))
 
 
-def catch_up(entry: Any, records: ScheduleState, *, invented_since: datetime | None) -> None:
+def catch_up(entry: Any, state: ScheduleState, *, invented_since: datetime | None) -> None:
     """
-    Let an entry go on where the schedule has got to, or note where it begins.
+    Continue an entry from its recorded run, or record where it begins.
 
     Args:
-        entry: of the wrapped scheduler, about to be asked when it is due.
-        records: what the nodes know.
-        invented_since: a last run at this time or later is nothing that the scheduler knows: it
-            begins entries that it has never seen with the present. None if it has seen them all.
+        entry: an entry of the wrapped scheduler, before it is asked when it is due.
+        state: what is recorded on the nodes.
+        invented_since: a last run at this time or later is no run: the scheduler gives the present
+            to entries that are new to it. None if it has read its entries before.
     """
     own = maybe_make_aware(entry.last_run_at)
-    state = records.entry_state(entry.name)
-    if state is None:
-        # A clocked task may be entered after its time, and is due all the same until it has run.
-        never_ran = is_once(entry.schedule) and not entry.total_run_count
+    recorded = state.entry_state(entry.name)
+    if recorded is None:
+        # A clocked task may be entered after its time, and is still due until it has run.
+        never_ran = is_clocked(entry.schedule) and not entry.total_run_count
         begin = NEVER if never_ran else own.timestamp()
-        records.record_start(entry.name, begin, entry.total_run_count)
+        state.record_start(entry.name, begin, entry.total_run_count)
         return
-    recorded = from_us(state.due_us)
+    due = from_us(recorded.due_us)
     is_invented = invented_since is not None and own >= invented_since
-    if recorded <= own and not is_invented:
+    if due <= own and not is_invented:
         return
-    _set(entry, "last_run_at", _in_zone_of(entry.last_run_at, recorded))
+    _set(entry, "last_run_at", _in_zone_of(entry.last_run_at, due))
     model = getattr(entry, "model", None)
     if is_invented and getattr(model, "one_off", False):
-        return  # somebody has enabled it again, to run once more
-    _set(entry, "total_run_count", max(entry.total_run_count, state.count))
+        return  # it was enabled again, to run once more
+    _set(entry, "total_run_count", max(entry.total_run_count, recorded.count))
 
 
 def uncount_unsent(entries: Mapping[str, Any], unsent: Iterable[Any]) -> list[Callable[[], None]]:
     """
-    Let entries say again what they said before they were counted as run, if they were not sent.
+    Set entries that were not sent back to the last run before they were counted as run.
 
-    Celery counts an entry as run before it sends it. Stored like that, the run would be believed by
-    whoever leads next, and its tick would never be sent.
+    Celery counts an entry as run before it sends it. If the scheduler stored that, the next leader
+    would take it for a run, and the tick would never be sent.
 
     Args:
-        entries: the wrapped scheduler's, by name.
-        unsent: as the scheduler gave them to be sent.
+        entries: the wrapped scheduler's entries, by name.
+        unsent: the entries as they were before they were counted as run.
 
     Returns:
-        What undoes it, if the last is done first.
+        Steps that undo this, to be called in reverse order.
     """
     undo: list[Callable[[], None]] = []
     for entry in unsent:
         last_run_at, count = entry.last_run_at, entry.total_run_count
         counted = entries.get(entry.name)
         # django-celery-beat counts in its model, which an entry shares with the one after it.
-        for one in (counted, getattr(counted, "model", None)):
-            if one is not None:
-                undo.append(partial(_set_run, one, one.last_run_at, one.total_run_count))
-                _set_run(one, last_run_at, count)
+        for holder in (counted, getattr(counted, "model", None)):
+            if holder is not None:
+                undo.append(partial(_set_run, holder, holder.last_run_at, holder.total_run_count))
+                _set_run(holder, last_run_at, count)
     return undo
 
 
 def missed_count(schedule: Any, before: float, due: float) -> int:
     """
-    Return how many ticks a schedule had between two, `MAX_MISSED_COUNT` if there are more.
+    Return the number of due times between two others, at most `MAX_MISSED_COUNT`.
 
     Args:
         schedule: the entry's schedule.
@@ -126,7 +126,7 @@ def _set(entry: Any, name: str, value: Any) -> None:
 
 
 def _in_zone_of(own: datetime, moment: datetime) -> datetime:
-    """Return a moment in the form in which an entry keeps its own: without a zone it is UTC."""
+    """Return a moment in the form of an entry's own: one without a zone is UTC."""
     if own.tzinfo is None:
         return moment.astimezone(UTC).replace(tzinfo=None)
     return moment.astimezone(own.tzinfo)

@@ -1,5 +1,5 @@
 """
-The scheduler that is wrapped: which class, and how one is kept from writing when it may not.
+The scheduler that a leader wraps: its class, and how to keep it from writing.
 """
 
 from __future__ import annotations
@@ -31,52 +31,52 @@ def wrapped_class(given: str | type, wrapper: type[Scheduler]) -> type[Scheduler
 
     Args:
         given: a class, its path, or the alias of an entry point.
-        wrapper: what is to wrap it.
+        wrapper: the class that wraps it.
 
     Raises:
-        ConfigurationError: there is none, or it cannot be wrapped.
+        ConfigurationError: there is no such class, or it cannot be wrapped.
     """
     try:
-        found = symbol_by_name(given, aliases=dict(load_extension_class_names(NAMESPACE)))
+        inner_class = symbol_by_name(given, aliases=dict(load_extension_class_names(NAMESPACE)))
     except Exception as exc:
-        # Whatever the module raises at its import: Django's, where it is not set up.
+        # Whatever the module raises at its import, such as Django's if it is not set up.
         raise ConfigurationError(
             f"redlock_beat_scheduler={given!r} cannot be loaded ({type(exc).__name__}: {exc}). "
             f"{ADVICE}."
         ) from exc
-    if not isinstance(found, type) or not issubclass(found, Scheduler):
+    if not isinstance(inner_class, type) or not issubclass(inner_class, Scheduler):
         raise ConfigurationError(
             f"redlock_beat_scheduler={given!r} is no subclass of celery.beat.Scheduler. {ADVICE}."
         )
-    if issubclass(found, wrapper):
+    if issubclass(inner_class, wrapper):
         raise ConfigurationError(
             f"redlock_beat_scheduler={given!r} would wrap itself. {ADVICE}; the wrapper is chosen "
             "with beat_scheduler, or with -S on the command line."
         )
-    return found
+    return inner_class
 
 
 def cancel_exit_write(inner: Any) -> None:
-    """Cancel the write that a scheduler has planned for the end of the process."""
+    """Cancel the write that a scheduler has registered for the exit of the process."""
     planned = getattr(inner, "_finalize", None)  # of django-celery-beat
     if planned is not None and hasattr(planned, "cancel"):
         planned.cancel()
 
 
 def mark_dirty(inner: Any, names: Iterable[str]) -> None:
-    """Have a scheduler that stores what has changed store these entries with its next write."""
+    """Have a scheduler that stores only changes store these entries with its next write."""
     changed = getattr(inner, "_dirty", None)  # of django-celery-beat
     if isinstance(changed, set):
         changed.update(names)
 
 
 def close_without_saving(inner: Any) -> None:
-    """Let go of what a scheduler has open, and write nothing of what it remembers. Never raises."""
+    """Close what a scheduler has open, and write nothing of its state. Never raises."""
     try:
         cancel_exit_write(inner)
         store = getattr(inner, "_store", None)
         if isinstance(store, shelve.Shelf):
-            vars(store)["cache"] = {}  # what closing would write
+            vars(store)["cache"] = {}  # which closing would write
             store.close()
     except Exception:
         logger.exception("A scheduler that no longer leads could not be closed")

@@ -1,5 +1,5 @@
 """
-The right to send: a lease, with a margin for what is under way when it ends.
+The lease of a leader, with a renewal deadline: a margin for what is under way when it ends.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ __all__ = ["LeaderLease"]
 
 logger = get_logger(__name__)
 
-#: The hold gets a new end this often while the schedule goes on, in parts of the hold.
+#: Part of the longest pass after which the end of the extensions is put off again.
 NEW_END_AFTER = 1 / 4
 
 
 class LeaderLease:
     """
-    What a leader may do, as long as it may.
+    Whether a leader may send and write.
 
-    The watchdog renews the lease, whatever the leader does; so that a leader which hangs does not
-    lead for ever, each hold has an end, and `keep_extending` puts it off.
+    The watchdog extends the lease whatever the leader does. So that a leader that hangs loses the
+    lead, the extensions have an end, and `keep_extending` puts it off.
 
     Args:
         redlock: the client.
         lease: the lease on the schedule's lock.
-        timings: what bounds it.
+        timings: the times that bound a leadership.
     """
 
     def __init__(self, redlock: Redlock, lease: Lease, timings: Timings) -> None:
@@ -47,16 +47,16 @@ class LeaderLease:
 
     @property
     def is_valid(self) -> bool:
-        """Tell whether it leads at this instant, and may write."""
+        """Return whether the beat leads at this instant, and may write."""
         return self._lease.is_valid and not self._is_revoked
 
     @property
     def lost(self) -> str | None:
-        """Why it does not lead any more."""
+        """Why the lease was lost; None if it was not."""
         return self._lease.lost
 
     def keep_extending(self) -> None:
-        """Have the lease renewed, from now on for the longest time that a pass may take."""
+        """Have the watchdog extend the lease for as long as the longest pass may take from now."""
         now = self._now()
         hold = self._timings.max_pass
         if self._end_set_at is None or now >= self._end_set_at + hold * NEW_END_AFTER:
@@ -64,7 +64,7 @@ class LeaderLease:
             self._redlock.watch(self._lease, max_hold=hold)
 
     def can_send(self) -> bool:
-        """Tell whether the lease was renewed within the deadline, and say when that changes."""
+        """Return whether the lease was extended within the deadline; log each change."""
         if not self.is_valid:
             return False
         if self._lease.expires_in > self._timings.min_validity:
@@ -73,22 +73,23 @@ class LeaderLease:
         if self._paused_since is None:
             self._paused_since = self._now()
             logger.warning(
-                "The leader's lease was not renewed for %.3g s; nothing is sent until it is",
+                "The leader's lease was not extended for %.3g s; it sends nothing until it is",
                 self._timings.renew_deadline,
             )
         return False
 
     def revoke(self) -> None:
-        """Write and send nothing more, although the lease seems to hold: another one leads."""
+        """Allow no more writes and sends, although the lease looks valid: another beat leads."""
         self._is_revoked = True
 
     def release(self) -> None:
-        """Hand over; may be called again, where an exception from a signal has cut it short."""
+        """Release the lease; may be called again after a signal's exception cut it short."""
         if not self._has_released:
             self._has_released = True
             self._lease.release()
         else:
-            # A lease says its release once, and that may have been before it was said.
+            # `Lease.release` sends only once, and an exception may have interrupted it before
+            # anything was sent: delete the key explicitly.
             self._redlock.reservations.evict(
                 self._redlock.node_key(self._lease.key), self._lease.owner
             )
@@ -97,4 +98,4 @@ class LeaderLease:
         if self._paused_since is not None:
             away = self._now() - self._paused_since
             self._paused_since = None
-            logger.warning("The leader's lease is renewed again, after a pause of %.1f s", away)
+            logger.warning("The leader's lease is extended again, after a pause of %.1f s", away)

@@ -1,5 +1,5 @@
 """
-Who leads: what stands on the lock nodes about it.
+The leader of a schedule, as recorded on the lock nodes: in the owner value and the register.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from celery_redlock.protocol.keys import META_PREFIX
 
 __all__ = ["LEADER_FIELD", "LeaderInfo", "beat_label", "own_leader_info", "parse_leader"]
 
-#: Beside the entries in the register; no entry can be meant by it.
+#: Its field in the register, beside those of the entries; no entry can have this name.
 LEADER_FIELD = META_PREFIX + "leader"
 
 HOST = socket.gethostname()
@@ -31,10 +31,10 @@ class LeaderInfo:
     A beat that leads, or led.
 
     Attributes:
-        host: where it runs.
-        pid: its process there.
-        since: when it won its lease, in seconds since the epoch by its own clock.
-        token: its fencing token; None where it is not known.
+        host: its host's name.
+        pid: its process on that host.
+        since: when it acquired its lease, in seconds since the epoch by its own clock.
+        token: its fencing token; None if unknown.
     """
 
     host: str
@@ -47,12 +47,12 @@ class LeaderInfo:
 
     @property
     def since_at(self) -> datetime:
-        """When it won its lease, in UTC."""
+        """When it acquired its lease, in UTC."""
         return datetime.fromtimestamp(self.since, UTC)
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Read what `write` wrote; None where it makes no sense."""
+        """Read what `write` wrote; None if it cannot be read."""
         try:
             found: dict[str, Any] = json.loads(text)
             leader = cls(
@@ -73,12 +73,12 @@ class LeaderInfo:
 
 
 def beat_label() -> str:
-    """Return a label for owner values, which no other scheduler has."""
+    """Return a label for owner values, unique to one scheduler."""
     return f"{BEAT} {quote(HOST, safe=':@')} {os.getpid()} {os.urandom(4).hex()}"
 
 
 def parse_leader(owner: str | None) -> LeaderInfo | None:
-    """Return the beat behind an owner value, or None where something else holds the key."""
+    """Return the beat that an owner value names, or None if the holder is no beat."""
     since = owner_timestamp_us(owner or "")
     if since is None:
         return None
@@ -92,6 +92,6 @@ def parse_leader(owner: str | None) -> LeaderInfo | None:
 
 
 def own_leader_info(owner: str, token: int) -> LeaderInfo:
-    """Return this process as the leader that won a lease."""
+    """Return this process as the leader that acquired a lease."""
     since = owner_timestamp_us(owner) or 0
     return LeaderInfo(host=HOST, pid=os.getpid(), since=since / MILLION, token=token)

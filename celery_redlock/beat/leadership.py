@@ -173,7 +173,7 @@ class Leadership:
         inner = self._build()
         lead_with(inner, self._context, building_since=building_since)
         self._inner = inner
-        self._announce_start("nobody led before" if previous is None else f"it follows {previous}")
+        self._announce_start("no beat led before" if previous is None else f"it follows {previous}")
         return True
 
     def _connect(self) -> float:

@@ -1,5 +1,5 @@
 """
-The due times of entries for which nothing is known to have been sent, as the log tells them.
+The log of missed runs: due times for which no send is recorded.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ __all__ = ["MissedRuns"]
 
 logger = get_logger(__name__)
 
-#: Seconds. Who takes over sends its entries one by one, and what they have missed is told together.
+#: Seconds. A new leader sends its entries one by one; their missed runs are reported together.
 GATHERED_FOR = 1.0
 #: Seconds between two reports: a beat that is always late must not fill the log.
 QUIET_FOR = 60.0
-#: So many entries get a line each; of more, one line names those that have missed the most.
+#: Up to this many entries get a line each; of more, one line names those that missed the most.
 MAX_LISTED = 5
-WHY = "nobody led, the beat was late, or what was sent could not be recorded"
+WHY = "no beat led, the beat was late, or the sends could not be recorded"
 
 
 @dataclass(slots=True)
@@ -39,10 +39,10 @@ class _Gap:
 
 class MissedRuns:
     """
-    What entries have missed, summed up: each due time is counted in some report, none in two.
+    The missed runs of all entries, summed up: each due time is counted in exactly one report.
 
     Args:
-        now: reads a clock that does not step.
+        now: reads a monotonic clock.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -53,13 +53,13 @@ class MissedRuns:
 
     def note(self, entry: str, count: int, first: datetime, last: datetime) -> None:
         """
-        Note due times of an entry that lie between two others.
+        Note the missed due times of an entry between two others.
 
         Args:
-            entry: its name.
-            count: how many; `MAX_MISSED_COUNT` stands for more.
-            first: the recorded one before them.
-            last: the one after them, which is sent.
+            entry: the entry's name.
+            count: the number of due times; `MAX_MISSED_COUNT` means at least that many.
+            first: the recorded due time before them.
+            last: the due time after them, for which the entry was sent.
         """
         if self._report_at is None:
             self._report_at = max(self._now() + GATHERED_FOR, self._quiet_until)
@@ -70,10 +70,10 @@ class MissedRuns:
 
     def report(self, *, at_once: bool = False) -> None:
         """
-        Report what was noted, if it is time to.
+        Log what was noted, if it is time to.
 
         Args:
-            at_once: this is the end, and there is no later.
+            at_once: log now: there is no later call.
         """
         now = self._now()
         if self._report_at is None or (now < self._report_at and not at_once):
@@ -86,7 +86,7 @@ class MissedRuns:
         for entry, gap in gaps.items():
             logger.warning(
                 "Entry %r has no record of being sent for %s of its due times between %s and %s: "
-                "%s. What was sent last stands for them",
+                "%s. The last send covers them",
                 entry,
                 gap.count_text,
                 gap.first,
@@ -105,7 +105,7 @@ def _report_summary(gaps: dict[str, _Gap]) -> None:
     worst = sorted(gaps, key=lambda entry: -gaps[entry].count)[:MAX_LISTED]
     logger.warning(
         "%d entries have no record of being sent for %s of their due times between %s and %s: %s. "
-        "What was sent last of each stands for them (most of all %s)",
+        "The last send of each covers them (most of all %s)",
         len(gaps),
         total.count_text,
         total.first,

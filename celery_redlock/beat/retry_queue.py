@@ -1,5 +1,5 @@
 """
-Entries whose tick was taken from the schedule and did not get to the broker.
+Entries that could not be sent, each to be tried again at its time.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ class _Waiting:
 
 class RetryQueue:
     """
-    What is to be sent again, each entry at its time.
+    Entries that a leader could not send.
 
-    Celery counts an entry as run before it sends it, and forgets what could not be sent. What is
-    kept here is the entry and not the tick: when it is tried again and its next tick is due, it is
-    sent for that one.
+    Celery counts an entry as run before it sends it, and forgets a failed send. The queue keeps the
+    entry, not the tick: if its next tick is due at the next try, the entry is sent for that one.
 
     Args:
-        pause: seconds until an entry is tried again that has failed twice; then twice as long, and
-            so on. An entry that can never be sent must not fill the log.
-        now: reads a clock that does not step.
+        pause: seconds before the next try of an entry, doubled with each failure: an entry that can
+            never be sent must not fill the log.
+        now: reads a monotonic clock.
     """
 
     def __init__(self, pause: float, now: Callable[[], float]) -> None:
@@ -42,9 +41,8 @@ class RetryQueue:
         Keep an entry that was not sent.
 
         Args:
-            entry: as the scheduler gave it to be sent.
-            at_once: nothing was wrong with the entry; it may be tried in the next pass, the first
-                time.
+            entry: the entry as it was before the scheduler counted it as run.
+            at_once: the entry did not cause the failure; its first retry is in the next pass.
         """
         known = self._waiting.get(entry.name)
         pause = self._pause if known is None else known.pause
@@ -53,11 +51,11 @@ class RetryQueue:
         self._waiting[entry.name] = _Waiting(entry, next_at, doubled)
 
     def discard(self, name: str) -> None:
-        """Forget an entry: its tick was sent, or a later one."""
+        """Remove an entry: its tick was sent, or a later one."""
         self._waiting.pop(name, None)
 
     def keep_only(self, names: Iterable[str]) -> list[str]:
-        """Forget the entries that are no longer in the schedule; return their names."""
+        """Remove the entries that have left the schedule; return their names."""
         removed = sorted(self._waiting.keys() - set(names))
         for name in removed:
             del self._waiting[name]
@@ -65,15 +63,15 @@ class RetryQueue:
 
     @property
     def entries(self) -> list[Any]:
-        """The entries that wait, as they were before the scheduler counted them as run."""
-        return [one.entry for one in self._waiting.values()]
+        """The entries, as they were before the scheduler counted them as run."""
+        return [waiting.entry for waiting in self._waiting.values()]
 
     def ready(self) -> Any:
-        """Return an entry that is to be tried now, or None."""
+        """Return an entry whose time for a retry has come, or None."""
         now = self._now()
-        return next((one.entry for one in self._waiting.values() if one.next_at <= now), None)
+        return next((each.entry for each in self._waiting.values() if each.next_at <= now), None)
 
     def delay(self) -> float:
-        """Return the seconds until the first entry is to be tried; infinite if there is none."""
-        first = min((one.next_at for one in self._waiting.values()), default=float("inf"))
+        """Return the seconds until the first retry; infinite if the queue is empty."""
+        first = min((each.next_at for each in self._waiting.values()), default=float("inf"))
         return max(0.0, first - self._now())

@@ -1,5 +1,5 @@
 """
-What the lock nodes know about the entries of a schedule, as its leader keeps it.
+The state of a schedule: what its leader records on the lock nodes about the entries.
 """
 
 from __future__ import annotations
@@ -21,32 +21,33 @@ __all__ = ["ScheduleState"]
 
 logger = get_logger(__name__)
 
-#: Seconds. What is recorded further ahead than this was recorded by a clock that was wrong, and
-#: nobody can wait for it. What is nearer is waited for: it may be this clock that is wrong.
+#: Seconds. A due time recorded further ahead than this came from a wrong clock, and is replaced. A
+#: nearer one is waited for: the wrong clock may be this one.
 MAX_AHEAD = 86_400.0
-#: Seconds. Clocks that are kept right are set back by less.
+#: Seconds. Synchronized clocks are set back by less.
 CLOCK_STEP = 1.0
-#: Seconds. An entry that left the schedule may come back, and should go on then; but a schedule
-#: whose entries are made for one run each must not fill the nodes.
+#: Seconds. An entry that left the schedule may return and should then continue; but a schedule that
+#: makes entries for one run each must not fill the nodes.
 KEPT_AFTER_REMOVAL = 100 * 86_400.0
-#: Seconds since the epoch; microseconds of it are the largest version that the register takes.
+#: Seconds since the epoch: in microseconds, the largest version that the register accepts.
 LATEST_DUE = float(MAX_TOKEN // 1_000_000)
 MAX_LISTED = 5
 
 
 class ScheduleState:
     """
-    How far each entry has come: read once, kept here, and written after each tick.
+    The last run of each entry: read once, kept in memory, and written after each tick.
 
-    Guarantee: once `claim` has returned, it has what every earlier leader wrote, and no earlier
-    leader can write any more. What was noted is on a quorum of nodes when `write` has returned.
-    Limit: a tick that was sent and not yet written is sent again by the next leader.
+    Guarantee: once `claim` has returned, this has what every earlier leader wrote, and no earlier
+    leader can write any more. Unless no quorum answers, `write` returns when all that was recorded
+    is on a quorum of nodes. Limit: a tick that was sent and not yet written is sent again by the
+    next leader.
 
     Args:
         register: the schedule's register.
         token: the leader's fencing token.
         pause: seconds between two writes while no quorum answers.
-        now: reads a clock that does not step.
+        now: reads a monotonic clock.
         wall: reads the wall clock.
     """
 
@@ -75,17 +76,17 @@ class ScheduleState:
 
     def claim(self, leader: LeaderInfo) -> LeaderInfo | None:
         """
-        Read everything, and shut out all earlier leaders.
+        Read all entries, and shut out all earlier leaders.
 
         Args:
-            leader: who leads now, for whoever looks.
+            leader: the beat that leads now, for `celery-redlock beat`.
 
         Returns:
-            Who led last, if anybody did.
+            The leader before it, if there was one.
 
         Raises:
             StaleFencingToken: there is a newer leader.
-            QuorumUnavailable: too few lock nodes answered; nothing is known.
+            QuorumUnavailable: too few lock nodes answered; nothing was read.
         """
         found = self._register.claim(self._token)
         last = found.pop(LEADER_FIELD, None)
@@ -99,35 +100,35 @@ class ScheduleState:
         return len(self._states)
 
     def entry_state(self, entry: str) -> EntryState | None:
-        """Return how far an entry has come; None where nothing is known."""
+        """Return the state of an entry; None if nothing is recorded of it."""
         return self._states.get(entry)
 
     @property
     def is_in_future(self) -> bool:
-        """Tell whether this clock has been set back so far that what was sent is in the future."""
+        """Return whether this clock was set back to more than a day before the last tick sent."""
         return self._latest_sent > self._wall() + MAX_AHEAD
 
     def warn_if_clock_set_back(self) -> None:
-        """Say once that this clock is behind where it was when something was sent."""
+        """Log once that this clock shows an earlier time than when the last tick was sent."""
         behind = self._latest_wall - self._wall()
         if behind <= 0:
             self._is_set_back = False
         elif behind > CLOCK_STEP and not self._is_set_back:
             self._is_set_back = True
             logger.warning(
-                "The clock of this host was set back by %.1f s or more. What was sent before is "
-                "not sent again, and nothing else is due until the clock has come so far again",
+                "The clock of this host was set back by %.1f s or more. No tick is sent again, and "
+                "none is due until the clock has caught up",
                 behind,
             )
 
     def record_start(self, entry: str, last_run_at: float, count: int) -> None:
-        """Note where an entry stands that has no record, so that the next leader begins there."""
+        """Record the last run of an entry that has no record, so the next leader begins there."""
         due = min(max(0.0, last_run_at), LATEST_DUE)
         base = EntryState(due=due, ran_at=due, count=count)
         self._note(entry, replace(base, takeovers=((self._token, base.due_us),)))
 
     def record_sent(self, entry: str, due: float) -> None:
-        """Note that the tick of an entry has been sent."""
+        """Record that the tick of an entry was sent."""
         before = self._states.get(entry) or EntryState(due=due, ran_at=due, count=0)
         writer = self._writers.get(entry)
         now = self._wall()
@@ -138,10 +139,10 @@ class ScheduleState:
 
     def forget_removed(self, scheduled: Container[str]) -> None:
         """
-        Forget entries that have left the schedule and did not run for a hundred days.
+        Forget entries that left the schedule and did not run for a hundred days.
 
         Args:
-            scheduled: the names of the entries that there are.
+            scheduled: the names of the entries in the schedule.
         """
         oldest = self._wall() - KEPT_AFTER_REMOVAL
         for entry, state in list(self._states.items()):
@@ -152,13 +153,13 @@ class ScheduleState:
 
     def write(self, *, at_once: bool = False) -> None:
         """
-        Write what was noted since the last time. What no quorum took stays noted.
+        Write what changed since the last write; what no quorum accepted is written next time.
 
         Args:
-            at_once: do not spare nodes that did not answer a moment ago.
+            at_once: write even if no quorum answered a moment ago.
 
         Raises:
-            StaleFencingToken: there is a newer leader; nothing of this is of any use now.
+            StaleFencingToken: there is a newer leader; this beat must not write any more.
         """
         if not self._unwritten or (self._now() < self._write_at and not at_once):
             return
@@ -166,7 +167,7 @@ class ScheduleState:
         try:
             self._register.write(self._token, writing)
         except QuorumUnavailable as exc:
-            # Each try waits for the nodes, which the schedule has no time for at each entry.
+            # Each write waits for the nodes; doing so at each entry would delay the schedule.
             self._write_at = self._now() + self._pause
             self._log_unavailable(exc)
             return
@@ -178,11 +179,11 @@ class ScheduleState:
     def _take_over(self, entry: str, versioned: VersionedValue) -> None:
         state = EntryState.read(versioned.text)
         if state is None:
-            logger.warning("What is recorded of entry %r makes no sense and is replaced", entry)
+            logger.warning("The record of entry %r cannot be read and is replaced", entry)
         elif state.due > self._wall() + MAX_AHEAD:
             logger.warning(
-                "Entry %r is recorded as sent for %s, which is more than a day ahead: a clock was "
-                "wrong, here or where that was recorded. The record is replaced",
+                "Entry %r is recorded as sent for %s, more than a day ahead: the clock of this "
+                "host or of an earlier leader was wrong. The record is replaced",
                 entry,
                 datetime.fromtimestamp(state.due, UTC),
             )
@@ -203,8 +204,8 @@ class ScheduleState:
             return
         listed = ", ".join(sorted(ahead, key=lambda entry: -ahead[entry])[:MAX_LISTED])
         logger.warning(
-            "The clock of this host is behind that of the last leader: %d entries were sent up to "
-            "%.1f s ahead of it, and are not sent again before that time (%s)",
+            "The clock of this host is behind that of the last leader, which sent %d entries for "
+            "due times up to %.1f s ahead. They are not sent again before those times (%s)",
             len(ahead),
             max(ahead.values()),
             listed,
@@ -214,18 +215,18 @@ class ScheduleState:
         if self._unavailable_since is None:
             self._unavailable_since = self._now()
             logger.warning(
-                "What the schedule has sent cannot be recorded: %s Tried again in each pass", exc
+                "The ticks that were sent cannot be recorded: %s Tried again in each pass", exc
             )
 
     def _log_available(self) -> None:
         if self._unavailable_since is not None:
             away = self._now() - self._unavailable_since
             self._unavailable_since = None
-            logger.warning("What the schedule has sent is recorded again, after %.1f s", away)
+            logger.warning("The ticks that were sent are recorded again, after %.1f s", away)
 
 
 def _is_valid_name(entry: str) -> bool:
-    """Tell whether the nodes can be told of an entry; its name can be anything."""
+    """Return whether the register accepts an entry's name, which can be anything."""
     try:
         validate_name(entry, "The name of an entry")
     except LockKeyError:

@@ -1,15 +1,17 @@
 """
-The scheduler class that is given to `celery beat`.
+The scheduler class for `celery beat`, and how a signal closes it.
 """
 
 from __future__ import annotations
 
 import inspect
+import signal
 import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from celery import signals
 from celery.beat import Scheduler
 from celery.utils.imports import qualname
 
@@ -34,21 +36,21 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
     """
     A beat that fails over: of any number of beats with this scheduler one leads and sends.
 
-    Guarantee: a tick that a leader has recorded is not sent again by a later one, whichever beat
-    that is, and whatever the wrapped scheduler remembers; a standby leads within one lease after
-    the leader crashed, and within one retry period after it was stopped. Limit: the broker knows no
-    fencing. A leader that is frozen while it sends may send that one message late, and a leader
-    that dies between sending and recording has its tick sent twice. The workers drop the second one
-    if the task locks (or with `redlock_dedupe`); for a task without this package it runs twice.
+    Guarantee: no later leader sends a tick again that a leader has recorded, whatever the wrapped
+    scheduler remembers; another candidate leads within one lease after the leader crashed, and
+    within one retry period after it was stopped. Limit: the broker knows no fencing. A leader that
+    is frozen while it sends may send that one message late, and the tick of a leader that dies
+    between sending and recording is sent twice. The workers drop the second message if the task
+    locks (or with `redlock_dedupe`); a task without this package runs twice.
 
-    It never fails because of a lock. What the wrapped scheduler raises ends the beat, as it would
-    end a plain one.
+    It never fails because of a lock. What the wrapped scheduler raises ends the beat, as it ends a
+    plain one.
 
     Use it with `celery -A proj beat -S redlock`, or `beat_scheduler = "redlock"`. It wraps
-    Celery's `Scheduler`, or what `redlock_beat_scheduler` says.
+    Celery's `Scheduler`, or the class that `redlock_beat_scheduler` names.
     """
 
-    #: What it sends is stamped by itself.
+    #: The wrapped scheduler stamps its ticks itself.
     stamps_ticks = True
 
     def __init__(
@@ -88,7 +90,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
 
     @property
     def schedule(self) -> Any:
-        """The entries of the wrapped scheduler; none, and none can be added, while it stands by."""
+        """The entries of the wrapped scheduler; empty and read-only in a candidate."""
         inner = self._inner
         return NO_ENTRIES if inner is None else inner.schedule
 
@@ -97,20 +99,20 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         Make one pass; return the seconds until the next, at most a retry period.
 
         Raises:
-            SystemExit: a signal has ended the beat in this pass.
+            SystemExit: a signal ended the beat during this pass.
         """
         try:
             delay = self._pass()
         finally:
             closed = self._close_if_requested()
         if closed:
-            # The handler's own has gone astray: in a __del__ Python only prints it, and the beat
-            # would lead again.
+            # The handler's own SystemExit may be gone: Python only prints one raised in a __del__,
+            # and the beat would lead again.
             raise SystemExit
         return delay
 
     def should_sync(self) -> bool:
-        """Tell whether the wrapped scheduler wants to write what it remembers."""
+        """Return whether the wrapped scheduler wants to write what it remembers."""
         inner = self._inner
         return inner is not None and bool(inner.should_sync())
 
@@ -130,11 +132,10 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
 
     def close(self) -> None:
         """
-        Hand over to another beat, now or, in the middle of a pass, as soon as that has ended.
+        Hand over to another beat, now or, during a pass, as soon as that has ended.
 
-        Idempotent. Celery calls this from its handler of SIGTERM, in the middle of anything, and
-        then ends the pass with `SystemExit`. To work here would be to wait for locks that the very
-        same thread holds.
+        Idempotent. Celery calls this from its SIGTERM handler, between any two steps, and then ends
+        the pass with `SystemExit`. Closing at once could wait for a lock of this very thread.
         """
         self._close_requested = True
         if not self._is_busy():
@@ -145,14 +146,14 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         """What Celery's banner shows."""
         settings, timings = read_settings(self.app), self._timings
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # said again when the nodes are used
+            warnings.simplefilter("ignore")  # the client warns again when it uses the nodes
             nodes = ", ".join(node.name for node in parse_nodes(settings.nodes))
         inner = self._wrapped(app=self.app, lazy=True, **self._options)
         cancel_exit_write(inner)
         lines = [
             f"    . lock nodes -> {nodes}",
             f"    . schedule -> {self._name}",
-            f"    . lease -> {timings.ttl:.3g}s, renewed within {timings.renew_deadline:.3g}s, "
+            f"    . lease -> {timings.ttl:.3g}s, extended within {timings.renew_deadline:.3g}s, "
             f"tried every {timings.retry:.3g}s",
             f"    . wraps -> {qualname(self._wrapped)}",
             inner.info,
@@ -206,10 +207,10 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
 
     def _is_busy(self) -> bool:
         """
-        Tell whether this thread is in the middle of something here.
+        Return whether this thread is inside a method that `close` must not interrupt.
 
-        Its stack tells. An exception from a signal can come between any two steps, also before a
-        flag is taken back, and nobody would close then.
+        It reads the stack, not a flag: a signal's exception can come between any two steps, also
+        before a flag is cleared, and then nothing would close.
         """
         frame = inspect.currentframe()
         while frame is not None:
@@ -224,11 +225,11 @@ def _seconds(max_interval: Any) -> float:
         return max_interval
     raise ConfigurationError(
         f"beat_max_loop_interval={max_interval!r} is no number of seconds. Give a number, or leave "
-        "it out: no pass is put off for longer than redlock_beat_retry."
+        "it out: the pause between two passes is at most redlock_beat_retry."
     )
 
 
-#: What `close` must not interrupt, only cut short.
+#: The methods that `close` must not interrupt; it takes effect when they end.
 BUSY_CODE = frozenset(
     method.__code__
     for method in (
@@ -236,4 +237,30 @@ BUSY_CODE = frozenset(
         RedlockScheduler._do_sync,
         RedlockScheduler._close_now,
     )
+)
+
+
+def close_embedded(sender: Any, **_: Any) -> None:
+    """
+    Have SIGTERM close the scheduler of a beat inside a worker (`celery worker -B`).
+
+    Celery closes the scheduler of a beat of its own before it raises `SystemExit`. Inside a worker
+    it only raises, and Python prints and forgets an exception raised in a `__del__`: the beat would
+    go on, and the worker would wait for its end. The handler that was there is still called.
+    """
+    if not isinstance(sender.scheduler, RedlockScheduler):
+        return
+    before = signal.getsignal(signal.SIGTERM)
+
+    def stop(number: int, frame: Any) -> None:
+        sender.sync()
+        if callable(before):
+            before(number, frame)
+        raise SystemExit
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+signals.beat_embedded_init.connect(
+    close_embedded, weak=False, dispatch_uid="celery_redlock.beat_embedded_init"
 )

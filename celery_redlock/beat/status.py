@@ -1,5 +1,5 @@
 """
-How a schedule stands: who leads it, and how far its entries have come.
+The status of a schedule: its leader, and the last run of each entry.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["EntryStatus", "ScheduleStatus", "schedule_status"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryStatus:
     """
-    How far an entry has come.
+    The last run of an entry.
 
     Attributes:
-        name: the entry's.
+        name: the entry's name.
         runs: how often it was sent.
-        last_due: for which due time last; None if it never was.
-        last_run: when; None if it never was.
-        token: of the leader that recorded this.
+        last_due: the due time that it was sent for last; None if it never was.
+        last_run: when it was sent last; None if it never was.
+        token: the fencing token of the leader that recorded this.
     """
 
     name: str
@@ -41,15 +41,15 @@ class EntryStatus:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleStatus:
     """
-    How a schedule stands, as a quorum of lock nodes tells it.
+    The status of a schedule, read from a quorum of lock nodes.
 
     Attributes:
         schedule: its name on the nodes.
         leader: the beat that leads; None if none does.
-        lease_left: seconds until its lease ends unless it is renewed; None if nobody leads.
-        stranger: what holds the schedule's lock without being a beat; None if nothing does.
-        last_leader: the beat that has led last, or leads.
-        entries: by name.
+        lease_left: seconds until its lease expires unless it is extended; None if no key is held.
+        stranger: the owner value of a holder of the schedule's lock that is no beat.
+        last_leader: the beat that led last, or leads; None if none has.
+        entries: the recorded ones, sorted by name.
     """
 
     schedule: str
@@ -62,7 +62,7 @@ class ScheduleStatus:
 
 def schedule_status(app: Any) -> ScheduleStatus:
     """
-    Return how an app's schedule stands.
+    Return the status of an app's schedule.
 
     Raises:
         QuorumUnavailable: too few lock nodes answered.
@@ -75,7 +75,7 @@ def schedule_status(app: Any) -> ScheduleStatus:
     last_leader = None if last is None else LeaderInfo.read(last.text)
     leader = None if held is None else parse_leader(held.owner)
     if leader is not None and held is not None:
-        # The counters of the nodes prove a token only until they count on.
+        # The nodes' counters show the token only until they count further.
         known = last_leader is not None and replace(last_leader, token=None) == leader
         leader = last_leader if known else replace(leader, token=held.token)
     return ScheduleStatus(

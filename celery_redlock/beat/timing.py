@@ -1,5 +1,5 @@
 """
-How long a leadership lasts, and how the times that bound it have to fit together.
+The times that bound a leadership, and how they have to fit together.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from celery_redlock.tasks.config.settings import RedlockSettings
 
 __all__ = ["Timings", "read_timings"]
 
-#: Seconds; a standby is to notice a clean stop soon, whatever the lease.
+#: Seconds: a candidate notices a clean stop soon, however long the lease is.
 LONGEST_RETRY = 2.0
-#: A short lease leaves room for so many tries all the same.
+#: A short lease still leaves time for this many attempts.
 RETRIES_IN_A_LEASE = 6
 DEADLINE_IN_A_LEASE = 2 / 3
-#: The watchdog renews at a third of the lease.
+#: The watchdog extends a lease after a third of it.
 RENEWAL_IN_A_LEASE = 1 / 3
-#: What of a retry period the broker gets for one answer; the lock nodes get what is left.
+#: Part of a retry period that the broker has for one answer; the lock nodes have the rest.
 BROKER_IN_A_RETRY = 3 / 4
-#: So often the others try while a leader that could not work holds itself back.
+#: Attempts that other candidates have while a leader that could not work backs off.
 CHANCES_FOR_OTHERS = 3
-#: A large schedule may take long to load, and a leadership that ends over it helps nobody.
+#: A large schedule may take long to load, and should not cost the leadership.
 LEASES_IN_A_PASS = 10
 SHORTEST_HOLD = 60.0
 
@@ -34,9 +34,10 @@ class Timings:
     The times that bound a leadership, in seconds.
 
     Attributes:
-        ttl: the lease.
-        renew_deadline: after so long without renewal a leader sends nothing.
-        retry: how often a standby tries to lead, and how long a pass of the scheduler may take.
+        ttl: the length of the lease.
+        renew_deadline: a leader whose lease was not extended for this long sends nothing.
+        retry: the interval between two attempts of a candidate, and the target upper bound for one
+            pass of the scheduler.
     """
 
     ttl: float
@@ -45,28 +46,28 @@ class Timings:
 
     @property
     def min_validity(self) -> float:
-        """What the lease must have left for anything to be sent."""
+        """The remaining validity that a lease needs before anything is sent."""
         return self.ttl - self.renew_deadline
 
     @property
     def broker_timeout(self) -> float:
-        """How long one answer of the broker is waited for."""
+        """How long to wait for one answer of the broker."""
         return self.retry * BROKER_IN_A_RETRY
 
     @property
     def back_off(self) -> float:
-        """How long a beat that could not work leaves the lead to others."""
+        """How long a beat that could not work is no candidate."""
         return self.retry * CHANCES_FOR_OTHERS
 
     @property
     def max_pass(self) -> float:
-        """After so long a pass of the scheduler counts as hanging, and the lease is let go."""
+        """A pass of the scheduler that takes longer counts as hanging, and the lease expires."""
         return max(self.ttl * LEASES_IN_A_PASS, SHORTEST_HOLD)
 
 
 def read_timings(settings: RedlockSettings) -> Timings:
     """
-    Return the timings that an app's settings come to.
+    Return the timings that follow from an app's settings.
 
     Raises:
         ConfigurationError: they do not fit together.
@@ -99,7 +100,7 @@ def read_timings(settings: RedlockSettings) -> Timings:
         )
     if deadline <= ttl * RENEWAL_IN_A_LEASE:
         raise ConfigurationError(
-            f"{problem}: a lease is renewed after a third of it, so the renewal deadline has to be "
+            f"{problem}: a lease is extended after a third of it, so the renewal deadline must be "
             f"longer than {ttl * RENEWAL_IN_A_LEASE:.3g}. {advice}"
         )
     return Timings(ttl=ttl, renew_deadline=deadline, retry=retry)

@@ -1,5 +1,5 @@
 """
-`celery-redlock beat`: who leads a schedule, and how far its entries have come.
+`celery-redlock beat`: the leader of a schedule, and the last run of each entry.
 """
 
 from __future__ import annotations
@@ -27,80 +27,78 @@ NEVER = "-"
 
 def beat(app_name: str, *, as_json: bool) -> int:
     """
-    Print how an app's schedule stands, and return 0 if a beat leads it, 1 if none does.
+    Print the status of an app's schedule, and return 0 if a beat leads it, 1 if none does.
 
     Args:
-        app_name: as `celery -A` takes it.
+        app_name: the app, as for `celery -A`.
         as_json: print one JSON object instead of text.
 
     Raises:
         ConfigurationError: there is no such app, or its settings cannot be used.
         QuorumUnavailable: too few lock nodes answered.
     """
-    standing = schedule_status(_load(app_name))
+    status = schedule_status(_load(app_name))
     if as_json:
-        print(json.dumps(_as_data(standing), indent=2))
+        print(json.dumps(_as_data(status), indent=2))
     else:
-        print(f"schedule  {standing.schedule}")
-        print(f"leader    {_who_leads(standing)}")
-        _print_entries(standing)
-    return 0 if standing.leader is not None else 1
+        print(f"schedule  {status.schedule}")
+        print(f"leader    {_leader_line(status)}")
+        _print_entries(status)
+    return 0 if status.leader is not None else 1
 
 
 def _load(app_name: str) -> Any:
     try:
-        found = find_app(app_name)
+        app = find_app(app_name)
     except Exception as exc:
         # Whatever the app's module raises at its import.
         raise _no_app(app_name, f"{type(exc).__name__}: {exc}") from exc
-    if not isinstance(found, Celery):
-        raise _no_app(app_name, f"it is no Celery app but a {type(found).__name__}")
-    return found
+    if not isinstance(app, Celery):
+        raise _no_app(app_name, f"it is no Celery app but a {type(app).__name__}")
+    return app
 
 
 def _no_app(app_name: str, reason: str) -> ConfigurationError:
     return ConfigurationError(
-        f"-A {app_name} cannot be loaded ({reason}). Give it as to celery: the module or package "
-        "of the app, or module:attribute; run this where celery is run."
+        f"-A {app_name} cannot be loaded ({reason}). Name it as for celery: the module or package "
+        "of the app, or module:attribute; run this where you run celery."
     )
 
 
-def _who_leads(standing: ScheduleStatus) -> str:
-    if standing.leader is not None:
+def _leader_line(status: ScheduleStatus) -> str:
+    if status.leader is not None:
         left = (
-            ""
-            if standing.lease_remaining is None
-            else f", lease {standing.lease_remaining:.1f} s left"
+            "" if status.lease_remaining is None else f", lease {status.lease_remaining:.1f} s left"
         )
-        return f"{_described(standing.leader)}{left}"
-    if standing.foreign_owner is not None:
+        return f"{_leader_text(status.leader)}{left}"
+    if status.foreign_owner is not None:
         return (
-            f"no beat: the lock is held by {standing.foreign_owner!r}. Give the schedule a name "
+            f"no beat: the lock is held by {status.foreign_owner!r}. Give the schedule a name "
             "of its own with redlock_beat_key"
         )
-    if standing.last_leader is not None:
-        return f"none now; the last was {_described(standing.last_leader)}"
+    if status.last_leader is not None:
+        return f"none now; the last was {_leader_text(status.last_leader)}"
     return "none, and none has led before: start one with celery -A ... beat -S redlock"
 
 
-def _described(leader: LeaderInfo) -> str:
+def _leader_text(leader: LeaderInfo) -> str:
     token = "" if leader.token is None else f", token {leader.token}"
-    return f"{leader.host}, pid {leader.pid}, since {_shown(leader.since_at)} UTC{token}"
+    return f"{leader.host}, pid {leader.pid}, since {_time_text(leader.since_at)} UTC{token}"
 
 
-def _print_entries(standing: ScheduleStatus) -> None:
-    if not standing.entries:
-        print("entries   none is recorded; a leader records them when it begins")
+def _print_entries(status: ScheduleStatus) -> None:
+    if not status.entries:
+        print("entries   none is recorded; a leader records them when it starts")
         return
     rows = [
         (
             entry.name if entry.name.isprintable() else repr(entry.name),
-            _shown(entry.last_due),
-            _shown(entry.last_run),
+            _time_text(entry.last_due),
+            _time_text(entry.last_run),
             str(entry.runs),
             str(entry.token),
         )
-        for entry in standing.entries
+        for entry in status.entries
     ]
     if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
         _print_table(rows)
@@ -131,17 +129,17 @@ def _print_lines(rows: Sequence[tuple[str, ...]]) -> None:
         print("  ".join(cells).rstrip())
 
 
-def _shown(moment: datetime | None) -> str:
+def _time_text(moment: datetime | None) -> str:
     return NEVER if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
-def _as_data(standing: ScheduleStatus) -> dict[str, Any]:
+def _as_data(status: ScheduleStatus) -> dict[str, Any]:
     return {
-        "schedule": standing.schedule,
-        "leader": _leader_as_data(standing.leader),
-        "lease_remaining": standing.lease_remaining if standing.leader is not None else None,
-        "foreign_owner": standing.foreign_owner,
-        "last_leader": _leader_as_data(standing.last_leader),
+        "schedule": status.schedule,
+        "leader": _leader_as_data(status.leader),
+        "lease_remaining": status.lease_remaining if status.leader is not None else None,
+        "foreign_owner": status.foreign_owner,
+        "last_leader": _leader_as_data(status.last_leader),
         "entries": [
             {
                 "entry": entry.name,
@@ -150,7 +148,7 @@ def _as_data(standing: ScheduleStatus) -> dict[str, Any]:
                 "runs": entry.runs,
                 "token": entry.token,
             }
-            for entry in standing.entries
+            for entry in status.entries
         ],
     }
 

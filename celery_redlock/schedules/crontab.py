@@ -1,8 +1,8 @@
 """
-When a crontab is due, told by its fields alone.
+When a crontab is due, computed from its fields alone.
 
-Celery counts from the last run. Around a change of clocks, and in its older versions also across
-midnight, what it finds depends on that, and so do two beats' opinions.
+Celery counts from the last run. Around a change of clocks, and in older versions also across
+midnight, its answer depends on that run, so two beats differ.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from celery_redlock.schedules.timeutils import on_clock, when_clock_shows, zone_
 
 __all__ = ["CrontabDueTimes"]
 
-#: The 29th of February falls on a given day of the week at least once in so many years.
+#: Years in which the 29th of February falls on each day of the week at least once.
 YEARS = 41
 ALL_DAY = 24
 
 
 class CrontabDueTimes:
     """
-    The moments at which a wall clock shows what a crontab asks for, in microseconds.
+    The moments at which a wall clock matches a crontab, in microseconds.
 
-    A time that comes twice, where clocks are put back, counts once; but a crontab for every hour
-    has every hour of the day. A time that is left out counts as if it had come.
+    A time that comes twice, when clocks are put back, counts once; but a crontab for every hour is
+    due in every hour of that day. A time that is left out counts as if it had come.
     """
 
     slack = 0
@@ -67,7 +67,7 @@ class CrontabDueTimes:
         return due
 
     def _days(self, moment: int, *, backwards: bool) -> Iterator[date]:
-        """Yield days from the one before (after) a moment's own, which may overlap with it."""
+        """Yield days, beginning one day early (backwards: late), because days may overlap."""
         step = timedelta(days=-1 if backwards else 1)
         day = on_clock(moment, self.zone).date() - step
         for _ in range(366 * YEARS):

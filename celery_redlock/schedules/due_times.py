@@ -1,5 +1,5 @@
 """
-When an entry of a schedule is due, told the same by all beats.
+When a schedule is due: every beat that asks gets the same answer.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from celery_redlock.schedules.probing import ProbedDueTimes
 from celery_redlock.schedules.solar import SolarDueTimes
 from celery_redlock.schedules.timeutils import SECOND, to_us
 
-__all__ = ["DueTimes", "due_times", "is_once", "latest_due", "next_due", "ran_already"]
+__all__ = ["DueTimes", "due_times", "is_clocked", "latest_due", "next_due", "ran_already"]
 
 
 class DueTimes(Protocol):
     """
-    The moments at which a schedule is due, whenever it ran last; in microseconds.
+    The moments at which a schedule is due, whatever its last run; in microseconds since the epoch.
 
     Attributes:
-        slack: how much earlier than this Celery may find it due.
+        slack: by how much Celery may report a due time too early, in microseconds.
     """
 
     slack: int
@@ -36,7 +36,7 @@ class DueTimes(Protocol):
 
 
 class ClockedDueTimes:
-    """The one moment of a clocked schedule (django-celery-beat)."""
+    """The one due time of a clocked schedule (django-celery-beat)."""
 
     slack = 0
 
@@ -52,49 +52,49 @@ class ClockedDueTimes:
         return self.moment if self.moment > moment else None
 
 
-def due_times(found: Any) -> DueTimes:
+def due_times(schedule: Any) -> DueTimes:
     """Return the due times of a schedule, as far as they are the same for every beat."""
-    if is_interval(found):
-        return interval_due_times(found)
-    if isinstance(found, crontab) and _as_in(crontab, found, "remaining_delta"):
-        return CrontabDueTimes(found)
-    if isinstance(found, solar) and _as_in(solar, found):
-        return SolarDueTimes(found)
-    if is_once(found):
-        return ClockedDueTimes(to_us(found.clocked_time))
-    return ProbedDueTimes(found)
+    if is_interval(schedule):
+        return interval_due_times(schedule)
+    if isinstance(schedule, crontab) and _inherits(schedule, crontab, "remaining_delta"):
+        return CrontabDueTimes(schedule)
+    if isinstance(schedule, solar) and _inherits(schedule, solar):
+        return SolarDueTimes(schedule)
+    if is_clocked(schedule):
+        return ClockedDueTimes(to_us(schedule.clocked_time))
+    return ProbedDueTimes(schedule)
 
 
-def is_once(found: Any) -> bool:
-    """Tell whether a schedule is a clocked one, which is due at one moment and never again."""
-    return isinstance(getattr(found, "clocked_time", None), datetime)
+def is_clocked(schedule: Any) -> bool:
+    """Return whether a schedule is a clocked one, which is due at one moment and never again."""
+    return isinstance(getattr(schedule, "clocked_time", None), datetime)
 
 
-def _as_in(stock: type, found: Any, *ways: str) -> bool:
-    ways = ("remaining_estimate", *ways)
-    return all(getattr(type(found), way) is getattr(stock, way) for way in ways)
+def _inherits(schedule: Any, stock: type, *methods: str) -> bool:
+    methods = ("remaining_estimate", *methods)
+    return all(getattr(type(schedule), name) is getattr(stock, name) for name in methods)
 
 
-def latest_due(found: Any, last_run_at: datetime, now: datetime) -> float | None:
+def latest_due(schedule: Any, last_run_at: datetime, now: datetime) -> float | None:
     """
     Return when a schedule that is due now was due last, in seconds since the epoch.
 
-    All beats that ask at about the same time get the same answer, whenever they ran it last: of the
-    due times that a beat has missed only the last one counts, as in Celery.
+    All beats that ask at about the same time get the same answer, whatever the last run: of the due
+    times that a beat has missed only the last one counts, as in Celery.
 
     Args:
-        found: any schedule.
+        schedule: any schedule.
         last_run_at: when it ran last.
         now: the time.
 
     Returns:
-        None where that cannot be told: a schedule of somebody's own, which counts from its last run
-        or says that it is due without having a due time.
+        None if it has no such time: a custom schedule that counts from its last run, or that
+        reports itself as due without a due time.
 
     Raises:
         Exception: whatever the schedule raises.
     """
-    times = due_times(found)
+    times = due_times(schedule)
     due = times.latest(to_us(now))
     if due is None or due < 0:
         return None
@@ -103,20 +103,20 @@ def latest_due(found: Any, last_run_at: datetime, now: datetime) -> float | None
     return due / SECOND
 
 
-def next_due(found: Any, due: float) -> float | None:
-    """Return when a schedule is due after it was due at `due`, if that can be told."""
-    following = due_times(found).after(round(due * SECOND))
+def next_due(schedule: Any, due: float) -> float | None:
+    """Return the first due time of a schedule after `due`, if it has one."""
+    following = due_times(schedule).after(round(due * SECOND))
     return None if following is None else following / SECOND
 
 
-def ran_already(found: Any, last_run_at: datetime, now: datetime) -> bool:
+def ran_already(schedule: Any, last_run_at: datetime, now: datetime) -> bool:
     """
-    Tell whether a schedule is due now only in Celery's opinion, and has run for its last due time.
+    Return whether a schedule that Celery reports as due has run for its last due time already.
 
-    Celery finds a crontab due again, for as long as an hour, where clocks are put back, and a solar
+    Celery reports a crontab as due again, for up to an hour, when clocks are put back, and a solar
     schedule west of Greenwich, where it takes the local time for UTC.
     """
-    times, last = due_times(found), to_us(last_run_at)
+    times, last = due_times(schedule), to_us(last_run_at)
     if not isinstance(times, CrontabDueTimes | SolarDueTimes) or last > to_us(now):
         return False
     due = times.latest(to_us(now))

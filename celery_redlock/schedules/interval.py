@@ -1,8 +1,8 @@
 """
-Intervals on a grid that all beats share.
+When an interval is due, on a grid that all beats share.
 
-Celery counts an interval from its own last run, so no two beats agree on when it is due. On a grid
-that begins with the epoch it is due at the same moments for everybody.
+Celery counts an interval from its last run, so no two beats agree on its due times. On a grid that
+begins with the epoch it is due at the same moments in every beat.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class ClockIntervalDueTimes(IntervalDueTimes):
 
     def latest(self, now: int) -> int:
         """Return the last point that is not after `now`."""
-        # Only by how much the zone is off full units: with all of its offset, a grid of some hours
-        # would jump whenever clocks are put forward or back.
+        # Only the part of the zone's offset below a full unit: with the whole offset, a grid of
+        # several hours would jump when clocks are put forward or back.
         shift = (to_us(on_clock(now, self.zone)) - now) % self.unit
         return (now + shift) // self.step * self.step - shift
 
 
 class DayIntervalDueTimes(IntervalDueTimes):
-    """Every so many midnights of a zone, for `relative` intervals of days."""
+    """Every n-th midnight of a zone, for `relative` intervals of n days."""
 
     def __init__(self, step: int, zone: tzinfo | None) -> None:
         self.days = step // DAY
@@ -87,10 +87,10 @@ class DayIntervalDueTimes(IntervalDueTimes):
 
 class GridSchedule(schedule):  # type: ignore[misc]  # Celery is untyped
     """
-    An interval that is due at the points of a grid instead of so long after its last run.
+    An interval that is due at the points of a grid instead of a fixed time after its last run.
 
-    It stands for the stock schedule that it was made from: it equals that, and what is stored of it
-    is that, so that a beat without this package can read the same schedule file.
+    It equals the stock schedule that it was made from and is pickled as that one, so that a beat
+    without this package can read the same schedule file.
     """
 
     def __init__(self, stock: Any) -> None:
@@ -103,11 +103,11 @@ class GridSchedule(schedule):  # type: ignore[misc]  # Celery is untyped
         return interval_due_times(self)
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
-        """Return how long it is until the first point after the last run; negative if it was."""
+        """Return the time until the first point after the last run; negative if it has passed."""
         now, last, grid = to_us(self.now()), to_us(last_run_at), self.grid
-        # Nothing ran that late. It was another clock, which nobody wants to wait for.
-        believed = last <= now + grid.step
-        due = grid.after(last) if believed else grid.latest(now)
+        # A last run in the future is that of another clock, which is not waited for.
+        is_plausible = last <= now + grid.step
+        due = grid.after(last) if is_plausible else grid.latest(now)
         return (due - now) * MICROSECOND
 
     def is_due(self, last_run_at: datetime) -> Any:
@@ -138,18 +138,18 @@ def interval_due_times(interval: Any) -> IntervalDueTimes:
     return ClockIntervalDueTimes(step, units[0], zone_of(interval))
 
 
-def is_interval(found: Any) -> bool:
-    """Tell whether a schedule is an interval whose due times are all that Celery asks it for."""
-    if isinstance(found, GridSchedule):
+def is_interval(value: Any) -> bool:
+    """Return whether a schedule is an interval that overrides nothing Celery asks it for."""
+    if isinstance(value, GridSchedule):
         return True
-    if not isinstance(found, schedule) or found.run_every < MICROSECOND:
+    if not isinstance(value, schedule) or value.run_every < MICROSECOND:
         return False
-    ways = ("is_due", "remaining_estimate", "now", "__eq__")
-    return all(getattr(type(found), way) is getattr(schedule, way) for way in ways)
+    methods = ("is_due", "remaining_estimate", "now", "__eq__")
+    return all(getattr(type(value), name) is getattr(schedule, name) for name in methods)
 
 
-def on_grid(found: Any) -> GridSchedule | None:
-    """Return an interval on its grid; None where it is on it already, or is no interval."""
-    if isinstance(found, GridSchedule) or not is_interval(found):
+def on_grid(value: Any) -> GridSchedule | None:
+    """Return an interval on its grid; None if it is on it already, or is no interval."""
+    if isinstance(value, GridSchedule) or not is_interval(value):
         return None
-    return GridSchedule(found)
+    return GridSchedule(value)

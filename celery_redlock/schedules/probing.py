@@ -1,19 +1,19 @@
 """
-When a schedule of unknown kind is due, found out by asking it.
+When a schedule of unknown kind is due, found by asking it as if at other times.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
-from celery_redlock.schedules.frozen import next_from
 from celery_redlock.schedules.timeutils import SECOND, from_us, to_us
 
-__all__ = ["ProbedDueTimes"]
+__all__ = ["ProbedDueTimes", "next_from"]
 
 MILLISECOND = SECOND // 1000
-#: The windows are no round times: from two of them a schedule that counts from its last run does
-#: not arrive at one moment.
+#: The windows are no round times: from two of them, a schedule that counts from its last run
+#: arrives at two different moments.
 FIRST_WINDOW = 1_123_457
 GROWTH = 4
 WINDOWS = 16
@@ -22,10 +22,10 @@ MAX_STEPS = 1000
 
 class ProbedDueTimes:
     """
-    The due times of any schedule that has some of its own, in microseconds to the millisecond.
+    The due times of any schedule that has its own, in microseconds, rounded to the millisecond.
 
-    It is walked along from two moments in the past. Where that leads to two different due times, it
-    counts from its last run, and no two beats could agree.
+    The search runs from two moments in the past. If they lead to two different due times, the
+    schedule counts from its last run, and no two beats could agree.
     """
 
     slack = MILLISECOND
@@ -34,7 +34,7 @@ class ProbedDueTimes:
         self.schedule = schedule
 
     def latest(self, now: int) -> int | None:
-        """Return the last due time that is not after `now`, if the schedule has such a thing."""
+        """Return the last due time that is not after `now`, if the schedule has one."""
         window, earlier = FIRST_WINDOW, None
         for _ in range(WINDOWS):
             due = self._last_between(now - window, now + self.slack)
@@ -57,14 +57,34 @@ class ProbedDueTimes:
                 return found
             found = due
             if due <= start:
-                return found  # it is due for as long as it has not run
+                return found  # such a schedule is due until it has run
             start = due
         return None
 
     def _next(self, start: int) -> int:
-        # In the zone of its own clock, whose wall time may be what it looks at.
+        # In the zone of the schedule's own clock: its due times may depend on the wall time.
         real = self.schedule.now()
         then = from_us(start)
         then = then.replace(tzinfo=None) if real.tzinfo is None else then.astimezone(real.tzinfo)
         due = to_us(next_from(self.schedule, then))
         return (due + MILLISECOND // 2) // MILLISECOND * MILLISECOND
+
+
+def next_from(schedule: Any, start: datetime) -> datetime:
+    """
+    Return when a schedule is due next that ran at `start`, as it answers at that very time.
+
+    Args:
+        schedule: any schedule; it stays as it is.
+        start: with a zone, or without one as the schedule's own clock.
+
+    Raises:
+        Exception: whatever the schedule raises.
+    """
+    clone = object.__new__(type(schedule))
+    vars(clone).update(vars(schedule))
+    clone.now = lambda: start
+    # Added in UTC: Python takes all hours of one zone to be of the same length.
+    aware = start.replace(tzinfo=UTC) if start.tzinfo is None else start.astimezone(UTC)
+    due: datetime = aware + clone.remaining_estimate(start)
+    return due

@@ -1,31 +1,31 @@
 """
-When a solar schedule is due, whatever it is counted from.
+When a solar schedule is due, wherever the search for it begins.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from celery_redlock.schedules.frozen import next_from
+from celery_redlock.schedules.probing import next_from
 from celery_redlock.schedules.timeutils import DAY, HOUR, MINUTE, from_us, to_us
 
 __all__ = ["SolarDueTimes"]
 
-#: No event of the sun comes twice within so long.
+#: No solar event comes twice within this time.
 PAUSE = HOUR
-#: Beyond the polar circles some events do not come for months.
+#: Beyond the polar circles some events fail to come for months.
 MAX_DAYS = 512
 
 
 class SolarDueTimes:
     """
-    An event of the sun, in microseconds to the minute.
+    The times of a solar event, in microseconds, rounded to the minute.
 
-    What is computed for one event differs by a tenth of a second with where the search began. So it
-    is found a second time, from a full hour half a day before, and rounded.
+    The time computed for one event varies by a tenth of a second with the start of the search. So
+    it is computed a second time, from a full hour half a day before, and rounded.
     """
 
-    #: Celery's search may find an event a little before ours does.
+    #: Celery may compute an event a little earlier.
     slack = MINUTE
 
     def __init__(self, solar: Any) -> None:
@@ -38,13 +38,13 @@ class SolarDueTimes:
         while days <= MAX_DAYS:
             due = self._last_between(end // DAY * DAY - days * DAY, end)
             if due is not None:
-                return self._settled(due)
+                return self._rounded(due)
             days *= 2
         return None
 
     def after(self, moment: int) -> int | None:
         """Return the first event after a moment that is an event itself."""
-        return self._settled(self._next(moment + PAUSE))
+        return self._rounded(self._next(moment + PAUSE))
 
     def _last_between(self, start: int, end: int) -> int | None:
         found = None
@@ -53,7 +53,7 @@ class SolarDueTimes:
             start = max(start, due) + PAUSE
         return found
 
-    def _settled(self, found: int) -> int:
+    def _rounded(self, found: int) -> int:
         again = self._next((found - DAY // 2) // HOUR * HOUR)
         event = again if abs(again - found) < MINUTE else found
         return (event + MINUTE // 2) // MINUTE * MINUTE

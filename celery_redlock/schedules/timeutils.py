@@ -1,7 +1,7 @@
 """
-Moments as whole microseconds since the epoch, in which due times are counted.
+Moments as whole microseconds since the epoch, the unit of due times.
 
-Floats and wall clocks both lose something: the one the last digits, the other an hour a year.
+A float loses the last digits; a wall clock loses an hour a year.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DAY = 24 * HOUR
 
 
 def to_us(moment: datetime) -> int:
-    """Return a moment in microseconds since the epoch; without a zone it is UTC, as in Celery."""
+    """Return a moment in microseconds since the epoch; one without a zone is UTC, as in Celery."""
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return (aware - EPOCH) // MICROSECOND
 
@@ -43,10 +43,10 @@ def from_us(at: int) -> datetime:
 
 
 def zone_of(schedule: Any) -> tzinfo | None:
-    """Return the zone of a schedule's wall clock; None is the host's own."""
+    """Return the zone of a schedule's wall clock; None for the host's own."""
     zone = timezone.get_timezone(schedule.tz)
-    # Celery's own stand-in for the host's zone knows no second occurrence of an hour, and in older
-    # versions is wrong west of Greenwich.
+    # Celery's own class for the host's zone knows no second occurrence of an hour, and older
+    # versions of it are wrong west of Greenwich.
     return None if isinstance(zone, LocalTimezone) else zone
 
 
@@ -59,8 +59,8 @@ def when_clock_shows(wall: datetime, zone: tzinfo | None, *, fold: int = 0) -> i
     """
     Return when a wall clock in `zone` shows `wall`.
 
-    A time that clocks leave out, because they are put forward, is as long after that moment as it
-    is after the time at which they are put forward.
+    A time that is skipped when clocks are put forward counts as if they had not been: 02:30 is half
+    an hour after 02:00, when they change.
 
     Args:
         wall: what the clock shows, without its zone.

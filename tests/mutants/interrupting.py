@@ -25,7 +25,7 @@ INTERRUPTING = (
         ),
         (
             APPLICATION_CODE,
-            'frozenset({"beat", "core", "protocol", "tasks", "transport"})',
+            'frozenset({"beat", "core", "protocol", "schedules", "tasks", "transport"})',
             "frozenset()",
         ),
     ),

@@ -1,5 +1,5 @@
 """
-What a leader records of each entry of its schedule on the lock nodes.
+What a leader records on the lock nodes for each entry of its schedule.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 __all__ = ["EntryState", "is_superseded"]
 
-#: So many changes of leadership a message may be behind and still be known as late.
+#: Changes of leadership that a message may lag behind and still be recognized as superseded.
 MAX_TAKEOVERS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryState:
     """
-    How far an entry has come.
+    The last run of an entry.
 
     The record's version is `due_us`, so that of two records of one leader the later tick stays.
 
     Attributes:
-        due: when the last tick that was sent was due, in seconds since the epoch.
+        due: the due time of the last tick that was sent, in seconds since the epoch.
         ran_at: when it was sent.
-        count: how often the entry has been sent.
+        count: how often the entry was sent.
         takeovers: for each leader that took the entry over, its fencing token and, in microseconds
-            since the epoch, the last tick before it; the oldest first, only the newest are kept.
+            since the epoch, the last tick before it; oldest first, at most `MAX_TAKEOVERS`.
     """
 
     due: float
@@ -52,11 +52,11 @@ class EntryState:
         Return the state once another tick has been sent.
 
         Args:
-            due: when that was due, in seconds since the epoch.
+            due: the tick's due time, in seconds since the epoch.
             ran_at: when it was sent.
             token: the fencing token of the leader that sent it.
-            previous_token: that of the leader that recorded this state; None where nobody has, and
-                this is where the new leader found the entry when it took over.
+            previous_token: the token of the leader that recorded this state; None if no leader
+                did, and the new leader began with it.
         """
         takeovers = self.takeovers
         if token != previous_token:
@@ -65,7 +65,7 @@ class EntryState:
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Read what `write` wrote; None where it makes no sense."""
+        """Read what `write` wrote; None if it cannot be read."""
         try:
             found = json.loads(text)
             return cls(
@@ -90,10 +90,11 @@ class EntryState:
 
 def is_superseded(tick: Tick, recorded: VersionedValue | None) -> bool:
     """
-    Tell whether a tick is one that a newer leader answers for.
+    Return whether a newer leader is responsible for a tick that an older one sent.
 
-    That is each tick after the one that it found recorded when it took over: it sends these itself,
-    or has let them collapse into one. What an older leader sends for them is one too many.
+    It is responsible for each tick after the one that it found recorded when it took over: it sends
+    these ticks itself, or lets them collapse into one. A message of an older leader for them is one
+    too many.
     """
     if tick.token is None or recorded is None or recorded.token <= tick.token:
         return False

@@ -1,8 +1,8 @@
 """
-The tick of the message that is being sent.
+The tick that the next message of a task carries.
 
-A task is sent in many ways: by its own `apply_async`, with a lock, by name only. Here is where all
-of them come together, just before the message is published.
+A beat sends a task in several ways: by the task's `apply_async`, with a lock, by name only. All of
+them emit `before_task_publish`, where the message gets its tick.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class PendingTick:
 
     Attributes:
         task: the task's name.
-        tick: what its message is to carry.
-        owns_id: whether the message's id was made for the tick, so that nobody else counts on it.
-        sent: whether the message has come by.
+        tick: the tick for its message.
+        owns_id: whether the message's id was made for the tick, so that no caller waits for it.
+        sent: whether the message was published.
     """
 
     task: str
@@ -40,12 +40,12 @@ class PendingTick:
     sent: bool = False
 
 
-_pending: ContextVar[PendingTick | None] = ContextVar("celery_redlock_outgoing", default=None)
+_pending: ContextVar[PendingTick | None] = ContextVar("celery_redlock_pending_tick", default=None)
 
 
 @contextmanager
 def sending_tick(task: str, tick: Tick, *, owns_id: bool = False) -> Iterator[PendingTick]:
-    """Give the tick to the first message of `task` that is sent meanwhile in this context."""
+    """Give the tick to the first message of `task` that this context sends in the block."""
     pending = PendingTick(task, tick, owns_id)
     token = _pending.set(pending)
     try:
@@ -56,7 +56,7 @@ def sending_tick(task: str, tick: Tick, *, owns_id: bool = False) -> Iterator[Pe
 
 @contextmanager
 def no_tick() -> Iterator[None]:
-    """Keep what is sent meanwhile from being taken for the entry's own message."""
+    """Give the tick to no message that is sent in the block, whatever its task."""
     token = _pending.set(None)
     try:
         yield
@@ -71,7 +71,7 @@ def pending_tick(task: str) -> Tick | None:
 
 
 def pending_tick_owns_id(task: str) -> bool:
-    """Tell whether the id of the message of `task` is the scheduler's, which nobody waits for."""
+    """Return whether the scheduler chose the id of the message of `task`, so no caller waits."""
     pending = _waiting_for(task)
     return pending is not None and pending.owns_id
 
@@ -84,7 +84,7 @@ def _waiting_for(task: str) -> PendingTick | None:
 
 
 def connect_publishes() -> None:
-    """Have every publish of this process ask for its tick. Idempotent."""
+    """Add pending ticks to the messages that this process publishes. Idempotent."""
     signals.before_task_publish.connect(
         _add_tick, weak=False, dispatch_uid="celery_redlock.schedules.before_task_publish"
     )
@@ -94,7 +94,7 @@ def _add_tick(sender: Any = "", headers: Any = None, **_: Any) -> None:
     tick, pending = pending_tick(sender), _pending.get()
     if tick is None or pending is None or not isinstance(headers, dict):
         return
-    # What is there may be the entry's own, of which no copy was made.
+    # The header may be the entry's own object, which must not be written into.
     there = headers.get(HEADER)
     ours = dict(there) if isinstance(there, Mapping) else {"nonce": fresh_nonce()}
     headers[HEADER] = {**ours, "tick": tick.write()}

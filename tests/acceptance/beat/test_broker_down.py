@@ -49,7 +49,7 @@ def test_a_tick_that_falls_due_while_the_broker_is_away_is_sent_afterwards_once(
     due = first["due"] + EVERY
     wait_until(lambda: time.time() >= due + BEYOND)
     assert beat.is_running, beat.log_tail
-    beat.wait_for_log("cannot reach the broker")
+    beat.wait_for_log("cannot connect to the broker")
     back = instant()
     broker.restart(0)
 

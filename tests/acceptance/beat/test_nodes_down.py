@@ -32,7 +32,7 @@ IDLE = 0.5
 # What a beat may have to say while it waits, however long that is.
 FEW_LINES = 12
 
-NOBODY = "Nobody can lead schedule"
+NOBODY = "No beat can lead schedule"
 AGAIN = "A quorum of lock nodes answers again for schedule"
 
 

@@ -75,11 +75,11 @@ def test_an_outage_is_told_once_and_so_is_its_end(
     world.run(3)
     world.broker_is_down = True
     world.run(8)
-    assert lines(caplog, "Beat cannot reach the broker: refused") == 1
+    assert lines(caplog, "Beat cannot connect to the broker: refused") == 1
     assert lines(caplog, "Message Error") <= 1
     world.broker_is_down = False
     world.run(3)
-    assert lines(caplog, "Beat has reached the broker again") == 1
+    assert lines(caplog, "Beat is connected to the broker again") == 1
 
 
 def test_a_leader_without_a_broker_for_a_lease_lets_another_lead(

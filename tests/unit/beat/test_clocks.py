@@ -35,7 +35,7 @@ def test_a_clock_that_is_behind_is_told_of(world: World, caplog: pytest.LogCaptu
     world.run(10)
     world.stop(a)
     world.run(5)
-    assert "The clock of this host is behind that of the last leader: 1 entries" in caplog.text
+    assert "behind that of the last leader, which sent 1 entries" in caplog.text
     assert "(job)" in caplog.text
 
 
@@ -138,7 +138,7 @@ def test_a_record_that_makes_no_sense_is_replaced(
     Register(redlock, f"beat:{world.name}").write(1, {"job": (0, "nonsense")})
     world.beat("a")
     assert len(world.run(5)) == 5
-    assert "What is recorded of entry 'job' makes no sense" in caplog.text
+    assert "The record of entry 'job' cannot be read" in caplog.text
     assert world.recorded()["job"].count == 5
 
 

@@ -249,7 +249,7 @@ def test_who_leads_is_told_to_signals(world: World) -> None:
     ]
     (_, _, first, why), (_, _, also_first, _), (_, _, second, after_whom) = told
     assert first == also_first < second
-    assert why == "nobody led before"
+    assert why == "no beat led before"
     assert after_whom.startswith("it follows the beat on ")
 
 

@@ -43,8 +43,8 @@ def test_what_comes_together_is_told_soon_with_a_line_for_each_entry(
     missed.report()
     assert caplog.messages == [
         f"Entry {entry!r} has no record of being sent for {told} of its due times between "
-        f"{START} and {START + timedelta(minutes=1)}: nobody led, the beat was late, or what was "
-        "sent could not be recorded. What was sent last stands for them"
+        f"{START} and {START + timedelta(minutes=1)}: no beat led, the beat was late, or the "
+        "sends could not be recorded. The last send covers them"
         for entry, told in (("a", "2"), ("b", f"{MAX_MISSED_COUNT} or more"))
     ]
 

@@ -102,7 +102,7 @@ def test_that_they_do_not_answer_is_said_once_and_so_is_that_they_do(
         node.resume()
     first.record_sent("job", 103.0)
     first.write(at_once=True)
-    assert caplog.text.count("is recorded again") == 1
+    assert caplog.text.count("are recorded again") == 1
 
 
 def test_an_older_leader_is_refused(redlock: Redlock) -> None:

@@ -56,7 +56,7 @@ def test_the_banner_shows_nodes_without_passwords_lease_and_wrapped_scheduler() 
     for part in (
         "redis://10.255.255.1:6379/0, redis://10.255.255.2:6379/0, redis://10.255.255.3:6379/0",
         "schedule -> beat:shop",
-        "lease -> 12s, renewed within 8s, tried every 2s",
+        "lease -> 12s, extended within 8s, tried every 2s",
         "wraps -> celery.beat.PersistentScheduler",
         "db -> /var/beat/schedule",
         "scheduler -> celery_redlock.beat.scheduler.RedlockScheduler",
