@@ -126,7 +126,7 @@ class Candidate:
             return
         self._known_leader = exc.holder
         logger.info(
-            "Beat stands by for schedule %r: %s leads; its lease has %.3g s left unless extended",
+            "Beat waits to lead schedule %r: %s leads; its lease has %.3g s left unless extended",
             self._key,
             parse_leader(exc.holder) or f"a holder that is no beat ({exc.holder!r})",
             exc.expires_in or 0.0,

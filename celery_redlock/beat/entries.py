@@ -1,5 +1,5 @@
 """
-What a leader reads from the entries of the scheduler that it wraps, and sets in them.
+The entries of the wrapped scheduler: what a leader reads from them and sets in them.
 """
 
 from __future__ import annotations

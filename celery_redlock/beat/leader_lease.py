@@ -1,5 +1,5 @@
 """
-The lease of a leader, with a renewal deadline: a margin for what is under way when it ends.
+The lease of a leader, with a margin for sends that are under way when it ends.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ logger = get_logger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderContext:
     """
-    What a leader works with.
+    The collaborators of a leader.
 
     Attributes:
         lease: whether it may send and write.
@@ -101,9 +101,9 @@ def lead_with(scheduler: Any, context: LeaderContext, *, building_since: datetim
 
 class LeaderScheduler(TickScheduler):
     """
-    What a leader puts in front of the class of the scheduler that it wraps.
+    A leader's scheduler: this class goes in front of the wrapped scheduler's own.
 
-    The scheduler goes on from what the nodes have recorded, sends each tick once, and writes
+    The scheduler continues from what the nodes have recorded, sends each tick once, and writes
     nothing without the lease, and of no run that was not sent.
     """
 
@@ -124,7 +124,7 @@ class LeaderScheduler(TickScheduler):
         return min(delay or 0.0, leader.retry_queue.delay())
 
     def populate_heap(self, *args: Any, **kwargs: Any) -> Any:
-        """Let the entries go on from what is recorded, before the scheduler asks for due ones."""
+        """Continue the entries from what is recorded, before the scheduler asks for due ones."""
         leader, progress = self.redlock_leader, self.redlock_progress
         schedule = self.schedule
         leader.state.forget_removed(schedule)
@@ -132,7 +132,7 @@ class LeaderScheduler(TickScheduler):
             try:
                 catch_up(entry, leader.state, invented_since=progress.building_since)
             except Exception:
-                logger.exception("Entry %r goes on from its own last run", entry.name)
+                logger.exception("Entry %r continues from its own last run", entry.name)
         progress.building_since = None
         return super().populate_heap(*args, **kwargs)
 

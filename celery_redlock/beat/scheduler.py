@@ -43,8 +43,8 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
     between sending and recording is sent twice. The workers drop the second message if the task
     locks (or with `redlock_dedupe`); a task without this package runs twice.
 
-    It never fails because of a lock. What the wrapped scheduler raises ends the beat, as it ends a
-    plain one.
+    It never fails because of a lock. An exception of the wrapped scheduler ends the beat, as it
+    ends a plain one.
 
     Use it with `celery -A proj beat -S redlock`, or `beat_scheduler = "redlock"`. It wraps
     Celery's `Scheduler`, or the class that `redlock_beat_scheduler` names.
@@ -143,7 +143,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
 
     @property
     def info(self) -> str:
-        """What Celery's banner shows."""
+        """The lines that Celery's banner shows."""
         settings, timings = read_settings(self.app), self._timings
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the client warns again when it uses the nodes
@@ -246,7 +246,7 @@ def close_embedded(sender: Any, **_: Any) -> None:
 
     Celery closes the scheduler of a beat of its own before it raises `SystemExit`. Inside a worker
     it only raises, and Python prints and forgets an exception raised in a `__del__`: the beat would
-    go on, and the worker would wait for its end. The handler that was there is still called.
+    continue, and the worker would wait for it. The handler that was there is still called.
     """
     if not isinstance(sender.scheduler, RedlockScheduler):
         return

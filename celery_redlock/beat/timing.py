@@ -18,7 +18,7 @@ LONGEST_RETRY = 2.0
 RETRIES_IN_A_LEASE = 6
 DEADLINE_IN_A_LEASE = 2 / 3
 #: The watchdog extends a lease after a third of it.
-RENEWAL_IN_A_LEASE = 1 / 3
+EXTEND_AFTER = 1 / 3
 #: Part of a retry period that the broker has for one answer; the lock nodes have the rest.
 BROKER_IN_A_RETRY = 3 / 4
 #: Attempts that other candidates have while a leader that could not work backs off.
@@ -95,12 +95,12 @@ def read_timings(settings: RedlockSettings) -> Timings:
         )
     if not ttl > deadline > retry:
         raise ConfigurationError(
-            f"{problem}: the lease has to be longer than the renewal deadline, and that longer "
+            f"{problem}: the lease has to be longer than the deadline, and that longer "
             f"than the retry period. {advice}"
         )
-    if deadline <= ttl * RENEWAL_IN_A_LEASE:
+    if deadline <= ttl * EXTEND_AFTER:
         raise ConfigurationError(
-            f"{problem}: a lease is extended after a third of it, so the renewal deadline must be "
-            f"longer than {ttl * RENEWAL_IN_A_LEASE:.3g}. {advice}"
+            f"{problem}: a lease is extended after a third of it, so the deadline must be "
+            f"longer than {ttl * EXTEND_AFTER:.3g}. {advice}"
         )
     return Timings(ttl=ttl, renew_deadline=deadline, retry=retry)

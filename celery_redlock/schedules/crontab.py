@@ -27,8 +27,8 @@ class CrontabDueTimes:
     """
     The moments at which a wall clock matches a crontab, in microseconds.
 
-    A time that comes twice, when clocks are put back, counts once; but a crontab for every hour is
-    due in every hour of that day. A time that is left out counts as if it had come.
+    A time that comes twice, when clocks are set back, counts once; but a crontab for every hour is
+    due in every hour of that day. A skipped time counts as if it had come.
     """
 
     slack = 0
@@ -93,6 +93,6 @@ def _moments(
         wall = datetime.combine(day, time(hour, minute))
         first = when_clock_shows(wall, zone)
         again = when_clock_shows(wall, zone, fold=1) if len(hours) == ALL_DAY else first
-        # A time that is left out has an earlier second reading.
+        # A skipped time has an earlier second reading.
         found |= {first, max(first, again)}
     return tuple(sorted(found))

@@ -113,7 +113,7 @@ def ran_already(schedule: Any, last_run_at: datetime, now: datetime) -> bool:
     """
     Return whether a schedule that Celery reports as due has run for its last due time already.
 
-    Celery reports a crontab as due again, for up to an hour, when clocks are put back, and a solar
+    Celery reports a crontab as due again, for up to an hour, when clocks are set back, and a solar
     schedule west of Greenwich, where it takes the local time for UTC.
     """
     times, last = due_times(schedule), to_us(last_run_at)

@@ -65,6 +65,6 @@ def when_clock_shows(wall: datetime, zone: tzinfo | None, *, fold: int = 0) -> i
     Args:
         wall: what the clock shows, without its zone.
         zone: the clock's zone; None is the host's own.
-        fold: 1 for the second time, where clocks are put back.
+        fold: 1 for the second time, when clocks are set back.
     """
     return to_us(wall.replace(tzinfo=zone, fold=fold).astimezone(UTC))

@@ -1,5 +1,5 @@
 """
-What a leader records on the lock nodes for each entry of its schedule.
+The state of an entry that a leader records on the lock nodes.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def schedule_name(app: Any) -> str:
 
 class EntryTicks:
     """
-    What one scheduler knows of the ticks of its entries.
+    The ticks of one scheduler's entries, as far as it knows them.
 
     A tick is the latest due time that has come when the scheduler reserves the entry. The entry
     counts from that instant, so a tick that falls due meanwhile is neither lost nor sent twice.

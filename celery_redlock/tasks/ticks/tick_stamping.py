@@ -1,5 +1,5 @@
 """
-Schedulers whose messages carry their tick: the entry's name and due time, which Celery leaves out.
+Schedulers whose messages carry their tick: the entry's name and due time, which Celery omits.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
     A scheduler that stamps its messages with their ticks.
 
     `adopt` gives a scheduler a subclass of its own class that has this one in front of it, so each
-    method here runs first and calls the scheduler's own with `super()`. What is not Celery's is
-    named `redlock_*`, to stay apart from what any scheduler class may define.
+    method here runs first and calls the scheduler's own with `super()`. Attributes that are
+    not Celery's are named `redlock_*`, to stay apart from those of any scheduler class.
     """
 
     #: No second stamping: `stamp_stock_beat` leaves such a scheduler alone.

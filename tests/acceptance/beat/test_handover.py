@@ -31,7 +31,7 @@ def test_a_clean_end_hands_over_within_one_retry_period_and_only_leaders_open_sc
     first = start()
     led = journal.wait_for("beat_leader_started")
     second = start()
-    second.wait_for_log("Beat stands by")
+    second.wait_for_log("Beat waits to lead")
     watch = Watch(journal, [first, second])
     watch.wait_until_each_has_sent(first)
     assert first.has_schedule_file

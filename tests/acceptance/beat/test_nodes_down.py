@@ -89,7 +89,7 @@ def test_beats_outlive_all_lock_nodes(
     watch.wait_until_sent(3)
     (leader, token), before = watch.leader, {beat: beat.usage for beat in beats}
     standby = next(beat for beat in beats if beat is not leader)
-    standby.wait_for_log("Beat stands by")
+    standby.wait_for_log("Beat waits to lead")
     lines = {beat: len(beat.log.splitlines()) for beat in beats}
 
     mend = break_down(nodes)

@@ -77,7 +77,7 @@ def test_behind_whom_it_stands_is_said_once_for_each_leader(
         for _ in range(3):
             assert one.attempt() is None
             world.time.sleep(2.0)
-        assert caplog.text.count("Beat stands by for schedule 'schedule': the beat on ") == times
+        assert caplog.text.count("Beat waits to lead schedule 'schedule': the beat on ") == times
         lease.release()
 
 
