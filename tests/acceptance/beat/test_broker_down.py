@@ -54,7 +54,7 @@ def test_a_tick_that_falls_due_while_the_broker_is_away_is_sent_afterwards_once(
     broker.restart(0)
 
     watch.wait_until_sent()
-    beat.wait_for_log("reached the broker again")
+    beat.wait_for_log("connected to the broker again")
     end_all(beat)
     history = settled(worker, journal)
     assert_none(check_dated(history.runs))
