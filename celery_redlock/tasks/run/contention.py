@@ -71,7 +71,7 @@ class Case:
 
     @property
     def lock_request(self) -> LockRequest:
-        """What the message takes."""
+        """The keys that the message takes."""
         return self.running_lock.lock_request
 
     @property
@@ -102,7 +102,7 @@ class Case:
 
 def take_lock(running_lock: RunningLock) -> bool:
     """
-    Take what a message takes, or do what the rules say where it does not get that.
+    Take what a message takes, or do what the rules decide where it does not get that.
 
     Returns:
         Whether the body runs; otherwise the task ends with `lock_skip_result`.
@@ -119,7 +119,7 @@ def take_lock(running_lock: RunningLock) -> bool:
     try:
         action, case = _on_arrival(case)
         if action is Action.TAKE:
-            _acquire(running_lock)
+            _take(running_lock)
             return True
     except LockNotAcquired as error:
         return resolve(replace(case, error=error))
@@ -151,7 +151,7 @@ def _on_arrival(case: Case) -> tuple[Action, Case]:
 
 
 def resolve(case: Case) -> bool:
-    """Ask the rules about a message that did not get what it takes, and do what they say."""
+    """Ask the rules about a message that did not get what it takes, and carry their answer out."""
     error = case.why
     known = facts.contention_of(case.lock_request, error, has_retaken=case.has_retaken)
     action = rules.on_contention(known)
@@ -164,7 +164,7 @@ def resolve(case: Case) -> bool:
     return EFFECTS[action](case)
 
 
-def _acquire(running_lock: RunningLock) -> None:
+def _take(running_lock: RunningLock) -> None:
     lock_request = running_lock.lock_request
     if not lock_request.is_empty:
         running_lock.lease = _acquired(lock_request)
@@ -242,7 +242,7 @@ def _wait_in_place(case: Case) -> bool:
         pause = min(LONGEST_PAUSE_IN_PLACE, pause * 2)
         attempts += 1
         try:
-            _acquire(running_lock)
+            _take(running_lock)
         except LockNotAcquired as another:
             error = another
         else:
@@ -253,7 +253,7 @@ def _retake(case: Case) -> bool:
     lock_request = case.lock_request
     lock_request.redlock.reservations.evict(lock_request.dedupe_key, case.holder_value)
     try:
-        _acquire(case.running_lock)
+        _take(case.running_lock)
     except LockNotAcquired as another:
         return resolve(replace(case, error=another, has_retaken=True))
     return True
@@ -269,7 +269,7 @@ def _requeue_copy(case: Case) -> NoReturn:
     history = WaitHistory(
         first_seen=time.time(), requeues=earlier.requeues, retries=earlier.retries
     )
-    # It has to come back while the other's marker still says that it has finished.
+    # It has to come back while the other's marker still shows that it has finished.
     longest = min(longest_delay(task.app), lock_request.options.dedupe_window / 2)
     delay = delay_after(history.requeues, longest)
     try:
@@ -320,7 +320,7 @@ def _overtake(case: Case) -> bool:
     # be a newer one.
     if case.lock_request.envelope.reservation is not None:
         try:
-            _acquire(case.running_lock)
+            _take(case.running_lock)
         except LockNotAcquired:
             return _wait(case)
         return True
@@ -468,14 +468,15 @@ def _fail(case: Case) -> NoReturn:
 def _fail_not_rejected(case: Case) -> NoReturn:
     why = "its message is already acknowledged (acks_late is off)"
     if case.lock_request.task.acks_late and not case.lock_request.request.is_eager:
-        why = "a rejected member would keep its chord waiting for ever"
+        why = "a rejected member would keep its chord waiting forever"
     logger.warning("Task %s fails instead of being rejected: %s.", case.name, why)
     _fail(case)
 
 
 def _reject(case: Case) -> NoReturn:
     logger.warning("Task %s is rejected: %s", case.name, case.why)
-    raise Reject(case.why, requeue=False)
+    rejection = Reject(case.why, requeue=False)
+    raise rejection from case.error
 
 
 def _fail_as_duplicate(case: Case) -> NoReturn:
@@ -505,7 +506,7 @@ def _end_as_revoked(case: Case) -> NoReturn:
 
 
 def _end_as_withdrawn(case: Case) -> NoReturn:
-    """End a task as Celery ends a revoked one: its chord and whoever waits for it are notified."""
+    """End a task as Celery ends a revoked one: its chord and every waiting caller are notified."""
     task, request = case.lock_request.task, case.lock_request.request
     replaced = case.holder_id != label_id(request.id)
     why = f"replaced by {case.holder_id}" if replaced else "revoked"
@@ -570,7 +571,7 @@ def _drop_as_superseded(case: Case) -> NoReturn:
 
 def _run_unlocked(case: Case) -> bool:
     logger.error(
-        "Task %s runs WITHOUT its lock, as lock_on_unavailable says; another may run beside it, "
+        "Task %s runs WITHOUT its lock, as lock_on_unavailable allows; another may run beside it, "
         "and it has no fencing token. %s",
         case.name,
         case.why,
@@ -586,7 +587,7 @@ def _came_again(lock_request: LockRequest) -> str:
     return f"came once more for entry {tick.entry!r}, due at {tick.due_at.isoformat()},"
 
 
-#: What carries each action out: returns whether the body runs, or raises what ends the request.
+#: One function for each action: it returns whether the body runs, or raises what ends the request.
 EFFECTS: Mapping[Action, Callable[[Case], bool]] = {
     Action.RETAKE: _retake,
     Action.WAIT: _wait,

@@ -1,5 +1,5 @@
 """
-What is known of a message that a worker received, in the terms of the rules.
+The facts about a message that a worker received, in the terms of the rules.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def sightings_of(lock_request: LockRequest) -> list[tuple[Sighting, str | None]]
     Ask the nodes about the call that a message repeats.
 
     Returns:
-        What each node shows, and the owner value by which it does.
+        Each node's view, and the owner value that shows it.
 
     Raises:
         QuorumUnavailable: too few nodes replied.

@@ -1,5 +1,5 @@
 """
-What is known of a request that ends, in the terms of the rules, and what its keys are released as.
+The facts about a request that ends, in the terms of the rules, and how its keys are released.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def release_plan(
         lock_request: what the request took.
         outcome: how it ended.
         state: how far it came.
-        unrun_as: what its marker is to say, where it ends without its body.
+        unrun_as: the role that its marker gets, where it ends without its body.
         handover: the lock of the message that continues it.
         age: seconds since the lock was taken.
     """
