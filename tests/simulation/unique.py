@@ -13,15 +13,26 @@ from typing import TYPE_CHECKING
 
 from celery_redlock.core import ReleaseAction, Reservation
 from celery_redlock.errors import LeaseLost, LockContended
+from celery_redlock.tasks.rules import arrival, ending, publish
+from celery_redlock.tasks.rules.arrival import Action
+from celery_redlock.tasks.rules.facts import (
+    Holder,
+    Obstacle,
+    Order,
+    Overlap,
+    PublishPolicy,
+    Raised,
+    Role,
+    RunPolicy,
+    Unavailable,
+)
+from celery_redlock.tasks.rules.publish import Publish
 
 if TYPE_CHECKING:
     from celery_redlock.core import Lease, PendingReservation, Redlock
     from tests.simulation.history import Hold
     from tests.simulation.scheduler import Machine
     from tests.simulation.world import World
-
-#: Labels in owner values.
-_QUEUED, _FINISHED = "queued", "finished"
 
 #: How long a finished marker lasts in ms: longer than any history.
 _REMEMBERED = 3_600_000
@@ -39,11 +50,13 @@ class Message:
         key: lock key of the task.
         mark: place of the mark that copies of this message share.
         reservation: the lock that it carries, if any.
+        task: its task id, which a retry keeps.
     """
 
     key: str
     mark: str
     reservation: Reservation | None
+    task: str
 
 
 @dataclass(slots=True)
@@ -55,6 +68,9 @@ class Broker:
 
     def new_mark(self) -> str:
         return f"redlock-meta:message:{next(self._numbers):032x}"
+
+    def new_task(self) -> str:
+        return f"task-{next(self._numbers)}"
 
     def put(self, message: Message) -> None:
         self.messages.append(message)
@@ -80,21 +96,40 @@ class UniqueTasks:
         self._ttl = world.plan.ttl
 
     def publish(self, key: str) -> None:
-        """Send a task, unless one with its key is on its way."""
+        """Send a task, unless the rules say that one with its key stands for it."""
+        task = self._broker.new_task()
         try:
-            self._send(key, self._reserve(key))
+            self._send(key, task, self._reserve(key, task))
         except LockContended as exc:
             self._history.contended(exc)
-            queued = (exc.holder or "").endswith(_QUEUED)
-            if queued and self._random.random() < 0.3:
-                self._replace(key, exc)
-            elif self._random.random() < 0.1:
-                self._broker.put(Message(key, self._broker.new_mark(), None))
+            action = self._on_publish_contention(exc)
+            if action is Publish.REPLACE:
+                self._replace(key, task, exc)
+            elif action not in (Publish.DROP, Publish.REFUSE):
+                self._broker.put(Message(key, self._broker.new_mark(), None, task))
 
-    def _replace(self, key: str, error: LockContended) -> None:
+    def _on_publish_contention(self, error: LockContended) -> Publish:
+        holder, role = _parse(error.holder)
+        newest = role is Role.QUEUED and self._random.random() < 0.3
+        facts = publish.Contention(
+            split=error.split,
+            holder=Holder.FOREIGN if holder is None else Holder.OTHER,
+            role=role,
+            same_work=True,
+            holder_has_ended=False,
+            has_waited=False,
+            has_dependents=not newest and self._random.random() < 0.1,
+            continues=False,
+            policy=PublishPolicy.REPLACE if newest else PublishPolicy.EXISTING,
+            holder_may_be_skipped=False,
+            held_in_body=True,
+        )
+        return publish.on_contention(facts)
+
+    def _replace(self, key: str, task: str, error: LockContended) -> None:
         until = self._client.transport.wall_us() / 1_000_000 + max(0.0, error.expires_in or 0.0)
         holder = error.holder or ""
-        reserved = self._reserve(key, holder, until)
+        reserved = self._reserve(key, task, holder, until)
         if self._random.random() < 0.3:
             self._client.reservations.cancel(
                 reserved.reservation, previous=holder, previous_until=until
@@ -102,27 +137,27 @@ class UniqueTasks:
             self._history.counters["replacement undone"] += 1
         else:
             self._history.counters["replaced"] += 1
-            self._send(key, reserved)
+            self._send(key, task, reserved)
 
     def _reserve(
-        self, key: str, previous: str = "", previous_until: float = 0.0
+        self, key: str, task: str, previous: str = "", previous_until: float = 0.0
     ) -> PendingReservation:
         return self._client.reservations.reserve(
             (key,),
             ttl=self._ttl,
             grace=self._ttl / 3,
-            label=_QUEUED,
+            label=_label(task, Role.QUEUED),
             retry_for=self._ttl / 4,
             previous=previous,
             previous_until=previous_until,
         )
 
-    def _send(self, key: str, reserved: PendingReservation) -> None:
+    def _send(self, key: str, task: str, reserved: PendingReservation) -> None:
         self._machine.wait(self._random.choice((0.0, 0.002, self._ttl / 4)))
         if self._random.random() < 0.1:
             self._client.reservations.cancel(reserved.reservation, wait=self._random.random() < 0.5)
             return
-        self._broker.put(Message(key, self._broker.new_mark(), reserved.reservation))
+        self._broker.put(Message(key, self._broker.new_mark(), reserved.reservation, task))
         self._client.reservations.confirm(reserved)
         self._history.counters["reservations"] += 1
 
@@ -140,17 +175,46 @@ class UniqueTasks:
                 ttl=self._ttl,
                 wait=self._random.choice((0.0, 0.0, self._ttl / 2)),
                 reservation=message.reservation,
-                give_up_on=lambda error: (error.holder or "").endswith(_FINISHED),
+                give_up_on=lambda error: arrival.is_final(self._contention(message, error)),
+                label=_label(message.task, Role.RUNNING),
             )
         except LockContended as exc:
             self._history.contended(exc)
-            if (exc.holder or "").endswith(_FINISHED):
-                self._history.counters["twin ignored"] += 1
+            action = arrival.on_contention(self._contention(message, exc))
+            if action in (Action.IGNORE, Action.SKIP):
+                self._history.counters["twin ignored"] += action is Action.IGNORE
                 self._broker.acknowledge(message)
             elif message not in self._broker.messages:
                 self._broker.put(message)
             return
         self._run(message, lease)
+
+    def _contention(self, message: Message, error: LockContended) -> arrival.Contention:
+        holder, role = _parse(error.holder)
+        who = Holder.FOREIGN if holder is None else Holder.OTHER
+        return arrival.Contention(
+            obstacle=Obstacle.MARKER if error.key == message.mark else Obstacle.RESERVED,
+            split=error.split,
+            holder=Holder.ITSELF if holder == message.task else who,
+            role=role,
+            order=Order.UNKNOWN,
+            same_work=True,
+            same_message=False,
+            holds_until_result=True,
+            holder_may_be_skipped=False,
+            locks_at_publish=True,
+            for_window=False,
+            brought_lock=message.reservation is not None,
+            continues=False,
+            may_have_begun=message.reservation is not None,
+            has_retaken=False,
+            may_be_rejected=False,
+            overlap=Overlap.NONE,
+            at_publish=PublishPolicy.EXISTING,
+            at_run=RunPolicy.REQUEUE,
+            unavailable=Unavailable.REQUEUE,
+            eager=False,
+        )
 
     def _run(self, message: Message, lease: Lease) -> None:
         hold = self._history.granted(lease, self._machine)
@@ -174,28 +238,35 @@ class UniqueTasks:
     def _finish(self, message: Message, hold: Hold) -> None:
         lease, client, chance = hold.lease, self._client, self._random.random()
         self._history.ended(hold)
-        marker = client.reservations.new_owner_value(_FINISHED)
-        actions = {message.mark: ReleaseAction(_REMEMBERED, marker)}
-        if chance < 0.6:
-            if lease.release_with(actions):
-                self._history.finished(message.mark)
-            self._acknowledge(message)
-        elif chance < 0.9:
-            # A retry: its message is out before the lock is handed on.
+        rejected, retries = chance >= 0.9, 0.6 <= chance < 0.9
+        state = ending.moved(ending.State.WAITING, ending.Event.BEGIN)
+        onward = None
+        if retries:
+            # Its message is out before the lock is handed over.
             until = client.transport.wall_us() / 1_000_000 + self._ttl
-            owner = client.reservations.new_owner_value(_QUEUED)
+            owner = client.reservations.new_owner_value(_label(message.task, Role.QUEUED))
             onward = Reservation(node_keys=(message.key,), owner=owner, expires_at=until)
-            self._broker.put(Message(message.key, self._broker.new_mark(), onward))
+            retry = Message(message.key, self._broker.new_mark(), onward, message.task)
+            self._broker.put(retry)
             self._machine.wait(self._random.choice((0.0, 0.002)))
-            if lease.release_with(actions, onward, grace=self._ttl / 3):
-                self._history.finished(message.mark)
-                self._history.counters["hand back"] += 1
+            state = ending.moved(state, ending.Event.HAND_OVER)
+        remains = _remains(state, message, rejected=rejected)
+        role, keys = ending.marker_after(remains), ending.keys_after(remains)
+        actions = {}
+        if role is not None:
+            marker = client.reservations.new_owner_value(_label(message.task, role))
+            actions[message.mark] = ReleaseAction(_REMEMBERED, marker)
+        successor = {
+            ending.Keys.HAND_OVER: onward,
+            ending.Keys.GIVE_BACK: message.reservation,
+        }.get(keys)
+        if lease.release_with(actions, successor, grace=self._ttl / 3) and actions:
+            self._history.finished(message.mark)
+            self._history.counters["hand back"] += retries
+        if not rejected:
             self._acknowledge(message)
-        else:
-            # Rejected: the broker delivers it again, with the lock that it brought.
-            lease.release_with({}, message.reservation, grace=self._ttl / 3)
-            if message not in self._broker.messages:
-                self._broker.put(message)
+        elif message not in self._broker.messages:
+            self._broker.put(message)
 
     def _acknowledge(self, message: Message) -> None:
         """Let the broker forget a message, unless that is lost and it is delivered once more."""
@@ -203,3 +274,38 @@ class UniqueTasks:
             self._broker.acknowledge(message)
         elif message not in self._broker.messages:
             self._broker.put(message)
+
+
+def _label(task: str, role: Role) -> str:
+    return f"{task} {role}"
+
+
+def _parse(owner: str | None) -> tuple[str | None, Role]:
+    """Return the task and the role in an owner value; none where something else holds the key."""
+    words = (owner or "").split(" ")
+    if len(words) < 2 or words[-1] not in {role.value for role in Role}:
+        return None, Role.QUEUED
+    return words[-2], Role(words[-1])
+
+
+def _remains(state: ending.State, message: Message, *, rejected: bool) -> ending.Remains:
+    ended = ending.Ended(
+        state=state,
+        celery_state=ending.CeleryState.REJECTED if rejected else ending.CeleryState.SUCCESS,
+        rejection=Raised.REJECT_TO_QUEUE if rejected else Raised.NOTHING,
+        process_ends=False,
+        retry_is_out=state is ending.State.HANDED_OVER,
+        failure_is_final=True,
+        eager=False,
+    )
+    return ending.Remains(
+        outcome=ending.outcome_of(ended),
+        state=state,
+        unrun_as=None,
+        for_tick=False,
+        held_in_body=True,
+        can_give_back=message.reservation is not None,
+        has_window=False,
+        window_is_over=False,
+        has_minimum=False,
+    )
