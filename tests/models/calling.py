@@ -251,7 +251,8 @@ class Calls:
     def _as_sent(self, scene: Scene, first: int | None) -> dict[str, Any]:
         under_way = {n for n, call in enumerate(scene.calls) if call.stands == RUNS}
         sent = 1 + max(call.sent for call in scene.calls)
-        return {"sent": sent, "served": frozenset(under_way), "first": first}
+        served = frozenset(under_way)
+        return {"sent": sent, "served": served, "first": first, "blind": scene.down}
 
     def _send_reserved(self, scene: Scene, at: int) -> Iterator[Move]:
         tick = self.setting.callers[at].tick
@@ -561,6 +562,7 @@ class Calls:
             state=state,
             hands=None,
             asked=False,
+            owed=False,
         )
         if not unlocked:
             if self._is_marked(at):
@@ -589,7 +591,8 @@ class Calls:
             then = scene.with_call(at, stands=STORED, end=end)
             text = "stores its result" if end == "success" else f"ends: {end}"
             if end not in ("success", "failure", "retry"):
-                then = then.with_call(at, spared=True)
+                owed = end == "back" or (end == "killed" and self.setting.acks_late)
+                then = then.with_call(at, spared=True, owed=owed)
             elif end != "retry":
                 then = then.with_call(at, outcomes=call.outcomes + 1)
             promises.check_outcome(self.setting, then, at)

@@ -74,7 +74,7 @@ class CallSetting:
     deadlines: int = 0
     expects: frozenset[str] = field(default_factory=frozenset)
     whole: bool = False
-    limit: int = 12_000
+    limit: int = 6_000
 
 
 _TIED = Caller(tied=True)

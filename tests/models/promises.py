@@ -99,6 +99,8 @@ def check_end(setting: CallSetting, scene: Scene) -> None:
             if caller.retries is None and caller.by is None:
                 raise ViolationError(label, "a call is never sent")
             continue
+        if call.owed and not call.outcomes:
+            raise ViolationError(label, "a body that was interrupted did not run again")
         if call.bodies or call.spared or call.excused:
             continue
         doer = _doer(scene, at)
@@ -153,6 +155,8 @@ def _doer(scene: Scene, at: int) -> int | None:
 
 def _serves(setting: CallSetting, scene: Scene, at: int, doer: int) -> bool:
     call, by = scene.calls[at], scene.calls[doer]
+    if call.blind:
+        return True
     if MODES[setting.mode].for_window:
         return True  # who calls within the window is served by what ran in it
     if setting.callers[at].policy == "replace" and by.sent < call.sent:

@@ -75,6 +75,8 @@ class Call(NamedTuple):
         first: the call that had the key, and had not ended, when it was sent.
         sent: its place in the order of sending; 0: not sent.
         served: calls whose body was under way when it was sent, or began since.
+        owed: its body was interrupted, and its message comes again.
+        blind: no node replied when it was sent, so nobody could see that a holder had ended.
         replaced_by: the call that took its place.
         stands_for: the call that its caller was referred to.
     """
@@ -101,6 +103,8 @@ class Call(NamedTuple):
     first: int | None = None
     sent: int = 0
     served: frozenset[int] = frozenset()
+    owed: bool = False
+    blind: bool = False
     replaced_by: int | None = None
     stands_for: int | None = None
 

@@ -448,6 +448,20 @@ _CONTENTION = (
         ),
     ),
     _promise(
+        "under replace a message whose lock a newer call has taken over does not run",
+        lambda c, then: (
+            c.obstacle is not Obstacle.RESERVED
+            or c.at_publish is not PublishPolicy.REPLACE
+            or c.overlap is not Overlap.NONE
+            or not (c.brought_lock and c.same_work)
+            or c.holder is not Holder.OTHER
+            or c.role not in (Role.QUEUED, Role.RUNNING)
+            or c.split
+            or c.holder_may_be_skipped
+            or then is Action.END_AS_REPLACED
+        ),
+    ),
+    _promise(
         "a message that loses its lock to a newer call ends as replaced",
         lambda c, then: (
             then is not Action.END_AS_REPLACED

@@ -12,7 +12,9 @@ from tests.mutants.writing import ARRIVAL, ENDING, PUBLISH, modelled, mutant
 
 
 def _row(name: str, killer: str, path: str, old: str, new: str) -> Mutant:
-    return mutant(name, modelled(killer, 30_000), (path, old, new))
+    # A table is explored to its end, messages for as long as the fault needs to show.
+    limit = 400_000 if killer.startswith("rules-") else 30_000
+    return mutant(name, modelled(killer, limit), (path, old, new))
 
 
 _AT_PUBLISH = (
@@ -309,21 +311,21 @@ _IN_CONTENTION = (
     ),
     _row(
         "a message that was replaced runs after the newer one",
-        "calls-until_executed-newest",
+        "rules-contention",
         ARRIVAL,
         "lambda c: c.brought_lock, Action.END_AS_REPLACED",
         "lambda c: False, Action.END_AS_REPLACED",
     ),
     _row(
         "a conflict at run is never requeued",
-        "calls-while_executing-requeue",
+        "rules-contention",
         ARRIVAL,
         "c.obstacle is _LOCK and c.at_run is RunPolicy.REQUEUE,",
         "False,",
     ),
     _row(
         "a body runs without its lock although nobody allowed that",
-        "calls-while_executing-requeue",
+        "rules-contention",
         ARRIVAL,
         "c.unavailable is Unavailable.RUN_UNLOCKED,",
         "c.unavailable is not Unavailable.RAISE,",
@@ -396,7 +398,7 @@ _AT_THE_END = (
     ),
     _row(
         "a body that was interrupted keeps the key for its window",
-        "calls-until_expired-endings",
+        "rules-keys",
         ENDING,
         "(Outcome.REDELIVERED, Outcome.REJECTED, Outcome.INTERRUPTED)",
         "(Outcome.REDELIVERED, Outcome.REJECTED)",
