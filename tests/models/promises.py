@@ -99,7 +99,7 @@ def check_end(setting: CallSetting, scene: Scene) -> None:
             if caller.retries is None and caller.by is None:
                 raise ViolationError(label, "a call is never sent")
             continue
-        if call.owed and not call.outcomes:
+        if call.owed and not call.outcomes and setting.callers[at].tick is None:
             raise ViolationError(label, "a body that was interrupted did not run again")
         if call.bodies or call.spared or call.excused:
             continue
