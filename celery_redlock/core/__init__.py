@@ -6,8 +6,7 @@ from celery_redlock.core.current import current_lease, set_current_lease
 from celery_redlock.core.inspection import LockInfo
 from celery_redlock.core.instrumentation import observe
 from celery_redlock.core.lease import Lease
-from celery_redlock.core.node_admin import ArmResult, arm_nodes
-from celery_redlock.core.probe import ProbeResult, probe_nodes
+from celery_redlock.core.node_admin import ArmResult, ProbeResult, arm_nodes, probe_nodes
 from celery_redlock.core.redlock import MAX_HOLD, Redlock
 from celery_redlock.core.register import Register, VersionedValue
 from celery_redlock.core.reservation import Reservation

@@ -31,7 +31,7 @@ from celery_redlock.transport import AckedNodes, Channel, Transport, borrowed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcquireParams:
     """
-    What one attempt asks of the nodes.
+    The parameters of one attempt.
 
     Attributes:
         node_keys: lock keys and reserved keys as nodes store them.
@@ -68,8 +68,8 @@ class Attempt:
         round: the votes.
         channel: through which it was made.
         nodes_in_doubt: nodes where it may yet set keys.
-        acked: nodes that have done what was said last, where anybody wants to know; grows with late
-            answers.
+        acked: nodes known to have executed the last command, for attempts with a reservation; late
+            replies add to it.
     """
 
     owner: str

@@ -17,7 +17,7 @@ def not_acquired_error(
     attempt: Attempt, params: AcquireParams, nodes: tuple[str, ...], waited: float
 ) -> LockNotAcquired:
     """
-    Return the error that says why an attempt was not granted.
+    Return the error that names why an attempt was not granted.
 
     Args:
         attempt: the last attempt.
@@ -76,20 +76,21 @@ def user_key(node_key: str, prefix: str) -> str:
 
 
 def describe_problems(problems: Mapping[str, str]) -> str:
-    """Return the nodes that did not help, each with its reason, as errors tell them."""
+    """Return a sentence for errors: each node that did not help, with its reason."""
     return "; ".join(f"{name}: {why}" for name, why in problems.items())
 
 
 def node_problems(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
-    """Return why each node did not help, where it is the node's doing."""
+    """Return for each node that did not help because of its own state why it did not."""
     found = {}
     for name, vote in zip(names, round_.votes, strict=True):
-        # None: it had not answered yet when the others had decided, which is nobody's fault.
+        # None: the other nodes had decided before it answered.
         if isinstance(vote, Failed):
             found[name] = vote.reason
         elif isinstance(vote, Quarantined):
             found[name] = (
-                f"sits out {vote.remaining:.3g} s more after a restart, a loss of data or a change "
-                "of role (brand-new nodes are armed by: celery-redlock init --nodes URL,...)"
+                f"is quarantined for {vote.remaining:.3g} s more after a restart, a loss of data "
+                "or a change of role (brand-new nodes are armed by: celery-redlock init --nodes "
+                "URL,...)"
             )
     return found

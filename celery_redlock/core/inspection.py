@@ -1,5 +1,5 @@
 """
-Looking at locks without touching them.
+Holders of keys, read without touching the keys.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from celery_redlock.transport import Transport, borrowed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockInfo:
     """
-    A key that one owner has on a quorum of nodes, as far as the nodes that answer can tell.
+    A key that one owner has on a quorum of nodes, according to the nodes that answered.
 
     Attributes:
         owner: the value stored there.
-        expires_in: seconds until the last node that was heard drops it unless it is extended;
-            negative where one never will.
-        token: the holder's fencing token where it can be known for sure, else None.
+        expires_in: seconds until it expires on the last of those nodes unless it is extended;
+            negative if it never does on one of them.
+        token: the holder's fencing token if the counters prove it, else None.
     """
 
     owner: str
@@ -39,7 +39,7 @@ class LockInfo:
 def inspect_locks(
     transport: Transport, node_keys: tuple[str, ...], node_timeout: float
 ) -> tuple[LockInfo | None, ...]:
-    """Return for each key who holds it, or None."""
+    """Return for each key its holder, or None."""
     round_ = _run_inspection(transport, node_keys, node_timeout)
     return tuple(
         _lock_info(records, round_.needed) if records else None for records in round_.key_states()
@@ -49,7 +49,7 @@ def inspect_locks(
 def owners_by_node(
     transport: Transport, node_keys: tuple[str, ...], node_timeout: float
 ) -> tuple[tuple[str | None, ...], ...]:
-    """Return for each node that has answered the owner values that it shows, in the keys' order."""
+    """Return for each node that answered the owner values of the keys, in their order."""
     votes = _run_inspection(transport, node_keys, node_timeout).votes
     return tuple(
         tuple(record.owner for record in vote.states)
@@ -68,8 +68,8 @@ def _run_inspection(
     if round_.phase is not Phase.GRANTED:
         nodes = node_problems(round_, transport.names)
         raise QuorumUnavailable(
-            f"Who holds {', '.join(node_keys)!r} is not known: {round_.needed} of "
-            f"{len(transport.names)} nodes have to say it. {describe_problems(nodes)}.",
+            f"The holder of {', '.join(node_keys)!r} is not known: it takes {round_.needed} of "
+            f"{len(transport.names)} nodes. {describe_problems(nodes)}.",
             node_keys[0],
             nodes,
         )

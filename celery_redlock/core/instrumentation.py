@@ -1,5 +1,5 @@
 """
-What happens to locks in this process, reported to receivers: metrics, logs, traces.
+Reports of what happens to locks in this process: for metrics, logs and traces.
 
 Each event is one frozen details object. Without a receiver an event costs one truth test.
 """
@@ -138,7 +138,7 @@ def observe(receiver: Receiver) -> Callable[[], None]:
 
     Receivers are called in the thread or greenlet in which the event happens, at once; those of
     extensions and losses mostly in the watchdog's thread, under gevent and eventlet in a greenlet.
-    So a receiver must not block: no lease is extended meanwhile. What it raises is logged and goes
+    So a receiver must not block: no lease is extended meanwhile. Its exceptions are logged and go
     no further. A forked child keeps the receivers.
     """
     global receivers  # one set of receivers for a process is the point

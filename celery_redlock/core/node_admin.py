@@ -1,5 +1,5 @@
 """
-Arming brand-new nodes, so that they vote at once instead of sitting out one longest lease.
+Administration of nodes: arming brand-new ones, and probing whether each can serve.
 """
 
 from __future__ import annotations
@@ -7,24 +7,31 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 from redis.retry import Retry
 
 from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.scripts import ARM_SOURCE
 from celery_redlock.transport import NodeAddress, parse_nodes
 from celery_redlock.transport.memory import memory_node
-from celery_redlock.transport.redis.connector import CheckingParser, describe_failure
+from celery_redlock.transport.redis.connector import CheckingParser, Connector, describe_failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmResult:
     """
-    What became of one node.
+    The result of arming one node.
 
     Attributes:
         name: the node, without user and password.
@@ -38,26 +45,25 @@ class ArmResult:
 
     @property
     def serves(self) -> bool:
-        """Tell whether the node votes now."""
+        """Whether the node votes now."""
         return self.state in ("armed", "serving")
 
 
 _DETAIL = {
     "armed": "brand-new, votes from now on",
     "serving": "votes already",
-    "quarantined": "restarted lately and sits out; it votes by itself when old leases have ended",
-    "other": "restarted since it last voted; it will sit out and then vote by itself",
+    "quarantined": "is quarantined after a restart; it votes by itself when old leases have expired",
+    "other": "restarted since it last voted; it will be quarantined and then vote by itself",
     "missing": "has no record of its own",
 }
 _FORCED = "votes from now on, whatever it knew"
 _IN_USE = (
     "has no record although other nodes of the set are in use, so it may have crashed and lost its "
-    "locks; it will sit out and then vote by itself"
+    "locks; it will be quarantined and then vote by itself"
 )
 _ALONE = (
-    "has no record, and no other node can tell whether it is new or has lost its locks; where the "
-    "restart guard is on it will sit out and then vote by itself. If no lease can be left, --force "
-    "arms it"
+    "has no record, and no other node shows whether it is new or has lost its locks; unless guard is "
+    "off it will be quarantined and then vote by itself. If no lease can be left, --force arms it"
 )
 _UNKNOWN = (
     "has no record and may have lost its locks; not all nodes could be asked: {silent}. Start "
@@ -71,13 +77,13 @@ def arm_nodes(nodes: str | Sequence[str], *, force: bool = False) -> list[ArmRes
 
     A node that crashed and came back empty looks like a new one, so without `force` nodes are
     armed only if there are several, every one answers, and none has a record. Otherwise nothing is
-    changed, and `detail` says why. It may be called at any time, and by several at once, as long
-    as one node remembers that the set was used. A set that has lost everything on all of its nodes
-    looks new: do not call it then until every lease has ended.
+    changed, and `detail` names why. It may be called at any time, and by several callers at once,
+    while one node remembers that the set was used. A set that lost the data of all its nodes looks
+    new: do not call it then until every lease has expired.
 
     Args:
         nodes: URLs of the whole set.
-        force: arm every node that answers, whatever its record says. Only when no lock is held
+        force: arm every node that answers, whatever its record. Only when no lock is held
             anywhere.
     """
     with contextlib.ExitStack() as stack:
@@ -94,7 +100,7 @@ def arm_nodes(nodes: str | Sequence[str], *, force: bool = False) -> list[ArmRes
 
 
 def _why_not_new(results: Sequence[ArmResult]) -> str | None:
-    """Say why a node without a record may be one that forgot; None if all are new."""
+    """Return why a node without a record may be one that lost it; None if all are new."""
     silent = [answer.name for answer in results if answer.state == "failed"]
     if any(answer.state not in ("missing", "failed") for answer in results):
         return _IN_USE
@@ -105,10 +111,10 @@ def _why_not_new(results: Sequence[ArmResult]) -> str | None:
 
 class _AdminConnection(ABC):
     """
-    One node, on one connection from the look to the arming.
+    One node, on one connection from the check to the arming.
 
     A server that restarts in between takes the connection with it, so what is armed is the process
-    that was looked at, and not one that has forgotten what it granted since.
+    that was checked, and not one that lost what it granted since.
     """
 
     def __init__(self, node: NodeAddress) -> None:
@@ -186,3 +192,42 @@ class _MemoryConnection(_AdminConnection):
 
 def _open(node: NodeAddress) -> _AdminConnection:
     return _MemoryConnection(node) if node.name.startswith("memory://") else _ServerConnection(node)
+
+
+#: Errors of a wrong URL; others may pass by themselves.
+_WRONG_SETTING = (AuthenticationError, AuthorizationError, NoPermissionError, ResponseError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult:
+    """
+    The result of probing one node.
+
+    Attributes:
+        name: the node, without user and password.
+        problem: why it cannot serve; None if it can.
+        lasting: the problem is a wrong setting, which no waiting repairs.
+    """
+
+    name: str
+    problem: str | None
+    lasting: bool
+
+
+def probe_nodes(nodes: str | Sequence[str], *, timeout: float = 1.0) -> list[ProbeResult]:
+    """Connect to each node, authenticate, and load the scripts; takes about `timeout` at most."""
+    addresses = parse_nodes(nodes)
+    with ThreadPoolExecutor(len(addresses)) as pool:
+        return list(pool.map(lambda node: _probe(node, timeout), addresses))
+
+
+def _probe(node: NodeAddress, timeout: float) -> ProbeResult:
+    if node.name.startswith("memory://"):
+        return ProbeResult(name=node.name, problem=None, lasting=False)
+    try:
+        connection, _ = Connector(node, timeout).connect(native=False)
+    except Exception as exc:
+        lasting = isinstance(exc, _WRONG_SETTING)
+        return ProbeResult(name=node.name, problem=describe_failure(exc), lasting=lasting)
+    connection.close()
+    return ProbeResult(name=node.name, problem=None, lasting=False)

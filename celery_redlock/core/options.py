@@ -1,5 +1,5 @@
 """
-What callers of a client may ask for, with its defaults, checked before anything is sent.
+Options of clients and of their calls, with defaults, checked before anything is sent.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def client_settings(
     Check `ClientOptions` for a client of so many nodes, and fill in their defaults.
 
     Raises:
-        ConfigurationError: a value cannot work; the message says what to write.
+        ConfigurationError: a value cannot work; the message names one that can.
     """
     longest = checked_seconds("max_ttl", max_ttl)
     guarded = nodes > 1 if guard is None else guard

@@ -46,10 +46,10 @@ class Redlock:
     A client for locks on N independent Redis or Valkey masters.
 
     Guarantee: at most one holder of a key at a time while clocks drift within `drift_factor`,
-    processes are not paused past their lease, and restarted nodes sit out `max_ttl` (they do so by
-    themselves); any minority of nodes may fail. Fencing tokens of successive holders increase
-    whatever the timing. Limit: a holder that is paused past its lease cannot know; only a resource
-    that checks the token can refuse it.
+    processes are not paused past their lease, and restarted nodes stay quarantined for `max_ttl`
+    (as they do by themselves); any minority of nodes may fail. Fencing tokens of successive holders
+    increase whatever the timing. Limit: a holder that is paused past its lease cannot know; only a
+    resource that checks the token can refuse it.
 
     Thread-safe, and fork-safe: a child opens connections of its own. Connects when first used.
 
@@ -58,7 +58,7 @@ class Redlock:
         **options: see `ClientOptions`.
 
     Raises:
-        ConfigurationError: a value cannot work; the message says what to write.
+        ConfigurationError: a value cannot work; the message names one that can.
     """
 
     def __init__(self, nodes: str | Sequence[str], **options: Unpack[ClientOptions]) -> None:
@@ -79,7 +79,7 @@ class Redlock:
                 addresses[0].name,
                 ""
                 if self.settings.quarantine_ms
-                else " (the restart guard is off; guard=True or redlock_guard switches it on)",
+                else " (the restart quarantine is off; guard=True or redlock_guard switches it on)",
             )
 
     def __repr__(self) -> str:

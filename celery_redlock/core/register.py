@@ -35,10 +35,10 @@ from celery_redlock.transport import borrowed
 
 __all__ = ["Register", "VersionedValue"]
 
-#: Fields that are said to a node or asked of it at once.
+#: Fields that one command writes or reads.
 _MAX_FIELDS = 500
 
-#: Bytes of one text: what nodes answer with texts of this size is far below what counts as garbage.
+#: Bytes of one text; replies with such texts stay far below the size that counts as garbage.
 MAX_TEXT = 1_000_000
 
 _Field = tuple[int, str] | None
@@ -51,11 +51,11 @@ class Register:
     Guarantee: `claim` returns everything that any earlier write put on a quorum, and once it has
     returned, nothing else that is written with a smaller token gets there; whatever the timing, and
     through the loss of any minority of nodes. Limit: nodes that lose their data lose the register
-    with it, and restarted nodes do not sit out as they do for locks; keep here only what makes work
-    be done once more if it is lost. And what a write left on a minority, when it failed, may or may
-    not be returned; so may a field that was deleted while a node was down.
+    with it, and the restart quarantine does not cover it; keep here only data whose loss makes work
+    run once more. A read may or may not return what a failed write left on a minority, and a field
+    that was deleted while a node was down.
 
-    Nothing is tried twice, and nothing expires. Thread-safe and fork-safe as the client is.
+    No command is retried, and no field expires. Thread-safe and fork-safe as the client is.
 
     Args:
         redlock: the client whose nodes and key prefix are used.
@@ -134,10 +134,10 @@ class Register:
             self._send(write_register(self._record, token, chunk), round_, token)
 
     def _read(self, token: int, names: Sequence[str]) -> dict[str, VersionedValue]:
-        """Return fields; with a token every piece is asked for with a promise of its own."""
+        """Return fields; with a token the nodes shut out older ones in each chunk anew."""
         found, truncated = self._read_chunk(token, names)
         while truncated:
-            # The first one asked for is always told.
+            # A reply always has the first field asked for.
             more, still = self._read_chunk(token, truncated[:_MAX_FIELDS])
             found |= more
             truncated = still + truncated[_MAX_FIELDS:]

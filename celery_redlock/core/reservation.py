@@ -10,14 +10,14 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
     """
-    A lock that nobody renews; who gets the message takes it over by compare-and-set.
+    A lock that no process extends; the message's receiver takes it over by compare-and-set.
 
-    Guarantee: while it stands on a quorum, nobody but the message's receiver gets the lock. Limit:
-    nodes that lose their data forget it, and then the lock may be taken by somebody else; that ends
-    in one task more than wanted, never in two holders at once.
+    Guarantee: while a quorum has it, only the message's receiver acquires the lock. Limit: nodes
+    that lose their data forget it, and another owner may acquire the lock; that makes one task more
+    than wanted, never two holders at once.
 
     Attributes:
-        node_keys: its lock keys as they stand on the nodes, prefix included.
+        node_keys: its lock keys as nodes store them, prefix included.
         owner: the value that marks it there.
         expires_at: when it ends by itself, in seconds since the epoch.
     """

@@ -299,7 +299,7 @@ class Reservations:
         """
         Delete another owner's key, if it still has this owner value.
 
-        Its holder finds out at its next extension, and may go on writing until then.
+        Its holder finds out at its next extension, and may continue to write until then.
 
         Returns:
             Whether a quorum of nodes still had it.

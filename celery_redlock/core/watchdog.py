@@ -1,5 +1,5 @@
 """
-The watchdog: one thread in a process that keeps all its leases alive, and says when one is lost.
+The watchdog: one thread in a process that extends all its leases, and reports lost ones.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from celery_redlock.transport import Channel, Transport, borrowed
 
 _logger = logging.getLogger(__name__)
 
-#: Extensions that go to a node in one piece; more would hold up the node's other clients.
+#: Extensions sent to a node at once; more would delay the node's other clients.
 _BATCH = 100
 
-#: Leases that are due within this time are renewed together.
+#: Seconds; leases that are due within this time are extended together.
 _COALESCE = 0.01
 
-#: Watches of released leases that may wait in the heap for their time, beside as many live ones.
+#: Watches of released leases that may stay in the heap, beside as many live ones.
 _MAX_STALE = 100
 
-#: A lease that is shorter has the watchdog connect at once, not when the first renewal is due.
+#: Seconds; for a shorter lease the watchdog connects at once, not when the first extension is due.
 _SHORT_TTL = 6.0
 
-#: The thread ends when it has had nothing to watch for so long.
+#: Seconds without a lease to watch after which the thread ends.
 _IDLE_TIMEOUT = 10.0
 
 
 class WatchedLease(Protocol):
-    """What the watchdog needs of a lease."""
+    """A lease, as far as the watchdog needs it."""
 
     ttl: float
 
@@ -113,12 +113,12 @@ class _Thread:
 
 class Watchdog:
     """
-    Renews leases at a third of their TTL until they are unwatched.
+    Extends leases at a third of their TTL until they are unwatched.
 
-    Guarantee: a lease that cannot be renewed is reported as lost once, before its trust ends, as
-    long as this thread gets to run; failures that may pass are tried again until then. Limit: a
-    process that is stopped, or a C extension that keeps the interpreter lock, stops this thread
-    as well, and the report comes when it runs again.
+    Guarantee: a lease that no quorum extends is reported as lost once, before it expires, if this
+    thread gets to run; until then failures that may pass are retried. Limit: a stopped process, or
+    a C extension that keeps the interpreter lock, stops this thread as well, and the report comes
+    when it runs again.
     """
 
     def __init__(self) -> None:
@@ -136,14 +136,14 @@ class Watchdog:
 
     def watch(self, lease: WatchedLease, max_hold: float) -> None:
         """
-        Renew `lease` until `unwatch`, for at most `max_hold` seconds from now; may be infinite.
+        Extend `lease` until `unwatch`, for at most `max_hold` seconds from now; may be infinite.
 
-        A lease that is watched already gets a new end; its next renewal stays where it is, however
-        often this is called.
+        For a watched lease this replaces the end; its next extension is not put off, however often
+        this is called.
         """
         watch = Watch(lease, max_hold)
         if lease.ttl < _SHORT_TTL and lease.transport not in self._known_transports:
-            # To connect, with TLS perhaps, can take as long as such a lease has until its end.
+            # A connect, with TLS perhaps, can take as long as such a lease is valid.
             self._known_transports.add(lease.transport)
             watch.extend_at = lease.now()
         with self._lock:
@@ -161,12 +161,12 @@ class Watchdog:
                 self._thread.wakeup.wake()
 
     def unwatch(self, lease: WatchedLease) -> None:
-        """Stop renewing `lease`. A renewal that has been sent may still be under way."""
+        """Stop extending `lease`. An extension that was sent may still be under way."""
         with self._lock:
             self._watches.pop(lease, None)
 
     def wait_for_extension(self, lease: WatchedLease, limit: float) -> None:
-        """Let a renewal of `lease` that is under way end, for `limit` seconds at most."""
+        """Wait up to `limit` seconds for the end of an extension of `lease` that is under way."""
         deadline = lease.now() + limit
         while not self.is_current_thread() and lease.now() < deadline and not sys.is_finalizing():
             if all(watch.lease is not lease for watch in self._extending):
@@ -174,19 +174,19 @@ class Watchdog:
             time.sleep(0.001)
 
     def is_current_thread(self) -> bool:
-        """Tell whether the caller is the watchdog's thread, in a callback."""
+        """Return whether the caller is a callback in the watchdog's thread."""
         thread = self._thread
         return thread is not None and thread.ident == self._get_ident()
 
     def stop_if_idle(self) -> None:
-        """End the thread, and wait for its end, unless it has leases to renew."""
+        """End the thread, and wait for its end, unless it has leases to extend."""
         with self._lock:
             thread = self._thread
             if self._watches or thread is None:
                 return
             self._stopping = True
             thread.wakeup.wake()
-        # It may have been ended by the end of the interpreter, and cannot tell.
+        # The end of the interpreter may have ended the thread, which then cannot report its end.
         while (
             self._thread is thread
             and self._stopping
@@ -196,7 +196,7 @@ class Watchdog:
             time.sleep(0.001)
 
     def reset_after_fork(self) -> None:
-        """Close what a forked child inherited of its parent's watchdog."""
+        """Close the pipe that a forked child inherited from its parent's watchdog."""
         if self._thread is not None:
             self._thread.wakeup.close_in_child()
 
@@ -205,7 +205,7 @@ class Watchdog:
         try:
             start_native_thread(partial(self._run, thread), "redlock-watchdog")
         except BaseException:
-            # If an exception from a signal came when it had begun, it finds itself dismissed.
+            # A signal's exception may have come after the thread began; it sees this, and ends.
             self._thread = None
             raise
 
@@ -220,7 +220,7 @@ class Watchdog:
             self._work(thread)
         finally:
             with self._lock:
-                # Whatever has ended it: the next lease that is watched gets another thread.
+                # After any error: the next watched lease gets another thread.
                 if self._thread is thread:
                     self._thread = None
                     self._stopping = False
@@ -242,14 +242,12 @@ class Watchdog:
                     self._extend_due(transport, watches)
                 except BaseException as exc:
                     self._log_and_continue(exc)
-        # A TLS connection, which stays patched, may have waited.
+        # A TLS connection, which stays patched, may have waited in an event loop of its own.
         close_greenlet_hub()
 
     def _log_and_continue(self, error: BaseException) -> None:
-        """Tell of an error and go on: whatever it was, the other leases still need renewals."""
-        call_in_app(
-            _logger.error, "The lock watchdog failed in a round and goes on", exc_info=error
-        )
+        """Log any error and continue: the other leases still need extensions."""
+        call_in_app(_logger.error, "The lock watchdog failed in a round", exc_info=error)
         self._sleep(0.01)
 
     def _wait_for_work(self, thread: _Thread, poller: Any) -> bool:
@@ -311,7 +309,7 @@ class Watchdog:
 
     def _extend_due(self, transport: Transport, watches: list[Watch]) -> None:
         with self._lock:
-            # Earlier batches took their time; what has been released meanwhile is not renewed.
+            # Leases that were released during earlier batches are not extended.
             self._extending = watches = [watch for watch in watches if self._is_live(watch)]
         try:
             alive = [watch for watch in watches if not self._report_if_over(watch)]

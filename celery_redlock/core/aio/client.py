@@ -45,9 +45,9 @@ class AsyncRedlock:
     `Redlock` for asyncio: a client for locks on N independent Redis or Valkey masters.
 
     Guarantee and limit are those of `Redlock`, and the two exclude each other on the same nodes.
-    The event loop is not blocked: nodes are waited for in a few threads, where calls may queue, and
-    other holders in the loop. What the nodes grant to a coroutine that is cancelled meanwhile is
-    given back as soon as their answers are there.
+    It does not block the event loop: a few threads, where calls may queue, wait for nodes, and the
+    loop waits for other holders. A lock that the nodes grant to a coroutine that was cancelled
+    meanwhile is released as soon as their replies arrive.
 
     Usable from any event loop, and in a forked child. Connects when first used. Close it with
     `aclose`, or use it as `async with AsyncRedlock(...) as redlock`.
@@ -57,7 +57,7 @@ class AsyncRedlock:
         **options: see `ClientOptions`.
 
     Raises:
-        ConfigurationError: a value cannot work; the message says what to write.
+        ConfigurationError: a value cannot work; the message names one that can.
     """
 
     def __init__(self, nodes: str | Sequence[str], **options: Unpack[ClientOptions]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from celery_redlock.core.aio.pool import CallPool
     from celery_redlock.core.lease import Lease
+    from celery_redlock.errors import LossReason
 
 
 class AsyncLease:
@@ -17,7 +18,7 @@ class AsyncLease:
     A lock that a quorum of nodes has granted to a coroutine: a `Lease`, for an event loop.
 
     Guarantee and limit are those of `Lease`. A loop that something blocks past the lease is a
-    paused process; the watchdog, which has a thread of its own, renews the lease all the same.
+    paused process; the watchdog, which has a thread of its own, still extends the lease.
 
     Attributes:
         lease: the lease itself, whose methods block.
@@ -57,41 +58,41 @@ class AsyncLease:
 
     @property
     def expires_in(self) -> float:
-        """Seconds of trust left; 0.0 when it is lost, released or another process's."""
+        """Seconds until the lease expires; 0.0 if it is lost, released or another process's."""
         return self.lease.expires_in
 
     @property
     def is_valid(self) -> bool:
-        """Tell whether the lease can be trusted at this instant."""
+        """Whether the lease is valid at this instant."""
         return self.lease.is_valid
 
     @property
-    def lost(self) -> str | None:
+    def lost(self) -> LossReason | None:
         """Why the lease was lost; None while it is held and after it was released in time."""
         return self.lease.lost
 
     def check(self) -> None:
-        """Raise `LeaseLost` unless the lease can be trusted at this instant."""
+        """Raise `LeaseLost` unless the lease is valid at this instant."""
         self.lease.check()
 
     async def extend(self, ttl: float | None = None) -> None:
         """
-        Lengthen the lease to `ttl` seconds from now; never shortens it.
+        Extend the lease to `ttl` seconds from now; never shortens it.
 
         Args:
             ttl: new length in seconds; as acquired if not given.
 
         Raises:
             LeaseLost: it was no longer valid, or a quorum of nodes no longer has it.
-            QuorumUnavailable: no quorum answered; the lease keeps the time that it has.
+            QuorumUnavailable: no quorum answered; the lease keeps its remaining time.
         """
         await self._pool.run(partial(self.lease.extend, ttl))
 
     async def release(self) -> bool:
         """
-        Give the lock up. Never raises; may be called again.
+        Release the lock. Never raises; may be called again.
 
-        Once it has begun, the lock is given up even if the caller is cancelled.
+        Once it has begun, the lock is released even if the caller is cancelled.
 
         Returns:
             Whether the lease was still valid and a quorum of nodes still had it.

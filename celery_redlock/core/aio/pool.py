@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 class _Call(Generic[T]):
     """
-    A call that is made once, by whoever comes first, unless it has been left before.
+    A call that runs once, in the first thread that takes it, unless it was abandoned before.
 
     Attributes:
-        future: what it brings.
+        future: its result.
     """
 
     def __init__(self, call: Callable[[], T], undo: Callable[[T], object] | None = None) -> None:
@@ -33,7 +33,7 @@ class _Call(Generic[T]):
         self._begun = self._has_result = self._abandoned = False
 
     def __call__(self) -> None:
-        """Make the call, and undo what it brings if nobody waits for it any more."""
+        """Make the call, and undo its result if it was abandoned."""
         with self._lock:
             if self._begun or self._abandoned:
                 return
@@ -48,12 +48,12 @@ class _Call(Generic[T]):
             self._has_result = True
             abandoned = self._abandoned
         if abandoned and self._undo is not None:
-            # Here and now: when the interpreter ends, no thread can be had for it.
+            # In this thread: while the interpreter ends no other can start.
             self._undo(result)
         self.future.set_result(result)
 
     def abandon(self) -> bool:
-        """Say that nobody waits for it any more; tell whether it has brought something already."""
+        """Give up waiting for the result; return whether there is one already."""
         with self._lock:
             self._abandoned = True
             return self._has_result
@@ -61,13 +61,13 @@ class _Call(Generic[T]):
 
 class CallPool:
     """
-    A pool of threads of its own: the event loop's is for others, who may fill it for minutes.
+    A pool of threads beside the event loop's, which other calls may fill for minutes.
 
     For any event loops, in one thread or several, and for a forked child, which starts threads of
-    its own. A call that can have no thread, as when the interpreter ends, is made by the caller.
+    its own. A call that gets no thread, as when the interpreter ends, runs in the caller's.
 
     Args:
-        number: how many there are at most.
+        number: how many threads at most.
     """
 
     def __init__(self, number: int) -> None:
@@ -77,15 +77,15 @@ class CallPool:
     def _reset(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
-        # Between taking the pool and giving it a call nobody may close it.
+        # Keeps `close` from shutting the pool down before a call is submitted to it.
         self._lock = native_lock()
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Make a call that is made to its end, also if nobody waits for it any more."""
+        """Make a call; it runs to its end even if the caller is cancelled."""
         return await self._result(_Call(call))
 
     async def run_or_undo(self, call: Callable[[], T], undo: Callable[[T], object]) -> T:
-        """Make a call; undo in a thread what it brings when nobody waits for it any more."""
+        """Make a call; if the caller is cancelled, undo its result in a thread."""
         made = _Call(call, undo)
         try:
             return await self._result(made)
@@ -105,7 +105,7 @@ class CallPool:
 
     async def _result(self, call: _Call[T]) -> T:
         result = asyncio.wrap_future(call.future)
-        # An error that comes when nobody waits for it any more is no news.
+        # Keeps asyncio from logging an error of an abandoned call.
         result.add_done_callback(_retrieve_exception)
         self._submit(call)
         return await asyncio.shield(result)

@@ -59,7 +59,7 @@ def sitting_out(client: Redlock, nodes: Collection[int]) -> frozenset[str]:
         with pytest.raises(QuorumUnavailable) as refused:
             client.acquire("key", wait=CALM / 5)
         reasons = refused.value.nodes
-        return reasons if all("sits out" in reasons.get(name, "") for name in names) else None
+        return reasons if all("is quarantined" in reasons.get(name, "") for name in names) else None
 
     return frozenset(wait_until(told))
 
@@ -137,7 +137,7 @@ def test_a_single_node_is_told_about_in_the_log(
 ) -> None:
     with caplog.at_level(logging.INFO, logger="celery_redlock"):
         nodes.client(nodes=nodes.urls[:1])
-    assert "restart guard is off; guard=True or redlock_guard switches it on" in caplog.text
+    assert "restart quarantine is off; guard=True or redlock_guard switches it on" in caplog.text
 
 
 def test_brand_new_nodes_sit_out_until_they_are_armed(servers: ServerNodes) -> None:

@@ -41,7 +41,7 @@ def test_a_majority_that_forgot_a_lease_is_not_armed(
     nodes.restart(0, 1, 2)
 
     assert states(nodes)[:3] == ["missing"] * 3
-    with pytest.raises(QuorumUnavailable, match="sits out"):
+    with pytest.raises(QuorumUnavailable, match="is quarantined"):
         other.acquire("key", wait=CALM / 5)
     assert lease.is_valid
 

@@ -264,7 +264,7 @@ def test_restarted_nodes_do_not_let_a_reservation_be_taken_over(nodes: Nodes) ->
     reservation = reserve(nodes, client, "key")
     # Their data may be older than somebody else's takeover.
     nodes.restart(0, 1, 2, keep_data=True)
-    with pytest.raises(QuorumUnavailable, match="sits out"):
+    with pytest.raises(QuorumUnavailable, match="is quarantined"):
         client.reservations.acquire_for_task(["key"], reservation=reservation, wait=BRIEF)
     wait_until(lambda: nodes.owners("key").count(reservation.owner) >= 3)
 

@@ -166,7 +166,7 @@ def test_too_few_nodes_are_an_error(
     assert main(["beat", "-A", module]) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("celery-redlock: Who holds")
+    assert printed.err.startswith("celery-redlock: The holder of")
 
 
 @pytest.mark.parametrize("name", ["nowhere_at_all", "os:path", "json"])

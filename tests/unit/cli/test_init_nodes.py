@@ -59,7 +59,7 @@ def test_an_empty_node_of_a_set_in_use_is_not_armed(
     assert states(output) == ["serving", "missing", "serving"]
     assert "may have crashed and lost its locks" in output
     cluster.kill(2)
-    with Redlock(cluster.urls) as redlock, pytest.raises(QuorumUnavailable, match="sits out"):
+    with Redlock(cluster.urls) as redlock, pytest.raises(QuorumUnavailable, match="is quarantined"):
         redlock.acquire("key")
 
 
