@@ -52,7 +52,7 @@ class ArmResult:
 _DETAIL = {
     "armed": "brand-new, votes from now on",
     "serving": "votes already",
-    "quarantined": "is quarantined after a restart; it votes by itself when old leases have expired",
+    "quarantined": "restarted, and is quarantined until old leases have expired",
     "other": "restarted since it last voted; it will be quarantined and then vote by itself",
     "missing": "has no record of its own",
 }
@@ -62,8 +62,9 @@ _IN_USE = (
     "locks; it will be quarantined and then vote by itself"
 )
 _ALONE = (
-    "has no record, and no other node shows whether it is new or has lost its locks; unless guard is "
-    "off it will be quarantined and then vote by itself. If no lease can be left, --force arms it"
+    "has no record, and no other node can show whether it is new or has lost its locks; unless the "
+    "quarantine is off it will be quarantined and then vote by itself. If no lease can be left, "
+    "--force arms it"
 )
 _UNKNOWN = (
     "has no record and may have lost its locks; not all nodes could be asked: {silent}. Start "

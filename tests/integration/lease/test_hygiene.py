@@ -119,8 +119,8 @@ def test_leases_that_are_left_to_end_are_forgotten(redlock_memory_nodes: list[st
         wait_until(lambda: not any(lease.is_valid for lease in ended))
         for number in range(501):
             client.acquire(f"more-{number}", ttl=60.0)
-        assert kept in client._unreleased()
-        assert not set(ended) & set(client._unreleased())
+        assert kept in client._leases
+        assert not set(ended) & set(client._leases)
 
 
 def test_many_threads_share_few_connections_afterwards(nodes: ServerNodes) -> None:

@@ -240,7 +240,7 @@ def test_what_was_given_up_is_not_healed(nodes: Nodes) -> None:
 def test_a_lease_keeps_one_key_at_least(nodes: Nodes) -> None:
     client = nodes.connected()
     lease = client.reservations.acquire_for_task(["queued", "run"])
-    with pytest.raises(ValueError, match="release it"):
+    with pytest.raises(ValueError, match="release the lease instead"):
         lease.release_keys([client.node_key("queued"), client.node_key("run")])
     assert lease.release()
 

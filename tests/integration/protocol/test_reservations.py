@@ -311,7 +311,7 @@ def test_a_client_that_has_no_connection_yet_cancels_all_the_same(any_nodes: Nod
     client = any_nodes.connected()
     reserved = reserve(client)
     wait_until(lambda: everywhere(any_nodes, reserved))
-    assert any_nodes.client().cancel(reserved.reservation)
+    assert any_nodes.client().reservations.cancel(reserved.reservation)
     any_nodes.wait_free("key")
 
 

@@ -165,7 +165,7 @@ def test_max_hold_ends_the_renewal(nodes: Nodes) -> None:
         wait_until(lambda: told.leases)
         assert lease.lost == "it was held for as long as max_hold allows"
         assert not lease.is_valid
-        assert client._unreleased() == [lease]
+        assert client._leases == {lease}
     nodes.wait_free("key")
 
 
@@ -378,7 +378,7 @@ def test_watching_many_short_leases_keeps_no_trace_of_them(redlock_memory_nodes:
             with client.lock(f"key-{number}", ttl=30.0):
                 pass
         assert len(process_watchdog()._heap) < 300
-        assert len(client._unreleased()) == 1
+        assert len(client._leases) == 1
 
 
 def test_a_lease_found_lost_by_somebody_else_is_told_about_too(nodes: Nodes) -> None:

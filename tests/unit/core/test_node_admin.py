@@ -79,7 +79,7 @@ def test_the_nodes_that_answer_are_armed_by_force(nodes: list[MemoryNode]) -> No
 def test_a_single_node_has_nobody_to_tell_that_it_is_new(nodes: list[MemoryNode]) -> None:
     assert states(nodes[:1]) == ["missing"]
     assert records(nodes[:1]) == [False]
-    assert "no other node can tell" in details(nodes[:1])[0]
+    assert "no other node can show" in details(nodes[:1])[0]
 
 
 def test_a_single_node_is_armed_by_force(nodes: list[MemoryNode]) -> None:
