@@ -46,7 +46,7 @@ def compare(
     """
     Time two operations in turns; return the statistic of each round for both.
 
-    Who goes first changes from round to round, so that neither always meets what the other left.
+    The order changes from round to round, so that neither operation always runs after the other.
     """
     pairs = []
     for number in range(rounds.count):

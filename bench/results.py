@@ -1,5 +1,5 @@
 """
-What a row of the benchmark measured, and whether it reached its goal.
+The result of a row of the benchmark, and whether it reached its goal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
     """
-    What a row shall reach.
+    The goal of a row.
 
     Attributes:
         value: the limit.
@@ -26,7 +26,7 @@ class Goal:
     unit: str = ""
 
     def reached_by(self, measured: float) -> bool:
-        """Tell whether a measured value is good enough."""
+        """Return whether a measured value reaches the goal."""
         return measured <= self.value if self.limit == "most" else measured >= self.value
 
 
@@ -55,7 +55,7 @@ class Result:
 
     @property
     def reached(self) -> bool | None:
-        """Tell whether the median reached the goal; None where there is none."""
+        """Whether the median reached the goal; None if there is no goal."""
         return None if self.goal is None else self.goal.reached_by(self.median)
 
 
@@ -65,6 +65,6 @@ def ratios(pairs: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def in_microseconds(first: str, second: str, pairs: Sequence[tuple[float, float]]) -> str:
-    """Say what the two sides took, as the medians over the rounds."""
+    """Return the medians of both sides over the rounds, as text."""
     one, other = (statistics.median(side) * 1e6 for side in zip(*pairs, strict=True))
     return f"{first} {one:.0f} µs, {second} {other:.0f} µs"

@@ -39,7 +39,7 @@ class Stopwatch:
 
     @property
     def complete(self) -> bool:
-        """Tell whether every event has happened."""
+        """Whether every event has happened."""
         return all(self._times())
 
     def rate(self) -> float:

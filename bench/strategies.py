@@ -34,11 +34,11 @@ MANY, ONE = 1000, 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """
-    What each process does.
+    The work of each process.
 
     Attributes:
-        processes: how many there are.
-        seconds: for how long.
+        processes: the number of processes.
+        seconds: the time that each of them works.
         think: seconds of work between reading and writing.
         accounts: how many there are to choose from.
     """
@@ -52,13 +52,13 @@ class Load:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """
-    What all processes did.
+    The outcome of all processes.
 
     Attributes:
         rate: deposits per second.
-        again: how often one had to be tried again, on average.
+        again: retries of a deposit, on average.
         slowest: seconds that 99 of 100 deposits took at most.
-        lost: deposits that were told to be made and are missing from the balances, of all rounds.
+        lost: reported deposits that are missing from the balances, of all rounds.
     """
 
     rate: float
@@ -89,7 +89,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.strategies", description=__doc__)
     parser.add_argument("--processes", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=3, help="the median of them is told")
+    parser.add_argument("--rounds", type=int, default=3, help="the result is their median")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each way in each round")
     parser.add_argument("--think", type=float, default=0.005, help="seconds of work in between")
     parser.add_argument("--database", help="SQLAlchemy URL; its tables bench_* are dropped")
@@ -112,7 +112,7 @@ def _places(database: str | None) -> Iterator[Sequence[Place]]:
 def _measure_all(
     pool: Pool, places: Sequence[Place], load: Load, rounds: int
 ) -> Iterator[tuple[str, str, Measured]]:
-    """Measure all ways in turns, so that what else the machine does falls on all of them."""
+    """Measure all strategies in turns, so that other load on the machine affects all of them."""
     for place in places:
         taken: dict[str, list[Measured]] = {name: [] for name in STRATEGIES}
         for _ in range(rounds):

@@ -1,5 +1,5 @@
 """
-The ways to add to a balance that `bench.strategies` compares, for a row and for a Redis key.
+The update strategies that `bench.strategies` compares, for a row and for a Redis key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Deposit = Callable[[int, Think], int]
 
 
 class Account(FencedMixin, Base):
-    """An account for the ways with a lock."""
+    """An account for the strategies with a lock."""
 
     __tablename__ = "bench_accounts"
 
@@ -52,7 +52,7 @@ class Place:
 
     @property
     def kind(self) -> str:
-        """What it is called in the table."""
+        """Its name in the table."""
         return self.url.partition(":")[0].partition("+")[0]
 
 
@@ -210,7 +210,7 @@ def _key(number: int) -> str:
 
 @contextlib.contextmanager
 def _engine(place: Place) -> Iterator[Engine]:
-    # SQLite lets one writer in at a time; the others wait for so long.
+    # SQLite lets one writer in at a time; the others wait up to this long.
     waiting = {"timeout": TIMEOUT} if place.kind == "sqlite" else {}
     engine = create_engine(place.url, connect_args=waiting)
     yield engine

@@ -1,5 +1,5 @@
 """
-What a guard adds to a write: the guarded one against the bare one, of the same content.
+The cost of a fence: a fenced write against a bare one with the same content.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-What remains on a node after very many locks of distinct keys.
+The keys that remain on a node after very many locks of distinct keys.
 """
 
 from __future__ import annotations

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import Celery
-from celery_once import QueueOnce
-from celery_singleton import Singleton
 
 from bench.measure import Operation, time_each
 from bench.results import Result, ratios
@@ -63,6 +61,9 @@ def _app(broker: str, nodes: tuple[str, ...]) -> Celery:
 
 
 def _sends(app: Celery) -> dict[str, Operation]:
+    from celery_once import QueueOnce
+    from celery_singleton import Singleton
+
     def declare(name: str, **options: Any) -> Operation:
         task = app.task(_body, name=f"bench.{name}", shared=False, **options)
         numbers = itertools.count()

@@ -18,7 +18,7 @@ _MAX_HOLD = 3600.0
 
 
 def renewal(quick: bool) -> list[Result]:
-    """Renew 1000 leases and 1 lease in turns."""
+    """Extend 1000 leases and 1 lease in turns."""
     with LocalCluster(5) as nodes, Redlock(nodes.urls, ttl=60.0) as redlock:
         time_each(lambda: redlock.acquire("warm-up").release(), 50)
         one = _round(redlock, ["alone"])
@@ -35,7 +35,7 @@ def renewal(quick: bool) -> list[Result]:
     return [
         Result(
             row="renewal",
-            what=f"one watchdog round that renews {_LEASES} leases / one that renews 1",
+            what=f"one watchdog round that extends {_LEASES} leases / one that extends 1",
             goal=Goal(value=100.0, limit="most", unit="x"),
             values=ratios(pairs),
             detail=in_microseconds(f"{_LEASES} leases", "1 lease", pairs),
@@ -44,13 +44,13 @@ def renewal(quick: bool) -> list[Result]:
 
 
 class _IdleWatchdog(Watchdog):
-    """Renews what is due when told to, without a thread."""
+    """Extends due leases when `extend_now` is called, without a thread."""
 
     def add(self, watch: Watch) -> None:
         self._watches[watch.lease] = watch
         self._push(watch)
 
-    def renew_now(self) -> None:
+    def extend_now(self) -> None:
         for watch in self._watches.values():
             watch.extend_at = 0.0
         self._heap = [(0.0, number, watch) for number, watch in enumerate(self._watches.values())]
@@ -59,19 +59,19 @@ class _IdleWatchdog(Watchdog):
 
 
 def _round(redlock: Redlock, keys: list[str]) -> Callable[[], None]:
-    """Take the locks; return what renews them all once and checks that it did."""
+    """Acquire the locks; return a function that extends all of them once and checks that."""
     watchdog = _IdleWatchdog()
     leases = [redlock.acquire(key) for key in keys]
     for lease in leases:
         watchdog.add(Watch(lease, _MAX_HOLD))
     # The watchdog has connections of its own; the first round goes to those that are up by then.
-    watchdog.renew_now()
+    watchdog.extend_now()
 
-    def renew() -> None:
+    def extend() -> None:
         begun = time.monotonic()
         trusted = leases[-1].valid_until
-        watchdog.renew_now()
+        watchdog.extend_now()
         if leases[-1].valid_until <= trusted:
-            raise RuntimeError(f"not renewed in {time.monotonic() - begun:.3f} s")
+            raise RuntimeError(f"not extended in {time.monotonic() - begun:.3f} s")
 
-    return renew
+    return extend

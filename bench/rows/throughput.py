@@ -1,7 +1,7 @@
 """
 Tasks per second through a real prefork worker.
 
-The tasks of a round wait in a queue of their own before the worker is told to take them, so that
+The tasks of a round wait in a queue of their own before the worker begins to receive them, so that
 publishing is not measured. Each body notes the time at its own place in a shared file; from the
 first to the last of them the worker was busy with nothing else.
 """

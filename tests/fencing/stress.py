@@ -129,6 +129,14 @@ def run_stress(urls: Sequence[str], open_store: Opener, load: Load) -> Outcome:
     return Outcome(tallies=tallies, content=content)
 
 
+def check(outcome: Outcome, load: Load) -> None:
+    """No accepted write is lost, the newest one is left, and there were stale ones to refuse."""
+    assert outcome.counted == outcome.accepted
+    assert outcome.content == outcome.highest.content
+    assert sum(outcome.accepted) + outcome.refused == load.processes * load.writes
+    assert outcome.refused > 0
+
+
 def _take_turns(number: int, urls: list[str], open_store: Opener, load: Load) -> Tally:
     chance = random.Random(number)
     accepted = refused = token = 0

@@ -13,7 +13,7 @@ import redis
 from celery_redlock.fencing import FileFence, RedisFence
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.plugin import ClusterFactory
-from tests.fencing.stress import Load, Opener, Outcome, Store, run_stress
+from tests.fencing.stress import Load, Opener, Store, check, run_stress
 
 KEY = "state"
 
@@ -81,14 +81,6 @@ def opener(
     if request.param == "file":
         return partial(open_file, tmp_path / "state")
     return partial(open_redis, RedisStore, redlock_cluster_factory(1).urls[0])
-
-
-def check(outcome: Outcome, load: Load) -> None:
-    """No accepted write is lost, the newest one is left, and stale ones were really tried."""
-    assert outcome.counted == outcome.accepted
-    assert outcome.content == outcome.highest.content
-    assert sum(outcome.accepted) + outcome.refused == load.processes * load.writes
-    assert outcome.refused > 0
 
 
 @pytest.mark.timeout(300)
