@@ -10,8 +10,7 @@ Exchanges block, also below an event loop (decision 0018).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from celery_redlock.protocol import (
@@ -152,18 +151,26 @@ class Transport(Protocol):
         """Close all connections. Idempotent."""
 
 
-@contextmanager
-def borrowed(transport: Transport) -> Iterator[Channel]:
+class borrowed:  # noqa: N801 - reads as the verb of a `with` statement
     """
     Borrow a channel for a `with` block.
 
     A block that raises leaves the channel in an unknown state: the channel is closed, and
-    unanswered releases are deferred to the next connections.
+    unanswered releases are deferred to the next connections. A class, because a generator would
+    cost each acquire and release some microseconds more.
     """
-    channel = transport.checkout()
-    try:
-        yield channel
-    except BaseException:
-        transport.discard(channel)
-        raise
-    transport.checkin(channel)
+
+    __slots__ = ("_channel", "_transport")
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __enter__(self) -> Channel:
+        self._channel = self._transport.checkout()
+        return self._channel
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:
+            self._transport.checkin(self._channel)
+        else:
+            self._transport.discard(self._channel)
