@@ -170,7 +170,7 @@ class ContenderMoves:
                 self._reached.add("second round")
                 scalars, votes = stepper.snapshot(stage.waits)
                 then = replace(part, stands="raises", scalars=scalars)
-                lanes_then = self._talk.said(stage, lanes, votes, done=self._knows(index, stage))
+                lanes_then = self._talk.said(stage, lanes, votes, acked=self._knows(index, stage))
                 label = (f"{label[0]}: second round", label[1])
                 yield label, self._tables.parts.number(then), lanes_then, ""
                 continue
@@ -196,7 +196,7 @@ class ContenderMoves:
                 if self._params[index].previous is not None:
                     refused = {node for node, vote, _ in feed if isinstance(vote, _NOTHING)}
                     # What somebody else has on a quorum is not given back.
-                    sure = set() if phase is Phase.CONTENDED else stage.done
+                    sure = set() if phase is Phase.CONTENDED else stage.acked
                     undone = len(set(range(len(lanes))) - sure - refused)
                     self._reached.add("undone: all known" if not undone else "undone: some unknown")
                 then = Part(
@@ -212,13 +212,13 @@ class ContenderMoves:
                     danger = "an attempt has ended and is not undone on every node"
             label = (f"{label[0]}: {told}", label[1])
             knows = () if then.held is None else self._knows(index, stage)
-            lanes_then = self._talk.said(stage, lanes, done=knows)
+            lanes_then = self._talk.said(stage, lanes, acked=knows)
             yield label, self._tables.parts.number(then), lanes_then, danger
 
     def _knows(self, index: int, stage: Stage) -> Collection[int]:
         if self._params[index].previous is None:
             return ()
-        return stage.known or stage.done
+        return stage.known or stage.acked
 
     def _catching(self, index: int) -> tuple[bool, ...]:
         return (False,) if self._params[index].previous is None else (False, True)

@@ -53,7 +53,7 @@ class Talk:
         votes: tuple[Vote | None, ...] | None = None,
         *,
         waits: bool = True,
-        done: Collection[int] = (),
+        acked: Collection[int] = (),
         taken: Collection[int] | None = None,
     ) -> tuple[int, ...]:
         """
@@ -78,7 +78,7 @@ class Talk:
             ]
             counted = None if votes is None else votes[node]
             answer = None if taken is None or node in taken else lane.answer
-            now = Lane(tuple(under_way), answer, counted, node in done, lane.late)
+            now = Lane(tuple(under_way), answer, counted, node in acked, lane.late)
             then.append(self.tables.lanes.number(now))
         return tuple(then)
 
@@ -86,15 +86,15 @@ class Talk:
         """Keep the connections as they are: answers that come later count as well."""
         return tuple(
             self.tables.lanes.number(
-                replace(self.tables.lanes.things[lane], done=node in stage.done)
+                replace(self.tables.lanes.things[lane], acked=node in stage.acked)
             )
             for node, lane in enumerate(lanes)
         )
 
     def known_done(self, lanes: tuple[int, ...]) -> frozenset[int]:
-        """Return the nodes that the contender knows to be done."""
+        """Return the nodes that the contender knows to have executed its acquire."""
         return frozenset(
-            node for node, lane in enumerate(lanes) if self.tables.lanes.things[lane].done
+            node for node, lane in enumerate(lanes) if self.tables.lanes.things[lane].acked
         )
 
 

@@ -61,7 +61,7 @@ class NodeMoves:
                     late = False
                 elif self._hands_over and awaited is None and command.script in _SETTING:
                     late = True
-                then = Lane(tuple(rest), answer, lane.counted, lane.done, late)
+                then = Lane(tuple(rest), answer, lane.counted, lane.acked, late)
                 text = f"{{0}} runs {NAMES[index]}'s {command.script}: {_told(vote)}"
                 self._reached.add(f"{command.script}: {type(vote).__name__}")
                 danger = _robbed(index, command, node, changed)

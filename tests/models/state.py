@@ -23,7 +23,7 @@ class Lane:
     answer: tuple[Vote, int] | None = None
     counted: Vote | None = None
     #: The contender knows that its acquire is done there.
-    done: bool = False
+    acked: bool = False
     #: The node ran the latest command that may have set keys when nobody waited any more.
     late: bool = False
 

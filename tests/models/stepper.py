@@ -77,7 +77,7 @@ class Stage:
             the acquire.
         caught: late answers that are there to be caught up with.
         rounds: the rounds of this step's exchanges.
-        done: nodes that the code knows to be done.
+        acked: nodes that the code knows to be done.
     """
 
     count: int
@@ -127,7 +127,7 @@ class Stage:
                 self.send(command, [node])
 
     def send_after_ack(self, channel: Stage, command: Command, acked: AckedNodes) -> None:
-        # `done` is ours if it grows with late answers.
+        # `acked` is ours if it grows with late answers.
         self.drain()
         acked.followup, acked.followup_deadline = command, math.inf
         self.send(command, sorted(acked))

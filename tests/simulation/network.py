@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Network:
-    """All links between machines and nodes."""
+    """All connections between machines and nodes."""
 
     def __init__(self, scheduler: Scheduler, files: Files, plan: Plan) -> None:
         self.scheduler = scheduler
@@ -237,7 +237,7 @@ class Connection:
 
 
 class SimConnector:
-    """Opens links, as `Connector` does."""
+    """Opens connections, as `Connector` does."""
 
     def __init__(self, network: Network, node: SimNode, timeout: float) -> None:
         self._network = network

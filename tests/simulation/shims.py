@@ -39,7 +39,7 @@ class Files:
 
 
 class WakeupPipe:
-    """A bell as `transport.bell.WakeupPipe`, whose ringing wakes a simulated poll."""
+    """A `WakeupPipe` that wakes a simulated poll."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -155,7 +155,7 @@ class Threading:
         return _Startable(self._files, target)
 
     def unpatched(self, module: str, name: str) -> Any:
-        """What a native thread takes from a standard module, see `transport.primitives`."""
+        """What a native thread takes from a standard module, see `_greenlets.unpatched`."""
         if (module, name) == ("_thread", "get_ident"):
             return lambda: id(getcurrent())
         assert (module, name) == ("time", "sleep")

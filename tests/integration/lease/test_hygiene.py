@@ -105,7 +105,7 @@ def test_what_is_said_to_a_stopped_node_is_bounded(nodes: ServerNodes) -> None:
         for number in range(3000):
             client.acquire(f"key-{number}", wait=5.0).release()
         channel = client.transport.checkout()
-        pending = [len(link.pending) for link in channel._by_node if link]  # type: ignore[attr-defined]
+        pending = [len(connection.pending) for connection in channel._by_node if connection]  # type: ignore[attr-defined]
         client.transport.checkin(channel)
         assert max(pending) <= 2000
         nodes.resume(0, 1)

@@ -65,13 +65,17 @@ def test_resp3_pushes_between_answers_are_skipped(nodes: ServerNodes) -> None:
     client = nodes.connected(nodes=[f"{url}?protocol=3" for url in nodes.urls])
     lease = client.acquire("key")
     channel = client.transport.checkout()
-    for link in channel._by_node:  # type: ignore[attr-defined]
-        wait_until(lambda link=link: channel._receive_replies(0.01) or not link.pending)  # type: ignore[attr-defined,misc]
+    for connection in channel._by_node:  # type: ignore[attr-defined]
+        wait_until(
+            lambda connection=connection: channel._receive_replies(0.01) or not connection.pending
+        )  # type: ignore[attr-defined,misc]
         # Every key that is touched is pushed to this connection from now on.
-        link._socket.sendall(b"*4\r\n$6\r\nCLIENT\r\n$8\r\nTRACKING\r\n$2\r\nON\r\n$5\r\nBCAST\r\n")
-        link._socket.setblocking(True)
-        assert link._socket.recv(100).startswith(b"+OK")
-        link._socket.setblocking(False)
+        connection._socket.sendall(
+            b"*4\r\n$6\r\nCLIENT\r\n$8\r\nTRACKING\r\n$2\r\nON\r\n$5\r\nBCAST\r\n"
+        )
+        connection._socket.setblocking(True)
+        assert connection._socket.recv(100).startswith(b"+OK")
+        connection._socket.setblocking(False)
     client.transport.checkin(channel)
     lease.release()
     for _ in range(20):
