@@ -1,3 +1,3 @@
 """
-What becomes of a message that a worker received: it runs, waits, goes back, or ends here.
+The worker's side of a message: it runs, waits, is requeued, or ends here.
 """

@@ -1,5 +1,5 @@
 """
-What whoever sends a message can know of tasks that have ended.
+The ended tasks that the sender of a message can know of.
 
 A task's lock outlives its body: Celery sends on what follows and stores the result first. Whatever
 runs because a task has ended sends new calls, and no duplicates of that one.
@@ -57,7 +57,7 @@ def connect_ended_tasks() -> None:
 
 
 def _ended_here() -> str | None:
-    """Return the task that runs here, if its work has ended and its lock still stands."""
+    """Return the task that runs here, if its work has ended and its lock is still held."""
     task = get_current_worker_task()
     running_lock = None if task is None else running_lock_of(task.request)
     if running_lock is None or not running_lock.body.finished or running_lock.state.is_continued:
@@ -69,7 +69,7 @@ def _name_ended(headers: Any = None, **_: Any) -> None:
     ended = _ended_here()
     if ended is None or not isinstance(headers, dict):
         return
-    # What is there may be a signature's own, of which no copy was made.
+    # This header may be a signature's own, of which no copy was made.
     there = headers.get(HEADER)
     ours = dict(there) if isinstance(there, Mapping) else {"nonce": fresh_nonce()}
     headers[HEADER] = {**ours, "after": ended}

@@ -58,10 +58,10 @@ def handover_for(
     Args:
         name: the task that is sent.
         task_id: the message's task id.
-        node_keys: where its lock stands on the nodes.
+        node_keys: the keys of its lock, as nodes store them.
         expires_at: when that is to end if no worker takes it over, in seconds since the epoch.
-        nonce: tells the message from others with its id.
-        marker: digest of its mark.
+        nonce: distinguishes the message from others with its id.
+        marker: digest of its dedupe marker.
     """
     running_lock = _continued_by(task_id)
     if running_lock is None or running_lock.body_lease is None:

@@ -1,5 +1,5 @@
 """
-What a task is told when its lease is lost (`lock_on_lost`).
+The effect of a lost lease on its task (`lock_on_lost`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ INTERRUPT_PERIOD = 0.02
 
 class LeaseLostHandler:
     """
-    Tells one body that its lease is lost, in the way its task chose.
+    Notifies one body of the loss of its lease, in the way its task chose.
 
     The lease calls it, once, mostly from the watchdog's thread. Everything that may take time
-    happens in a thread of its own, so that a loss never delays the renewal of other leases: under
+    happens in a thread of its own, so that a loss never delays the extension of other leases: under
     gevent and eventlet in a greenlet, where a function of the application and the receivers of
     `lock_lost` may wait and lock like any other of its code. A body that does not let other
-    greenlets run is told, like them, when it does; only `lease.check()` knows before.
+    greenlets run is notified, like them, when it does; only `lease.check()` knows before.
     """
 
     __slots__ = ("_body", "_interrupter", "_on_lost", "_stopping_lock", "_task", "_task_id")
@@ -65,7 +65,7 @@ class LeaseLostHandler:
         reason = LossReason.STOP_REQUESTED if asked else lease.lost
         emit(Event.LOCK_LOST, self._task, self._task_id, key=lease.key, reason=reason)
         if self._body.finished:
-            return  # found out at release, which says so itself
+            return  # found at release, which logs it
         choice = self._choose(lease)
         interrupts = choice == "interrupt" and self._interrupter is not None and not self._body.over
         logger.log(

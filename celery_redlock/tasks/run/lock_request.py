@@ -1,5 +1,5 @@
 """
-What a request has to take before its body may run.
+The lock and the marker that a request needs before its body may run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = get_logger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockRequest:
     """
-    What one request takes, all or none.
+    The keys that one request acquires, all or none.
 
     Attributes:
         task: the task that is to run.
@@ -56,9 +56,9 @@ class LockRequest:
         dedupe_key: the place of the mark that the message or its tick has; "" where it has none.
         envelope: what came with the message; without a reservation that is not for these keys.
         started: when the request got here, in seconds since the epoch.
-        tick: what a schedule sent the message for, if one did.
-        overlap: what `lock_overlap` says, where this is a schedule's run.
-        window_ends: until when its keys stay taken (`until_expired`), on the client's own clock.
+        tick: the tick for which a schedule sent the message, if one did.
+        overlap: `lock_overlap`, where this is a schedule's run.
+        window_ends: until when its keys stay held (`until_expired`), on the client's own clock.
     """
 
     task: Any
@@ -94,18 +94,18 @@ class LockRequest:
 
     @property
     def label(self) -> str:
-        """Who runs, for the owner value."""
+        """The label of the run, for the owner value."""
         return self.label_as(Role.RUNNING)
 
     @property
     def tick_id(self) -> str | None:
-        """What the owner values of all messages of its tick say; None without a tick."""
+        """The id in the owner values of all messages of its tick; None without a tick."""
         if self.tick is None or not self.dedupe_key:
             return None
         return tick_id_of(self.redlock, self.tick, name=self.task.name)
 
     def label_as(self, role: Role) -> str:
-        """Return what the owner value of this request says."""
+        """Return the label in the owner value of this request."""
         return label_for(
             role,
             self.request.id or "",
@@ -119,7 +119,7 @@ class LockRequest:
 
     @property
     def is_continuation(self) -> bool:
-        """Whether it goes on with work that has begun: a retry, or a replacement."""
+        """Whether it continues work that has begun: a retry, or a replacement."""
         return is_continuation(self.request)
 
     @property
@@ -129,25 +129,25 @@ class LockRequest:
 
     @property
     def stop_request_keys(self) -> tuple[str, ...]:
-        """What a newer run takes to ask this one to stop; held with the keys."""
+        """The keys that a newer run acquires to ask this one to stop; held with the keys."""
         if self.options.overlap != "replace":
             return ()
         return tuple(map(stop_request_key, self.node_keys))
 
     @property
     def publish_keys(self) -> tuple[str, ...]:
-        """Where the lock stands that a message of this call brings along."""
+        """The keys of the reservation that a message of this call brings along."""
         return publish_keys(self.redlock, self.options.mode_spec, self.keys)
 
     @property
     def released_before_body(self) -> tuple[str, ...]:
-        """What is given up before the body, so that the next message may wait meanwhile."""
+        """The keys released before the body, so that the next message may wait meanwhile."""
         mode = self.options.mode_spec
         return self.publish_keys if mode.own_queue_key or not mode.in_body else ()
 
     @property
     def transferable_keys(self) -> tuple[str, ...]:
-        """What was taken at publish and is still held in the body, so that it can be handed on."""
+        """The keys acquired at publish and held in the body, so that they can be handed over."""
         return () if self.released_before_body else self.publish_keys
 
     @property
@@ -165,7 +165,7 @@ class LockRequest:
 
     @property
     def marker_ttl(self) -> float:
-        """Seconds for which the mark of a finished message stands."""
+        """Seconds for which the marker of a finished message is kept."""
         window = self.options.dedupe_window
         if self.tick is None or self.tick.until is None:
             return window
@@ -210,7 +210,7 @@ class LockRequest:
         try:
             return self.redlock.reservations.acquire_for_task(
                 self.keys,
-                # The first of those that are held is what the error names: a twin before all.
+                # The error names the first key that is held: a redelivery precedes all.
                 (self.dedupe_key, *extras) if self.dedupe_key else extras,
                 ttl=options.ttl,
                 wait=self._wait_limit,
@@ -227,7 +227,7 @@ class LockRequest:
         """
         Take the mark alone, for a message that ends without its body; errors as `acquire`.
 
-        It does not say that anybody runs: who meets it would take the work for begun.
+        It does not state that a body runs: another delivery would take the work for begun.
 
         Args:
             over: names the owner value that the mark has, to be taken over.

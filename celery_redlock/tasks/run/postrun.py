@@ -23,7 +23,7 @@ __all__ = ["connect_postrun"]
 
 def connect_postrun(plan: LockPlan) -> None:
     """
-    Have Celery tell when a request begins and has ended. Idempotent.
+    Receive Celery's signals of the begin and end of requests. Idempotent.
 
     Connected once a task needs it and not before: a receiver costs every task a little.
     """
@@ -35,7 +35,7 @@ def connect_postrun(plan: LockPlan) -> None:
 
 
 def _begins(task: Any = None, **_: Any) -> None:
-    """Note that the end of this request will be told."""
+    """Note that Celery will signal the end of this request."""
     # Others send these signals too, for things that are no tasks.
     if isinstance(task, Task):
         state_of(task.request).traced = True

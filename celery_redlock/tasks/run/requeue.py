@@ -35,7 +35,7 @@ logger = get_logger(__name__)
 SHORTEST_DELAY = 0.25
 FIRST_DELAY = 1.0
 MAX_DELAY = 60.0
-#: After so much of the time that is left for its start a message comes back.
+#: Share of the time left until its deadline after which a message returns.
 LAST_TRY_SHARE = 0.9
 
 
@@ -50,7 +50,7 @@ def wait_history_of(lock_request: LockRequest) -> WaitHistory:
 
 
 def strip_header(request: Any) -> None:
-    """What the body sends from its request must not carry this message's header on."""
+    """Keep this message's header out of the messages that the body sends from its request."""
     headers = request.headers
     if headers and HEADER in headers:
         request.headers = {name: value for name, value in headers.items() if name != HEADER}
@@ -75,7 +75,7 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
     except Exception as exc:
         _not_published(lock_request, error, exc)
     logger.info(
-        "Task %s[%s] is put back for %.1f s, %.0f s before it gives up (requeue %d): %s",
+        "Task %s[%s] is requeued for %.1f s, %.0f s before it gives up (requeue %d): %s",
         task.name,
         request.id,
         delay,
@@ -97,7 +97,7 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
 def _longest_delay(lock_request: LockRequest, now: float) -> float:
     longest = longest_delay(lock_request.task.app)
     if lock_request.overlap == "replace":
-        # So long a run may take to notice that it is asked to stop.
+        # A run may need this long to notice the stop request.
         longest = min(longest, max(FIRST_DELAY, lock_request.options.ttl / 3))
     return min(longest, LAST_TRY_SHARE * max(0.0, lock_request.start_deadline - now))
 
@@ -135,8 +135,8 @@ def republish(
 
 
 def ignores_result(task: Any, request: Any) -> Any:
-    """Tell whether nobody wants the task's result."""
-    # The class of a request says False where the message said nothing.
+    """Return whether the task's result is ignored."""
+    # The class of a request has False where the message has no value.
     requested = vars(request).get("ignore_result")
     return task.ignore_result if requested is None else requested
 
@@ -144,7 +144,7 @@ def ignores_result(task: Any, request: Any) -> Any:
 def fail_exhausted(
     lock_request: LockRequest, error: LockNotAcquired, waited: float, requeues: int
 ) -> NoReturn:
-    """End a task whose patience (`lock_give_up_after`) is used up."""
+    """End a task that has waited for longer than `lock_give_up_after`."""
     task, request = lock_request.task, lock_request.request
     logger.error(
         "Task %s[%s] gives up after %.0f s and %d more tries without its lock: %s",
@@ -168,7 +168,7 @@ def _not_published(
     task, request = lock_request.task, lock_request.request
     if task.acks_late:
         logger.error(
-            "Task %s[%s] could not be put back (%r); its message is returned to the broker. %s",
+            "Task %s[%s] could not be requeued (%r); its message is returned to the broker. %s",
             task.name,
             request.id,
             failure,
@@ -176,7 +176,7 @@ def _not_published(
         )
         raise Reject(failure, requeue=True) from failure
     logger.error(
-        "Task %s[%s] could not be put back (%r) and its message is already acknowledged, so it "
+        "Task %s[%s] could not be requeued (%r) and its message is already acknowledged, so it "
         "fails. %s",
         task.name,
         request.id,
@@ -184,13 +184,13 @@ def _not_published(
         error,
     )
     raise LockNotAcquired(
-        f"Task {task.name}[{request.id}] did not get its lock ({error}) and could not be put back: "
+        f"Task {task.name}[{request.id}] did not get its lock ({error}) and could not be requeued: "
         f"{failure!r}. With acks_late=True the broker would deliver it again."
     ) from failure
 
 
 def delay_after(requeues: int, longest: float) -> float:
-    """Return for how long to put a message back that has been put back `requeues` times."""
+    """Return the delay of a message that has been requeued `requeues` times."""
     # Full jitter: waiting tasks that started together must not come back together.
     ceiling = min(longest, FIRST_DELAY * 2.0 ** min(requeues, 16))
     # Celery stores RETRY for this run only after the new message is out. A run that began at once

@@ -51,7 +51,7 @@ def run_locked(
 
 
 def _watch(running_lock: RunningLock, lease: Lease) -> None:
-    """Have the lease renewed; its loss matters to a body only that is under it."""
+    """Have the lease extended; its loss matters only to a body that is under it."""
     options = running_lock.lock_request.options
     on_lost = options.on_lost if running_lock.body_lease is not None else "flag"
     interrupter = (

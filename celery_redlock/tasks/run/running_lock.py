@@ -1,5 +1,5 @@
 """
-What a request holds, from before it is taken until it is finished.
+The lock of one request, from before it is acquired until it is released.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 
 logger = get_logger(__name__)
 
-#: What the mark of a message says that will not run.
+#: The markers of a message that will not run.
 DROPPED = (Role.FAILED, Role.REVOKED)
 
 
@@ -67,7 +67,7 @@ class RunningLock:
         handover_reservation: the lock of the message that continues this one: a retry, or a
             replacement.
         state: how far the request has come.
-        unrun_as: what its marker will say, where it ends without its body.
+        unrun_as: its marker, where it ends without its body.
     """
 
     __slots__ = (
@@ -128,7 +128,7 @@ class RunningLock:
         self.state = moved(self.state, event)
 
     def end_without_body(self, role: Role) -> None:
-        """Note that the marker alone was acquired, and what it is to say when the request ends."""
+        """Note that the marker alone was acquired, and its role when the request ends."""
         self.move(Event.MARK)
         self.unrun_as = role
 
@@ -170,7 +170,7 @@ class RunningLock:
             self._interrupter.cancel()
 
     def defer_interrupt(self) -> None:
-        """What was thrown at this thread and has not landed waits: the application's part ends."""
+        """Defer an interrupt that has not landed: the application's part ends."""
         if self._interrupter is not None:
             self.body.defer(self._interrupter.recall)
 
@@ -178,8 +178,8 @@ class RunningLock:
         """
         The body has unwound, or will not begin.
 
-        What was taken is released; where the message has a mark, only when Celery has stored the
-        result and sent on what follows (`task_postrun`), unless that will not come.
+        The keys are released; where the message has a marker, only when Celery has stored the
+        result and sent the task's successors (`task_postrun`), unless that will not come.
         """
         error = self._unwinding()
         self._finish_body()
@@ -241,8 +241,8 @@ class RunningLock:
         """
         Free the lock that was handed on, if its message has been dropped meanwhile.
 
-        A worker that drops it says so in its mark, and frees the lock after that. So the lock
-        was there to be freed, or its mark is seen here.
+        A worker that drops it sets its marker, and frees the lock after that. So the worker found
+        the lock, or this process sees the marker.
         """
         redlock, owner = self.lock_request.redlock, parse_owner(successor.owner)
         if owner is None or owner.marker is None:
@@ -296,7 +296,7 @@ def current_running_lock() -> RunningLock | None:
 
 
 def any_active() -> bool:
-    """Tell whether a locking task is under way in this process."""
+    """Return whether a locking task is under way in this process."""
     return any(running_lock.body.pid == os.getpid() for running_lock in tuple(_active))
 
 
@@ -313,10 +313,10 @@ def _unconfirmed(lease: Lease) -> str:
 
 def _sweep_orphans() -> None:
     """
-    End what an exception has kept from being told of its end.
+    End the running locks whose `task_postrun` never came.
 
-    A time limit may strike in the tracer just before it tells. Without this the mark would be
-    renewed for as long as the process lives.
+    A time limit may strike in Celery's tracer just before it sends the signal. Without this the
+    marker would be extended while the process lives.
     """
     for running_lock in tuple(_active):
         if (

@@ -17,7 +17,7 @@ __all__ = ["StoppingLock"]
 
 logger = get_logger(__name__)
 
-#: So long it tries again where the nodes do not answer; the body is told meanwhile of nothing.
+#: Retry budget in seconds while no quorum replies; the body is not notified meanwhile.
 RETRY_FOR = 1.0
 
 
@@ -25,10 +25,10 @@ class StoppingLock:
     """
     The lock of one run that newer runs may replace (`lock_overlap="replace"`).
 
-    A newer run asks by taking the companions of the lock's keys, and so the lease is lost: the
-    body has to stop. A lost lease is renewed no more, but the body may take longer to unwind than
-    the keys last. So they are taken over from it here, under another owner value, and renewed until
-    the body has ended; only then the newer run gets them.
+    A newer run asks by acquiring the stop-request keys, and so the lease is lost: the body has to
+    stop. A lost lease is not extended, but the body may take longer to unwind than the keys last.
+    So they are taken over from it here, under another owner value, and extended until the body has
+    ended; only then the newer run can acquire them.
 
     """
 
@@ -46,7 +46,7 @@ class StoppingLock:
         """
         Keep the keys if a newer run has asked for them; return whether one has.
 
-        For the thread that is told of the loss.
+        For the thread that is notified of the loss.
         """
         with self._lock:
             if self._over or not self._is_stop_requested():
@@ -108,7 +108,7 @@ class StoppingLock:
             )
         except LockNotAcquired as error:
             logger.warning(
-                "The lock of task %s[%s], which a newer run has asked to stop, cannot be renewed "
+                "The lock of task %s[%s], which a newer run has asked to stop, cannot be extended "
                 "until it has: if it takes longer than %.3g s, the newer one begins beside it. %s",
                 lock_request.task.name,
                 lock_request.request.id,

@@ -33,7 +33,7 @@ def with_window_end(lock_request: LockRequest) -> LockRequest:
     Return a claim that counts what is left of its window on this process's own clock.
 
     Guarantee: never longer than `lock_window` from here. Independent of the publisher's clock where
-    the reservation still stands, or is about to be handed on by an earlier part of the task. Limit:
+    the reservation is still stored, or an earlier part of the task is about to hand it over. Limit:
     where it does not (its worker was lost, nodes do not answer), the publisher's clock is compared
     with this host's.
     """
@@ -92,7 +92,7 @@ def _remaining_of(
 
 
 def _read_remaining(lock_request: LockRequest, reservation: Reservation) -> float | None:
-    """Return how long a reservation has left on the nodes; None where it does not stand there."""
+    """Return how long a reservation still lasts on the nodes; None where it is not stored."""
     try:
         held = lock_request.redlock.reservations.inspect(lock_request.publish_keys)
     except QuorumUnavailable:

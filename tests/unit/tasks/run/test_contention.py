@@ -183,7 +183,7 @@ def test_a_failed_requeue_is_a_failure_under_early_acknowledgement(
     break_broker()
     outcome = bench.run(request)
     assert type(outcome.value) is LockNotAcquired
-    assert "could not be put back: OperationalError('broker down')" in str(outcome.value)
+    assert "could not be requeued: OperationalError('broker down')" in str(outcome.value)
 
 
 def test_under_apply_a_task_waits_in_place(bench: Bench) -> None:
