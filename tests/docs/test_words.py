@@ -28,12 +28,6 @@ TEXTS = sorted(
     }
 )
 
-#: Packages whose texts are still to be rewritten. It only shrinks.
-TO_BE_REWRITTEN = frozenset(
-    {
-        "tasks",
-    }
-)
 PACKAGES = ("", *sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()))
 
 VERBS = ("send", "receive", "acquire", "extend", "release", "expire", "requeue", "log")
@@ -108,13 +102,7 @@ def test_a_page_uses_the_words_of_the_glossary(page: Path) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_uses_the_words_of_the_glossary(package: str) -> None:
-    if package in TO_BE_REWRITTEN:
-        pytest.skip("still to be rewritten")
     assert not found(sources(package))
-
-
-def test_packages_that_are_to_be_rewritten_exist() -> None:
-    assert set(PACKAGES) >= TO_BE_REWRITTEN
 
 
 def functions(package: str = "") -> Iterator[tuple[Path, Function]]:
@@ -201,8 +189,6 @@ ODD_IN_NAMES = frozenset(
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_names_use_the_words_of_the_glossary(package: str) -> None:
-    if package in TO_BE_REWRITTEN:
-        pytest.skip("still to be rewritten")
     assert not [
         f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
         for path in sources(package)

@@ -34,7 +34,7 @@ from celery_redlock.tasks.run.requeue import (
     fail_exhausted,
     ignores_result,
     longest_delay,
-    remaining_patience,
+    remaining_wait,
     republish,
     requeue,
     wait_history_of,
@@ -207,7 +207,7 @@ def _newest_leader(lock_request: LockRequest) -> int | None:
 
 def _wait(case: Case) -> bool:
     request = case.lock_request.request
-    exhausted = not request.is_eager and remaining_patience(case.lock_request) <= 0
+    exhausted = not request.is_eager and remaining_wait(case.lock_request) <= 0
     waiting = Waiting(eager=bool(request.is_eager), is_exhausted=exhausted)
     return EFFECTS[rules.how_to_wait(waiting)](case)
 

@@ -57,7 +57,7 @@ def strip_header(request: Any) -> None:
         request.__dict__.pop(HEADER, None)
 
 
-def remaining_patience(lock_request: LockRequest) -> float:
+def remaining_wait(lock_request: LockRequest) -> float:
     """Return for how many seconds the message may still wait (`lock_give_up_after`)."""
     waited = wait_history_of(lock_request).waited(time.time())
     return max(0.0, lock_request.options.give_up_after - waited)
@@ -68,7 +68,7 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
     task, request = lock_request.task, lock_request.request
     now = time.time()
     wait_history = wait_history_of(lock_request)
-    left = remaining_patience(lock_request)
+    left = remaining_wait(lock_request)
     delay = min(delay_after(wait_history.requeues, _longest_delay(lock_request, now)), left)
     try:
         again = republish(lock_request, wait_history, delay)
