@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import celery_redlock
-from celery_redlock import cli, errors, fencing, signals, testing
+from celery_redlock import cli, fencing, signals, testing
 from celery_redlock.protocol.rounds import TRANSITIONS, Phase
 from celery_redlock.tasks.config.modes import MODES
 from celery_redlock.tasks.config.options import OPTIONS, LockOptions
@@ -115,7 +115,7 @@ def test_every_rule_has_a_row(row: Row[Any, Any]) -> None:
     assert f"| {row.name} | `{row.then.name}`" in reference.rule_tables()
 
 
-@pytest.mark.parametrize("name", errors.__all__)
+@pytest.mark.parametrize("name", reference.error_names())
 def test_every_error_has_an_entry(name: str) -> None:
     assert f"autoexception:: celery_redlock.{name}\n" in reference.error_sections()
     assert f"`~celery_redlock.{name}`" in reference.error_tree()
@@ -158,7 +158,11 @@ def test_every_fixture_has_an_entry(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *(f"celery_redlock.{n}" for n in celery_redlock.__all__ if n not in errors.__all__),
+        *(
+            f"celery_redlock.{n}"
+            for n in celery_redlock.__all__
+            if n not in reference.error_names()
+        ),
         *(f"celery_redlock.fencing.{name}" for name in fencing.__all__),
         *(f"celery_redlock.testing.{name}" for name in testing.__all__),
     ],

@@ -125,9 +125,14 @@ def error_tree() -> str:
     return "\n".join(lines(errors.RedlockError, 0))
 
 
+def error_names() -> list[str]:
+    """Return the public errors; what else is in their module is described elsewhere."""
+    return [name for name in errors.__all__ if issubclass(getattr(errors, name), Exception)]
+
+
 def error_sections() -> str:
     """Each error with its attributes."""
-    named = sorted(errors.__all__, key=lambda name: (name != "RedlockError", name))
+    named = sorted(error_names(), key=lambda name: (name != "RedlockError", name))
     return "\n".join(_rst(f".. autoexception:: celery_redlock.{name}") for name in named)
 
 
