@@ -12,7 +12,7 @@ from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.rules.ending import Event
 from celery_redlock.tasks.run.contention import take_lock
 from celery_redlock.tasks.run.lease_lost import LeaseLostHandler
-from celery_redlock.tasks.run.lock_request import lock_request_for
+from celery_redlock.tasks.run.request_builder import lock_request_for
 from celery_redlock.tasks.run.requeue import strip_header
 from celery_redlock.tasks.run.running_lock import RunningLock, current_running_lock
 

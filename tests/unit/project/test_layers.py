@@ -11,9 +11,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = "celery_redlock"
 
-#: Packages in which circles are still to be opened.
-KNOWN = ("celery_redlock.tasks.run",)
-
 Graph = dict[str, set[str]]
 
 
@@ -70,19 +67,9 @@ def circles(graph: Graph) -> set[frozenset[str]]:
     }
 
 
-def within(circle: frozenset[str], package: str) -> bool:
-    return all(name.startswith(f"{package}.") for name in circle)
-
-
 def test_no_modules_import_each_other_in_a_circle() -> None:
     found = circles(import_graph())
-    found = {circle for circle in found if not any(within(circle, known) for known in KNOWN)}
     assert not found, "\n".join(" <-> ".join(sorted(circle)) for circle in found)
-
-
-@pytest.mark.parametrize("package", KNOWN)
-def test_a_known_circle_is_still_there(package: str) -> None:
-    assert any(within(circle, package) for circle in circles(import_graph()))
 
 
 def test_an_import_for_type_hints_closes_a_circle() -> None:
