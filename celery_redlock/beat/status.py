@@ -46,8 +46,9 @@ class ScheduleStatus:
     Attributes:
         schedule: its name on the nodes.
         leader: the beat that leads; None if none does.
-        lease_left: seconds until its lease expires unless it is extended; None if no key is held.
-        stranger: the owner value of a holder of the schedule's lock that is no beat.
+        lease_remaining: seconds until its lease expires unless it is extended; None if it has no
+            lease.
+        foreign_owner: the owner value of a holder of the schedule's lock that is no beat.
         last_leader: the beat that led last, or leads; None if none has.
         entries: the recorded ones, sorted by name.
     """

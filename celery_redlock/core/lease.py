@@ -247,7 +247,7 @@ class Lease(LeaseValidity):
         if keep or (
             actions and any(action.keep_ms and not action.value for action in actions.values())
         ):
-            # An extension that arrives after the release would lengthen the shortened TTL.
+            # An extension that arrives after the release would undo the shortened TTL.
             process_watchdog().wait_for_extension(self, self._params.node_timeout)
         return release(self._params.node_keys, self.owner, self.fencing_token, keep, actions)
 

@@ -92,7 +92,7 @@ class Watch:
 
     @property
     def lost_at(self) -> float:
-        """When the loss is reported: a little before trust ends, so that a body can still stop."""
+        """When the loss is reported: before the validity ends, so that a body can still stop."""
         return self.lease.valid_until - min(self.lease.ttl / 10, 0.5)
 
     @property

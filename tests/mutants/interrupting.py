@@ -25,8 +25,8 @@ INTERRUPTING = (
         ),
         (
             APPLICATION_CODE,
-            'frozenset({"beat", "core", "protocol", "schedules", "tasks", "transport"})',
-            "frozenset()",
+            '{"_greenlets", "beat", "core", "protocol", "schedules", "tasks", "transport"}',
+            "",
         ),
     ),
     mutant(

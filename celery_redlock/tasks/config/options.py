@@ -19,10 +19,10 @@ from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.modes import MODES, Mode
 from celery_redlock.tasks.config.policies import Policy, check_policies
 from celery_redlock.tasks.config.task_options import (
-    LossPolicy,
+    LossPolicyName,
     ModeName,
-    OverlapPolicy,
-    UnavailablePolicy,
+    OverlapPolicyName,
+    UnavailablePolicyName,
 )
 
 __all__ = ["OPTIONS", "PREFIX", "LockOptions", "check_option", "seconds", "unknown_name"]
@@ -189,10 +189,10 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     "on_conflict": check_policies,
     "skip_result": lambda value: value,
     "give_up_after": seconds(0),
-    "on_unavailable": _one_of(UnavailablePolicy),
-    "on_lost": _one_of(LossPolicy, function=True),
+    "on_unavailable": _one_of(UnavailablePolicyName),
+    "on_lost": _one_of(LossPolicyName, function=True),
     "max_hold": seconds(SHORTEST_TTL),
     "at_least_for": seconds(0),
-    "overlap": _one_of(OverlapPolicy),
+    "overlap": _one_of(OverlapPolicyName),
     "starting_deadline": seconds(1),
 }

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from celery_redlock.errors import ConfigurationError, LockContended
 from celery_redlock.tasks.config.modes import Mode
-from celery_redlock.tasks.config.task_options import PublishPolicy, RunPolicy
+from celery_redlock.tasks.config.task_options import PublishPolicyName, RunPolicyName
 
 __all__ = [
     "PUBLISH",
@@ -23,8 +23,8 @@ __all__ = [
 
 Policy = str | Callable[..., Any]
 
-PUBLISH: tuple[str, ...] = get_args(PublishPolicy)
-RUN: tuple[str, ...] = get_args(RunPolicy)
+PUBLISH: tuple[str, ...] = get_args(PublishPolicyName)
+RUN: tuple[str, ...] = get_args(RunPolicyName)
 SIDES = {"publish": PUBLISH, "run": RUN}
 
 

@@ -18,13 +18,13 @@ from celery_redlock.errors import LockContended
 
 __all__ = [
     "ConflictPolicies",
-    "LossPolicy",
+    "LossPolicyName",
     "ModeName",
-    "OverlapPolicy",
-    "PublishPolicy",
-    "RunPolicy",
+    "OverlapPolicyName",
+    "PublishPolicyName",
+    "RunPolicyName",
     "TaskLockOptions",
-    "UnavailablePolicy",
+    "UnavailablePolicyName",
     "lock_options",
 ]
 
@@ -35,11 +35,11 @@ ModeName = Literal[
     "until_and_while_executing",
     "until_expired",
 ]
-RunPolicy = Literal["requeue", "skip", "reject", "raise"]
-PublishPolicy = Literal["existing", "raise", "replace"]
-UnavailablePolicy = Literal["requeue", "raise", "run_unlocked"]
-LossPolicy = Literal["interrupt", "flag"]
-OverlapPolicy = Literal["forbid", "queue", "replace", "allow"]
+RunPolicyName = Literal["requeue", "skip", "reject", "raise"]
+PublishPolicyName = Literal["existing", "raise", "replace"]
+UnavailablePolicyName = Literal["requeue", "raise", "run_unlocked"]
+LossPolicyName = Literal["interrupt", "flag"]
+OverlapPolicyName = Literal["forbid", "queue", "replace", "allow"]
 
 _Key = str | Callable[..., Any]
 _Seconds = float | timedelta
@@ -49,8 +49,8 @@ _AskOnConflict = Callable[[Any, LockContended], str]
 class ConflictPolicies(TypedDict, total=False):
     """`lock_on_conflict` with a policy for each side."""
 
-    publish: PublishPolicy | _AskOnConflict
-    run: RunPolicy | _AskOnConflict
+    publish: PublishPolicyName | _AskOnConflict
+    run: RunPolicyName | _AskOnConflict
 
 
 class TaskLockOptions(TypedDict, total=False):
@@ -69,14 +69,14 @@ class TaskLockOptions(TypedDict, total=False):
     lock_dedupe_window: _Seconds | None
     lock_wait: _Seconds | None
     lock_retry: wait_base | BaseRetrying | None
-    lock_on_conflict: RunPolicy | PublishPolicy | _AskOnConflict | ConflictPolicies | None
+    lock_on_conflict: RunPolicyName | PublishPolicyName | _AskOnConflict | ConflictPolicies | None
     lock_skip_result: Any
     lock_give_up_after: _Seconds | None
-    lock_on_unavailable: UnavailablePolicy | None
-    lock_on_lost: LossPolicy | Callable[[Any, Lease], str | None] | None
+    lock_on_unavailable: UnavailablePolicyName | None
+    lock_on_lost: LossPolicyName | Callable[[Any, Lease], str | None] | None
     lock_max_hold: _Seconds | None
     lock_at_least_for: _Seconds | None
-    lock_overlap: OverlapPolicy | None
+    lock_overlap: OverlapPolicyName | None
     lock_starting_deadline: _Seconds | None
 
 

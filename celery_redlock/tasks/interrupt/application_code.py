@@ -16,7 +16,9 @@ __all__ = ["is_application_code"]
 #: Whose work is not interrupted. `logging` swallows what is raised in a handler.
 SPARED = frozenset({"celery", "kombu", "logging"})
 #: Our own that run in a body; what fences do is the application's work.
-SPARED_OF_OURS = frozenset({"beat", "core", "protocol", "schedules", "tasks", "transport"})
+SPARED_OF_OURS = frozenset(
+    {"_greenlets", "beat", "core", "protocol", "schedules", "tasks", "transport"}
+)
 PACKAGE = "celery_redlock"
 
 #: Functions, by module and name, that do nothing in a body but call the application's code.

@@ -226,7 +226,7 @@ class Contention:
     eager: bool
 
     @property
-    def is_same_work(self) -> bool:
+    def holder_is_earlier_part(self) -> bool:
         """
         Whether the holder is an earlier part of the same work, which releases the key in time.
 
@@ -317,7 +317,9 @@ CONTENTION: tuple[Row[Contention, Action], ...] = (
         lambda c: c.holder is Holder.COPY,
         Action.REQUEUE_COPY,
     ),
-    Row("the holder is an earlier part of its work", lambda c: c.is_same_work, Action.WAIT),
+    Row(
+        "an earlier part of its work holds the key", lambda c: c.holder_is_earlier_part, Action.WAIT
+    ),
     Row(
         "no contender has a quorum",
         lambda c: c.split and (c.locks_at_publish or c.overlap is not Overlap.NONE),

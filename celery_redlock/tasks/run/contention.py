@@ -59,7 +59,8 @@ class Case:
 
     Attributes:
         running_lock: of its request.
-        error: why it did not get what it takes; or which call it repeats. None for other ticks.
+        error: the failed acquire, or a stand-in that names the call it repeats; None if there is
+            neither.
         newest_token: fencing token of the newest leader that recorded its tick; None: not read.
         has_retaken: it has evicted a marker that did not concern it.
     """

@@ -46,7 +46,7 @@ class LockRequest:
         plan: how it locks.
         redlock: the client.
         keys: the lock keys of the call; none for a task that is only kept from running twice.
-        dedupe_key: the place of the mark that the message or its tick has; "" where it has none.
+        dedupe_key: node key of the dedupe marker of the message or its tick; "" where it has none.
         envelope: what came with the message; without a reservation that is not for these keys.
         started: when the request got here, in seconds since the epoch.
         tick: the tick for which a schedule sent the message, if one did.
@@ -218,12 +218,12 @@ class LockRequest:
 
     def acquire_marker(self, over: LockContended | None = None) -> Lease:
         """
-        Take the mark alone, for a message that ends without its body; errors as `acquire`.
+        Acquire the marker alone, for a message that ends without its body; errors as `acquire`.
 
         It does not state that a body runs: another delivery would take the work for begun.
 
         Args:
-            over: names the owner value that the mark has, to be taken over.
+            over: names the owner value of the marker that this one takes over.
         """
         previous = None
         if over is not None and over.holder is not None:

@@ -136,7 +136,7 @@ def _with_window_end(lock_request: LockRequest) -> LockRequest:
         life, surely = _remaining_of(lock_request, reservation, window - beyond)
         now = time.time()
         if life is not None:
-            # Not lengthened yet, or nearly over: in between the publisher's clock decides.
+            # Not extended yet, or nearly expired: in between the publisher's clock decides.
             least = life + beyond
             most = least if surely else window - (lock_request.options.publish_grace - life)
             # From here on its moments are those of this host's clock.
@@ -156,7 +156,7 @@ def _remaining_of(
     """
     Return how long a reservation has left, and whether that is sure.
 
-    It is not where the publisher may not have lengthened it yet.
+    It is not sure while the publisher may not have extended the reservation yet.
 
     Args:
         lock_request: of the request.

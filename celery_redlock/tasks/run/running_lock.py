@@ -53,14 +53,14 @@ DROPPED = (Role.FAILED, Role.REVOKED)
 
 class RunningLock:
     """
-    A request's lock and mark.
+    The lock and the dedupe marker of a request.
 
     Attributes:
         task: the task that runs.
         request: its request.
         lock_request: what it takes.
-        enclosing: the hold of the body that runs this task eagerly, if any.
-        body: the stretch in which the loss of the lease matters.
+        enclosing: the running lock of the body that runs this task eagerly, if any.
+        body: the running body; it decides when `LeaseLost` may be raised in it.
         lease: what was taken.
         stopping_lock: keeps that where a newer run may ask for it; None where none may.
         body_lease: the lease that the body is under; None where its lock is not for the body.
@@ -110,7 +110,7 @@ class RunningLock:
         return time.monotonic() - self._taken_at
 
     def begin(self) -> None:
-        """Become what this thread or greenlet is at."""
+        """Register as the current running lock of this thread or greenlet."""
         if self.lock_request.holds_until_postrun:
             _sweep_orphans()
         state_of(self.request).running_lock = self
@@ -286,12 +286,12 @@ class RunningLock:
         )
 
 
-_current: ContextVar[RunningLock | None] = ContextVar("celery_redlock_hold", default=None)
+_current: ContextVar[RunningLock | None] = ContextVar("celery_redlock_running_lock", default=None)
 _active: set[RunningLock] = set()
 
 
 def current_running_lock() -> RunningLock | None:
-    """Return the hold of the body that runs here, if it locks; in a forked child, its parent's."""
+    """Return the running lock of the body here, if it locks; in a forked child, its parent's."""
     return _current.get()
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import celery_redlock
 from celery_redlock.tasks.interrupt import application_code
 from celery_redlock.tasks.interrupt.application_code import is_application_code
 
@@ -79,3 +81,9 @@ NEWER = {("celery.app.base", "wrapper")}
 @pytest.mark.parametrize(("module", "name"), sorted(application_code.PASS_ON - NEWER))
 def test_what_passes_on_to_the_application_exists(module: str, name: str) -> None:
     assert f"def {name}(" in inspect.getsource(importlib.import_module(module))
+
+
+def test_every_package_either_is_spared_or_does_the_work_of_applications() -> None:
+    package = Path(celery_redlock.__file__).parent
+    found = {path.parent.name for path in package.glob("*/__init__.py")}
+    assert found == application_code.SPARED_OF_OURS | {"cli", "fencing", "testing"}
