@@ -67,7 +67,7 @@ EXCLUSION = (
     mutant(
         "a lease does not look at the clock",
         modelled("trust-stay"),
-        (TRUST, "return self.expires_in > 0.0", "return self._state is State.HELD"),
+        (TRUST, "return self.expires_in > 0.0", "return self._state is LeaseState.HELD"),
     ),
     mutant(
         "several keys are taken where one is free",

@@ -52,16 +52,19 @@ class Event(Enum):
 
 
 #: Every legal move. A body may send several messages that continue it; the lock goes to the last
-#: that can have it.
+#: that can have it. Where no body runs, the application may still continue the task: a function for
+#: `lock_on_conflict` before the body, a signal handler after it. That changes nothing here.
 MOVES: Mapping[tuple[State, Event], State] = {
     (State.WAITING, Event.MARK): State.UNRUN,
     (State.WAITING, Event.BEGIN): State.RUNNING,
-    (State.UNRUN, Event.CONTINUE): State.UNRUN,  # by a handler of the application, after its skip
+    (State.WAITING, Event.CONTINUE): State.WAITING,
+    (State.UNRUN, Event.CONTINUE): State.UNRUN,
     (State.RUNNING, Event.CONTINUE): State.CONTINUED,
     (State.RUNNING, Event.HAND_OVER): State.HANDED_OVER,
     (State.CONTINUED, Event.CONTINUE): State.CONTINUED,
     (State.CONTINUED, Event.HAND_OVER): State.HANDED_OVER,
     (State.HANDED_OVER, Event.CONTINUE): State.HANDED_OVER,
+    (State.ENDED, Event.CONTINUE): State.ENDED,
     (State.HANDED_OVER, Event.HAND_OVER): State.HANDED_OVER,
     **{(state, Event.END): State.ENDED for state in State},
 }

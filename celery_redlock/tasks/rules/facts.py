@@ -146,5 +146,13 @@ class Row(Generic[_Facts, _Action]):
 
 
 def first_match(rows: tuple[Row[_Facts, _Action], ...], facts: _Facts) -> Row[_Facts, _Action]:
-    """Return the row that decides; the last row of a table matches always."""
-    return next(row for row in rows if row.when(facts))
+    """
+    Return the row that decides.
+
+    Raises:
+        LookupError: no row matches; the last row of a table matches always.
+    """
+    for row in rows:
+        if row.when(facts):
+            return row
+    raise LookupError(f"no row matches {facts}")

@@ -130,6 +130,8 @@ def take_lock(running_lock: RunningLock) -> bool:
 def _on_arrival(case: Case) -> tuple[Action, Case]:
     """Ask the rules about a message that has taken nothing, and the nodes where they need that."""
     lock_request = case.lock_request
+    if lock_request.tick is None and lock_request.envelope.duplicate_of is None:
+        return Action.TAKE, case  # every other row is about a tick or a duplicate
     known = facts.arrival_of(lock_request, time.time())
     while True:
         action = rules.on_arrival(known)

@@ -280,6 +280,15 @@ def test_a_chord_member_is_not_rejected_but_fails(bench: Bench, place: str) -> N
         settle_in_worker(bench, task, request, LockContended("held", "k", "holder", 1.0))
 
 
+def test_a_conflict_function_may_replace_the_task(bench: Bench) -> None:
+    other = bench.task(lambda: None, name="other")
+    occupy(bench)
+    outcome = bench.call(
+        job(bench, lock_on_conflict=lambda task, error: task.replace(other.si())), "argument"
+    )
+    assert outcome.state == "IGNORED", outcome
+
+
 def test_a_function_decides_with_the_task_and_the_conflict(bench: Bench) -> None:
     asked: list[Any] = []
 
