@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from celery_redlock._greenlets.threads import call_in_app
+from celery_redlock._greenlets.threads import call_in_app, on_native_thread
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.errors import LossReason
 
@@ -138,8 +138,10 @@ def observe(receiver: Receiver) -> Callable[[], None]:
 
     Receivers are called in the thread or greenlet in which the event happens, at once; those of
     extensions and losses mostly in the watchdog's thread, under gevent and eventlet in a greenlet.
-    So a receiver must not block: no lease is extended meanwhile. Its exceptions are logged and go
-    no further. A forked child keeps the receivers.
+    So a receiver must be short and must not block: no lease is extended meanwhile. An `Exception`
+    raised in it is logged and goes no further, also one that a signal handler raises there. Any
+    other `BaseException` is raised in the reported call, which then keeps no lock; in the
+    watchdog's thread it is logged. A forked child keeps the receivers.
     """
     global receivers  # one set of receivers for a process is the point
 
@@ -159,7 +161,11 @@ def observe(receiver: Receiver) -> Callable[[], None]:
 
 
 def report(details: Details) -> None:
-    """Call every receiver. Never raises."""
+    """
+    Call every receiver. Raises only an interrupt, a `BaseException` that is no `Exception`.
+
+    So a caller reports when its own work is done.
+    """
     for receiver in receivers:
         call_in_app(_deliver, receiver, details)
 
@@ -167,7 +173,10 @@ def report(details: Details) -> None:
 def _deliver(receiver: Receiver, details: Details) -> None:
     try:
         receiver(details)
-    except Exception:
+    except BaseException as exc:
+        # A native thread works for all leases, and has no caller to interrupt.
+        if not isinstance(exc, Exception) and not on_native_thread():
+            raise
         _logger.exception("A receiver of %s failed", type(details).__name__)
 
 

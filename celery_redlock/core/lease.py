@@ -216,7 +216,9 @@ class Lease(LeaseValidity):
             had = round_.phase is Phase.GRANTED
         else:
             had, channel = release_to(self._transport, command, reservation, node_timeout)
-        self.after_release(command, channel, had=had)
+        self.after_release(command, channel)
+        if instrumentation.receivers:
+            instrumentation.report(self.release_details(had=had))
         return had
 
     def begin_release(self) -> bool | None:
@@ -251,24 +253,23 @@ class Lease(LeaseValidity):
             process_watchdog().wait_for_extension(self, self._params.node_timeout)
         return release(self._params.node_keys, self.owner, self.fencing_token, keep, actions)
 
-    def after_release(self, command: Command, channel: Channel, *, had: bool) -> None:
+    def release_details(self, *, had: bool) -> ReleaseDetails:
+        """Return what to report of the release; `had`: a quorum of nodes still had the keys."""
+        return ReleaseDetails(
+            keys=self.keys,
+            fencing_token=self.fencing_token,
+            held=had and self._was_valid,
+            held_for=self.held_for,
+        )
+
+    def after_release(self, command: Command, channel: Channel) -> None:
         """
         Send the release on other channels, too, where a command of ours may still set keys.
 
         Args:
             command: the release.
             channel: the channel on which it was sent.
-            had: a quorum of nodes still had the keys.
         """
-        if instrumentation.receivers:
-            instrumentation.report(
-                ReleaseDetails(
-                    keys=self.keys,
-                    fencing_token=self.fencing_token,
-                    held=had and self._was_valid,
-                    held_for=self.held_for,
-                )
-            )
         self._send_where_in_doubt(command, channel)
         self._on_released(self)
         previous = self._params.previous
@@ -350,20 +351,30 @@ def release_leases(transport: Transport, leases: Sequence[Lease]) -> bool:
     """
     released = bool(leases)
     silent = 0
-    for start in range(0, len(leases), _BATCH):
-        batch = leases[start : start + _BATCH]
-        phases = _release_batch(transport, batch, wait=silent < _MAX_SILENT)
-        released = released and phases == {Phase.GRANTED}
-        silent = silent + 1 if phases <= {Phase.UNAVAILABLE, Phase.VOTING} else 0
+    reports: list[ReleaseDetails] = []
+    try:
+        for start in range(0, len(leases), _BATCH):
+            batch = leases[start : start + _BATCH]
+            phases = _release_batch(transport, batch, reports, wait=silent < _MAX_SILENT)
+            released = released and phases == {Phase.GRANTED}
+            silent = silent + 1 if phases <= {Phase.UNAVAILABLE, Phase.VOTING} else 0
+    finally:
+        # An interrupt in a receiver must not keep a lease from its release.
+        for details in reports:
+            instrumentation.report(details)
     return released
 
 
-def _release_batch(transport: Transport, leases: Sequence[Lease], *, wait: bool) -> set[Phase]:
-    """Release leases in one exchange, and return how their rounds ended."""
+def _release_batch(
+    transport: Transport, leases: Sequence[Lease], reports: list[ReleaseDetails], *, wait: bool
+) -> set[Phase]:
+    """Release leases in one exchange; add what to report, and return how their rounds ended."""
     nodes = len(transport.names)
     batch = [(lease.release_command(), ReleaseRound(nodes)) for lease in leases]
     node_timeout = min(lease.node_timeout for lease in leases) if wait else 0.0
     channel = send_release(transport, batch, node_timeout)
     for lease, (command, round_) in zip(leases, batch, strict=True):
-        lease.after_release(command, channel, had=round_.phase is Phase.GRANTED)
+        lease.after_release(command, channel)
+        if instrumentation.receivers:
+            reports.append(lease.release_details(had=round_.phase is Phase.GRANTED))
     return {round_.phase for _, round_ in batch}

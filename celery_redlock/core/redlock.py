@@ -124,7 +124,7 @@ class Redlock:
 
     def _acquire(self, request: AcquireRequest) -> Lease:
         transport = self.transport
-        began = transport.now() if instrumentation.receivers else 0.0
+        began = transport.now()
         attempt, attempts = attempt_once(transport, request.params), 1
         if not attempt.is_granted:
             attempt, attempts = retry_until_granted(
@@ -139,13 +139,23 @@ class Redlock:
         self, request: AcquireRequest, attempt: Attempt, attempts: int, began: float
     ) -> Lease:
         """Return the lease of the last attempt for a request, or raise why it was not granted."""
+        lease = self._registered(request, attempt) if attempt.is_granted else None
         if instrumentation.receivers:
-            report_acquire(self.transport, request.keys, attempt, attempts, began)
-        if not attempt.is_granted:
+            try:
+                report_acquire(self.transport, request.keys, attempt, attempts, began)
+            except BaseException:
+                if lease is not None:
+                    lease.release()  # the caller never gets it
+                raise
+        if lease is None:
             raise not_acquired_error(attempt, request.params, self.node_names, request.budget.wait)
-        lease = Lease(self.transport, request.keys, request.params, attempt, self._leases.discard)
         if request.at_least_for:
             lease.hold_at_least(request.at_least_for)
+        return lease
+
+    def _registered(self, request: AcquireRequest, attempt: Attempt) -> Lease:
+        """Return the lease of a granted attempt, which `close` releases."""
+        lease = Lease(self.transport, request.keys, request.params, attempt, self._leases.discard)
         self._leases.add(lease)
         if len(self._leases) > self._sweep_at:
             self._forget_expired()

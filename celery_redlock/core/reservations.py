@@ -183,12 +183,25 @@ class Reservations:
         attempt, attempts = _try_to_reserve(
             self._transport, params, retry_for, wait, wait_for_owner
         )
+        reserved = None
+        if attempt.is_granted:
+            reserved = _reserved_by(attempt, params, self._transport.wall_us(), ttl)
         if instrumentation.receivers:
             shown = tuple(user_key(key, self._settings.key_prefix) for key in keys)
-            report_acquire(self._transport, shown, attempt, attempts, began)
-        if not attempt.is_granted:
+            try:
+                report_acquire(self._transport, shown, attempt, attempts, began)
+            except BaseException:
+                if reserved is not None:  # the caller never gets it
+                    self.cancel(
+                        reserved.reservation,
+                        wait=True,
+                        previous=previous,
+                        previous_until=previous_until,
+                    )
+                raise
+        if reserved is None:
             raise not_acquired_error(attempt, params, self._transport.names, wait)
-        return _reserved_by(attempt, params, self._transport.wall_us(), ttl)
+        return reserved
 
     def confirm(self, reserved: PendingReservation) -> None:
         """

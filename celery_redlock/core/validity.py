@@ -114,9 +114,9 @@ class LeaseValidity:
 
     def mark_lost(self, reason: LossReason = LossReason.REPORTED) -> None:
         """
-        Report the lease as lost, once: log it and call the callback that `set_on_lost` set.
+        Report the lease as lost, once: to the log, to the callback of `set_on_lost`, to receivers.
 
-        Both happen in the caller's thread, but the watchdog under gevent and eventlet uses a
+        All this happens in the caller's thread, but the watchdog under gevent and eventlet uses a
         greenlet, which starts when the running one yields. The lease is invalid from now on.
         """
         with self._lock:
@@ -132,6 +132,8 @@ class LeaseValidity:
             self.fencing_token,
             reason,
         )
+        if on_lost is not None:
+            call_in_app(self._notify, on_lost)
         if instrumentation.receivers:
             instrumentation.report(
                 LossDetails(
@@ -141,8 +143,6 @@ class LeaseValidity:
                     held_for=self.held_for,
                 )
             )
-        if on_lost is not None:
-            call_in_app(self._notify, on_lost)
 
     def _notify(self, on_lost: Callable[[Self], None]) -> None:
         try:

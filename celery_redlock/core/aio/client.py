@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal, Self, Unpack
 
-from celery_redlock.core import instrumentation
 from celery_redlock.core.aio.lease import AsyncLease
 from celery_redlock.core.aio.pool import CallPool
 from celery_redlock.core.attempt import Attempt, attempt_once
@@ -100,7 +99,7 @@ class AsyncRedlock:
         check_names("acquire", options, ACQUIRE_OPTIONS)
         redlock = self._redlock
         request = acquire_request(redlock.settings, redlock.transport, checked_keys(key), **options)
-        began = redlock.transport.now() if instrumentation.receivers else 0.0
+        began = redlock.transport.now()
         attempt, attempts = await self._attempt(request), 1
         if not attempt.is_granted:
             attempt, attempts = await retry_until_granted_async(

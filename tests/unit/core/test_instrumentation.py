@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tenacity import RetryCallState, Retrying
 
 from celery_redlock import AsyncRedlock, LockContended, LossReason, QuorumUnavailable, Redlock
-from celery_redlock.core import instrumentation
+from celery_redlock.core import Lease, instrumentation
 from celery_redlock.core.instrumentation import (
     AcquireDetails,
     Details,
@@ -171,6 +173,181 @@ def test_a_receiver_that_raises_is_logged_and_the_others_are_called(
         forget()
     assert "A receiver of AcquireDetails failed" in caplog.text
     assert [type(event) for event in events] == [AcquireDetails, ReleaseDetails]
+
+
+class Interrupt(BaseException):
+    """As a signal handler or a time limit of gevent raises it."""
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Callable[[type], Callable[[], None]]]:
+    """Begin to raise `Interrupt` at events of a kind; return a function that ends it."""
+    ends: list[Callable[[], None]] = []
+
+    def begin(kind: type) -> Callable[[], None]:
+        def receiver(details: Details) -> None:
+            if type(details) is kind:
+                raise Interrupt
+
+        ends.append(observe(receiver))
+        return ends[-1]
+
+    yield begin
+    for end in ends:
+        end()
+
+
+Interrupted = Callable[[type], Callable[[], None]]
+
+
+def test_a_lock_whose_report_is_interrupted_is_released(
+    client: Redlock, interrupt: Interrupted
+) -> None:
+    end = interrupt(AcquireDetails)
+    with pytest.raises(Interrupt):
+        client.acquire("k", at_least_for=5.0)
+    end()
+    assert client.acquire("k").is_valid
+
+
+def test_a_lock_of_an_event_loop_whose_report_is_interrupted_is_released(
+    interrupt: Interrupted,
+) -> None:
+    async def run() -> None:
+        async with AsyncRedlock(fresh_nodes()) as redlock:
+            end = interrupt(AcquireDetails)
+            with pytest.raises(Interrupt):
+                await redlock.acquire("k")
+            end()
+            assert (await redlock.acquire("k")).is_valid
+
+    asyncio.run(run())
+
+
+def test_a_reservation_whose_report_is_interrupted_is_cancelled(
+    client: Redlock, interrupt: Interrupted
+) -> None:
+    end = interrupt(AcquireDetails)
+    with pytest.raises(Interrupt):
+        client.reservations.reserve(
+            [client.node_key("k")], ttl=5.0, grace=5.0, label="", retry_for=5.0
+        )
+    end()
+    assert client.acquire("k").is_valid
+
+
+def test_a_reservation_whose_report_is_interrupted_is_given_back(
+    client: Redlock, interrupt: Interrupted
+) -> None:
+    keys, reserve = [client.node_key("k")], client.reservations.reserve
+    older = reserve(keys, ttl=5.0, grace=5.0, label="", retry_for=5.0).reservation
+    end = interrupt(AcquireDetails)
+    with pytest.raises(Interrupt):
+        reserve(
+            keys,
+            ttl=5.0,
+            grace=5.0,
+            label="",
+            retry_for=5.0,
+            previous=older.owner,
+            previous_until=older.expires_at,
+        )
+    end()
+    [holder] = client.reservations.inspect(keys)
+    assert holder is not None
+    assert holder.owner == older.owner
+
+
+@pytest.mark.parametrize("release", [Lease.release, lambda lease: lease.release_with({})])
+def test_a_release_whose_report_is_interrupted_is_complete(
+    client: Redlock, interrupt: Interrupted, release: Callable[[Lease], bool]
+) -> None:
+    lease = client.acquire("k")
+    end = interrupt(ReleaseDetails)
+    with pytest.raises(Interrupt):
+        release(lease)
+    end()
+    assert lease not in client._leases
+    assert client.acquire("k").is_valid
+
+
+def test_close_releases_all_leases_although_a_report_is_interrupted(
+    interrupt: Interrupted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_redlock.core.lease._BATCH", 1)
+    nodes = fresh_nodes()
+    with Redlock(nodes) as other:
+        client = Redlock(nodes)
+        leases = [client.acquire(key) for key in ("a", "b", "c")]
+        end = interrupt(ReleaseDetails)
+        with pytest.raises(Interrupt):
+            client.close()
+        end()
+        assert other.acquire([lease.key for lease in leases]).is_valid
+
+
+def test_an_interrupt_in_the_watchdogs_thread_is_logged(
+    interrupt: Interrupted, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = threading.Event()
+    seen: Events = []
+    interrupt(LossDetails)
+    forget = observe(lambda details: (seen.append(details), lost.set()))
+    try:
+        with Redlock("memory://observed-watched") as redlock:
+            lease = redlock.acquire("k")
+            seen.clear()
+            lost.clear()
+            redlock.watch(lease, max_hold=0.0)
+            assert lost.wait(10.0)
+    finally:
+        forget()
+    assert of_kind(seen, LossDetails)
+    assert "A receiver of LossDetails failed" in caplog.text
+
+
+def test_a_loss_is_reported_after_its_callback(events: Events) -> None:
+    reported: list[int] = []
+    with Redlock("memory://observed-loss") as redlock:
+        lease = redlock.acquire("k")
+        lease.set_on_lost(lambda _: reported.append(len(of_kind(events, LossDetails))))
+        lease.mark_lost()
+    assert reported == [0]
+    assert len(of_kind(events, LossDetails)) == 1
+
+
+def _acquire(nodes: list[str], retry: Retrying) -> None:
+    with Redlock(nodes) as redlock:
+        redlock.acquire("k", wait=5.0, retry=retry)
+
+
+def _acquire_in_loop(nodes: list[str], retry: Retrying) -> None:
+    async def run() -> None:
+        async with AsyncRedlock(nodes) as redlock:
+            await redlock.acquire("k", wait=5.0, retry=retry)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("acquire", [_acquire, _acquire_in_loop])
+def test_a_receiver_that_comes_during_a_call_gets_how_long_it_waited(
+    acquire: Callable[[list[str], Retrying], None],
+) -> None:
+    seen: Events = []
+    ends: list[Callable[[], None]] = []
+
+    def observe_and_stop(_: RetryCallState) -> bool:
+        ends.append(observe(seen.append))
+        return True
+
+    nodes = fresh_nodes()
+    try:
+        with Redlock(nodes) as holder, holder.lock("k"), pytest.raises(LockContended):
+            acquire(nodes, Retrying(stop=observe_and_stop))
+    finally:
+        for end in ends:
+            end()
+    assert of_kind(seen, AcquireDetails)[0].waited < 5.0
 
 
 def test_after_it_was_ended_a_receiver_gets_nothing() -> None:
