@@ -13,9 +13,9 @@ from celery_redlock.core import probe_nodes
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.client import log_nodes_once
 from celery_redlock.tasks.config.options import OPTIONS, PREFIX
-from celery_redlock.tasks.config.settings import read_settings
+from celery_redlock.tasks.config.settings import BUILT_IN, read_settings
 from celery_redlock.tasks.dedupe import protect_tasks
-from celery_redlock.tasks.patterns import BUILT_IN, idle_patterns, lock_matching_tasks
+from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks
 from celery_redlock.tasks.publish.cleanup import free_at_revocation
 from celery_redlock.tasks.task import RedlockTask
 

@@ -13,6 +13,7 @@ from celery import current_app, signals
 from celery._state import _get_active_apps, connect_on_app_finalize
 from celery.utils.log import get_logger
 
+from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.bootsteps import LockStep
 from celery_redlock.tasks.config.client import close_clients
 from celery_redlock.tasks.config.settings import read_settings
@@ -53,8 +54,14 @@ def _app_finalizes(app: Any) -> None:
 
 
 def _app_finalized(sender: Any, **_: Any) -> None:
-    lock_matching_tasks(sender)
     mark_publishes(sender)
+    try:
+        lock_matching_tasks(sender)
+    except ConfigurationError as error:
+        # Raised here, it would reach the log as a fault of a signal handler.
+        logger.error(  # noqa: TRY400
+            "%s Publishers send these tasks without a lock, and a worker refuses to start.", error
+        )
 
 
 def _first_publish(signal: Any, headers: Any = None, **_: Any) -> None:

@@ -4,45 +4,47 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import Any
 
 from celery.app.trace import build_tracer
 
-from celery_redlock.tasks.config.settings import read_settings
+from celery_redlock.errors import ConfigurationError, RedlockError
+from celery_redlock.tasks.config.settings import matches, read_settings
 from celery_redlock.tasks.task import RedlockTask
 
 __all__ = ["adopt", "idle_patterns", "lock_matching_tasks", "trace_anew"]
-
-BUILT_IN = "celery."
 
 
 def lock_matching_tasks(app: Any) -> None:
     """
     Make every registered task that matches a pattern lock. Idempotent.
 
-    Only a pattern that begins with `celery.` matches Celery's own tasks.
+    Raises:
+        ConfigurationError: some tasks cannot lock; the message names each. All others lock.
     """
-    patterns = read_settings(app).tasks
-    for task in list(app.tasks.values()) if patterns else ():
-        named = any(_matches(pattern, task.name) for pattern in patterns)
-        if named and not isinstance(task, RedlockTask):
-            adopt(task, app)
+    settings = read_settings(app)
+    refused: dict[str, RedlockError] = {}
+    for task in list(app.tasks.values()) if settings.tasks else ():
+        if settings.options_for(task.name) and not isinstance(task, RedlockTask):
+            try:
+                adopt(task, app)
+            except RedlockError as error:
+                refused[task.name] = error
+    if refused:
+        reasons = "; ".join(str(refused[name]).rstrip(".") for name in sorted(refused))
+        left_out = ", ".join(f"{name!r}: None" for name in sorted(refused))
+        raise ConfigurationError(
+            f"redlock_tasks matches tasks that cannot lock: {reasons}. To leave them without a "
+            f"lock, add to redlock_tasks: {{{left_out}}}."
+        )
 
 
 def idle_patterns(app: Any) -> list[str]:
     """Return the patterns that match no registered task."""
+    patterns = read_settings(app).tasks
     return [
-        pattern
-        for pattern in read_settings(app).tasks
-        if not any(_matches(pattern, name) for name in app.tasks)
+        pattern for pattern in patterns if not any(matches(pattern, name) for name in app.tasks)
     ]
-
-
-def _matches(pattern: str, name: str) -> bool:
-    if name.startswith(BUILT_IN) and not pattern.startswith(BUILT_IN):
-        return False
-    return fnmatchcase(name, pattern)
 
 
 def adopt(task: Any, app: Any, **attributes: Any) -> None:

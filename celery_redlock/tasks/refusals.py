@@ -9,16 +9,19 @@ function returns before its body has run, so the lock would be released at once.
 from __future__ import annotations
 
 import inspect
+from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
 from celery import current_task
 
 from celery_redlock.errors import ConfigurationError
 
-__all__ = ["refuse_awaitable", "refuse_coroutine", "refuse_items", "refuse_mapped"]
+__all__ = ["refuse_coroutine", "refuse_items", "refuse_mapped", "refuse_unawaited"]
 
 #: Celery's tasks that call another one for each item; `chunks` sends the second.
 MAPPING = {"celery.map": "map", "celery.starmap": "starmap or chunks"}
+#: A call that returns one of these has not run the body.
+UNSTARTED = (CoroutineType, AsyncGeneratorType)
 ADVICE = (
     "make the body an ordinary function that calls asyncio.run(), so that its lock is held until "
     "the coroutine has ended"
@@ -54,7 +57,7 @@ def refuse_coroutine(task: Any) -> None:
     """
     Refuse a task whose body is a coroutine function or an async generator.
 
-    Limit: a function that only returns a coroutine is found when it runs (`refuse_awaitable`).
+    Limit: a function that only returns a coroutine is found when it runs (`refuse_unawaited`).
 
     Raises:
         ConfigurationError: it is one.
@@ -66,16 +69,19 @@ def refuse_coroutine(task: Any) -> None:
         )
 
 
-def refuse_awaitable(task: Any, result: Any) -> Any:
+def refuse_unawaited(task: Any, result: Any) -> Any:
     """
     Return the result of a body that has run under its lock.
 
+    Other awaitable results, such as a lazy query or a future, are results of a body that has run.
+
     Raises:
-        ConfigurationError: the result is awaitable, so the body has not run.
+        ConfigurationError: the result is a coroutine or an async generator, so the body has not
+            run.
     """
-    if not inspect.isawaitable(result) and not inspect.isasyncgen(result):
+    if not isinstance(result, UNSTARTED):
         return result
-    if inspect.iscoroutine(result):
+    if isinstance(result, CoroutineType):
         result.close()
     raise ConfigurationError(
         f"Task {task.name} returned a {type(result).__name__}, which Celery does not await, so "

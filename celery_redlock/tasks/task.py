@@ -23,10 +23,10 @@ from celery_redlock.tasks.keys.key_maker import KeyMaker
 from celery_redlock.tasks.message.duplicate_result import warn_of_unreadable
 from celery_redlock.tasks.publish.publish import publish
 from celery_redlock.tasks.refusals import (
-    refuse_awaitable,
     refuse_coroutine,
     refuse_items,
     refuse_mapped,
+    refuse_unawaited,
 )
 from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.ending import Event
@@ -303,7 +303,7 @@ def _locking_call(cls: Any) -> Callable[..., Any]:
             # a request of its own.
             request._protected = 1
         result = run_locked(self, request, plan, body, args, kwargs)
-        return result if plan.keys is None else refuse_awaitable(self, result)
+        return result if plan.keys is None else refuse_unawaited(self, result)
 
     __call__.celery_redlock = True  # type: ignore[attr-defined]  # marks the class as locking
     return __call__

@@ -26,9 +26,11 @@ from celery_redlock.tasks.config.options import (
     unknown_name,
 )
 
-__all__ = ["RedlockSettings", "read_settings"]
+__all__ = ["BUILT_IN", "RedlockSettings", "matches", "read_settings"]
 
 PREFIX = "redlock_"
+#: Begins the names of Celery's own tasks, which only a pattern that begins with it matches.
+BUILT_IN = "celery."
 RESERVED_SIGNALS = (
     "SIGKILL",
     "SIGSTOP",
@@ -73,8 +75,9 @@ class RedlockSettings:
             that import `RedlockTask` or `celery_redlock.tasks`.
         lost_signal: Signal that interrupts a body in a prefork or solo worker.
         tasks: Lock options for tasks whose names match a pattern:
-            `{"billing.*": {"lock_key": True}}`. Has an effect only in processes that import
-            `RedlockTask` or `celery_redlock.tasks`.
+            `{"billing.*": {"lock_key": True}}`. A task's exact name precedes patterns, and an
+            earlier pattern a later one; `None` instead of options leaves the task out. Has an
+            effect only in processes that import `RedlockTask` or `celery_redlock.tasks`.
         beat_ttl: TTL of the leader's lock, with `RedlockScheduler`: how long after the leader
             crashed another beat takes over. `None`: `redlock_ttl`, at most `redlock_max_ttl`.
         beat_renew_deadline: The leader stops sending when it last extended its lock this long ago.
@@ -129,8 +132,15 @@ class RedlockSettings:
         """Return the `redlock_tasks` entry of a task: its exact name, else the first match."""
         if task_name in self.tasks:
             return self.tasks[task_name]
-        matches = (o for pattern, o in self.tasks.items() if fnmatchcase(task_name, pattern))
-        return next(matches, {})
+        found = (options for pattern, options in self.tasks.items() if matches(pattern, task_name))
+        return next(found, {})
+
+
+def matches(pattern: str, task_name: str) -> bool:
+    """Return whether a `redlock_tasks` pattern matches a task."""
+    if task_name.startswith(BUILT_IN) and not pattern.startswith(BUILT_IN):
+        return False
+    return fnmatchcase(task_name, pattern)
 
 
 Cached = tuple[dict[str, Any], RedlockSettings]
@@ -225,10 +235,16 @@ def _tasks(value: Any) -> dict[str, dict[str, Any]]:
     checked: dict[str, dict[str, Any]] = {}
     for pattern, options in value.items():
         where = f"setting redlock_tasks[{pattern!r}]"
+        if isinstance(pattern, str) and options is None:
+            checked[pattern] = {}
+            continue
         if not isinstance(pattern, str) or not isinstance(options, Mapping):
             raise ConfigurationError(shape)
         if not options:
-            raise ConfigurationError(f"{where} is empty; give at least {{'lock_key': True}}.")
+            raise ConfigurationError(
+                f"{where} is empty; give at least {{'lock_key': True}}, or None to lock none "
+                "of its tasks."
+            )
         names = {f"lock_{name}": name for name in OPTIONS}
         for label in options:
             if label not in names:

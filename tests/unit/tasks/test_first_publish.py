@@ -55,6 +55,11 @@ def test_every_message_is_marked_under_redlock_dedupe() -> None:
     assert sent({"redlock_dedupe": True})["nonces"] == 3
 
 
+def test_every_message_is_marked_beside_a_pattern_that_matches_a_task_that_cannot_lock() -> None:
+    misfit = {"vendor.*": {"lock_key": "{no_argument}"}}
+    assert sent({"redlock_dedupe": True, "redlock_tasks": misfit})["nonces"] == 3
+
+
 def test_a_pattern_holds_from_the_second_call_on() -> None:
     assert sent(UNIQUE)["messages"] == 2
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,7 @@ from celery import Task
 from celery.app.trace import build_tracer
 
 from celery_redlock import RedlockTask
-from celery_redlock.errors import ConfigurationError, LockKeyError
+from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.bootsteps import LockStep
 from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks
 from tests.support.tasks import Bench
@@ -119,10 +121,61 @@ def test_a_worker_names_the_redlock_tasks_that_do_not_lock(
     assert "without any lock option, so they do not lock: forgotten." in caplog.text
 
 
+async def fetch() -> None: ...
+
+
+@pytest.fixture
+def refusing() -> Iterator[Bench]:
+    """An app with a pattern that matches two tasks that can lock, after two that cannot."""
+    bench = Bench(redlock_tasks={"vendor.*": {"lock_key": True}})
+    for name in ("vendor.fetch", "vendor.fetch_all"):
+        bench.app.task(fetch, name=name, shared=False)
+    for name in ("vendor.report", "vendor.send"):
+        vendor_task(bench, name=name)
+    yield bench
+    bench.close()
+
+
+REFUSED = (
+    r"redlock_tasks .* task 'vendor\.fetch': .* task 'vendor\.fetch_all': .*"
+    r"add to redlock_tasks: \{'vendor\.fetch': None, 'vendor\.fetch_all': None\}"
+)
+
+
+def test_tasks_that_cannot_lock_keep_no_other_from_locking(refusing: Bench) -> None:
+    refusing.app.finalize()
+    locking = {name for name, task in refusing.app.tasks.items() if isinstance(task, RedlockTask)}
+    assert locking == {"vendor.report", "vendor.send"}
+
+
+def test_a_publisher_logs_which_tasks_cannot_lock(
+    refusing: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusing.app.finalize()
+    (record,) = (record for record in caplog.records if record.levelname == "ERROR")
+    assert record.name == "celery_redlock.tasks.hooks"
+    assert re.search(REFUSED, record.getMessage())
+
+
+def test_tasks_that_cannot_lock_end_the_workers_start(refusing: Bench) -> None:
+    with pytest.raises(ConfigurationError, match=REFUSED):
+        start_worker(refusing)
+
+
+@pytest.mark.parametrize("name", ["vendor.fetch", "vendor.f*"])
+def test_none_leaves_a_task_out_of_the_patterns(name: str) -> None:
+    bench = Bench(redlock_tasks={name: None, **PATTERN})
+    bench.app.task(fetch, name="vendor.fetch", shared=False)
+    vendor_task(bench)
+    start_worker(bench)
+    assert not isinstance(bench.app.tasks["vendor.fetch"], RedlockTask)
+    assert isinstance(bench.app.tasks["vendor.report"], RedlockTask)
+
+
 def test_a_pattern_whose_key_does_not_fit_ends_the_workers_start() -> None:
     bench = Bench(redlock_tasks={"vendor.*": {"lock_key": "report:{year}"}})
     vendor_task(bench)
-    with pytest.raises(LockKeyError, match="year"):
+    with pytest.raises(ConfigurationError, match=r"task 'vendor\.report': .*year"):
         start_worker(bench)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from celery import chunks, group, xmap, xstarmap
 from celery_redlock import RedlockTask
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.patterns import lock_matching_tasks
-from tests.support.tasks import Bench
+from tests.support.tasks import Bench, Outcome
 from tests.unit.tasks.jobs import job
 
 REFUSED = r"Task job takes a lock, and {} would call .* group\(job\.s\(item\) for item in items\)"
@@ -95,10 +96,6 @@ async def generator_body(self: Any) -> Any:
     yield "ran"
 
 
-def returns_coroutine(self: Any) -> Any:
-    return coroutine_body(self)
-
-
 @pytest.mark.parametrize("body", [coroutine_body, generator_body])
 def test_a_coroutine_function_is_refused_when_its_task_is_bound(bench: Bench, body: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"task 'job': .* calls asyncio\.run\(\)"):
@@ -121,12 +118,27 @@ def test_a_coroutine_function_that_takes_no_lock_is_celerys(conf: dict[str, Any]
     bench.close()
 
 
-def test_a_body_that_returns_an_awaitable_fails(bench: Bench) -> None:
-    outcome = bench.run(bench.send(job(bench, returns_coroutine, lock_key="k")))
-    assert "Task job returned a coroutine" in str(outcome.value)
+@pytest.mark.parametrize(
+    ("body", "returned"), [(coroutine_body, "coroutine"), (generator_body, "async_generator")]
+)
+def test_a_body_that_has_not_run_fails(bench: Bench, body: Any, returned: str) -> None:
+    outcome = bench.run(bench.send(job(bench, lambda self: body(self), lock_key="k")))
+    assert f"Task job returned a {returned}" in str(outcome.value)
 
 
-def test_the_lock_of_a_body_that_returns_an_awaitable_is_free_again(bench: Bench) -> None:
-    task = job(bench, returns_coroutine, lock_key="k")
+def test_the_lock_of_a_body_that_has_not_run_is_free_again(bench: Bench) -> None:
+    task = job(bench, lambda self: coroutine_body(self), lock_key="k")
     bench.run(bench.send(task))
     assert task.lock_holder() is None
+
+
+class LazyQuery(dict[str, int]):
+    """A result that can be awaited, as that of several database layers."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+def test_an_awaitable_of_a_body_that_has_run_is_its_result(bench: Bench) -> None:
+    outcome = bench.run(bench.send(job(bench, lambda self: LazyQuery(rows=1), lock_key="k")))
+    assert outcome == Outcome(state="SUCCESS", value={"rows": 1})
