@@ -20,6 +20,9 @@ from tests.support.waiting import wait_until
 # Debian's `rabbitmq-server` in PATH changes to a user of its own; this is what it then runs.
 SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
+#: Seconds; an Erlang node that shares two cores with twenty other processes took over a minute.
+START_TIMEOUT = 180.0
+
 CONFIG = """
 listeners.tcp.1 = {loopback}:{port}
 log.console = true
@@ -87,7 +90,7 @@ def running_rabbitmq() -> Iterator[str]:
                 return True
             return False
 
-        wait_until(serves, 60, message=lambda: f"RabbitMQ to serve: {log.read_text()}")
+        wait_until(serves, START_TIMEOUT, message=lambda: f"RabbitMQ to serve: {log.read_text()}")
         yield url
     finally:
         guardian.kill()

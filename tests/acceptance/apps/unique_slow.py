@@ -1,7 +1,7 @@
 """
-A worker that stands still where a message's lock is its own and the key not yet given up.
+A worker that pauses after it has acquired a message's lock, and before it releases the key.
 
-Nothing of the package tells of that moment, so it is stopped from inside.
+Nothing outside the worker sees that moment, so the pause is inside.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from celery_redlock import Lease
 from tests.acceptance.apps.visible import await_gate, note
 
-give_up = Lease.give_up
+release_keys = Lease.release_keys
 
 
-def give_up_later(lease: Lease, places: Sequence[str]) -> None:
-    key = places[0].rpartition(":")[2]
+def release_keys_later(lease: Lease, node_keys: Sequence[str]) -> None:
+    key = node_keys[0].rpartition(":")[2]
     note(key, "adopted")
     await_gate(key, "give up")
-    give_up(lease, places)
+    release_keys(lease, node_keys)
 
 
-Lease.give_up = give_up_later  # type: ignore[method-assign]
+Lease.release_keys = release_keys_later  # type: ignore[method-assign]
