@@ -65,7 +65,7 @@ class Call(NamedTuple):
         end: how its body has ended.
         hands: the call that continues it.
         frees: the call that got its lock, and may have been dropped.
-        revoking: whoever dropped it has yet to free its lock.
+        revoking: the worker or publisher that dropped it has not freed its lock yet.
         unlocked: its body runs without the lock.
         asked: a newer run has asked it to stop.
         bodies: how many of its bodies have begun.
