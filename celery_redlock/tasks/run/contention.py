@@ -1,8 +1,9 @@
 """
-Carrying out what the rules decide about a message that a worker received.
+Carrying out what the rules decide about a message that does not simply get its lock.
 
-`take_lock` collects the facts, asks the rules, and calls the one function that `EFFECTS` has for
-their answer. No decision is made here: a new one is a row in `rules.arrival` and a function here.
+`judge_arrival` and `resolve` collect the facts, ask the rules, and call the one function that
+`EFFECTS` has for their answer. No decision is made here: a new one is a row in `rules.arrival` and
+a function here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NoReturn
 from celery.exceptions import Ignore, Reject
 from celery.utils.log import get_logger
 
-from celery_redlock.core import Lease, Register
+from celery_redlock.core import Register
 from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.duplicate_result import result_of
@@ -42,7 +43,7 @@ from celery_redlock.tasks.run.requeue import (
 from celery_redlock.tasks.run.running_lock import RunningLock
 from celery_redlock.tasks.ticks.entry_state import is_superseded
 
-__all__ = ["EFFECTS", "SKIP_EVENT", "Case", "resolve", "take_lock"]
+__all__ = ["EFFECTS", "SKIP_EVENT", "Case", "judge_arrival", "resolve"]
 
 logger = get_logger(__name__)
 
@@ -101,27 +102,15 @@ class Case:
         return "" if self.holder is None else self.holder.task_id
 
 
-def take_lock(running_lock: RunningLock) -> bool:
+def judge_arrival(running_lock: RunningLock) -> bool:
     """
-    Take what a message takes, or do what the rules decide where it does not get that.
+    Do what the rules decide about a message before it acquires anything.
 
-    Returns:
-        Whether the body runs; otherwise the task ends with `lock_skip_result`.
-
-    Raises:
-        Retry: the message was requeued.
-        Ignore: the outcome belongs to another delivery, another message of the tick, or the call
-            that replaced this one.
-        Reject: the message goes back to the broker or to the dead letters.
-        LockNotAcquired: the task fails.
-        DuplicateTask: so does one whose work another task does.
+    Returns, and raises, as `resolve`.
     """
     case = Case(running_lock=running_lock)
     try:
         action, case = _on_arrival(case)
-        if action is Action.TAKE:
-            _take(running_lock)
-            return True
     except LockNotAcquired as error:
         return resolve(replace(case, error=error))
     return EFFECTS[action](case)
@@ -130,8 +119,6 @@ def take_lock(running_lock: RunningLock) -> bool:
 def _on_arrival(case: Case) -> tuple[Action, Case]:
     """Ask the rules about a message that has taken nothing, and the nodes where they need that."""
     lock_request = case.lock_request
-    if lock_request.tick is None and lock_request.envelope.duplicate_of is None:
-        return Action.TAKE, case  # every other row is about a tick or a duplicate
     known = facts.arrival_of(lock_request, time.time())
     while True:
         action = rules.on_arrival(known)
@@ -154,7 +141,20 @@ def _on_arrival(case: Case) -> tuple[Action, Case]:
 
 
 def resolve(case: Case) -> bool:
-    """Ask the rules about a message that did not get what it takes, and carry their answer out."""
+    """
+    Do what the rules decide about a message that did not get what it takes.
+
+    Returns:
+        Whether the body runs; otherwise the task ends with `lock_skip_result`.
+
+    Raises:
+        Retry: the message was requeued.
+        Ignore: the outcome belongs to another delivery, another message of the tick, or the call
+            that replaced this one.
+        Reject: the message goes back to the broker or to the dead letters.
+        LockNotAcquired: the task fails.
+        DuplicateTask: so does one whose work another task does.
+    """
     error = case.why
     known = facts.contention_of(case.lock_request, error, has_retaken=case.has_retaken)
     action = rules.on_contention(known)
@@ -165,19 +165,6 @@ def resolve(case: Case) -> bool:
             known = replace(known, at_publish=facts.at_publish_policy(case.lock_request, error))
         action = rules.on_contention(known)
     return EFFECTS[action](case)
-
-
-def _take(running_lock: RunningLock) -> None:
-    lock_request = running_lock.lock_request
-    if not lock_request.is_empty:
-        running_lock.lease = _acquired(lock_request)
-
-
-def _acquired(lock_request: LockRequest) -> Lease:
-    def is_final(error: LockContended) -> bool:
-        return rules.is_final(facts.contention_of(lock_request, error))
-
-    return lock_request.acquire(is_final)
 
 
 def _repeats(lock_request: LockRequest, holder: str | None, *, split: bool) -> LockContended:
@@ -245,7 +232,7 @@ def _wait_in_place(case: Case) -> bool:
         pause = min(LONGEST_PAUSE_IN_PLACE, pause * 2)
         attempts += 1
         try:
-            _take(running_lock)
+            running_lock.acquire()
         except LockNotAcquired as another:
             error = another
         else:
@@ -255,10 +242,14 @@ def _wait_in_place(case: Case) -> bool:
 def _retake(case: Case) -> bool:
     lock_request = case.lock_request
     lock_request.redlock.reservations.evict(lock_request.dedupe_key, case.holder_value)
+    return _acquire(replace(case, has_retaken=True))
+
+
+def _acquire(case: Case) -> bool:
     try:
-        _take(case.running_lock)
-    except LockNotAcquired as another:
-        return resolve(replace(case, error=another, has_retaken=True))
+        case.running_lock.acquire()
+    except LockNotAcquired as error:
+        return resolve(replace(case, error=error))
     return True
 
 
@@ -323,7 +314,7 @@ def _overtake(case: Case) -> bool:
     # be a newer one.
     if case.lock_request.envelope.reservation is not None:
         try:
-            _take(case.running_lock)
+            case.running_lock.acquire()
         except LockNotAcquired:
             return _wait(case)
         return True
@@ -592,6 +583,7 @@ def _came_again(lock_request: LockRequest) -> str:
 
 #: One function for each action: it returns whether the body runs, or raises what ends the request.
 EFFECTS: Mapping[Action, Callable[[Case], bool]] = {
+    Action.TAKE: _acquire,
     Action.RETAKE: _retake,
     Action.WAIT: _wait,
     Action.REQUEUE: _requeue,

@@ -7,17 +7,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from celery.utils.log import get_logger
 
 from celery_redlock.core import Lease, Redlock, Reservation
-from celery_redlock.errors import LockContended
+from celery_redlock.errors import LockContended, LockKeyError
+from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.message.header_limits import with_bounded_lifetime, within_bounds
 from celery_redlock.tasks.message.node_keys import (
+    dedupe_key_for,
     marker_of,
     publish_keys,
     stop_request_key,
@@ -27,10 +30,14 @@ from celery_redlock.tasks.message.node_keys import (
 from celery_redlock.tasks.message.owner_label import Role, label_for
 from celery_redlock.tasks.message.periodic import (
     is_continuation,
+    overlap_of,
+    runs_unlocked,
+    tick_of,
 )
 from celery_redlock.tasks.message.tick import Tick
+from celery_redlock.tasks.run.window import Window
 
-__all__ = ["LockRequest"]
+__all__ = ["LockRequest", "lock_request_for"]
 
 logger = get_logger(__name__)
 
@@ -84,6 +91,11 @@ class LockRequest:
     def is_empty(self) -> bool:
         """Whether there is nothing to take."""
         return not self.keys and not self.dedupe_key
+
+    @property
+    def is_judged_on_arrival(self) -> bool:
+        """Whether the rules decide about it before it acquires: a tick, or a known duplicate."""
+        return self.tick is not None or self.envelope.duplicate_of is not None
 
     @property
     def label(self) -> str:
@@ -243,3 +255,86 @@ class LockRequest:
         limits = (hard or self.task.time_limit, soft or self.task.soft_time_limit)
         longest: float = min((limit / 2 for limit in limits if limit), default=math.inf)
         return min(self.options.wait, longest)
+
+
+def lock_request_for(
+    task: Any, request: Any, plan: LockPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> LockRequest:
+    """
+    Return what a request has to take.
+
+    Raises:
+        LockKeyError: its arguments make no key.
+    """
+    redlock = redlock_for(task.app)
+    envelope = within_bounds(Envelope.read(request.headers), task, request, plan.options)
+    tick = tick_of(request, envelope)
+    overlap = overlap_of(request, tick, plan.options)
+    maker = None if runs_unlocked(request, tick, plan.options) else plan.keys
+    try:
+        keys = maker.keys_for(args, kwargs) if maker is not None else ()
+    except LockKeyError:
+        if envelope.reservation is not None:
+            redlock.reservations.cancel(envelope.reservation)
+        raise
+    lock_request = LockRequest(
+        task=task,
+        request=request,
+        plan=plan,
+        redlock=redlock,
+        keys=keys,
+        dedupe_key=_dedupe_key(redlock, request, plan, task, envelope),
+        envelope=envelope,
+        started=time.time(),
+        tick=tick,
+        overlap=overlap,
+    )
+    lock_request = _with_fitting_reservation(lock_request)
+    envelope, window_ends = Window(
+        redlock=redlock,
+        options=plan.options,
+        request=request,
+        envelope=lock_request.envelope,
+        publish_keys=lock_request.publish_keys,
+    ).on_own_clock()
+    envelope = with_bounded_lifetime(envelope, request, plan.options)
+    return replace(lock_request, envelope=envelope, window_ends=window_ends)
+
+
+def _dedupe_key(
+    redlock: Redlock, request: Any, plan: LockPlan, task: Any, envelope: Envelope
+) -> str:
+    # Under `apply()` there is no message, and who names a task id twice means it.
+    if request.is_eager:
+        return ""
+    if envelope.tick is None and not plan.marks_messages:
+        return ""
+    return dedupe_key_for(
+        redlock,
+        envelope,
+        task_id=request.id or "",
+        name=task.name,
+        retries=request.retries or 0,
+        nesting=request.replaced_task_nesting or 0,
+    )
+
+
+def _with_fitting_reservation(lock_request: LockRequest) -> LockRequest:
+    reservation = lock_request.envelope.reservation
+    if reservation is None or set(reservation.node_keys) == set(lock_request.publish_keys):
+        return lock_request
+    if lock_request.stop_request_keys and set(reservation.node_keys) <= set(
+        lock_request.stop_request_keys
+    ):
+        return lock_request  # it has asked an older run to stop, and is the next
+    logger.warning(
+        "Task %s[%s] was sent with a lock on %.200s, but its lock_key and lock_mode come to %s "
+        "here; "
+        "the former is given up. Let publishers and workers run the same code.",
+        lock_request.task.name,
+        lock_request.request.id,
+        ", ".join(reservation.node_keys),
+        ", ".join(lock_request.publish_keys or lock_request.node_keys),
+    )
+    lock_request.redlock.reservations.cancel(reservation, wait=True)
+    return replace(lock_request, envelope=replace(lock_request.envelope, reservation=None))

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from celery_redlock.core import Lease
+from celery_redlock.errors import LockNotAcquired
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.rules.ending import Event
-from celery_redlock.tasks.run.contention import take_lock
+from celery_redlock.tasks.run.contention import Case, judge_arrival, resolve
 from celery_redlock.tasks.run.lease_lost import LeaseLostHandler
-from celery_redlock.tasks.run.request_builder import lock_request_for
+from celery_redlock.tasks.run.lock_request import lock_request_for
 from celery_redlock.tasks.run.requeue import strip_header
 from celery_redlock.tasks.run.running_lock import RunningLock, current_running_lock
 
@@ -37,7 +38,7 @@ def run_locked(
     # release the lock; one that strikes between the nodes' answer and the assignment of the lease,
     # or inside the release itself, leaves it to the backstop in task_postrun or to its TTL.
     try:
-        if not take_lock(running_lock):
+        if not _acquire(running_lock):
             return plan.options.skip_result
         if running_lock.lease is not None:
             running_lock.take_over(running_lock.lease)
@@ -48,6 +49,17 @@ def run_locked(
         return running_lock.body.run(call, args, kwargs, running_lock.cancel_interrupt)
     finally:
         running_lock.exit_body()
+
+
+def _acquire(running_lock: RunningLock) -> bool:
+    """Acquire what the message needs; return whether its body runs. Errors as `resolve`."""
+    if running_lock.lock_request.is_judged_on_arrival:
+        return judge_arrival(running_lock)
+    try:
+        running_lock.acquire()
+    except LockNotAcquired as error:
+        return resolve(Case(running_lock=running_lock, error=error))
+    return True
 
 
 def _watch(running_lock: RunningLock, lease: Lease) -> None:

@@ -14,13 +14,14 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_redlock.core import Lease, Reservation, set_current_lease
-from celery_redlock.errors import QuorumUnavailable
+from celery_redlock.errors import LockContended, QuorumUnavailable
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.interrupt.body import Body
 from celery_redlock.tasks.interrupt.interrupters import Interrupter, choose_interrupter
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
 from celery_redlock.tasks.message.owner_label import Role, parse_owner
 from celery_redlock.tasks.request_state import state_of
+from celery_redlock.tasks.rules.arrival import is_final
 from celery_redlock.tasks.rules.ending import (
     Event,
     Leaving,
@@ -33,7 +34,7 @@ from celery_redlock.tasks.rules.ending import (
     outcome_of,
 )
 from celery_redlock.tasks.rules.facts import Raised
-from celery_redlock.tasks.run.facts import raised_by
+from celery_redlock.tasks.run.facts import contention_of, raised_by
 from celery_redlock.tasks.run.lock_request import LockRequest
 from celery_redlock.tasks.run.outcome import celery_state, ended_of, release_plan
 from celery_redlock.tasks.run.stop_request import StoppingLock
@@ -140,6 +141,14 @@ class RunningLock:
                 return True
             around = around.enclosing
         return False
+
+    def acquire(self) -> None:
+        """Acquire what the request takes, if anything; errors as `LockRequest.acquire`."""
+        if not self.lock_request.is_empty:
+            self.lease = self.lock_request.acquire(self._is_final)
+
+    def _is_final(self, error: LockContended) -> bool:
+        return is_final(contention_of(self.lock_request, error))
 
     def take_over(self, lease: Lease) -> None:
         """Hold what was taken; the body may begin."""

@@ -19,7 +19,7 @@ from celery_redlock.errors import (
 )
 from celery_redlock.tasks.message.envelope import HEADER
 from celery_redlock.tasks.run.contention import Case, resolve
-from celery_redlock.tasks.run.request_builder import lock_request_for
+from celery_redlock.tasks.run.lock_request import lock_request_for
 from celery_redlock.tasks.run.running_lock import RunningLock
 from tests.support.tasks import Bench
 from tests.unit.tasks.jobs import job

@@ -17,7 +17,7 @@ from celery_redlock.signals import counters
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import Role, parse_owner
 from celery_redlock.tasks.run.contention import Case, resolve
-from celery_redlock.tasks.run.request_builder import lock_request_for
+from celery_redlock.tasks.run.lock_request import lock_request_for
 from celery_redlock.tasks.run.running_lock import RunningLock
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, QUEUE, declare, free, holder, mark, owned_by, role, value

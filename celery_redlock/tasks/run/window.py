@@ -1,0 +1,125 @@
+"""
+The window of a message (`until_expired`), counted on this host's clock.
+
+A window is counted by the clocks of the nodes. The clocks of publisher and worker may differ by
+minutes, so this module compares no moment of a message with this host's time where it can avoid
+that: the nodes know how long the reservation has left, and the message knows how much longer than
+that the window lasts, because the publisher read both moments from one clock.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from celery_redlock.core import Redlock, Reservation
+from celery_redlock.errors import QuorumUnavailable
+from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.message.expiry import lifetime
+from celery_redlock.tasks.message.owner_label import Role, parse_owner
+from celery_redlock.tasks.message.periodic import is_continuation
+
+__all__ = ["Window"]
+
+#: A publisher extends a reservation once its message is out, and a worker may be faster: first
+#: pause before this worker reads the reservation again, in seconds.
+FIRST_RECHECK = 0.002
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """
+    The facts that decide when a message's window ends.
+
+    Attributes:
+        redlock: the client.
+        options: the options of its task.
+        request: its request.
+        envelope: what came with it.
+        publish_keys: the keys of the reservation that it brings along.
+    """
+
+    redlock: Redlock
+    options: LockOptions
+    request: Any
+    envelope: Envelope
+    publish_keys: tuple[str, ...]
+
+    def on_own_clock(self) -> tuple[Envelope, float | None]:
+        """
+        Return the envelope with its moments on this host's clock, and when the window ends.
+
+        The end is on the client's monotonic clock; None without a window.
+
+        Guarantee: never longer than `lock_window` from here. Independent of the publisher's clock
+        where the reservation is still stored, or an earlier part of the task is about to hand it
+        over. Limit: where it does not (its worker was lost, nodes do not answer), the publisher's
+        clock is compared with this host's.
+        """
+        window, envelope = self.options.window, self.envelope
+        if window is None:
+            return envelope, None
+        reservation, until = envelope.reservation, envelope.window_until
+        if until is None or (reservation is None and not is_continuation(self.request)):
+            # Nobody had the key for this message before.
+            return envelope, self._in(window)
+        now = time.time()
+        least, most = 0.0, window
+        if reservation is not None:
+            beyond = until - reservation.expires_at
+            life, surely = self._remaining_of(reservation, window - beyond)
+            now = time.time()
+            if life is not None:
+                # Not extended yet, or nearly expired: in between the publisher's clock decides.
+                least = life + beyond
+                most = least if surely else window - (self.options.publish_grace - life)
+                # From here on its moments are those of this host's clock.
+                reservation = replace(reservation, expires_at=now + life)
+        left = max(0.0, min(max(until - now, least), most, window))
+        envelope = replace(envelope, reservation=reservation, window_until=now + left)
+        return envelope, self._in(left)
+
+    def _in(self, seconds: float) -> float:
+        return self.redlock.transport.now() + seconds
+
+    def _remaining_of(self, reservation: Reservation, whole: float) -> tuple[float | None, bool]:
+        """
+        Return how long a reservation has left, and whether that is sure.
+
+        It is not sure while the publisher may not have extended the reservation yet.
+
+        Args:
+            reservation: what the message brought.
+            whole: how long the reservation lasts from when the message is due, or longer.
+        """
+        transport, grace = self.redlock.transport, self.options.publish_grace
+        give_up_at = transport.now() + self.redlock.settings.node_timeout
+        pause = FIRST_RECHECK
+        while True:
+            life = self._read_remaining(reservation)
+            if life is None or life > grace or whole <= grace:
+                return life, True
+            if transport.now() + pause > give_up_at:
+                return life, False
+            transport.sleep(pause)
+            pause *= 2
+
+    def _read_remaining(self, reservation: Reservation) -> float | None:
+        """Return how long a reservation still lasts on the nodes; None where it is not stored."""
+        try:
+            held = self.redlock.reservations.inspect(self.publish_keys)
+        except QuorumUnavailable:
+            return None
+        lives = [it.expires_in for it in held if it is not None and it.owner == reservation.owner]
+        if lives:
+            return max(0.0, *lives)
+        holders = [parse_owner(it.owner) for it in held if it is not None]
+        if is_continuation(self.request) and any(
+            holder is not None and holder.role is Role.RUNNING and holder.is_of(self.request.id)
+            for holder in holders
+        ):
+            # It is handed over in a moment, and lives from then on.
+            return lifetime(self.options, continuation=True)
+        return None
