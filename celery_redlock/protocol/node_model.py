@@ -27,6 +27,9 @@ from celery_redlock.protocol.votes import (
     Vote,
 )
 
+#: The keys of a command, each with its owner on the node.
+Owners = list[tuple[str, str | None]]
+
 
 @dataclass(slots=True)
 class StoredKey:
@@ -149,16 +152,16 @@ class ModelNode:
             return self._register(command).read(command)
         count = len(command.keys) // 2
         keys, fences = command.keys[:count], command.keys[count:]
-        owners = [self.owner(key, now_us) for key in keys]
+        owners = [(key, self.owner(key, now_us)) for key in keys]
         if script is Script.INSPECT:
-            return self._look(keys, owners, fences, now_us)
+            return self._look(owners, fences, now_us)
         if script is Script.RAISE:
             return self._raise(command, owners, fences)
         if script is Script.EXTEND:
-            return self._extend(command, keys, owners, fences, now_us)
+            return self._extend(command, owners, fences, now_us)
         if script is Script.HEAL:
-            return self._heal(command, keys, owners, fences, now_us)
-        return self._release(command, keys, owners, fences, now_us)
+            return self._heal(command, owners, fences, now_us)
+        return self._release(command, owners, fences, now_us)
 
     def _acquire(self, command: Command, now_us: int) -> Vote:
         owner, ttl, candidate, quarantine, *more = command.args
@@ -188,9 +191,9 @@ class ModelNode:
             counters.append(self.fences[fence])
         return granted_vote(counters)
 
-    def _raise(self, command: Command, owners: list[str | None], fences: tuple[str, ...]) -> Vote:
+    def _raise(self, command: Command, owners: Owners, fences: tuple[str, ...]) -> Vote:
         owner, token = command.args
-        if any(held_by != owner for held_by in owners):
+        if any(held_by != owner for _, held_by in owners):
             return FOREIGN
         # A counter above the token: this node granted us more than was counted, or granted another
         # attempt since. Counting it towards the quorum would let two holders have one token.
@@ -200,51 +203,34 @@ class ModelNode:
         return ACKNOWLEDGED
 
     def _extend(
-        self,
-        command: Command,
-        keys: tuple[str, ...],
-        owners: list[str | None],
-        fences: tuple[str, ...],
-        now_us: int,
+        self, command: Command, owners: Owners, fences: tuple[str, ...], now_us: int
     ) -> Vote:
         owner, ttl, token = command.args
         until = now_us // 1000 + int(ttl)
-        for key, held_by in zip(keys, owners, strict=True):
+        for key, held_by in owners:
             if held_by == owner:
                 stored = self.keys[key]
                 stored.expires_at = max(stored.expires_at, until)
         self._raise_counters(fences, int(token))
-        if all(held_by == owner for held_by in owners):
+        if all(held_by == owner for _, held_by in owners):
             return ACKNOWLEDGED
-        return MISSING if all(held_by in (owner, None) for held_by in owners) else FOREIGN
+        return MISSING if all(held_by in (owner, None) for _, held_by in owners) else FOREIGN
 
-    def _heal(
-        self,
-        command: Command,
-        keys: tuple[str, ...],
-        owners: list[str | None],
-        fences: tuple[str, ...],
-        now_us: int,
-    ) -> Vote:
+    def _heal(self, command: Command, owners: Owners, fences: tuple[str, ...], now_us: int) -> Vote:
         owner, ttl, token = command.args
-        if any(held_by not in (owner, None) for held_by in owners):
+        if any(held_by not in (owner, None) for _, held_by in owners):
             return FOREIGN
-        for key, held_by in zip(keys, owners, strict=True):
+        for key, held_by in owners:
             if held_by is None:
                 self.keys[key] = StoredKey(str(owner), now_us // 1000 + int(ttl))
         self._raise_counters(fences, int(token))
         return ACKNOWLEDGED
 
     def _release(
-        self,
-        command: Command,
-        keys: tuple[str, ...],
-        owners: list[str | None],
-        fences: tuple[str, ...],
-        now_us: int,
+        self, command: Command, owners: Owners, fences: tuple[str, ...], now_us: int
     ) -> Vote:
         owner, token, keep, *actions = command.args
-        for index, (key, held_by) in enumerate(zip(keys, owners, strict=True)):
+        for index, (key, held_by) in enumerate(owners):
             if held_by == owner:
                 value: str | int = ""
                 if actions:
@@ -255,15 +241,9 @@ class ModelNode:
                     del self.keys[key]
         if int(token) > 0:
             self._raise_counters(fences, int(token))
-        return ACKNOWLEDGED if all(held_by == owner for held_by in owners) else FOREIGN
+        return ACKNOWLEDGED if all(held_by == owner for _, held_by in owners) else FOREIGN
 
-    def _look(
-        self,
-        keys: tuple[str, ...],
-        owners: list[str | None],
-        fences: tuple[str, ...],
-        now_us: int,
-    ) -> Vote:
+    def _look(self, owners: Owners, fences: tuple[str, ...], now_us: int) -> Vote:
         return KeyStates(
             tuple(
                 KeyState(
@@ -271,7 +251,7 @@ class ModelNode:
                     0.0 if owner is None else (self.keys[key].expires_at - now_us // 1000) / 1000,
                     self.fences.get(fence, 0),
                 )
-                for key, owner, fence in zip(keys, owners, fences, strict=True)
+                for (key, owner), fence in zip(owners, fences, strict=True)
             )
         )
 

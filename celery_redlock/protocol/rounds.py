@@ -244,7 +244,28 @@ class ReserveRound(AcquireRound):
         return self._enter(Phase.GRANTED if now < self.valid_until else Phase.LATE)
 
 
-class ExtendRound(Round):
+class _HolderRound(Round):
+    """A holder's command: GONE if a quorum cannot have its keys, UNAVAILABLE if too few reply."""
+
+    __slots__ = ("_gone", "_lost")
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__(nodes)
+        self._gone = 0
+        self._lost = 0
+
+    def _count_loss(self, vote: Vote) -> Phase:
+        self._lost += 1
+        if type(vote) is NotHeld:
+            self._gone += 1
+        if self._impossible(self._gone):
+            return self._enter(Phase.GONE)
+        if self._impossible(self._lost):
+            return self._enter(Phase.UNAVAILABLE)
+        return self._phase
+
+
+class ExtendRound(_HolderRound):
     """
     One extension of a lease.
 
@@ -257,7 +278,7 @@ class ExtendRound(Round):
         missing: nodes that lost our keys, where no other owner has them; a heal may set them again.
     """
 
-    __slots__ = ("_extended", "_gone", "_lost", "_old_valid_until", "missing", "valid_until")
+    __slots__ = ("_extended", "_old_valid_until", "missing", "valid_until")
 
     def __init__(
         self, nodes: int, *, sent_at: float, ttl: float, drift_factor: float, valid_until: float
@@ -267,8 +288,6 @@ class ExtendRound(Round):
         self.valid_until = max(valid_until, sent_at + ttl - drift(ttl, drift_factor))
         self.missing: list[int] = []
         self._extended = 0
-        self._gone = 0
-        self._lost = 0
 
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
         """Count one node's reply and return the phase after it."""
@@ -284,26 +303,17 @@ class ExtendRound(Round):
             if self._extended >= self.needed:
                 return self._enter(Phase.GRANTED if now < self._old_valid_until else Phase.LATE)
             return self._phase
-        self._lost += 1
-        if type(vote) is NotHeld:
-            self._gone += 1
-        if self._impossible(self._gone):
-            return self._enter(Phase.GONE)
-        if self._impossible(self._lost):
-            return self._enter(Phase.UNAVAILABLE)
-        return self._phase
+        return self._count_loss(vote)
 
 
-class ReleaseRound(Round):
+class ReleaseRound(_HolderRound):
     """One release. GRANTED: a quorum still had our keys; GONE or UNAVAILABLE: not known to."""
 
-    __slots__ = ("_gone", "_lost", "_released")
+    __slots__ = ("_released",)
 
     def __init__(self, nodes: int) -> None:
         super().__init__(nodes)
         self._released = 0
-        self._gone = 0
-        self._lost = 0
 
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
         """Count one node's reply and return the phase after it."""
@@ -313,14 +323,7 @@ class ReleaseRound(Round):
         if type(vote) is Acknowledged:
             self._released += 1
             return self._enter(Phase.GRANTED) if self._released >= self.needed else self._phase
-        self._lost += 1
-        if type(vote) is NotHeld:
-            self._gone += 1
-        if self._impossible(self._gone):
-            return self._enter(Phase.GONE)
-        if self._impossible(self._lost):
-            return self._enter(Phase.UNAVAILABLE)
-        return self._phase
+        return self._count_loss(vote)
 
 
 class InspectRound(Round):

@@ -7,7 +7,8 @@ from typing import Any
 
 import redis
 
-from tests.support.waiting import wait_until
+from tests.acceptance.worker import Worker
+from tests.support.waiting import TIMEOUT, wait_until
 
 # A node that nobody has stopped answers in the end; who stops one does not look at it meanwhile.
 LOOK_TIMEOUT = 20.0
@@ -144,3 +145,15 @@ class Journal:
 
     def close(self) -> None:
         self._store.close()
+
+
+def assert_next_waits_it_out(worker: Worker, key: str, lock: Lock, journal: Journal) -> None:
+    """The next task waits until the lock of a killed holder expires, and has a larger token."""
+    first = journal.wait_for("entered")
+    following = worker.send("hold_shortly", key)
+    second = journal.wait_for("entered", 2)
+    assert lock.owner == second["owner"] != first["owner"]
+    assert second["token"] > first["token"]
+    journal.open()
+    assert following.get(timeout=TIMEOUT) == "held"
+    lock.wait_until_gone()

@@ -11,7 +11,7 @@ from celery.concurrency import gevent
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, WorkerLostError
 
 from tests.acceptance.matrix import row
-from tests.acceptance.scene import Journal, Lock
+from tests.acceptance.scene import Journal, Lock, assert_next_waits_it_out
 from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -85,13 +85,7 @@ def test_a_lock_whose_holder_was_killed_ends_with_its_ttl_and_the_next_task_wait
 
     with pytest.raises(WorkerLostError):
         killed.get(timeout=TIMEOUT)
-    following = worker.send("hold_shortly", key)
-    second = journal.wait_for("entered", 2)
-    assert lock.owner == second["owner"] != first["owner"]
-    assert second["token"] > first["token"]
-    journal.open()
-    assert following.get(timeout=TIMEOUT) == "held"
-    lock.wait_until_gone()
+    assert_next_waits_it_out(worker, key, lock, journal)
 
 
 @row("SIGKILL of a pool child")

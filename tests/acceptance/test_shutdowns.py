@@ -9,7 +9,7 @@ import pytest
 
 from tests.acceptance.conftest import StartWorker
 from tests.acceptance.matrix import row
-from tests.acceptance.scene import Journal, Lock
+from tests.acceptance.scene import Journal, Lock, assert_next_waits_it_out
 from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT
 
@@ -143,15 +143,9 @@ def test_a_lock_outlives_a_killed_worker_by_its_ttl_and_the_next_task_waits_it_o
 ) -> None:
     killed = start_worker(pool).wait_until_ready()
     killed.send("hold_shortly", key)
-    first = journal.wait_for("entered")
+    journal.wait_for("entered")
 
     killed.signal(signal.SIGKILL)
 
     killed.wait_for_exit()
-    following = worker.send("hold_shortly", key)
-    second = journal.wait_for("entered", 2)
-    assert lock.owner == second["owner"] != first["owner"]
-    assert second["token"] > first["token"]
-    journal.open()
-    assert following.get(timeout=TIMEOUT) == "held"
-    lock.wait_until_gone()
+    assert_next_waits_it_out(worker, key, lock, journal)

@@ -12,6 +12,7 @@ that is allowed for; a quarantine has no such reserve.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from tests.models.bodies import BODIES, BodySetting
 from tests.models.calls import CALLS, CallSetting
@@ -102,28 +103,25 @@ FENCING = (
     ),
 )
 
+#: Time passes; where nothing else is set, the second contender finds the first one's lock.
+_timed = partial(Setting, contenders=(_FIRST, _STAYS), timed=True)
+
 EXCLUSION = (
-    Setting(
+    _timed(
         name="trust-stay",
-        contenders=(_FIRST, _STAYS),
-        timed=True,
         ttl=3,
         horizon=2,
         leaps=1,
         expects=frozenset({"late (asks)", "contended (asks)"}),
     ),
-    Setting(
+    _timed(
         name="trust-long",
-        contenders=(_FIRST, _STAYS),
-        timed=True,
         horizon=6,
         leaps=2,
         expects=frozenset({"contended (asks)"}),
     ),
-    Setting(
+    _timed(
         name="trust-drift",
-        contenders=(_FIRST, _STAYS),
-        timed=True,
         ttl=4,
         drift_factor=0.25,  # with the 2 ms for precision, 3 ms of 4 are not trusted
         horizon=2,
@@ -131,27 +129,23 @@ EXCLUSION = (
         leap=4,
         expects=frozenset({"late (asks)"}),
     ),
-    Setting(
+    _timed(
         name="trust-second",
         contenders=(_FIRST, Contender(starts_by=0)),
-        timed=True,
         ttl=3,
         horizon=1,
         expects=frozenset({"late (raises)", "granted (raises)"}),
     ),
-    Setting(
+    _timed(
         name="trust-release",
         contenders=(Contender(), Contender(gives_up=False)),
-        timed=True,
         ttl=3,
         horizon=2,
         leaps=1,
         expects=frozenset({"late (asks)", "contended (asks)"}),
     ),
-    Setting(
+    _timed(
         name="trust-restart",
-        contenders=(_FIRST, _STAYS),
-        timed=True,
         ttl=3,
         horizon=1,
         max_ttl=3,
@@ -159,10 +153,8 @@ EXCLUSION = (
         crash_kinds=("empty", "stale", "flush"),
         expects=_RESTART | {"crash: empty", "crash: stale", "crash: flush"},
     ),
-    Setting(
+    _timed(
         name="trust-quarantine",
-        contenders=(_FIRST, _STAYS),
-        timed=True,
         leap=2,
         ttl=3,
         horizon=1,
@@ -172,10 +164,8 @@ EXCLUSION = (
         leaps=1,
         expects=_RESTART,
     ),
-    Setting(
+    _timed(
         name="trust-crashes",
-        contenders=(_FIRST, _STAYS),
-        timed=True,
         leap=2,
         ttl=3,
         horizon=4,
@@ -184,47 +174,42 @@ EXCLUSION = (
         crash_kinds=("noticed",),
         expects=_RESTART,
     ),
-    Setting(
+    _timed(
         name="trust-extend",
         contenders=(replace(_FIRST, extends=1), _STAYS),
-        timed=True,
         ttl=4,
         horizon=2,
         leaps=1,
         expects=frozenset({"extension: kept", "extension: lost"}),
     ),
-    Setting(
+    _timed(
         name="trust-shorter",
         contenders=(replace(_FIRST, extends=1, extends_to=1), _STAYS),
-        timed=True,
         ttl=5,
         horizon=2,
         expects=frozenset({"extension: kept"}),
     ),
-    Setting(
+    _timed(
         name="trust-heal",
         contenders=(replace(_FIRST, extends=1), _STAYS),
-        timed=True,
         ttl=4,
         horizon=2,
         losses=1,
         leaps=1,
         expects=frozenset({"says heal"}),
     ),
-    Setting(
+    _timed(
         name="trust-missing",
         contenders=(replace(_FIRST, extends=1), replace(_STAYS, starts_from=2)),
-        timed=True,
         ttl=4,
         horizon=2,
         losses=1,
         leaps=1,
         expects=frozenset({"says heal"}),
     ),
-    Setting(
+    _timed(
         name="trust-heal-quarantined",
         contenders=(replace(_FIRST, extends=1), _STAYS),
-        timed=True,
         leap=2,
         ttl=4,
         horizon=2,
@@ -233,36 +218,31 @@ EXCLUSION = (
         crash_kinds=("noticed",),
         expects=frozenset({"says heal", "acquire: Quarantined"}),
     ),
-    Setting(
+    _timed(
         name="trust-keys",
         contenders=(
             Contender(keys=("a", "b"), gives_up=False),
             Contender(keys=("b", "c"), gives_up=False),
         ),
-        timed=True,
         horizon=2,
         expects=frozenset({"contended (asks)"}),
     ),
-    Setting(
+    _timed(
         name="trust-three",
         contenders=(Contender(starts_by=0), Contender(gives_up=False), _STAYS),
-        timed=True,
         ttl=3,
         horizon=0,
         expects=frozenset({"split (asks)", "release: NotHeld"}),
     ),
-    Setting(
+    _timed(
         name="trust-again",
         contenders=(Contender(starts_by=0), Contender(after=0, gives_up=False), _STAYS),
-        timed=True,
         ttl=3,
         horizon=0,
         expects=frozenset({"release: NotHeld"}),
     ),
-    Setting(
+    _timed(
         name="order-lost-counters",
-        contenders=(_FIRST, _STAYS),
-        timed=True,
         ttl=3,
         horizon=1,
         crashes=2,

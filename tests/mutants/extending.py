@@ -32,7 +32,7 @@ EXTENSION = (
         modelled("trust-extend"),
         (
             NODE,
-            "        if all(held_by == owner for held_by in owners):\n            return ACK",
+            "        if all(held_by == owner for _, held_by in owners):\n            return ACK",
             "        if True:\n            return ACK",
         ),
     ),
@@ -72,11 +72,11 @@ EXTENSION = (
         modelled("trust-heal"),
         (
             NODE,
-            """        if any(held_by not in (owner, None) for held_by in owners):
+            """        if any(held_by not in (owner, None) for _, held_by in owners):
             return FOREIGN
-        for key, held_by in zip(keys, owners, strict=True):
+        for key, held_by in owners:
             if held_by is None:""",
-            """        for key, held_by in zip(keys, owners, strict=True):
+            """        for key, held_by in owners:
             if held_by != owner:""",
         ),
     ),

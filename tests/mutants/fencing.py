@@ -77,7 +77,7 @@ FENCING = (
         modelled("fence-equal"),
         (
             NODE,
-            """        if any(held_by != owner for held_by in owners):
+            """        if any(held_by != owner for _, held_by in owners):
             return FOREIGN
         # A counter""",
             """        # A counter""",

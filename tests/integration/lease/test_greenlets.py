@@ -4,36 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from celery_redlock.testing import LocalCluster
+from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.tls import make_certificate, terminate_tls
-
-ROOT = Path(__file__).resolve().parents[3]
-
-PATCH = {
-    "gevent": "from gevent import monkey; monkey.patch_all(); from gevent import spawn",
-    "eventlet": "import eventlet; eventlet.monkey_patch(); from eventlet import spawn",
-}
-
-
-def run(kind: str, script: str, *arguments: str) -> str:
-    """Run a script in a process whose waiting is cooperative, and return what it printed."""
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", f"{PATCH[kind]}\n{script}", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        cwd=ROOT,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
 
 BODY = """
 import sys, time
@@ -94,7 +71,7 @@ print("all is well")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", PATCH)
 def test_a_client_works_with_greenlets(redlock_cluster: LocalCluster, kind: str) -> None:
-    assert run(kind, BODY, *redlock_cluster.urls) == "all is well\n"
+    assert run_with_greenlets(kind, BODY, *redlock_cluster.urls) == "all is well\n"
 
 
 LOCKS = {
@@ -175,7 +152,10 @@ print("none touched")
 def test_native_threads_touch_no_lock_of_the_greenlets(
     redlock_cluster: LocalCluster, kind: str
 ) -> None:
-    assert run(kind, f"{LOCKS[kind]}\n{TOUCH}", *redlock_cluster.urls) == "none touched\n"
+    assert (
+        run_with_greenlets(kind, f"{LOCKS[kind]}\n{TOUCH}", *redlock_cluster.urls)
+        == "none touched\n"
+    )
 
 
 TLS = """
@@ -205,7 +185,7 @@ def test_a_lease_is_renewed_over_tls(
             for url in redlock_cluster.urls
         ]
         urls = [f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}" for port in ports]
-        assert run(kind, TLS, *urls) == "renewed and closed\n"
+        assert run_with_greenlets(kind, TLS, *urls) == "renewed and closed\n"
 
 
 WOKEN = """
@@ -233,4 +213,4 @@ print("slept")
 
 @pytest.mark.parametrize("kind", PATCH)
 def test_answers_that_come_together_do_not_wake_what_waits_next(kind: str) -> None:
-    assert run(kind, WOKEN) == "slept\n"
+    assert run_with_greenlets(kind, WOKEN) == "slept\n"

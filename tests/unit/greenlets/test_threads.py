@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,14 +17,8 @@ from celery_redlock._greenlets.threads import (
     start_native_thread,
     start_thread,
 )
+from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.waiting import wait_until
-
-ROOT = Path(__file__).resolve().parents[3]
-
-PATCH = {
-    "gevent": "from gevent import monkey; monkey.patch_all()",
-    "eventlet": "import eventlet; eventlet.monkey_patch()",
-}
 
 SCRIPT = """
 import json, logging, os, sys, threading, time
@@ -120,16 +111,7 @@ FACTS = (
 
 @pytest.fixture(scope="module", params=list(PATCH))
 def output(request: pytest.FixtureRequest) -> list[str]:
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", f"{PATCH[request.param]}\n{SCRIPT}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.splitlines()
+    return run_with_greenlets(request.param, SCRIPT).splitlines()
 
 
 @pytest.mark.parametrize("fact", FACTS)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import _thread
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +15,10 @@ import pytest
 from celery_redlock.errors import LeaseLost, LossReason
 from celery_redlock.tasks.interrupt.body import Body
 from celery_redlock.tasks.interrupt.interrupters import SignalInterrupter
+from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.tasks import Bench
 from tests.support.waiting import TIMEOUT, wait_until
 from tests.unit.tasks.jobs import job
-
-ROOT = Path(__file__).resolve().parents[4]
 
 
 def lose(lease: Any) -> None:
@@ -195,8 +191,6 @@ def test_a_handler_that_was_there_before_still_gets_its_signals() -> None:
 
 
 GREEN = """
-import sys
-{patch}
 from celery_redlock.errors import LeaseLost
 from celery_redlock._greenlets.threads import start_native_thread
 from tests.support.tasks import Bench
@@ -212,31 +206,17 @@ def body(self, how):
     while time.monotonic() < until:
         time.sleep(0.001)
 
-task = bench.task(body, bind=True, lock_key="{{how}}")
+task = bench.task(body, bind=True, lock_key="{how}")
 outcomes = []
 def run(how):
     outcomes.append(type(bench.run(bench.send(task, how)).value))
 for how in ("sleep", "work"):
-    {spawn}
+    join(spawn(run, how))
 assert outcomes == [LeaseLost, LeaseLost], outcomes
 print("both interrupted")
 """
 
-GREENLETS = {
-    "gevent": ("import gevent.monkey; gevent.monkey.patch_all()", "gevent.spawn(run, how).join()"),
-    "eventlet": ("import eventlet; eventlet.monkey_patch()", "eventlet.spawn(run, how).wait()"),
-}
 
-
-@pytest.mark.parametrize("library", GREENLETS)
+@pytest.mark.parametrize("library", PATCH)
 def test_a_greenlet_is_interrupted_at_a_switch(library: str) -> None:
-    patch, spawn = GREENLETS[library]
-    done = subprocess.run(
-        [sys.executable, "-c", GREEN.format(patch=patch, spawn=spawn)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "both interrupted" in done.stdout, done.stderr
+    assert run_with_greenlets(library, GREEN) == "both interrupted\n"

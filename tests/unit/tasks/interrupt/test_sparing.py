@@ -16,6 +16,7 @@ import pytest
 from celery.exceptions import Retry
 
 from celery_redlock.errors import LeaseLost
+from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.tasks import Bench
 from tests.support.waiting import TIMEOUT
 from tests.unit.tasks.jobs import job
@@ -299,8 +300,6 @@ def test_a_retry_called_outside_a_request_raises_as_celery_does(bench: Bench) ->
 
 
 GREEN = """
-import sys
-{patch}
 from celery_redlock.errors import LeaseLost
 from tests.support.tasks import Bench
 import time
@@ -324,7 +323,7 @@ def body(self, how):
     self.app.send_task("elsewhere")
     time.sleep(30)
 
-task = bench.task(body, bind=True, lock_key="{{how}}", autoretry_for=(ValueError,))
+task = bench.task(body, bind=True, lock_key="{how}", autoretry_for=(ValueError,))
 outcomes = []
 def run(how):
     request = bench.send(task, how)
@@ -334,28 +333,15 @@ def run(how):
         bench.receive()
     outcomes.append((outcome.state, len(sent) - before))
 for how in ("retry", "autoretry", "send"):
-    {spawn}
+    join(spawn(run, how))
 print(outcomes)
 """
 
-GREENLETS = {
-    "gevent": ("import gevent.monkey; gevent.monkey.patch_all()", "gevent.spawn(run, how).join()"),
-    "eventlet": ("import eventlet; eventlet.monkey_patch()", "eventlet.spawn(run, how).wait()"),
-}
 
-
-@pytest.mark.parametrize("library", GREENLETS)
+@pytest.mark.parametrize("library", PATCH)
 def test_a_greenlet_is_not_interrupted_in_what_celery_sends(library: str) -> None:
-    patch, spawn = GREENLETS[library]
-    done = subprocess.run(
-        [sys.executable, "-c", GREEN.format(patch=patch, spawn=spawn)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "[('RETRY', 1), ('RETRY', 1), ('FAILURE', 1)]" in done.stdout, done.stdout + done.stderr
+    sent = run_with_greenlets(library, GREEN)
+    assert sent == "[('RETRY', 1), ('RETRY', 1), ('FAILURE', 1)]\n"
 
 
 def test_the_garbage_collector_does_not_stop_the_process_while_threads_are_looked_at() -> None:
