@@ -5,18 +5,18 @@ A leader's connection to the broker, with time limits that fit into one pass.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from celery.beat import SchedulingError
-from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
 from celery_redlock.errors import DuplicateTask
 
 __all__ = ["Broker", "duplicate_in", "is_broker_failure", "limited_connection"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Options that limit the time of an answer, by transport; kombu has none common to all.
 LIMITS = {

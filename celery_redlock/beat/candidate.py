@@ -4,10 +4,9 @@ A candidate for the lead of a schedule: it tries to acquire the lease, at times 
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
-
-from celery.utils.log import get_logger
 
 from celery_redlock.beat.leader_record import beat_label, parse_leader
 from celery_redlock.beat.timing import Timings
@@ -16,7 +15,7 @@ from celery_redlock.errors import LockContended, QuorumUnavailable
 
 __all__ = ["Candidate"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Shortest pause between two attempts, as a part of the retry period; the longest is the whole
 #: period. Candidates that began together drift apart.

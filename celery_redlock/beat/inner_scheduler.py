@@ -4,19 +4,19 @@ The scheduler that a leader wraps: its class, and how to keep it from writing.
 
 from __future__ import annotations
 
+import logging
 import shelve
 from collections.abc import Iterable
 from typing import Any
 
 from celery.beat import Scheduler
 from celery.utils.imports import load_extension_class_names, symbol_by_name
-from celery.utils.log import get_logger
 
 from celery_redlock.errors import ConfigurationError
 
 __all__ = ["cancel_exit_write", "close_without_saving", "mark_dirty", "wrapped_class"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 NAMESPACE = "celery.beat_schedulers"
 ADVICE = (

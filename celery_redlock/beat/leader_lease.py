@@ -4,14 +4,14 @@ The lease of a leader, with a margin for sends that are under way when it ends.
 
 from __future__ import annotations
 
-from celery.utils.log import get_logger
+import logging
 
 from celery_redlock.beat.timing import Timings
 from celery_redlock.core import Lease, Redlock
 
 __all__ = ["LeaderLease"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Part of the longest pass after which the end of the extensions is put off again.
 NEW_END_AFTER = 1 / 4

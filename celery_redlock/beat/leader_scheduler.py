@@ -4,13 +4,12 @@ The wrapped scheduler while its beat leads: it sends each tick once, from where 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
-
-from celery.utils.log import get_logger
 
 from celery_redlock.beat.broker import Broker, duplicate_in, is_broker_failure
 from celery_redlock.beat.entries import catch_up, missed_count, task_id_for, uncount_unsent
@@ -31,7 +30,7 @@ from celery_redlock.tasks.ticks.tick_stamping import TickScheduler, adopt
 
 __all__ = ["LeaderContext", "LeaderScheduler", "lead_with"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,10 @@ One leadership, from the lease that it begins with to its end.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-from celery.utils.log import get_logger
 
 from celery_redlock.beat.broker import Broker
 from celery_redlock.beat.leader_lease import LeaderLease
@@ -24,7 +23,7 @@ from celery_redlock.signals import beat_leader_started, beat_leader_stopped
 
 __all__ = ["Leadership", "StepDown"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 STOPPED = "it was stopped"
 #: Part of a retry period after which a leader that may not send checks its lease again.

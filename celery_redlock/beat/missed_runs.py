@@ -4,17 +4,16 @@ The log of missed runs: due times for which no send is recorded.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-
-from celery.utils.log import get_logger
 
 from celery_redlock.beat.entries import MAX_MISSED_COUNT
 
 __all__ = ["MissedRuns"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds. A new leader sends its entries one by one; their missed runs are reported together.
 GATHERED_FOR = 1.0

@@ -4,11 +4,10 @@ The state of a schedule: what its leader records on the lock nodes about the ent
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Container
 from dataclasses import replace
 from datetime import UTC, datetime
-
-from celery.utils.log import get_logger
 
 from celery_redlock.beat.leader_record import LEADER_FIELD, LeaderInfo
 from celery_redlock.core import Register, VersionedValue
@@ -19,7 +18,7 @@ from celery_redlock.tasks.ticks.entry_state import EntryState
 
 __all__ = ["ScheduleState"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds. A due time recorded further ahead than this came from a wrong clock, and is replaced. A
 #: nearer one is waited for: the wrong clock may be this one.

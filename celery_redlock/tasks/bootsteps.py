@@ -4,10 +4,10 @@ The worker's bootstep: locks of tasks, and the nodes, before the worker accepts 
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from celery import bootsteps
-from celery.utils.log import get_logger
 
 from celery_redlock.core import probe_nodes
 from celery_redlock.errors import ConfigurationError
@@ -21,7 +21,7 @@ from celery_redlock.tasks.task import RedlockTask
 
 __all__ = ["LockStep"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped

@@ -6,18 +6,18 @@ No skip, requeue or drop is silent. The caller logs the event, because it knows 
 
 from __future__ import annotations
 
+import logging
 import os
 from enum import StrEnum
 from typing import Any
 
 from celery.utils.dispatch import Signal
-from celery.utils.log import get_logger
 
 from celery_redlock._greenlets.unpatched import native_lock
 
 __all__ = ["SIGNALS", "Event", "counters", "emit"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Event(StrEnum):

@@ -7,11 +7,11 @@ running; that is the task of `RedlockTask.__call__` and of the worker's `LockSte
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from celery import current_app, signals
 from celery._state import _get_active_apps, connect_on_app_finalize
-from celery.utils.log import get_logger
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.bootsteps import LockStep
@@ -24,7 +24,7 @@ from celery_redlock.tasks.run.running_lock import any_active
 
 __all__ = ["connect"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 # Differs from the id under which `mark_publishes` connects to the same signal.
 FIRST_PUBLISH = "celery_redlock.first_publish"

@@ -4,12 +4,11 @@ Inspection and forced release of the lock of a call.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-
-from celery.utils.log import get_logger
 
 from celery_redlock.core import LockInfo
 from celery_redlock.errors import ConfigurationError
@@ -20,7 +19,7 @@ from celery_redlock.tasks.message.withdrawal import revoke_in_workers, withdraw
 
 __all__ = ["LockHolder", "force_release", "lock_holder", "revoke_queued"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 FOREIGN = "foreign"
 

@@ -4,13 +4,13 @@ One lock client per app and process.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
 from typing import Any
 
 from celery.local import Proxy
-from celery.utils.log import get_logger
 
 from celery_redlock.core import Redlock
 from celery_redlock.tasks.config.settings import RedlockSettings, read_settings
@@ -18,7 +18,7 @@ from celery_redlock.transport import parse_nodes
 
 __all__ = ["close_clients", "log_nodes_once", "redlock_for"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 _clients: weakref.WeakKeyDictionary[Any, Redlock] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()

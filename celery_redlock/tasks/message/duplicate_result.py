@@ -4,19 +4,19 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NoReturn
 
 from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
 from celery.result import AsyncResult
-from celery.utils.log import get_logger
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.options import LockOptions
 
 __all__ = ["DuplicateResult", "result_of", "warn_of_unreadable"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 NO_BACKEND = "there is no result backend; set result_backend"
 RPC = (

@@ -8,13 +8,12 @@ that make no sense are dropped with a warning.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
-
-from celery.utils.log import get_logger
 
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
@@ -25,7 +24,7 @@ from celery_redlock.tasks.message.tick import LONGEST_INTERVAL, Tick
 
 __all__ = ["MAX_CLOCK_SKEW", "with_bounded_lifetime", "within_bounds"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Largest believable difference between the clocks of two hosts, in seconds.
 MAX_CLOCK_SKEW = 86_400.0

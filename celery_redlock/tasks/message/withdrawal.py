@@ -4,10 +4,9 @@ Withdrawing a queued message: its dedupe marker keeps it from running.
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
-
-from celery.utils.log import get_logger
 
 from celery_redlock.core import Redlock, Reservation
 from celery_redlock.errors import LockContended
@@ -16,7 +15,7 @@ from celery_redlock.tasks.message.owner_label import Role, TaskOwner, label_for,
 
 __all__ = ["revoke_in_workers", "withdraw"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: How long setting the marker is retried, in seconds, while contenders share the nodes.
 RETRY_FOR = 1.0

@@ -7,13 +7,13 @@ the reservation over, cancelling it has no effect, because the owner value is an
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import wraps
 from typing import Any
 
 from billiard.exceptions import WorkerLostError
 from celery import signals
-from celery.utils.log import get_logger
 
 from celery_redlock.core import Redlock, Reservation
 from celery_redlock.tasks.config.client import redlock_for
@@ -26,7 +26,7 @@ __all__ = ["connect_cleanup", "free_at_revocation"]
 #: Shortest TTL of the marker of a dropped message, in seconds.
 SHORTEST = 1.0
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def connect_cleanup() -> None:

@@ -4,6 +4,7 @@ Whether a publisher can know that the task that holds a lock has ended.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from typing import Any
@@ -11,14 +12,13 @@ from typing import Any
 from celery import states
 from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
-from celery.utils.log import get_logger
 
 from celery_redlock.tasks.message.owner_label import Role, TaskOwner
 from celery_redlock.tasks.run.ended_tasks import known_ended_tasks
 
 __all__ = ["has_ended"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def has_ended(task: Any, holder: TaskOwner) -> bool:

@@ -4,12 +4,11 @@ One unique publish: reserve the lock, send the message, confirm the reservation.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-
-from celery.utils.log import get_logger
 
 from celery_redlock.core import PendingReservation, Redlock, Reservation
 from celery_redlock.errors import (
@@ -41,7 +40,7 @@ from celery_redlock.tasks.run.ended_tasks import sending_task
 
 __all__ = ["UniquePublish", "continues", "send_as"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Retry budget in seconds while contenders share the nodes: a split vote must not drop a call.
 RETRY_FOR = 4.0

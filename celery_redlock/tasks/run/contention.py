@@ -8,6 +8,7 @@ a function here.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from celery.exceptions import Ignore, Reject
-from celery.utils.log import get_logger
 
 from celery_redlock.core import Register
 from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired
@@ -45,7 +45,7 @@ from celery_redlock.tasks.ticks.entry_state import is_superseded
 
 __all__ = ["EFFECTS", "SKIP_EVENT", "Case", "judge_arrival", "resolve"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 SKIP_EVENT = "task-lock-skipped"
 LONGEST_PAUSE_IN_PLACE = 1.0

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from celery.utils.log import get_logger
-
 from celery_redlock._greenlets.threads import start_thread
 from celery_redlock.core import Lease
 from celery_redlock.errors import LeaseLost, LossReason
@@ -21,7 +19,7 @@ from celery_redlock.tasks.run.stop_request import StoppingLock
 
 __all__ = ["LeaseLostHandler"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds; a body that is mostly at Celery's work is rarely met at its own.
 INTERRUPT_PERIOD = 0.02

@@ -4,13 +4,12 @@ The lock and the marker that a request needs before its body may run.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
-
-from celery.utils.log import get_logger
 
 from celery_redlock.core import Lease, Redlock, Reservation
 from celery_redlock.errors import LockContended, LockKeyError
@@ -39,7 +38,7 @@ from celery_redlock.tasks.run.window import Window
 
 __all__ = ["LockRequest", "lock_request_for"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,12 @@ our header, never in the task's `retries`; the message's identity and lock trave
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from typing import Any, NoReturn
 
 from celery.exceptions import Reject, Retry
-from celery.utils.log import get_logger
 
 from celery_redlock.errors import LockNotAcquired
 from celery_redlock.tasks.events import Event, emit
@@ -30,7 +30,7 @@ __all__ = [
 ]
 __all__ += ["strip_header"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 SHORTEST_DELAY = 0.25
 FIRST_DELAY = 1.0

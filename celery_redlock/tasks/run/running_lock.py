@@ -4,14 +4,13 @@ The lock of one request, from before it is acquired until it is released.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
 import time
 from contextvars import ContextVar
 from typing import Any
-
-from celery.utils.log import get_logger
 
 from celery_redlock.core import Lease, Reservation, set_current_lease
 from celery_redlock.errors import LockContended, QuorumUnavailable
@@ -46,7 +45,7 @@ __all__ = [
     "running_lock_of",
 ]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: The markers of a message that will not run.
 DROPPED = (Role.FAILED, Role.REVOKED)

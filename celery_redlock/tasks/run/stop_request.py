@@ -4,10 +4,9 @@ Keeping the lock of a body that was asked to stop, until it has ended.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-
-from celery.utils.log import get_logger
 
 from celery_redlock.core import Lease, Reservation
 from celery_redlock.errors import LockNotAcquired
@@ -15,7 +14,7 @@ from celery_redlock.tasks.run.lock_request import LockRequest
 
 __all__ = ["StoppingLock"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Retry budget in seconds while no quorum replies; the body is not notified meanwhile.
 RETRY_FOR = 1.0

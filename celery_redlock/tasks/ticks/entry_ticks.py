@@ -4,11 +4,10 @@ The ticks of a scheduler's entries: which entries are stamped, and the tick each
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
-
-from celery.utils.log import get_logger
 
 from celery_redlock.schedules.due_times import due_times, latest_due, next_due, ran_already
 from celery_redlock.schedules.interval import on_grid
@@ -18,7 +17,7 @@ from celery_redlock.tasks.message.tick import LONGEST_INTERVAL, Tick
 
 __all__ = ["EntryTicks", "schedule_name"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds until a schedule is asked again that reports a tick as due which was sent already.
 PAUSE = 1.0

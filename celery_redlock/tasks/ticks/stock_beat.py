@@ -4,10 +4,9 @@ Beats with any scheduler but ours: several may run, and each tick's body still r
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from typing import Any
-
-from celery.utils.log import get_logger
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.settings import read_settings
@@ -16,7 +15,7 @@ from celery_redlock.tasks.ticks.tick_stamping import TickScheduler, adopt
 
 __all__ = ["is_protected", "stamp_stock_beat"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: A log line with all entries of a large schedule helps nobody.
 MAX_NAMES = 20

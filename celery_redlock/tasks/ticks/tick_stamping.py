@@ -5,6 +5,7 @@ Schedulers whose messages carry their tick: the entry's name and due time, which
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Mapping
 from types import MappingProxyType, new_class
 from typing import Any
@@ -13,7 +14,6 @@ from celery.beat import BeatLazyFunc, Scheduler, event_t
 from celery.result import EagerResult
 from celery.schedules import schedstate
 from celery.utils.imports import qualname
-from celery.utils.log import get_logger
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult
@@ -23,7 +23,7 @@ from celery_redlock.tasks.ticks.tick_context import connect_publishes, no_tick, 
 
 __all__ = ["TickScheduler", "adopt", "stamped"]
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 

@@ -1,0 +1,82 @@
+"""Lines of the package are seen wherever an application shows any, and with no logging set up."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[3] / "celery_redlock"
+CELERYS = {"celery.utils.log", "kombu.log"}
+
+PREAMBLE = """
+import logging, logging.config
+from celery import Celery, signals
+from celery_redlock.tasks.config.client import logger
+from celery_redlock.transport.redis.health import _logger
+app = Celery()
+"""
+LINES = """
+for one in (logger, _logger):
+    one.warning("a line of %s", one.name)
+"""
+CONFIG = (
+    "{'version': 1, 'disable_existing_loggers': False,"
+    " 'handlers': {'console': {'class': 'logging.StreamHandler'}},"
+    " 'root': {'handlers': ['console']}}"
+)
+SETUPS = {
+    "nothing": "",
+    "basicConfig": "logging.basicConfig()",
+    "a worker at its default level": "app.log.setup('WARNING')",
+    "a worker at INFO": "app.log.setup('INFO')",
+    "a worker that leaves the root logger alone": (
+        "app.conf.worker_hijack_root_logger = False; app.log.setup('INFO')"
+    ),
+    "a worker whose root logger has a handler that it leaves alone": (
+        "logging.basicConfig(); app.conf.worker_hijack_root_logger = False; app.log.setup('INFO')"
+    ),
+    "dictConfig": f"logging.config.dictConfig({CONFIG})",
+    "dictConfig before a worker's setup": (
+        f"logging.config.dictConfig({CONFIG}); app.log.setup('INFO')"
+    ),
+    "dictConfig instead of a worker's setup": (
+        "signals.setup_logging.connect(lambda **_: "
+        f"logging.config.dictConfig({CONFIG}), weak=False); app.log.setup('INFO')"
+    ),
+}
+
+
+def imported(tree: ast.AST) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
+def test_no_module_takes_a_logger_of_celery_which_is_silent_in_a_publisher() -> None:
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if imported(ast.parse(path.read_text())) & CELERYS
+    }
+    assert found == set()
+
+
+@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+def test_a_warning_is_shown_once_however_logging_is_set_up(setup: str) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", "\n".join((PREAMBLE, setup, LINES))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert process.stderr.count("a line of celery_redlock.tasks.") == 1
+    assert process.stderr.count("a line of celery_redlock.transport.") == 1
