@@ -49,6 +49,7 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
                 ", ".join(sorted(name for name in app.tasks if not name.startswith(BUILT_IN))),
             )
         _log_tasks_without_lock(app)
+        _warn_of_shared_keys(app)
         if any(getattr(task, "redlock_plan", None) for task in app.tasks.values()):
             _check_nodes(app)
 
@@ -77,6 +78,29 @@ def _log_tasks_without_lock(app: Any) -> None:
             "lock_key=True would give them their default key.",
             ", ".join(without_options),
         )
+
+
+def _warn_of_shared_keys(app: Any) -> None:
+    """Log each group of tasks that lock at publish and may have one key, once."""
+    groups: dict[Any, dict[str, str]] = {}
+    for name, task in sorted(app.tasks.items()):
+        plan = getattr(task, "redlock_plan", None)
+        if plan is None or plan.keys is None or not plan.options.mode_spec.at_publish:
+            continue
+        for template in plan.keys.templates:
+            groups.setdefault(template.shape, {})[name] = template.source
+    for group in groups.values():
+        if len(group) > 1:
+            (name, source), *_ = group.items()
+            logger.warning(
+                "The tasks %s lock at publish and can have one key (lock_key=%s). While one of "
+                "them has it, a call of another is sent and waits, even if it is a duplicate. If "
+                "they need not exclude each other, give each a key of its own, such as "
+                "lock_key=%r.",
+                ", ".join(group),
+                " or ".join(map(repr, sorted(set(group.values())))),
+                f"{name}:{source}",
+            )
 
 
 def _check_nodes(app: Any) -> None:

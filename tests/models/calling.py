@@ -200,18 +200,20 @@ class Calls:
         facts = self._at_publish(scene, at, holder, role, awaited=awaited)
         choice = publish.on_contention(facts)
         call = scene.calls[at]
-        rival = facts.holder is Holder.OTHER and role is not Role.FINISHED
+        rival = facts.holder is Holder.OTHER and facts.same_work and role is not Role.FINISHED
         rival = rival and not (facts.holder_has_ended or facts.continues)
         first = holder if rival and not facts.holder_may_be_skipped else None
         if choice is Publish.AWAIT_RELEASE:
             yield self._note(at, "waits for the release", scene.with_call(at, step="awaits"))
         elif choice is Publish.REPLACE:
+            promises.check_rival(self.setting, at, holder, "replaces")
             if call.step != "replaces" or call.older != holder:
                 then = scene.with_call(at, step="replaces", older=holder)
                 yield self._note(at, "sees that an older one waits", then)
         elif choice in (Publish.DROP, Publish.REFUSE):
             text = "dropped" if choice is Publish.DROP else "refused"
             promises.check_drop(self.setting, at, text)
+            promises.check_rival(self.setting, at, holder, text)
             changes = {**self._as_sent(scene, first), "stands": OVER, "stands_for": holder}
             yield self._note(at, text, scene.with_call(at, **changes))
         elif choice is Publish.SEND_AFTER:
@@ -233,8 +235,10 @@ class Calls:
             split=False,
             holder=who,
             role=role,
-            same_work=True,
-            holder_has_ended=running and scene.calls[holder].stands == STORED,
+            same_work=self._is_of_the_same_task(at, holder),
+            holder_has_ended=running
+            and scene.calls[holder].stands == STORED
+            and self._is_of_the_same_task(at, holder),
             has_waited=awaited,
             has_dependents=caller.tied or caller.retries is not None,
             continues=caller.retries is not None,
@@ -420,6 +424,7 @@ class Calls:
             then = scene.with_marker(self._piece(at), None)
             yield self._note(at, "evicts the marker", then.with_delivery(at, position, again))
         elif action in (Action.REQUEST_STOP, Action.OVERTAKE):
+            promises.check_rival(self.setting, at, holder, action.name)
             if action is Action.OVERTAKE:
                 again = again._replace(phase="admitted")
             elif holder is not None:
@@ -458,7 +463,7 @@ class Calls:
             holder=who,
             role=role,
             order=Order.NEWER if theirs > mine else order,
-            same_work=True,
+            same_work=self._is_of_the_same_task(at, holder),
             same_message=holder == at,
             holds_until_result=self._is_marked(at),
             holder_may_be_skipped=self._may_be_skipped(at, holder, role),
@@ -492,6 +497,8 @@ class Calls:
             action in (Action.SKIP_AS_MISSED, Action.END_AS_REVOKED)
         )
         promises.check_skip(self.setting, scene, at, None if excused else for_whom, action)
+        if obstacle is not Obstacle.LOCK or self.setting.overlap == "replace":
+            promises.check_rival(self.setting, at, for_whom, f"will end: {action.name}")
         over = obstacle is Obstacle.MARKER
         ends = delivery._replace(phase="ends", then=action, over=over, to=for_whom, excused=excused)
         then = scene.with_delivery(at, position, ends)
@@ -749,6 +756,9 @@ class Calls:
 
     def _is_marked(self, at: int) -> bool:
         return bool(self._mode.at_publish) or self.setting.callers[at].tick is not None
+
+    def _is_of_the_same_task(self, at: int, holder: int) -> bool:
+        return self.setting.callers[at].task == self.setting.callers[holder].task
 
     def _is_copy(self, at: int, holder: int) -> bool:
         tick = self.setting.callers[at].tick

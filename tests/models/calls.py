@@ -26,6 +26,7 @@ class Caller:
         tick: number of the tick that a schedule sends it for; those of one tick are copies.
         old_leader: the leader that sends it can be superseded.
         ends: how its body may end beside success.
+        task: the task that it calls; several share the key.
     """
 
     policy: str = "existing"
@@ -35,6 +36,7 @@ class Caller:
     tick: int | None = None
     old_leader: bool = False
     ends: Ends = ()
+    task: str = "task"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,7 @@ class CallSetting:
 
 _TIED = Caller(tied=True)
 _NEWER = Caller(policy="replace")
+_OTHER = Caller(policy="replace", task="other")
 _RAN = frozenset({"begins", "stores its result", "lets go"})
 _AT_PUBLISH = ("until_executing", "until_executed", "until_and_while_executing", "until_expired")
 
@@ -135,6 +138,13 @@ CALLS = (
         revokes=1,
         twice=1,
         expects=_RAN | {"takes the lock over", "sent as a duplicate", "SKIP"},
+    ),
+    *_in(
+        _EACH,
+        "shared",
+        callers=(Caller(), Caller(), _OTHER),
+        losses=1,
+        expects=_RAN | {"dropped", "sent without the lock", "WAIT"},
     ),
     *_in(
         _EACH,
@@ -249,6 +259,15 @@ CALLS = (
         losses=1,
         acks_late=True,
         expects=_RAN | {"REQUEST_STOP", "OVERTAKE", "SKIP"},
+    ),
+    CallSetting(
+        name="ticks-replace-shared",
+        mode="while_executing",
+        callers=(Caller(tick=1), Caller(tick=2, task="other"), Caller(tick=3)),
+        overlap="replace",
+        losses=1,
+        acks_late=True,
+        expects=_RAN | {"REQUEST_STOP", "WAIT"},
     ),
     CallSetting(
         name="ticks-deadline",

@@ -31,6 +31,12 @@ def check_drop(setting: CallSetting, at: int, text: str) -> None:
         raise ViolationError(_label(at, text), "somebody waits for it for ever")
 
 
+def check_rival(setting: CallSetting, at: int, holder: int | None, text: str) -> None:
+    """A call gives way only to another of its own task, and takes nothing from another task's."""
+    if holder is not None and setting.callers[at].task != setting.callers[holder].task:
+        raise ViolationError(_label(at, text), "it counts as a duplicate of another task's call")
+
+
 def check_arrival(setting: CallSetting, scene: Scene, at: int, delivery: Delivery) -> None:
     """What is too late, or sent by a newer leader itself, does not begin."""
     call = scene.calls[at]

@@ -360,6 +360,15 @@ _CONTENTION = (
         ),
     ),
     _promise(
+        "a schedule's run stops, overtakes and gives way to runs of its own task only",
+        lambda c, then: (
+            c.overlap is not Overlap.REPLACE
+            or c.obstacle in (Obstacle.MARKER, Obstacle.NO_QUORUM)
+            or c.same_work
+            or then in (Action.WAIT, Action.REQUEUE_COPY)
+        ),
+    ),
+    _promise(
         "only a run that waits is overtaken",
         lambda c, then: (
             (then is not Action.OVERTAKE or c.role is Role.QUEUED)

@@ -92,6 +92,13 @@ _AT_PUBLISH = (
         "lambda c: False, Publish.SEND",
     ),
     _row(
+        "a call is dropped for another task's that waits",
+        "calls-until_executed-shared",
+        PUBLISH,
+        "lambda c: not c.same_work, Publish.SEND",
+        "lambda c: False, Publish.SEND",
+    ),
+    _row(
         "a retry is dropped as a duplicate",
         "rules-publish",
         PUBLISH,
@@ -280,6 +287,20 @@ _IN_CONTENTION = (
         ARRIVAL,
         "c.split and (c.locks_at_publish or c.overlap is not Overlap.NONE),",
         "c.split and c.overlap is not Overlap.NONE,",
+    ),
+    _row(
+        "a message ends in the worker for another task's",
+        "calls-until_executed-shared",
+        ARRIVAL,
+        'Row("the holder does other work", lambda c: not c.same_work, Action.WAIT)',
+        'Row("the holder does other work", lambda c: False, Action.WAIT)',
+    ),
+    _row(
+        "a schedule's run overtakes another task's",
+        "ticks-replace-shared",
+        ARRIVAL,
+        "lambda c: c.overlap is Overlap.REPLACE and not c.same_work,",
+        "lambda c: False,",
     ),
     _row(
         "two runs give way to each other",

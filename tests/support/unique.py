@@ -70,5 +70,5 @@ def owned_by(bench: Bench, task_id: str, role: Role = Role.RUNNING, place: str =
     key = place.removeprefix("redlock:")
     names, extras = ((key,), ()) if key != place else ((), (place,))
     return bench.elsewhere.reservations.acquire_for_task(
-        names, extras, ttl=60, label=label_for(role, task_id, "w@host")
+        names, extras, ttl=60, label=label_for(role, task_id, "w@host", task="job")
     )

@@ -42,6 +42,7 @@ class LockOptions:
         key: Key of the lock: a template over the task's arguments such as
             `"account:{account_id}"`, a function of the arguments, or a list of these, of which the
             task acquires all keys or none. `True`: the task's name and a digest of all arguments.
+            Tasks with one key exclude each other, but no call of one is a duplicate of another's.
         mode: When the lock is held, see the table of modes.
         ttl: TTL of the lock, from 0.2 s to `redlock_max_ttl`. The watchdog extends the lock while
             the body runs, so the TTL limits how long a crashed worker blocks the key, not how long
@@ -81,9 +82,9 @@ class LockOptions:
         at_least_for: Minimum time that the key stays taken, even if the body ends earlier.
         overlap: Policy for a scheduled run that finds the lock held; other runs use
             `lock_on_conflict`. `forbid`: skip the run. `queue`: requeue it until the lock is free;
-            waiting runs are not ordered. `replace`: ask the older run to stop, by its
-            `lock_on_lost`, and start after it has ended; it is notified within `lock_ttl / 3`.
-            `allow`: run without a lock beside it.
+            waiting runs are not ordered. `replace`: ask the task's older run to
+            stop, by its `lock_on_lost`, and start after it has ended; it is notified within
+            `lock_ttl / 3`. `allow`: run without a lock beside it.
         starting_deadline: Skip a scheduled run that would start later than this after its due time,
             time spent waiting for its lock included. The entry's `countdown` counts as lateness.
     """

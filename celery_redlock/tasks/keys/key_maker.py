@@ -42,6 +42,9 @@ class KeyMaker:
             that it names, returns a key or a list of keys. A list of templates and functions:
             several keys.
 
+    Attributes:
+        templates: the templates among these.
+
     Raises:
         LockKeyError: the template or function does not fit the task's arguments.
     """
@@ -53,6 +56,7 @@ class KeyMaker:
         parameters = self._signature.parameters.values()
         self._extra = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
         self._models = _annotated_models(task, self._signature)
+        self.templates: list[Template] = []
         if spec is None or spec is True:
             self._makers: list[Maker] = [self._by_digest]
         else:
@@ -102,6 +106,7 @@ class KeyMaker:
         except LockKeyError as exc:
             raise self._error(f"lock_key: {exc}") from None
         self._check_names(template.names, f"the template {source!r}")
+        self.templates.append(template)
         # Checked with one character for all placeholders; a constant key is checked as it is.
         self._checked(template.prefix + ("x" if template.names else ""))
 

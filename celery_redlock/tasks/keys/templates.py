@@ -66,6 +66,11 @@ class Template:
         self._unsafe = RESERVED | self._separators()
 
     @property
+    def shape(self) -> tuple[tuple[str, bool], ...]:
+        """The text before each placeholder; templates of one shape can give one key."""
+        return tuple((literal, found is not None) for literal, found in self._parts)
+
+    @property
     def prefix(self) -> str:
         """The text before the first placeholder."""
         end = next((n for n, (_, found) in enumerate(self._parts) if found), len(self._parts))

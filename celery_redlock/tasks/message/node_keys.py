@@ -79,7 +79,7 @@ def does_same_work(
     holder: TaskOwner | None,
 ) -> bool:
     """Return whether a holder runs the same task and holds all these keys, not only some."""
-    if holder is not None and not holder.runs(name):
+    if holder is None or not holder.runs(name):
         return False
     return len(node_keys) == 1 or {redlock.user_key(node_key) for node_key in node_keys} <= set(
         error.keys

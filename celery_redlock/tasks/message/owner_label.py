@@ -11,6 +11,7 @@ import hashlib
 import os
 import socket
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from celery_redlock.tasks.message.header_values import END_OF_TIME
@@ -63,8 +64,8 @@ class TaskOwner:
     task: str | None = None
 
     def runs(self, name: str) -> bool:
-        """Return whether this is a call of the task with that name; True if the label has none."""
-        return self.task in (None, _digest(name))
+        """Return whether this is a call of the task with that name."""
+        return self.task == _digest(name)
 
     def is_of(self, task_id: str | None) -> bool:
         """Return whether this is the task with that id."""
@@ -83,6 +84,7 @@ def label_id(task_id: str) -> str:
     return f"sha256:{hashlib.sha256(encoded).hexdigest()[:DIGEST_DIGITS]}"
 
 
+@lru_cache(maxsize=1024)
 def _digest(name: str) -> str:
     return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:TASK_DIGITS]
 

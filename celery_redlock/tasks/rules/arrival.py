@@ -337,6 +337,11 @@ CONTENTION: tuple[Row[Contention, Action], ...] = (
         Action.WAIT,
     ),
     Row(
+        "overlap: replace, and another task has the lock",
+        lambda c: c.overlap is Overlap.REPLACE and not c.same_work,
+        Action.WAIT,
+    ),
+    Row(
         "overlap: replace, and a newer run has the lock",
         lambda c: c.overlap is Overlap.REPLACE and c.order is Order.NEWER,
         Action.SKIP,

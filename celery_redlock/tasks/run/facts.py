@@ -84,7 +84,7 @@ def contention_of(
         # The messages of several leaders for one tick have one task id, and each its own nonce.
         and owner.nonce == lock_request.envelope.nonce,
         holds_until_result=lock_request.plan.marks_messages
-        or (owner is not None and owner.due_us is not None),
+        or (owner is not None and (owner.due_us is not None or owner.marker is not None)),
         holder_may_be_skipped=owner is not None
         and holder_may_expire(owner, lock_request.tick, options),
         locks_at_publish=mode.at_publish,

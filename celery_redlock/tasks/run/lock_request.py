@@ -118,7 +118,7 @@ class LockRequest:
             tick_id=self.tick_id,
             nonce=self.envelope.nonce if role in (Role.SKIPPED, Role.ABANDONED) else None,
             marker=marker_of(self.dedupe_key) if self.options.mode_spec.at_publish else None,
-            task=self.task.name if self.options.mode_spec.at_publish else None,
+            task=self.task.name,
         )
 
     @property

@@ -148,7 +148,7 @@ def test_nobody_takes_a_lock_over_that_no_message_brings(
     request = bench.send(declare(bench, lock_on_conflict="raise"))
     free(bench)
     lease = bench.elsewhere.reservations.acquire_for_task(
-        ("k",), ttl=60, label=label_for(role, "other", "w@host")
+        ("k",), ttl=60, label=label_for(role, "other", "w@host", task="job")
     )
     assert bench.run(forged_lock(request, owner=lease.owner)).value != "ran"
     assert value(bench) == lease.owner

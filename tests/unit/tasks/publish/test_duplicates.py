@@ -120,6 +120,6 @@ def test_a_task_is_no_duplicate_of_one_that_has_only_some_of_its_keys(bench: Ben
 
 def test_a_task_is_a_duplicate_of_one_that_has_all_of_its_keys(bench: Bench) -> None:
     bench.elsewhere.reservations.acquire_for_task(
-        ("j", "k"), ttl=30, label=label_for(Role.RUNNING, "other", "w@host")
+        ("j", "k"), ttl=30, label=label_for(Role.RUNNING, "other", "w@host", task="job")
     )
     assert declare(bench, lock_key=["k", "j"]).delay().id == "other"

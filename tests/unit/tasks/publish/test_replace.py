@@ -268,7 +268,7 @@ def test_a_call_that_finds_its_older_one_begun_gets_the_lock_when_that_gives_it_
 
     def begin_first(*args: Any, previous: str = "", **options: Any) -> Any:
         if previous and not giving_up:
-            label = label_for(Role.RUNNING, "older", "w@host")
+            label = label_for(Role.RUNNING, "older", "w@host", task="job")
             lease = bench.elsewhere.reservations.acquire_for_task(
                 ("k",), ttl=60, label=label, reservation=lock
             )

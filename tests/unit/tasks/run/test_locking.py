@@ -12,6 +12,7 @@ from celery.exceptions import Ignore, Reject
 
 from celery_redlock import Lease, RedlockTask, current_lease
 from celery_redlock.errors import ConfigurationError, LockKeyError
+from celery_redlock.protocol.keys import owner_label
 from tests.support.tasks import Bench
 from tests.unit.tasks.jobs import job
 
@@ -67,7 +68,7 @@ def test_the_owner_value_names_the_task_the_worker_and_the_process(bench: Bench)
     task = job(bench, lambda self: self.lease.owner)
     request = bench.send(task)
     owner = bench.run(request).value
-    assert owner.split(maxsplit=2)[2] == f"running {request['id']} worker@bench {os.getpid()}"
+    assert owner_label(owner) == f"running {request['id']} worker@bench {os.getpid()}"
 
 
 def test_a_task_without_lock_options_has_no_call_of_its_own(bench: Bench) -> None:

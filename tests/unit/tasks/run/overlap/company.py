@@ -21,7 +21,7 @@ def job(bench: Bench, overlap: str, body: Any = None, **options: Any) -> Any:
 
 def occupy(bench: Bench, **facts: Any) -> Any:
     """Hold the lock as another run does."""
-    label = label_for(Role.RUNNING, "other", **facts)
+    label = label_for(Role.RUNNING, "other", task="job", **facts)
     return bench.elsewhere.reservations.acquire_for_task(["k"], [COMPANION], ttl=60, label=label)
 
 

@@ -144,7 +144,7 @@ def test_of_several_holders_each_is_asked(bench: Bench) -> None:
     one = occupy_for(bench, -60)
     bench.run(send_tick(bench, task, tick()))
     one.release()
-    label = label_for(Role.RUNNING, "another", due_us=tick(-60).due_us)
+    label = label_for(Role.RUNNING, "another", task="job", due_us=tick(-60).due_us)
     beside = "redlock-meta:running:redlock:l"
     another = bench.elsewhere.reservations.acquire_for_task(["l"], [beside], ttl=60, label=label)
     assert bench.run(bench.receive()).state == "RETRY"

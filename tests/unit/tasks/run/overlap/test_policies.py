@@ -47,7 +47,7 @@ def test_the_ticks_of_a_schedule_exclude_each_other_though_they_share_one_task_i
     bench: Bench,
 ) -> None:
     task = job(bench, "forbid", lock_skip_result="skipped")
-    label = label_for(Role.RUNNING, "nightly", due_us=tick(-60).due_us)
+    label = label_for(Role.RUNNING, "nightly", task="job", due_us=tick(-60).due_us)
     bench.elsewhere.acquire("k", ttl=60, label=label)
     request = send_tick(bench, task, tick(), task_id="nightly")
     assert bench.run(request).value == "skipped"

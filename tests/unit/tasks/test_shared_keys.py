@@ -1,0 +1,167 @@
+"""Two tasks with one key exclude each other, and no call of one is a duplicate of the other's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import uuid
+
+from celery_redlock.tasks.bootsteps import LockStep
+from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.message.owner_label import Role, label_for
+from tests.support.tasks import Bench
+from tests.support.ticks import send_tick, tick
+from tests.support.unique import WINDOW, holder, value
+from tests.unit.tasks.jobs import ALL_MODES
+from tests.unit.tasks.run.overlap.company import COMPANION
+
+
+def declare(bench: Bench, name: str, body: Any = None, **options: Any) -> Any:
+    """Declare a task of this name with the shared key."""
+    options = {"lock_mode": "until_executed", "lock_key": "k", "lock_wait": 0, **options}
+    if options["lock_mode"] == "until_expired":
+        options["lock_window"] = WINDOW
+    if options["lock_mode"] == "while_executing":
+        options.pop("lock_on_conflict", None)
+    return bench.task(body or (lambda self: name), name=name, bind=True, **options)
+
+
+def is_duplicate(result: Any) -> bool:
+    return bool(getattr(result, "is_duplicate", False))
+
+
+def asked(task: Any, error: Any) -> str:
+    raise AssertionError("it is no duplicate, and nobody is asked")
+
+
+@pytest.mark.parametrize("policy", ["existing", "raise", "replace", asked])
+def test_a_call_is_sent_while_another_tasks_message_waits(
+    bench: Bench, mode: str, policy: Any
+) -> None:
+    invoice = declare(bench, "invoice", lock_mode=mode)
+    refund = declare(bench, "refund", lock_mode=mode, lock_on_conflict=policy)
+    first = bench.send(invoice)
+    envelope = Envelope.read(bench.send(refund))
+    assert (envelope.reservation, envelope.duplicate_of) == (None, None)
+    assert bench.run(first).value == "invoice"
+
+
+@pytest.mark.parametrize("first", ALL_MODES)
+@pytest.mark.parametrize("policy", ["existing", "raise", "replace", asked])
+def test_a_call_is_sent_while_another_tasks_body_runs(
+    bench: Bench, first: str, policy: Any
+) -> None:
+    refund = declare(bench, "refund", lock_on_conflict=policy)
+    sent: list[Any] = []
+    invoice = declare(bench, "invoice", lambda self: sent.append(refund.delay()), lock_mode=first)
+    bench.call(invoice)
+    assert bench.queue_length == 1
+    assert not is_duplicate(sent[0])
+
+
+@pytest.mark.parametrize("policy", ["existing", "raise", "replace", asked])
+def test_its_message_waits_while_another_tasks_body_runs(bench: Bench, policy: Any) -> None:
+    refund = declare(bench, "refund", lock_on_conflict=policy)
+    states: list[str] = []
+
+    def body(self: Any) -> None:
+        states.append(bench.run(bench.send(refund, task_id=uuid())).state)
+
+    bench.call(declare(bench, "invoice", body))
+    assert states == ["RETRY"]
+    assert bench.run(bench.receive()).value == "refund"
+
+
+def test_a_message_is_not_replaced_by_another_tasks_call(bench: Bench) -> None:
+    first = bench.send(declare(bench, "invoice", lock_on_conflict="replace"))
+    bench.send(declare(bench, "refund", lock_on_conflict="replace"))
+    found = holder(bench)
+    assert found is not None
+    assert (found.task_id, found.role) == (first["id"], Role.QUEUED)
+
+
+def test_a_queued_message_is_not_revoked_as_another_tasks(bench: Bench) -> None:
+    bench.send(declare(bench, "invoice"))
+    assert declare(bench, "refund").revoke_queued() is None
+
+
+def test_a_function_registered_under_two_names_is_two_tasks(bench: Bench) -> None:
+    def body() -> str:
+        return "ran"
+
+    one, two = (
+        bench.task(body, name=name, lock_key="k", lock_mode="until_executed")
+        for name in ("invoice", "billing.invoice")
+    )
+    one.delay()
+    assert not is_duplicate(two.delay())
+
+
+def test_a_name_for_display_makes_no_other_task(bench: Bench) -> None:
+    invoice = declare(bench, "invoice")
+    invoice.apply_async(shadow="refund")
+    assert is_duplicate(invoice.delay())
+
+
+def test_a_task_that_a_pattern_locks_is_no_duplicate_of_another(bench: Bench) -> None:
+    bench.app.conf.redlock_tasks = {"*": {"lock_key": "k", "lock_mode": "until_executed"}}
+    invoice, refund = (
+        bench.task(lambda: None, name=name, base=None) for name in ("invoice", "refund")
+    )
+    bench.app.finalize()
+    invoice.delay()
+    assert not is_duplicate(refund.delay())
+    assert is_duplicate(invoice.delay())
+
+
+def test_the_next_step_waits_for_the_release_of_another_tasks_key(bench: Bench) -> None:
+    """Even where it skips conflicts: the step before releases the key once it has sent this one."""
+    label = label_for(Role.RUNNING, "before", "w@host", marker="0" * 32, task="invoice")
+    lease = bench.elsewhere.reservations.acquire_for_task(("k",), (), ttl=60, label=label)
+    refund = bench.task(lambda: "ran", lock_key="k", lock_on_conflict="skip", lock_wait=0)
+    request = bench.send(refund)
+    assert bench.run(request, parent_id="before").state == "RETRY"
+    lease.release()
+    assert bench.run(bench.receive()).value == "ran"
+
+
+@pytest.mark.parametrize("role", [Role.QUEUED, Role.RUNNING])
+def test_a_scheduled_run_waits_for_another_tasks(bench: Bench, role: Role) -> None:
+    """It neither stops nor overtakes it."""
+    refund = declare(bench, "refund", lock_mode="while_executing", lock_overlap="replace")
+    label = label_for(role, "older", due_us=tick(-60).due_us, task="invoice")
+    keys = ("k",) if role is Role.RUNNING else ()
+    bench.elsewhere.reservations.acquire_for_task(keys, (COMPANION,), ttl=60, label=label)
+    before = value(bench, COMPANION)
+    assert bench.run(send_tick(bench, refund, tick())).state == "RETRY"
+    assert value(bench, COMPANION) == before
+
+
+@pytest.mark.parametrize("later", [0, 60])
+def test_a_scheduled_run_is_not_skipped_for_another_tasks_newer_one(
+    bench: Bench, later: float
+) -> None:
+    refund = declare(bench, "refund", lock_mode="while_executing", lock_overlap="replace")
+    label = label_for(Role.RUNNING, "newer", due_us=tick(later).due_us, task="invoice")
+    bench.elsewhere.reservations.acquire_for_task(("k",), (COMPANION,), ttl=60, label=label)
+    assert bench.run(send_tick(bench, refund, tick())).state == "RETRY"
+
+
+def test_a_worker_names_each_group_of_tasks_that_can_have_one_key(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bodies = {"invoice": lambda order_id: None, "refund": lambda id: None}
+    keys = {"invoice": "{order_id}", "refund": "{id}"}
+    for name, body in bodies.items():
+        bench.task(body, name=name, lock_key=keys[name], lock_mode="until_executed")
+    for name, key in (("alone", "alone:{n}"), ("running", "{n}")):
+        mode = "while_executing" if name == "running" else "until_executed"
+        bench.task(lambda n: None, name=name, lock_key=key, lock_mode=mode)
+    bench.app.finalize()
+    LockStep(SimpleNamespace(app=bench.app)).create(SimpleNamespace(app=bench.app))
+    (line,) = (line for line in caplog.messages if "can have one key" in line)
+    assert line.startswith("The tasks invoice, refund lock at publish")
+    assert "(lock_key='{id}' or '{order_id}')" in line
+    assert line.endswith("lock_key='invoice:{order_id}'.")
