@@ -128,11 +128,7 @@ class Lease(LeaseValidity):
         Returns:
             Whether the lease was still valid and a quorum of nodes still had its keys.
         """
-        try:
-            return self._release()
-        except Exception as exc:
-            self._log_failure(exc)
-            return False
+        return self.release_with({})
 
     @property
     def unreleased(self) -> str:
@@ -162,10 +158,21 @@ class Lease(LeaseValidity):
             held = self.begin_release()
             if held is None:
                 return False
-            return self._release_with(actions, reservation, grace) and held
+            command = self.release_command(actions, reservation, grace)
+            if reservation is None:
+                round_ = ReleaseRound(len(self._transport.names))
+                channel = send_release(self._transport, [(command, round_)], self.node_timeout)
+                had = round_.phase is Phase.GRANTED
+            else:
+                had, channel = release_to(self._transport, command, reservation, self.node_timeout)
+            self.after_release(command, channel)
+            if instrumentation.receivers:
+                instrumentation.report(self.release_details(had=had))
         except Exception as exc:
-            self._log_failure(exc)
+            text = "Release of lock %r failed; it ends with its TTL"
+            call_in_app(_logger.error, text, shortened(self.key), exc_info=exc)
             return False
+        return held and had
 
     def release_keys(self, node_keys: Sequence[str]) -> None:
         """
@@ -194,32 +201,6 @@ class Lease(LeaseValidity):
     def hold_at_least(self, seconds: float) -> None:
         """Let a release before that time only shorten the TTL, so that it ends at that time."""
         self._hold_until = self._acquired_at + seconds
-
-    def _log_failure(self, error: Exception) -> None:
-        text = "Release of lock %r failed; it ends with its TTL"
-        call_in_app(_logger.error, text, shortened(self.key), exc_info=error)
-
-    def _release(self) -> bool:
-        held = self.begin_release()
-        if held is None:
-            return False
-        return release_leases(self._transport, (self,)) and held
-
-    def _release_with(
-        self, actions: Mapping[str, ReleaseAction], reservation: Reservation | None, grace: float
-    ) -> bool:
-        command = self.release_command(actions, reservation, grace)
-        node_timeout = self._params.node_timeout
-        if reservation is None:
-            round_ = ReleaseRound(len(self._transport.names))
-            channel = send_release(self._transport, [(command, round_)], node_timeout)
-            had = round_.phase is Phase.GRANTED
-        else:
-            had, channel = release_to(self._transport, command, reservation, node_timeout)
-        self.after_release(command, channel)
-        if instrumentation.receivers:
-            instrumentation.report(self.release_details(had=had))
-        return had
 
     def begin_release(self) -> bool | None:
         """Stop extending, and return whether it was valid; None if there is nothing to release."""

@@ -5,7 +5,8 @@ Sending releases, and handing keys over to a reservation.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.protocol import Command, Phase, ReleaseRound, extend
@@ -21,11 +22,7 @@ _LINGER = 0.05
 
 
 def send_release(
-    transport: Transport,
-    batch: Sequence[tuple[Command, ReleaseRound]],
-    node_timeout: float,
-    *,
-    reservation: Reservation | None = None,
+    transport: Transport, batch: Sequence[tuple[Command, ReleaseRound]], node_timeout: float
 ) -> Channel:
     """
     Send releases to all nodes, wait for a quorum, and return the channel that was used.
@@ -34,20 +31,9 @@ def send_release(
         transport: to the nodes.
         batch: releases, with the rounds that count their votes.
         node_timeout: seconds in which a node has to answer.
-        reservation: a reservation to which the only release leaves keys; it is extended.
     """
-    with borrowed(transport) as channel:
-        try:
-            channel.connect(math.inf if node_timeout else 0.0)
-            if reservation is None:
-                channel.exchange(batch, node_timeout)
-            else:
-                _hand_over(transport, channel, batch[0], node_timeout, reservation)
-        except BaseException:
-            # A time limit or Ctrl-C may have struck before every node was sent the release.
-            for command, _ in batch:
-                channel.send(command)
-            raise
+    with _sending(transport, batch, node_timeout) as channel:
+        channel.exchange(batch, node_timeout)
     return channel
 
 
@@ -57,35 +43,42 @@ def release_to(
     """
     Send a release that leaves keys to a reservation for a short time, then extend them.
 
+    They are extended on the nodes that acknowledged the release, and only if the reservation is
+    unused.
+
     Returns:
         Whether a quorum had the keys, and the channel that was used.
     """
-    round_ = ReleaseRound(len(transport.names))
-    channel = send_release(transport, [(command, round_)], node_timeout, reservation=reservation)
-    return round_.phase is Phase.GRANTED, channel
+    round_, check = ReleaseRound(len(transport.names)), ReleaseRound(len(transport.names))
+    batch, acked = [(command, round_)], AckedNodes()
+    with _sending(transport, batch, node_timeout) as channel:
+        channel.exchange(batch, node_timeout, linger=min(node_timeout, _LINGER), acked=acked)
+        left = reservation.left_ms(transport.wall_us())
+        if round_.phase is not Phase.GRANTED or left <= 0:
+            return round_.phase is Phase.GRANTED, channel
+        # The message may have been sent: its receiver may have taken the reservation over on a
+        # quorum and released it while one of these nodes still had our keys. That has not happened
+        # if a quorum has the reservation now, when all of these nodes do: a later receiver finds it
+        # on them, or releases it there.
+        nodes = sorted(acked)
+        probe = extend(reservation.node_keys, reservation.owner, 1, 0)
+        channel.exchange([(probe, check)], node_timeout)
+        if check.phase is Phase.GRANTED:
+            channel.send(extend(reservation.node_keys, reservation.owner, left, 0), nodes)
+    return True, channel
 
 
-def _hand_over(
-    transport: Transport,
-    channel: Channel,
-    sent: tuple[Command, ReleaseRound],
-    node_timeout: float,
-    reservation: Reservation,
-) -> None:
-    """Release, and extend the reservation on the nodes that acknowledged it, if it is unused."""
-    acked = AckedNodes()
-    channel.exchange([sent], node_timeout, linger=min(node_timeout, _LINGER), acked=acked)
-    left = reservation.left_ms(transport.wall_us())
-    if sent[1].phase is not Phase.GRANTED or left <= 0:
-        return
-    # The message may have been sent: its receiver may have taken the reservation over on a quorum
-    # and released it while one of these nodes still had our keys. That has not happened if a quorum
-    # has the reservation now, when all of these nodes do: a later receiver finds it on them, or
-    # releases it there.
-    nodes = sorted(acked)
-    check = ReleaseRound(len(transport.names))
-    channel.exchange(
-        [(extend(reservation.node_keys, reservation.owner, 1, 0), check)], node_timeout
-    )
-    if check.phase is Phase.GRANTED:
-        channel.send(extend(reservation.node_keys, reservation.owner, left, 0), nodes)
+@contextmanager
+def _sending(
+    transport: Transport, batch: Sequence[tuple[Command, ReleaseRound]], node_timeout: float
+) -> Iterator[Channel]:
+    """Borrow a channel to send releases; an exception still sends them to every node."""
+    with borrowed(transport) as channel:
+        try:
+            channel.connect(math.inf if node_timeout else 0.0)
+            yield channel
+        except BaseException:
+            # A time limit or Ctrl-C may have struck before every node was sent the release.
+            for command, _ in batch:
+                channel.send(command)
+            raise

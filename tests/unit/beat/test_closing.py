@@ -109,8 +109,8 @@ def test_a_release_that_a_signal_cuts_short_is_said_all_the_same(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a = world.beat("a")
-    unsaid = with_signal(lease.release_leases, a, after=False)
-    monkeypatch.setattr(lease, "release_leases", unsaid)
+    unsent = with_signal(lease.send_release, a, after=False)
+    monkeypatch.setattr(lease, "send_release", unsent)
     world.run(5)
     with pytest.raises(SystemExit):
         world.stop(a)
