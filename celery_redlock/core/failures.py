@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from celery_redlock.core.attempt import AcquireParams, Attempt
 from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
 from celery_redlock.protocol import Failed, Phase, Quarantined, Round
-from celery_redlock.protocol.keys import META_PREFIX, owner_label
+from celery_redlock.protocol.keys import META_PREFIX, owner_label, user_key
 from celery_redlock.protocol.texts import enumerated, shortened
 
 
@@ -68,11 +68,6 @@ def not_acquired_error(
         key,
         problems,
     )
-
-
-def user_key(node_key: str, prefix: str) -> str:
-    """Return a key as it was asked for: a lock key without the prefix, a record by its place."""
-    return node_key if node_key.startswith(META_PREFIX) else node_key.removeprefix(prefix)
 
 
 def describe_problems(problems: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock.core import instrumentation
 from celery_redlock.core.attempt import AcquireParams, Attempt
-from celery_redlock.core.failures import describe_problems, node_problems, user_key
+from celery_redlock.core.failures import describe_problems, node_problems
 from celery_redlock.core.instrumentation import ExtendDetails, Outcome, ReleaseDetails
 from celery_redlock.core.release import HANDBACK_TTL, release_to, send_release
 from celery_redlock.core.reservation import Reservation
@@ -32,6 +32,7 @@ from celery_redlock.protocol import (
     milliseconds,
     release,
 )
+from celery_redlock.protocol.keys import user_key
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport import Channel, Transport, borrowed
 

@@ -12,7 +12,7 @@ from typing import Self, Unpack
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock.core import instrumentation
 from celery_redlock.core.attempt import Attempt, attempt_once, report_acquire
-from celery_redlock.core.failures import not_acquired_error, user_key
+from celery_redlock.core.failures import not_acquired_error
 from celery_redlock.core.lease import Lease, release_leases
 from celery_redlock.core.options import (
     ACQUIRE_OPTIONS,
@@ -28,6 +28,7 @@ from celery_redlock.core.reservations import Reservations
 from celery_redlock.core.retry import retry_until_granted
 from celery_redlock.core.validation import checked_keys, checked_node_keys
 from celery_redlock.core.watchdog import process_watchdog
+from celery_redlock.protocol.keys import user_key
 from celery_redlock.transport import Transport, open_transport, parse_nodes
 
 _logger = logging.getLogger(__name__)

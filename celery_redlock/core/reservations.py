@@ -12,7 +12,7 @@ from typing import Unpack
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock.core import instrumentation
 from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once, report_acquire
-from celery_redlock.core.failures import not_acquired_error, user_key
+from celery_redlock.core.failures import not_acquired_error
 from celery_redlock.core.inspection import LockInfo, inspect_locks, owners_by_node
 from celery_redlock.core.lease import Lease
 from celery_redlock.core.options import (
@@ -43,7 +43,7 @@ from celery_redlock.protocol import (
     release,
     validate_node_key,
 )
-from celery_redlock.protocol.keys import META_PREFIX, check_key_count
+from celery_redlock.protocol.keys import META_PREFIX, check_key_count, user_key
 from celery_redlock.protocol.texts import enumerated
 from celery_redlock.transport import AckedNodes, Channel, Transport, borrowed
 

@@ -34,6 +34,11 @@ MAX_KEYS = 1000
 MAX_NAME_BYTES = 10_000
 
 
+def user_key(node_key: str, prefix: str) -> str:
+    """Return a key as its user wrote it: a lock key without the prefix, a reserved key as it is."""
+    return node_key if node_key.startswith(META_PREFIX) else node_key.removeprefix(prefix)
+
+
 def fence_key(key: str) -> str:
     """Return the counter that orders the holders of `key`."""
     return _FENCE_KEYS[zlib.crc32(key.encode()) & (FENCE_BUCKETS - 1)]

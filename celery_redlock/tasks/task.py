@@ -29,7 +29,7 @@ from celery_redlock.tasks.refusals import (
     refuse_unawaited,
 )
 from celery_redlock.tasks.request_state import state_of
-from celery_redlock.tasks.rules.ending import Event
+from celery_redlock.tasks.rules.ending import Move
 from celery_redlock.tasks.run.autoretry import end_before_autoretry
 from celery_redlock.tasks.run.postrun import connect_postrun
 from celery_redlock.tasks.run.run import lease_of, run_locked
@@ -214,7 +214,7 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
             return super().on_replace(sig)
         except Ignore:
             if running_lock is not None:
-                running_lock.move(Event.CONTINUE)
+                running_lock.move(Move.CONTINUE)
             raise
 
 

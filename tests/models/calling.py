@@ -184,7 +184,7 @@ class Calls:
         mode = self._mode
         hands_over = mode.at_publish and mode.in_body and not mode.own_queue_key
         hands_over = hands_over and not older.unlocked
-        event = ending.Event.HAND_OVER if hands_over else ending.Event.CONTINUE
+        event = ending.Move.HAND_OVER if hands_over else ending.Move.CONTINUE
         then = scene.with_call(before, hands=at, state=ending.moved(older.state, event))
         if hands_over or not mode.at_publish or then.down:
             yield self._send(then, at, "is sent to continue", brought=hands_over)
@@ -261,7 +261,7 @@ class Calls:
     def _send_reserved(self, scene: Scene, at: int) -> Iterator[Move]:
         tick = self.setting.callers[at].tick
         marker = None if tick is None or scene.down else scene.markers[self._piece(at)]
-        choice = publish.on_reservation(publish.Reserved(tick=marker and marker[1]))
+        choice = publish.on_reservation(publish.TickState(tick=marker and marker[1]))
         if choice is Publish.SEND_WITH_LOCK:
             yield self._send(scene, at, "sent with the lock", brought=True)
         else:
@@ -560,7 +560,7 @@ class Calls:
         call, mode = scene.calls[at], self._mode
         delivery = call.deliveries[position]
         promises.check_arrival(self.setting, scene, at, delivery)
-        state = ending.moved(ending.State.WAITING, ending.Event.BEGIN)
+        state = ending.moved(ending.State.WAITING, ending.Move.BEGIN)
         then = scene.with_delivery(at, position, None).with_call(
             at,
             stands=RUNS,

@@ -766,7 +766,7 @@ TABLES = tuple(
     )
     for name, rows, facts, promises in (
         ("publish", publish.CONTENTION, publish.Contention, _PUBLISH),
-        ("publish-ticks", publish.TICKS, publish.Reserved, _TICKS),
+        ("publish-ticks", publish.TICKS, publish.TickState, _TICKS),
         ("arrival", arrival.ARRIVALS, arrival.Arrival, _ARRIVAL),
         ("contention", arrival.CONTENTION, arrival.Contention, _CONTENTION),
         ("final", arrival.FINAL, arrival.Contention, _FINAL),

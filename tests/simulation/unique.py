@@ -239,7 +239,7 @@ class UniqueTasks:
         lease, client, chance = hold.lease, self._client, self._random.random()
         self._history.ended(hold)
         rejected, retries = chance >= 0.9, 0.6 <= chance < 0.9
-        state = ending.moved(ending.State.WAITING, ending.Event.BEGIN)
+        state = ending.moved(ending.State.WAITING, ending.Move.BEGIN)
         onward = None
         if retries:
             # Its message is out before the lock is handed over.
@@ -249,7 +249,7 @@ class UniqueTasks:
             retry = Message(message.key, self._broker.new_mark(), onward, message.task)
             self._broker.put(retry)
             self._machine.wait(self._random.choice((0.0, 0.002)))
-            state = ending.moved(state, ending.Event.HAND_OVER)
+            state = ending.moved(state, ending.Move.HAND_OVER)
         remains = _remains(state, message, rejected=rejected)
         role, keys = ending.marker_after(remains), ending.keys_after(remains)
         actions = {}

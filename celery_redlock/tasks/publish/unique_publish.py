@@ -32,7 +32,7 @@ from celery_redlock.tasks.rules.facts import Holder, PublishPolicy
 from celery_redlock.tasks.rules.publish import (
     Contention,
     Publish,
-    Reserved,
+    TickState,
     on_contention,
     on_reservation,
 )
@@ -130,7 +130,7 @@ class UniquePublish:
         # Read while this message holds the lock: a worker that ends the other one frees the lock
         # and sets its marker in one step.
         other = self._tick_owner(tick)
-        action = on_reservation(Reserved(tick=None if other is None else other.role))
+        action = on_reservation(TickState(tick=None if other is None else other.role))
         if action is Publish.SEND_WITH_LOCK or other is None:
             return self._send_with(reserved)
         self.redlock.reservations.cancel(reserved.reservation, wait=True)

@@ -15,7 +15,7 @@ from enum import Enum, StrEnum, auto
 from celery_redlock.tasks.rules.facts import Raised, Role, Row, first_match
 
 __all__ = ["KEYS", "MARKERS", "MOMENTS", "MOVES", "OUTCOMES", "RESERVATIONS", "CeleryState"]
-__all__ += ["Ended", "Event", "IllegalMoveError", "Keys", "Leaving", "Moment", "Outcome"]
+__all__ += ["Ended", "IllegalMoveError", "Keys", "Leaving", "Moment", "Move", "Outcome"]
 __all__ += ["Remains", "State", "Unused"]
 __all__ += ["keeps_reservation", "keys_after", "marker_after", "moment_of", "moved", "outcome_of"]
 
@@ -41,7 +41,7 @@ class State(Enum):
         return self in (State.CONTINUED, State.HANDED_OVER)
 
 
-class Event(Enum):
+class Move(Enum):
     """The causes that move a request to another state."""
 
     MARK = auto()  #: it took its marker, to end without its body
@@ -54,19 +54,19 @@ class Event(Enum):
 #: Every legal move. A body may send several messages that continue it; the lock goes to the last
 #: that can have it. Where no body runs, the application may still continue the task: a function for
 #: `lock_on_conflict` before the body, a signal handler after it. That changes nothing here.
-MOVES: Mapping[tuple[State, Event], State] = {
-    (State.WAITING, Event.MARK): State.UNRUN,
-    (State.WAITING, Event.BEGIN): State.RUNNING,
-    (State.WAITING, Event.CONTINUE): State.WAITING,
-    (State.UNRUN, Event.CONTINUE): State.UNRUN,
-    (State.RUNNING, Event.CONTINUE): State.CONTINUED,
-    (State.RUNNING, Event.HAND_OVER): State.HANDED_OVER,
-    (State.CONTINUED, Event.CONTINUE): State.CONTINUED,
-    (State.CONTINUED, Event.HAND_OVER): State.HANDED_OVER,
-    (State.HANDED_OVER, Event.CONTINUE): State.HANDED_OVER,
-    (State.ENDED, Event.CONTINUE): State.ENDED,
-    (State.HANDED_OVER, Event.HAND_OVER): State.HANDED_OVER,
-    **{(state, Event.END): State.ENDED for state in State},
+MOVES: Mapping[tuple[State, Move], State] = {
+    (State.WAITING, Move.MARK): State.UNRUN,
+    (State.WAITING, Move.BEGIN): State.RUNNING,
+    (State.WAITING, Move.CONTINUE): State.WAITING,
+    (State.UNRUN, Move.CONTINUE): State.UNRUN,
+    (State.RUNNING, Move.CONTINUE): State.CONTINUED,
+    (State.RUNNING, Move.HAND_OVER): State.HANDED_OVER,
+    (State.CONTINUED, Move.CONTINUE): State.CONTINUED,
+    (State.CONTINUED, Move.HAND_OVER): State.HANDED_OVER,
+    (State.HANDED_OVER, Move.CONTINUE): State.HANDED_OVER,
+    (State.ENDED, Move.CONTINUE): State.ENDED,
+    (State.HANDED_OVER, Move.HAND_OVER): State.HANDED_OVER,
+    **{(state, Move.END): State.ENDED for state in State},
 }
 
 
@@ -74,7 +74,7 @@ class IllegalMoveError(RuntimeError):
     """A request cannot do this in its state; nothing was changed."""
 
 
-def moved(state: State, event: Event) -> State:
+def moved(state: State, move: Move) -> State:
     """
     Return a request's next state.
 
@@ -82,9 +82,9 @@ def moved(state: State, event: Event) -> State:
         IllegalMoveError: there is none.
     """
     try:
-        return MOVES[state, event]
+        return MOVES[state, move]
     except KeyError:
-        raise IllegalMoveError(f"a request that is {state.name} cannot {event.name}") from None
+        raise IllegalMoveError(f"a request that is {state.name} cannot {move.name}") from None
 
 
 class CeleryState(StrEnum):

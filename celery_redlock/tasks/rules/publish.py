@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from celery_redlock.tasks.rules.facts import Holder, PublishPolicy, Role, Row, first_match
 
-__all__ = ["CONTENTION", "TICKS", "Contention", "Publish", "Reserved"]
+__all__ = ["CONTENTION", "TICKS", "Contention", "Publish", "TickState"]
 __all__ += ["on_contention", "on_reservation"]
 
 
@@ -30,7 +30,7 @@ class Publish(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reserved:
+class TickState:
     """
     The facts when the publisher has reserved the lock of a call.
 
@@ -42,16 +42,16 @@ class Reserved:
     tick: Role | None
 
 
-TICKS: tuple[Row[Reserved, Publish], ...] = (
-    Row("no worker has begun its tick", lambda r: r.tick is None, Publish.SEND_WITH_LOCK),
-    Row("its tick is over", lambda r: r.tick is not None and r.tick.is_over, Publish.DROP_TICK),
+TICKS: tuple[Row[TickState, Publish], ...] = (
+    Row("no worker has begun its tick", lambda s: s.tick is None, Publish.SEND_WITH_LOCK),
+    Row("its tick is over", lambda s: s.tick is not None and s.tick.is_over, Publish.DROP_TICK),
     Row("a worker has begun its tick, and may be lost", lambda _: True, Publish.SEND),
 )
 
 
-def on_reservation(reserved: Reserved) -> Publish:
+def on_reservation(state: TickState) -> Publish:
     """Return what becomes of a call that has its lock."""
-    return first_match(TICKS, reserved).then
+    return first_match(TICKS, state).then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,13 @@ from celery_redlock.tasks.message.periodic import NEXT_RUN_TTLS
 from celery_redlock.tasks.rules import arrival as rules
 from celery_redlock.tasks.rules.arrival import Action, Waiting
 from celery_redlock.tasks.rules.facts import Evidence, Obstacle, Record
-from celery_redlock.tasks.run import facts
+from celery_redlock.tasks.run.arrival_facts import (
+    arrival_of,
+    at_publish_policy,
+    at_run_policy,
+    contention_of,
+    sightings_of,
+)
 from celery_redlock.tasks.run.lock_request import LockRequest
 from celery_redlock.tasks.run.requeue import (
     delay_after,
@@ -119,11 +125,11 @@ def judge_arrival(running_lock: RunningLock) -> bool:
 def _on_arrival(case: Case) -> tuple[Action, Case]:
     """Ask the rules about a message that has taken nothing, and the nodes where they need that."""
     lock_request = case.lock_request
-    known = facts.arrival_of(lock_request, time.time())
+    known = arrival_of(lock_request, time.time())
     while True:
         action = rules.on_arrival(known)
         if action is Action.READ_EVIDENCE:
-            shown = facts.sightings_of(lock_request)
+            shown = sightings_of(lock_request)
             nodes = len(lock_request.redlock.node_names)
             evidence = rules.evidence_of([sighting for sighting, _ in shown], nodes)
             holder = next((owner for _, owner in shown if owner is not None), None)
@@ -135,7 +141,7 @@ def _on_arrival(case: Case) -> tuple[Action, Case]:
             known = replace(known, record=Record.CURRENT if newest is None else Record.SUPERSEDED)
             case = replace(case, newest_token=newest)
         elif action is Action.ASK_POLICY and isinstance(case.error, LockContended):
-            known = replace(known, policy=facts.at_publish_policy(lock_request, case.error))
+            known = replace(known, policy=at_publish_policy(lock_request, case.error))
         else:
             return action, case
 
@@ -156,13 +162,13 @@ def resolve(case: Case) -> bool:
         DuplicateTask: so does one whose work another task does.
     """
     error = case.why
-    known = facts.contention_of(case.lock_request, error, has_retaken=case.has_retaken)
+    known = contention_of(case.lock_request, error, has_retaken=case.has_retaken)
     action = rules.on_contention(known)
     if action is Action.ASK_POLICY and isinstance(error, LockContended):
         if known.obstacle is Obstacle.LOCK:
-            known = replace(known, at_run=facts.at_run_policy(case.lock_request, error))
+            known = replace(known, at_run=at_run_policy(case.lock_request, error))
         else:
-            known = replace(known, at_publish=facts.at_publish_policy(case.lock_request, error))
+            known = replace(known, at_publish=at_publish_policy(case.lock_request, error))
         action = rules.on_contention(known)
     return EFFECTS[action](case)
 

@@ -11,7 +11,7 @@ from celery_redlock.core import Reservation
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import Role, label_for
 from celery_redlock.tasks.message.tick import Tick
-from celery_redlock.tasks.rules.ending import Event
+from celery_redlock.tasks.rules.ending import Move
 from celery_redlock.tasks.run.running_lock import RunningLock, current_running_lock
 
 __all__ = ["Handover", "handover_for", "inherited_tick"]
@@ -37,7 +37,7 @@ class Handover:
         Until then it may well arrive; it finds the lock held by its own task, and waits.
         """
         self.running_lock.handover_reservation = self.envelope.reservation
-        self.running_lock.move(Event.HAND_OVER)
+        self.running_lock.move(Move.HAND_OVER)
 
 
 def handover_for(

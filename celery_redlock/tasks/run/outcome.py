@@ -22,7 +22,7 @@ from celery_redlock.tasks.rules.ending import (
     marker_after,
 )
 from celery_redlock.tasks.rules.facts import Raised, Role
-from celery_redlock.tasks.run.facts import raised_by
+from celery_redlock.tasks.run.arrival_facts import raised_by
 from celery_redlock.tasks.run.lock_request import LockRequest
 
 __all__ = ["celery_state", "ended_of", "release_plan"]

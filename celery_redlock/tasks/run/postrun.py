@@ -14,8 +14,8 @@ from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.ending import State, Unused, keeps_reservation
+from celery_redlock.tasks.run.arrival_facts import raised_by
 from celery_redlock.tasks.run.ended_tasks import connect_ended_tasks
-from celery_redlock.tasks.run.facts import raised_by
 from celery_redlock.tasks.run.running_lock import running_lock_of
 
 __all__ = ["connect_postrun"]

@@ -10,7 +10,7 @@ from typing import Any
 from celery_redlock.core import Lease
 from celery_redlock.errors import LockNotAcquired
 from celery_redlock.tasks.config.plan import LockPlan
-from celery_redlock.tasks.rules.ending import Event
+from celery_redlock.tasks.rules.ending import Move
 from celery_redlock.tasks.run.contention import Case, judge_arrival, resolve
 from celery_redlock.tasks.run.lease_lost import LeaseLostHandler
 from celery_redlock.tasks.run.lock_request import lock_request_for
@@ -45,7 +45,7 @@ def run_locked(
         if running_lock.lease is not None:
             _watch(running_lock, running_lock.lease)
         strip_header(request)
-        running_lock.move(Event.BEGIN)
+        running_lock.move(Move.BEGIN)
         return running_lock.body.run(call, args, kwargs, running_lock.cancel_interrupt)
     finally:
         running_lock.exit_body()

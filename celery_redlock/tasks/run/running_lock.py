@@ -22,9 +22,9 @@ from celery_redlock.tasks.message.owner_label import Role, parse_owner
 from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.arrival import is_final
 from celery_redlock.tasks.rules.ending import (
-    Event,
     Leaving,
     Moment,
+    Move,
     State,
     Unused,
     keeps_reservation,
@@ -33,7 +33,7 @@ from celery_redlock.tasks.rules.ending import (
     outcome_of,
 )
 from celery_redlock.tasks.rules.facts import Raised
-from celery_redlock.tasks.run.facts import contention_of, raised_by
+from celery_redlock.tasks.run.arrival_facts import contention_of, raised_by
 from celery_redlock.tasks.run.lock_request import LockRequest
 from celery_redlock.tasks.run.outcome import celery_state, ended_of, release_plan
 from celery_redlock.tasks.run.stop_request import StoppingLock
@@ -118,18 +118,18 @@ class RunningLock:
         set_current_lease(None)
         _active.add(self)
 
-    def move(self, event: Event) -> None:
+    def move(self, move: Move) -> None:
         """
         Note what happened to the request.
 
         Raises:
             IllegalMoveError: that cannot happen in its state; nothing was changed.
         """
-        self.state = moved(self.state, event)
+        self.state = moved(self.state, move)
 
     def end_without_body(self, role: Role) -> None:
         """Note that the marker alone was acquired, and its role when the request ends."""
-        self.move(Event.MARK)
+        self.move(Move.MARK)
         self.unrun_as = role
 
     def is_held_around(self, owner: str | None) -> bool:
@@ -215,7 +215,7 @@ class RunningLock:
             lost = lease.lost
             if not self._release(lease, state, result) and not excused:
                 self._warn_lost(lease, lost)
-        self.move(Event.END)
+        self.move(Move.END)
         _active.discard(self)
         # Last: until the keys are released, `task_postrun` finds the lock here.
         request_state = state_of(self.request)

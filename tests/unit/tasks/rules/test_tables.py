@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_redlock.tasks.rules.arrival import Action, Arrival, on_arrival
-from celery_redlock.tasks.rules.ending import Event, IllegalMoveError, State, moved
+from celery_redlock.tasks.rules.ending import IllegalMoveError, Move, State, moved
 from celery_redlock.tasks.rules.facts import Evidence, PublishPolicy, Record
 
 KINDS: dict[str, Any] = {"evidence": Evidence, "policy": PublishPolicy, "record": Record}
@@ -26,10 +26,10 @@ def test_a_message_without_a_tick_that_repeats_no_call_takes_its_lock() -> None:
 
 @pytest.mark.parametrize("state", State)
 def test_the_application_may_continue_a_task_at_any_time(state: State) -> None:
-    after = moved(state, Event.CONTINUE)
+    after = moved(state, Move.CONTINUE)
     assert after is (State.CONTINUED if state is State.RUNNING else state)
 
 
 def test_a_lock_is_not_handed_over_without_a_body() -> None:
     with pytest.raises(IllegalMoveError):
-        moved(State.WAITING, Event.HAND_OVER)
+        moved(State.WAITING, Move.HAND_OVER)
