@@ -50,6 +50,15 @@ class FencingTokenField(models.BigIntegerField):
         kwargs.setdefault("editable", False)
         super().__init__(*args, **kwargs)
 
+    def contribute_to_class(self, cls: type[models.Model], name: str, *args: Any) -> None:
+        """Become a field of a model; `ConfigurationError` unless it is named `fencing_token`."""
+        if name != NAME:
+            raise ConfigurationError(
+                f"{cls.__name__}.{name} is a FencingTokenField, which fences find by its name. "
+                f"Call the field {NAME}, or derive the model from FencedModel."
+            )
+        super().contribute_to_class(cls, name, *args)
+
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
         """Return what `save()` writes: the instance's value into a new row, else the row's own."""
         return super().pre_save(model_instance, add) if add else F(self.name)

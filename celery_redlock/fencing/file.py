@@ -7,10 +7,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.fencing.checks import checked_path
 from celery_redlock.fencing.drafts import RESERVED
 from celery_redlock.fencing.token_file import TokenFile, sync_directory
 from celery_redlock.fencing.tokens import token_or_current
@@ -43,7 +43,7 @@ class FileFence:
             death of processes.
 
     Raises:
-        ConfigurationError: the name is one that fences use for themselves.
+        ConfigurationError: the name is one that fences use for themselves, or no file can have it.
 
     Example:
         >>> fence = FileFence("/srv/report.json")
@@ -53,7 +53,13 @@ class FileFence:
     def __init__(
         self, path: str | os.PathLike[str], *, lock_timeout: float = 10.0, fsync: bool = True
     ) -> None:
-        self.path = Path(path).resolve()
+        self.path = checked_path("FileFence", path)
+        if self.path.is_dir() or not self.path.parent.is_dir():
+            what = "is" if self.path.is_dir() else "is not in"
+            raise ConfigurationError(
+                f"FileFence replaces a file, but {str(self.path)!r} {what} a directory. Name a "
+                "file in a directory that exists."
+            )
         if self.path.suffix.startswith(RESERVED):
             raise ConfigurationError(
                 f"{str(self.path)!r} has the name of a file in which a fence keeps its token "

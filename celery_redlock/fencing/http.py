@@ -23,6 +23,7 @@ from http import HTTPStatus
 from typing import Any
 
 from celery_redlock.errors import InvalidFencingToken, InvalidResourceName, StaleFencingToken
+from celery_redlock.fencing.checks import refuse, require_call, require_methods
 from celery_redlock.fencing.token_stores import AsyncTokenStore, TokenStore
 from celery_redlock.fencing.tokens import checked_token, token_or_current
 
@@ -147,6 +148,9 @@ class WsgiFencingMiddleware:
             your own where several paths write the same thing.
         safe_methods: the methods that only read and so need no token; all others do.
         required: refuse a request without a token; otherwise it passes unchecked.
+
+    Raises:
+        ConfigurationError: the application or the store is of another kind.
     """
 
     def __init__(
@@ -158,6 +162,22 @@ class WsgiFencingMiddleware:
         safe_methods: Collection[str] = SAFE_METHODS,
         required: bool = True,
     ) -> None:
+        require_call(
+            "WsgiFencingMiddleware",
+            "a WSGI application (environ, start_response)",
+            app,
+            2,
+            "An ASGI application needs AsgiFencingMiddleware.",
+        )
+        _check_store("WsgiFencingMiddleware", store)
+        if inspect.iscoroutinefunction(store.claim):
+            raise refuse(
+                "WsgiFencingMiddleware",
+                "a blocking token store",
+                store,
+                "Give it a store without asyncio, such as RedisFence.",
+            )
+        _check_options("WsgiFencingMiddleware", resource, safe_methods)
         self.app = app
         self.store = store
         self._resource = resource or _path_of_environ
@@ -210,6 +230,15 @@ class AsgiFencingMiddleware:
         safe_methods: Collection[str] = SAFE_METHODS,
         required: bool = True,
     ) -> None:
+        require_call(
+            "AsgiFencingMiddleware",
+            "an ASGI application (scope, receive, send)",
+            app,
+            3,
+            "A WSGI application needs WsgiFencingMiddleware.",
+        )
+        _check_store("AsgiFencingMiddleware", store)
+        _check_options("AsgiFencingMiddleware", resource, safe_methods)
         self.app = app
         self.store = store
         self._resource = resource or _path_of_scope
@@ -255,6 +284,25 @@ class AsgiFencingMiddleware:
         # A wrapped coroutine function is not recognized above; its coroutine must not be dropped.
         if inspect.isawaitable(answer):
             await answer
+
+
+def _check_store(taker: str, store: Any) -> None:
+    wanted = "a token store with the method claim(resource, token)"
+    remedy = (
+        "Give it RedisFence(client), FileTokenStore(directory) or MemoryTokenStore(); a RedisFence "
+        "takes the client of the data."
+    )
+    require_methods(taker, wanted, store, ("claim",), remedy)
+    require_call(taker, wanted, store, 2, remedy, method="claim")
+
+
+def _check_options(taker: str, resource: Any, safe_methods: Any) -> None:
+    if resource is not None and not callable(resource):
+        raise refuse(
+            taker, "resource= as a function of the request", resource, "Give lambda request: name."
+        )
+    if isinstance(safe_methods, str):
+        raise refuse(taker, "safe_methods= as a set", safe_methods, 'Give it as {"GET", "HEAD"}.')
 
 
 def _path_of_environ(environ: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.client import Pipeline
 
+from celery_redlock.fencing.redis_client import check_client
 from celery_redlock.fencing.redis_script import RECORD_PREFIX, Key, ScriptSource
 from celery_redlock.fencing.redis_steps import RedisSteps, Steps
 
@@ -38,6 +39,10 @@ class RedisFence:
         record_ttl: seconds without a write after which a record expires; never if not given. A
             holder that was paused for longer can write again.
 
+    Raises:
+        ConfigurationError: the client is none, or one of asyncio (`AsyncRedisFence` takes it), or
+            the prefix or `record_ttl` cannot be used.
+
     Example:
         >>> fence = RedisFence(redis.Redis())
         >>> fence.set("balance:7", 100, lease.fencing_token)
@@ -51,6 +56,7 @@ class RedisFence:
         prefix: str = RECORD_PREFIX,
         record_ttl: float | timedelta | None = None,
     ) -> None:
+        check_client("RedisFence", client, is_async=False)
         self.client: Any = client
         self._steps = RedisSteps(client, Pipeline, prefix, record_ttl)
 

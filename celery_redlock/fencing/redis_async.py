@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.asyncio.client import Pipeline
 
+from celery_redlock.fencing.redis_client import check_client
 from celery_redlock.fencing.redis_script import RECORD_PREFIX, Key, ScriptSource
 from celery_redlock.fencing.redis_steps import RedisSteps, Steps
 
@@ -33,6 +34,7 @@ class AsyncRedisFence:
         prefix: str = RECORD_PREFIX,
         record_ttl: float | timedelta | None = None,
     ) -> None:
+        check_client("AsyncRedisFence", client, is_async=True)
         self.client: Any = client
         self._steps = RedisSteps(client, Pipeline, prefix, record_ttl)
 

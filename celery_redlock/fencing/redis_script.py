@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from importlib import resources
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from celery_redlock.errors import ConfigurationError, FenceRecordCorrupt, InvalidResourceName
 from celery_redlock.fencing.tokens import MAX_TOKEN, stale
@@ -32,7 +32,7 @@ __all__ = [
     "ScriptSource",
 ]
 
-Key = str | bytes
+Key: TypeAlias = str | bytes
 
 
 class RegisteredScript(Protocol):
@@ -70,8 +70,8 @@ class FencedScript:
     @classmethod
     def wrap(cls, script: ScriptSource) -> FencedScript:
         """Return the fenced form of a Lua script, as text or as redis-py's registered object."""
-        source = script if isinstance(script, str | bytes) else getattr(script, "script", None)
-        if isinstance(source, str | bytes):
+        source = script if isinstance(script, Key) else getattr(script, "script", None)
+        if isinstance(source, Key):
             return _wrap(source)
         raise ConfigurationError(
             "A fence runs a Lua script, or a pipeline of a plain (not a cluster's) client of its "
@@ -156,7 +156,7 @@ class FenceRecords:
 
     def record_keys(self, keys: Sequence[Key]) -> list[Key]:
         """Return the key of each record."""
-        if isinstance(keys, str | bytes) or not keys:
+        if isinstance(keys, Key) or not keys:
             raise ConfigurationError(
                 "keys names the keys that the script writes, in a list of at least one."
             )

@@ -61,7 +61,8 @@ class RedisSteps:
         """Run a script or a pipeline."""
         number = token_or_current(token)
         record_keys = self._records.record_keys(keys)
-        if isinstance(script, self._pipeline):
+        # redis-py's pipelines are protocols, so that asking for their class is slow.
+        if not isinstance(script, Key) and isinstance(script, self._pipeline):
             return (yield from self._execute(script, keys, record_keys, number))
         fenced = FencedScript.wrap(script)
         operands = (2 * len(keys), *keys, *record_keys, number, self._records.keep_ms, *args)

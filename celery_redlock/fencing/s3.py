@@ -4,6 +4,7 @@ A fence for objects in S3 and in stores with its protocol.
 
 from __future__ import annotations
 
+import inspect
 import random
 import re
 import secrets
@@ -12,13 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from celery_redlock.errors import FenceRecordCorrupt
+from celery_redlock.errors import ConfigurationError, FenceRecordCorrupt
+from celery_redlock.fencing.checks import refuse
 from celery_redlock.fencing.tokens import MAX_TOKEN, stale, token_or_current
 
 __all__ = ["S3Fence"]
 
 _FENCE_METADATA = "redlock-fencing-token"
 _WRITE_METADATA = "redlock-write"
+_METHODS = ("get_object", "head_object", "put_object")
 _MAX_ATTEMPTS = 100
 _CONFLICT_CODES = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 
@@ -51,12 +54,25 @@ class S3Fence:
         client: a boto3 S3 client.
         bucket: the bucket's name.
 
+    Raises:
+        ConfigurationError: the client is not boto3's for S3, or the bucket is no name.
+
     Example:
         >>> fence = S3Fence(boto3.client("s3"), "reports")
         >>> fence.put("daily.json", b"{}", lease.fencing_token, ContentType="application/json")
     """
 
     def __init__(self, client: Any, bucket: str) -> None:
+        remedy = 'Give it boto3.client("s3").'
+        # aiobotocore's clients have the same methods, and this one is a coroutine function.
+        awaits = inspect.iscoroutinefunction(getattr(client, "_make_api_call", None))
+        if awaits or not all(callable(getattr(client, name, None)) for name in _METHODS):
+            raise refuse("S3Fence", "a blocking boto3 client of S3", client, remedy)
+        if not isinstance(bucket, str) or not bucket or "/" in bucket:
+            raise ConfigurationError(
+                f"bucket={bucket!r:.80} is not the name of a bucket. Give the name alone, as text, "
+                "without s3:// and without a path."
+            )
         self.client = client
         self.bucket = bucket
 

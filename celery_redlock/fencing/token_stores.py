@@ -8,9 +8,10 @@ import hashlib
 import os
 import threading
 from collections.abc import Awaitable
-from pathlib import Path
 from typing import Protocol
 
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.fencing.checks import checked_path
 from celery_redlock.fencing.drafts import RESERVED
 from celery_redlock.fencing.token_file import TokenFile
 from celery_redlock.fencing.tokens import stale, token_or_current
@@ -73,12 +74,20 @@ class FileTokenStore:
         directory: an existing directory.
         lock_timeout: as `FileFence`.
         fsync: as `FileFence`.
+
+    Raises:
+        ConfigurationError: there is no such directory.
     """
 
     def __init__(
         self, directory: str | os.PathLike[str], *, lock_timeout: float = 10.0, fsync: bool = True
     ) -> None:
-        self._directory = Path(directory).resolve()
+        self._directory = checked_path("FileTokenStore", directory)
+        if not self._directory.is_dir():
+            raise ConfigurationError(
+                f"FileTokenStore keeps its files in a directory, and {str(self._directory)!r} is "
+                "none. Create it first."
+            )
         self._timeout = lock_timeout
         self._fsync = fsync
 

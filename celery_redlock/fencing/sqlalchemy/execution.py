@@ -26,6 +26,7 @@ from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Grouping
 
 from celery_redlock.errors import ConfigurationError, FencedResourceMissing
+from celery_redlock.fencing.checks import refuse, require_methods
 from celery_redlock.fencing.sqlalchemy.columns import NAME, FencedTable, Target
 from celery_redlock.fencing.tokens import stale
 
@@ -42,10 +43,28 @@ def dialect_of(session: SyncSession, target: Target) -> Dialect:
     if isinstance(session, Connection):
         return session.dialect
     if not isinstance(session, Session | scoped_session):
-        raise TypeError("An async session wants fenced_update_async or fenced_upsert_async.")
+        raise refuse(
+            "A fenced statement",
+            "a Session, scoped_session or Connection",
+            session,
+            "With an AsyncSession or AsyncConnection use fenced_update_async, fenced_claim_async "
+            "or fenced_upsert_async; of an engine give Session(engine) or engine.connect().",
+        )
     if isinstance(target, Table):
         return session.get_bind(clause=target).dialect
     return session.get_bind(target).dialect
+
+
+def check_async(session: AnyAsyncSession) -> None:
+    """Raise `ConfigurationError` unless `session` runs functions of blocking sessions."""
+    require_methods(
+        "A fenced statement with asyncio",
+        "an AsyncSession or AsyncConnection",
+        session,
+        ("run_sync",),
+        "With a Session or Connection use fenced_update, fenced_claim or fenced_upsert; of an "
+        "async_scoped_session or a sessionmaker give what it returns when called.",
+    )
 
 
 @contextlib.contextmanager

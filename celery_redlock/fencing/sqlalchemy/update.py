@@ -19,6 +19,7 @@ from celery_redlock.fencing.sqlalchemy.columns import (
 from celery_redlock.fencing.sqlalchemy.execution import (
     AnyAsyncSession,
     SyncSession,
+    check_async,
     dialect_of,
     fence_first,
     identity_in,
@@ -189,6 +190,7 @@ async def fenced_update_async(
     values: Values | None = None,
 ) -> int:
     """`fenced_update` with an `AsyncSession` or `AsyncConnection`."""
+    check_async(session)
     token = token_or_current(token)
     return await session.run_sync(
         lambda sync: fenced_update(sync, target, where, token, cast("Values", values))

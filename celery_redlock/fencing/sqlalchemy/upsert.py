@@ -20,6 +20,7 @@ from celery_redlock.fencing.sqlalchemy.columns import (
 from celery_redlock.fencing.sqlalchemy.execution import (
     AnyAsyncSession,
     SyncSession,
+    check_async,
     dialect_of,
     fence_first,
     missing_rows,
@@ -163,6 +164,7 @@ async def fenced_upsert_async(
     key: Sequence[Any] | None = None,
 ) -> None:
     """`fenced_upsert` with an `AsyncSession` or `AsyncConnection`."""
+    check_async(session)
     token = token_or_current(token)
     await session.run_sync(
         lambda sync: fenced_upsert(sync, target, token, cast("Values", values), key=key)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connection, connections, transaction
+from django.db import connection, connections, models, transaction
 from django.db.models import F
 from django.template import Context, Engine, Template
 from django.test.utils import CaptureQueriesContext
@@ -327,3 +327,8 @@ def test_the_mend_for_that_works(account: Account) -> None:
     (update,) = [query["sql"] for query in queries if query["sql"].startswith("UPDATE")]
     # Outside the subquery, the database compares again after it has waited for another writer.
     assert '"bank_account"."fencing_token" <= 11' in update.partition("WHERE")[2]
+
+
+def test_a_token_field_of_another_name_is_refused_at_declaration() -> None:
+    with pytest.raises(ConfigurationError, match=r"Call the field fencing_token"):
+        FencingTokenField().contribute_to_class(models.Model, "token")

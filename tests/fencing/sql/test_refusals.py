@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,13 @@ from celery_redlock.errors import (
     InvalidFencingToken,
     StaleFencingToken,
 )
-from celery_redlock.fencing.sqlalchemy import fenced_claim, fenced_update, fenced_upsert, multi_row
+from celery_redlock.fencing.sqlalchemy import (
+    fenced_claim,
+    fenced_update,
+    fenced_update_async,
+    fenced_upsert,
+    multi_row,
+)
 from tests.fencing.sql.models import (
     Account,
     Base,
@@ -209,8 +216,22 @@ def test_an_upsert_is_refused_where_the_database_has_none() -> None:
 def test_an_async_session_is_sent_to_the_async_functions() -> None:
     session: Any = AsyncSession()
 
-    with pytest.raises(TypeError, match="_async"):
+    with pytest.raises(ConfigurationError, match=r"not sqlalchemy.*AsyncSession.*_async"):
         fenced_update(session, Account, Account.id == 1, 5, {})
+
+
+def test_a_blocking_session_is_sent_to_the_blocking_functions() -> None:
+    session: Any = Session()
+
+    with pytest.raises(ConfigurationError, match=r"not sqlalchemy.*Session.*use fenced_update"):
+        asyncio.run(fenced_update_async(session, Account, Account.id == 1, 5, {}))
+
+
+def test_an_engine_is_sent_to_its_session() -> None:
+    engine: Any = create_engine("sqlite://")
+
+    with pytest.raises(ConfigurationError, match=r"give Session\(engine\)"):
+        fenced_update(engine, Account, Account.id == 1, 5, {})
 
 
 def test_an_object_that_was_only_added_is_missing_and_the_message_says_flush(
