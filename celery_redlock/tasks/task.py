@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Task
 from celery.exceptions import Ignore, Reject, Retry
@@ -34,6 +34,18 @@ from celery_redlock.tasks.run.autoretry import end_before_autoretry
 from celery_redlock.tasks.run.postrun import connect_postrun
 from celery_redlock.tasks.run.run import lease_of, run_locked
 from celery_redlock.tasks.run.running_lock import running_lock_of
+
+if TYPE_CHECKING:
+    from celery.app.task import Context
+
+    from celery_redlock.tasks.message.tick import Tick
+
+    class TaskRequest(Context):  # type: ignore[misc]  # Celery is untyped
+        """Celery's request, with the attributes that this package adds."""
+
+        fencing_token: int | None
+        tick: Tick | None
+
 
 __all__ = ["RedlockTask", "plan_lock"]
 
@@ -65,6 +77,11 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
     redlock_planned = False
     #: Whether only `redlock_dedupe` applies; then `lock_*` attributes of the class are not options.
     redlock_dedupe_only = False
+
+    if TYPE_CHECKING:
+
+        @property
+        def request(self) -> TaskRequest: ...
 
     @classmethod
     def bind(cls, app: Any) -> Any:
