@@ -72,7 +72,7 @@ def not_acquired_error(
 
 def describe_problems(problems: Mapping[str, str]) -> str:
     """Return a sentence for errors: each node that did not help, with its reason."""
-    return "; ".join(f"{name}: {why}" for name, why in problems.items())
+    return "; ".join(f"{name}: {why.rstrip('.')}" for name, why in problems.items())
 
 
 def node_problems(round_: Round, names: tuple[str, ...]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from celery_redlock.tasks.bootsteps import LockStep
 from celery_redlock.tasks.config.client import close_clients
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.dedupe import NewTasksStep, add_nonce, mark_publishes, protect_tasks
+from celery_redlock.tasks.node_watch import NodeWatchStep
 from celery_redlock.tasks.patterns import lock_matching_tasks
 from celery_redlock.tasks.publish.cleanup import connect_cleanup
 from celery_redlock.tasks.run.running_lock import any_active
@@ -87,7 +88,7 @@ def _finalize(app: Any, headers: Any) -> None:
 
 
 def _worker_starts(sender: Any, **_: Any) -> None:
-    sender.app.steps["worker"].add(LockStep)
+    sender.app.steps["worker"].update((LockStep, NodeWatchStep))
     sender.app.steps["consumer"].add(NewTasksStep)
 
 

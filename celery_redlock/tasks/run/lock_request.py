@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from celery_redlock.core import Lease, Redlock, Reservation
-from celery_redlock.errors import LockContended, LockKeyError
+from celery_redlock.errors import LockContended, LockKeyError, QuorumUnavailable
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
@@ -34,6 +34,7 @@ from celery_redlock.tasks.message.periodic import (
     tick_of,
 )
 from celery_redlock.tasks.message.tick import Tick
+from celery_redlock.tasks.node_watch import report_unavailable
 from celery_redlock.tasks.run.window import Window
 
 __all__ = ["LockRequest", "lock_request_for"]
@@ -226,6 +227,9 @@ class LockRequest:
             )
         except LockContended as error:
             raise with_user_key(error, self.redlock) from None
+        except QuorumUnavailable as error:
+            report_unavailable(self.task, self.request.id, options, error)
+            raise
 
     def acquire_marker(self, over: LockContended | None = None) -> Lease:
         """

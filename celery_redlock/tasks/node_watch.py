@@ -1,0 +1,222 @@
+"""
+The worker's log of its lock nodes: a lost quorum, quarantined nodes, and the end of each.
+
+One thread of the worker's main process keeps it, for all processes of the pool: a task that misses
+a quorum writes a line into a pipe that was made before the pool forked. The thread also polls the
+nodes, seldom while they vote; so it notices an outage that no task has met, and every end of one.
+A task that gets its lock does nothing for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import time
+import weakref
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from celery import bootsteps
+from celery.local import Proxy
+
+from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
+from celery_redlock._greenlets.threads import call_in_app, start_native_thread
+from celery_redlock._greenlets.unpatched import native_lock, unpatched
+from celery_redlock.core.failures import describe_problems, node_problems
+from celery_redlock.core.node_poll import poll_nodes
+from celery_redlock.core.outage import Change, Notice, Outage, Quorum
+from celery_redlock.errors import QuorumUnavailable
+from celery_redlock.protocol.texts import shortened
+from celery_redlock.protocol.timing import quorum
+from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.transport.clock import now as clock
+
+__all__ = ["NodeWatch", "NodeWatchStep", "report_unavailable"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two polls during an outage.
+POLL_EVERY = 1.0
+#: Seconds between two polls otherwise; and at most this part of a quarantine, to notice each.
+POLL_AT_REST = 20.0
+QUARANTINE_SHARE = 1 / 3
+
+
+class NodeWatch:
+    """
+    The log of a worker about the lock nodes of its app.
+
+    Made before the pool forks, started after it. Children and threads of the worker only `report`.
+
+    Args:
+        app: the worker's app.
+    """
+
+    def __init__(self, app: Any) -> None:
+        # Made here and not in the thread, which must take none of the application's locks.
+        self._redlock = redlock_for(app)
+        self._outage = Outage()
+        self._reader, self._writer = os.pipe()
+        for end in (self._reader, self._writer):
+            os.set_blocking(end, False)
+        self._read, self._write = unpatched("os", "read"), unpatched("os", "write")
+        self._lock = native_lock()
+        self._is_stopped = False
+        self._has_thread = False
+        self._rest = b""
+        _watches[app] = self
+
+    def start(self) -> None:
+        """Begin to poll and to log."""
+        self._has_thread = True
+        start_native_thread(self._run, "redlock-node-watch")
+
+    def stop(self) -> None:
+        """End the thread. Idempotent."""
+        with self._lock:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+            if self._has_thread:
+                with contextlib.suppress(BlockingIOError):
+                    self._write(self._writer, b"\n")
+            else:
+                self._close()
+
+    terminate = stop
+
+    def report(self, at: float, nodes: Mapping[str, str], met_by: str) -> None:
+        """
+        Note that a task has missed a quorum. Never waits: a worker that cannot keep up knows it.
+
+        Args:
+            at: when, on the transport's clock, which is the same in all processes.
+            nodes: why each node that did not vote did not.
+            met_by: the task, and what becomes of it.
+        """
+        line = _encoded(at, {name: shortened(why) for name, why in nodes.items()}, met_by)
+        with self._lock, contextlib.suppress(BlockingIOError, BrokenPipeError):
+            if not self._is_stopped:  # or another file may have the number of the pipe
+                self._write(self._writer, line)
+
+    def _run(self) -> None:
+        poller = new_poller(native=True)
+        poller.register(self._reader, READ)
+        poll_at = clock()
+        while not self._is_stopped:
+            try:
+                poller.poll(as_milliseconds(poll_at - clock()))
+                self._take_reports()
+                if clock() >= poll_at and not self._is_stopped:
+                    self._poll()
+                    poll_at = clock() + self._rest_between_polls()
+                poll_at = min(poll_at, clock() + self._rest_between_polls())
+            except Exception:
+                call_in_app(logger.exception, "The log of the lock nodes misses a poll")
+                poll_at = clock() + POLL_AT_REST
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _rest_between_polls(self) -> float:
+        if self._outage.quorum is not Quorum.VOTES or self._outage.quarantined:
+            return POLL_EVERY
+        return min(POLL_AT_REST, QUARANTINE_SHARE * self._redlock.settings.max_ttl)
+
+    def _take_reports(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while chunk := self._read(self._reader, 65536):
+                self._rest += chunk
+        *lines, self._rest = self._rest.split(b"\n")
+        for at, nodes, met_by in map(json.loads, filter(None, lines)):
+            for notice in self._outage.task_failed(at):
+                self._log(notice, nodes, met_by)
+
+    def _poll(self) -> None:
+        redlock, at = self._redlock, clock()
+        polled = poll_nodes(redlock.transport, redlock.settings)
+        votes = {
+            node: vote
+            for node, vote in zip(redlock.node_names, polled.votes, strict=True)
+            if vote is not None
+        }
+        for notice in self._outage.polled(at, votes, polled.needed):
+            self._log(notice, node_problems(polled, redlock.node_names), "No task has met it yet.")
+
+    def _log(self, notice: Notice, problems: Mapping[str, str], met_by: str) -> None:
+        nodes = len(self._redlock.node_names)
+        of = f"{quorum(nodes)} of {nodes}"
+        if notice.change is Change.QUORUM_LOST:
+            since = datetime.fromtimestamp(time.time() - (clock() - notice.seconds)).astimezone()
+            text = (
+                f"No quorum of lock nodes since {since:%H:%M:%S}: {of} have to vote. "
+                f"{describe_problems(problems)}. {met_by} The end of this is logged."
+            )
+        elif notice.change is Change.QUORUM_BACK:
+            text = f"A quorum of lock nodes votes again, after {notice.seconds:.1f} s."
+            if problems:
+                text += f" Without a vote still: {describe_problems(problems)}."
+        elif notice.change is Change.NODE_QUARANTINED:
+            text = (
+                f"Lock node {notice.node} is quarantined for {notice.seconds:.3g} s more after a "
+                "restart, a loss of data or a change of role, and grants no lock until then; "
+                f"{of} nodes are needed. Brand-new nodes are armed by: celery-redlock init."
+            )
+        else:
+            text = f"Lock node {notice.node} votes again: its quarantine has ended."
+        call_in_app(logger.warning, "%s", text)
+
+
+_watches: weakref.WeakKeyDictionary[Any, NodeWatch] = weakref.WeakKeyDictionary()
+
+_OUTCOMES = {
+    "requeue": "is requeued until a quorum votes, for up to lock_give_up_after = {:g} s",
+    "raise": "fails",
+    "run_unlocked": "runs without its lock",
+}
+
+
+def report_unavailable(
+    task: Any, task_id: str | None, options: LockOptions, error: QuorumUnavailable
+) -> None:
+    """Let the worker's log note that a task has missed a quorum. Without a worker, do nothing."""
+    # A task that was bound on first use has Celery's proxy of the current app.
+    app = task.app._get_current_object() if isinstance(task.app, Proxy) else task.app
+    watch = _watches.get(app)
+    if watch is None:
+        return
+    outcome = _OUTCOMES[options.on_unavailable].format(options.give_up_after)
+    met_by = (
+        f"Task {task.name}[{task_id}] met it first and {outcome} "
+        f"(lock_on_unavailable={options.on_unavailable!r})."
+    )
+    watch.report(clock(), error.nodes, met_by)
+
+
+def _encoded(at: float, nodes: dict[str, str], met_by: str) -> bytes:
+    """Return one line that a pipe takes whole: lines of several processes do not mix."""
+    while True:
+        line = json.dumps([at, nodes, shortened(met_by)]).encode() + b"\n"
+        if len(line) <= select.PIPE_BUF or not nodes:
+            return line
+        nodes.popitem()
+
+
+class NodeWatchStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is untyped
+    """Keeps the log of the lock nodes, in a worker with tasks that lock."""
+
+    name = "celery-redlock-nodes"
+    requires = ("celery.worker.components:Pool",)
+
+    def create(self, parent: Any) -> NodeWatch | None:
+        """Make the log before the pool forks; it starts after that."""
+        locks = any(getattr(task, "redlock_plan", None) for task in parent.app.tasks.values())
+        return NodeWatch(parent.app) if locks else None

@@ -1,0 +1,113 @@
+"""How tasks report a missed quorum to the log of their worker."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import select
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_redlock import QuorumUnavailable, RedlockTask
+from celery_redlock.tasks import node_watch
+from celery_redlock.tasks.node_watch import NodeWatch, NodeWatchStep, report_unavailable
+from celery_redlock.transport import memory_node, parse_node
+from tests.support.waiting import wait_until
+
+NODES = ("a", "b", "c")
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def app() -> Celery:
+    name = f"watched-{next(_numbers)}"
+    app = Celery(name, broker="memory://", set_as_current=False)
+    app.conf.redlock_nodes = [f"memory://{name}-{node}" for node in NODES]
+    return app
+
+
+@pytest.fixture
+def watch(app: Celery) -> Iterator[NodeWatch]:
+    watch = NodeWatch(app)
+    yield watch
+    watch.stop()
+
+
+def pause(app: Celery, *numbers: int) -> Callable[[], None]:
+    nodes = [memory_node(parse_node(app.conf.redlock_nodes[number])) for number in numbers]
+    for node in nodes:
+        node.pause()
+
+    def resume() -> None:
+        for node in nodes:
+            node.resume()
+
+    return resume
+
+
+def task_of(app: Celery, **options: Any) -> Any:
+    def body() -> None:
+        pass
+
+    return app.task(body, base=RedlockTask, shared=False, name=f"t{next(_numbers)}", **options)
+
+
+def test_without_a_worker_a_report_is_dropped(app: Celery) -> None:
+    task = task_of(app, lock_key="k")
+    report_unavailable(task, "id", task.redlock_plan.options, QuorumUnavailable("none"))
+
+
+def test_reports_of_a_long_outage_never_wait_for_a_log_that_is_not_kept(watch: NodeWatch) -> None:
+    for _ in range(2000):
+        watch.report(1.0, {"node": "silent"}, "Task t[1] met it first.")
+
+
+def test_a_report_is_never_longer_than_a_pipe_takes_whole() -> None:
+    nodes = {f"redis://{'h' * 200}-{number}": "r" * 200 for number in range(100)}
+    assert len(node_watch._encoded(1.0, nodes, "m" * 10_000)) <= select.PIPE_BUF
+
+
+def test_a_loss_that_a_task_reports_and_its_end_are_logged_from_the_watch_s_thread(
+    app: Celery, watch: NodeWatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = task_of(app, lock_key="k", lock_on_unavailable="raise")
+    resume = pause(app, 0, 1)
+    watch.start()
+    with caplog.at_level(logging.WARNING):
+        for task_id in ("first", "second"):
+            error = QuorumUnavailable("none", "k", {"memory://x": "no answer"})
+            report_unavailable(task, task_id, task.redlock_plan.options, error)
+        wait_until(lambda: caplog.messages)
+        resume()
+        wait_until(lambda: len(caplog.messages) == 2)
+    lost, back = caplog.messages
+    assert "2 of 3 have to vote. memory://x: no answer." in lost
+    assert f"Task {task.name}[first] met it first and fails" in lost
+    assert back.startswith("A quorum of lock nodes votes again, after ")
+
+
+def test_only_a_worker_with_tasks_that_lock_keeps_the_log(app: Celery) -> None:
+    class Worker:
+        pass
+
+    worker: Any = Worker()
+    worker.app, worker.steps = app, []
+    step = NodeWatchStep(worker)
+    assert step.create(worker) is None
+    task_of(app, lock_key="k")
+    app.finalize()
+    watch = step.create(worker)
+    assert watch is not None
+    watch.stop()
+
+
+def test_a_watch_that_is_stopped_takes_no_more_reports(app: Celery) -> None:
+    watch = NodeWatch(app)
+    watch.start()
+    watch.stop()
+    watch.stop()
+    watch.report(time.monotonic(), {}, "late")
