@@ -22,7 +22,8 @@ from celery_redlock.beat.leadership import Leadership
 from celery_redlock.beat.timing import read_timings
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.client import redlock_for
-from celery_redlock.tasks.config.settings import read_settings
+from celery_redlock.tasks.config.settings import check_settings, read_settings
+from celery_redlock.tasks.declarations import find_mistakes
 from celery_redlock.tasks.ticks.entry_ticks import schedule_name
 from celery_redlock.tasks.ticks.tick_stamping import stamped
 from celery_redlock.transport import parse_nodes
@@ -63,10 +64,19 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         sync_every_tasks: int | None = None,
         **kwargs: Any,
     ) -> None:
-        settings = read_settings(app)
-        self._timings = read_timings(settings)
-        self._wrapped = wrapped_class(settings.beat_scheduler, RedlockScheduler)
-        stamped(self._wrapped, LeaderScheduler)  # raises now, not only once this beat leads
+        settings, _ = check_settings(app)
+        mistakes, _ = find_mistakes(app, with_nodes=False, locks=True)
+        with mistakes.collected():
+            self._timings = read_timings(settings)
+        with mistakes.collected():
+            self._wrapped = wrapped_class(settings.beat_scheduler, RedlockScheduler)
+            stamped(self._wrapped, LeaderScheduler)  # raises now, not only once this beat leads
+        with mistakes.collected():
+            longest = _seconds(
+                max_interval or app.conf.beat_max_loop_interval or Scheduler.max_interval
+            )
+        if mistakes:
+            raise mistakes.all_in_one()
         self._name = schedule_name(app)
         self._options = {
             "schedule": schedule,
@@ -86,7 +96,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
             lazy=True,
             sync_every_tasks=sync_every_tasks,
         )
-        self.max_interval: float = min(_seconds(self.max_interval), self._timings.retry)
+        self.max_interval: float = min(longest, self._timings.retry)
 
     @property
     def schedule(self) -> Any:

@@ -9,11 +9,11 @@ from typing import Any
 
 from celery import bootsteps
 
-from celery_redlock.core import probe_nodes
-from celery_redlock.errors import ConfigurationError
+from celery_redlock.core.node_admin import ProbeResult
 from celery_redlock.tasks.config.client import log_nodes_once
 from celery_redlock.tasks.config.options import OPTIONS, PREFIX
-from celery_redlock.tasks.config.settings import BUILT_IN, read_settings
+from celery_redlock.tasks.config.settings import BUILT_IN, RedlockSettings, read_settings
+from celery_redlock.tasks.declarations import find_mistakes
 from celery_redlock.tasks.dedupe import protect_tasks
 from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks
 from celery_redlock.tasks.publish.cleanup import free_at_revocation
@@ -30,8 +30,8 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
 
     It runs before the pool starts, so that forked pool processes inherit the result.
 
-    A configuration error (an invalid option, a wrong password) ends the worker's start. A node that
-    is down does not: it may come back, and a quorum is enough.
+    Configuration errors (an invalid option, a wrong password) end the worker's start, in one
+    message. A node that is down does not: it may come back, and a quorum is enough.
     """
 
     name = "celery-redlock"
@@ -39,6 +39,9 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
     def create(self, parent: Any) -> None:
         """Prepare the app's locks; `ConfigurationError` ends the worker's start."""
         app = parent.app
+        mistakes, silent = find_mistakes(app, with_nodes=True)
+        if mistakes:
+            raise mistakes.all_in_one()
         lock_matching_tasks(app)
         protect_tasks(app)
         free_at_revocation()
@@ -51,7 +54,7 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
         _log_tasks_without_lock(app)
         _warn_of_shared_keys(app)
         if any(getattr(task, "redlock_plan", None) for task in app.tasks.values()):
-            _check_nodes(app)
+            _log_nodes(read_settings(app), silent)
 
 
 def _log_tasks_without_lock(app: Any) -> None:
@@ -103,18 +106,9 @@ def _warn_of_shared_keys(app: Any) -> None:
             )
 
 
-def _check_nodes(app: Any) -> None:
-    settings = read_settings(app)
+def _log_nodes(settings: RedlockSettings, silent: list[ProbeResult]) -> None:
     log_nodes_once(settings)
-    problems = [probe for probe in probe_nodes(settings.nodes) if probe.problem is not None]
-    lasting = [probe for probe in problems if probe.lasting]
-    if lasting:
-        listed = "; ".join(f"{probe.name}: {probe.problem}" for probe in lasting)
-        raise ConfigurationError(
-            f"Lock nodes refuse this worker: {listed}. Correct user, password and address in "
-            "redlock_nodes (or the broker URL, where redlock_nodes is not set)."
-        )
-    for probe in problems:
+    for probe in silent:
         logger.warning(
             "Lock node %s does not answer: %s. Locks need %d of %d nodes.",
             probe.name,

@@ -55,10 +55,12 @@ def _app_finalizes(app: Any) -> None:
 
 
 def _app_finalized(sender: Any, **_: Any) -> None:
-    mark_publishes(sender)
     try:
+        mark_publishes(sender)
         lock_matching_tasks(sender)
     except ConfigurationError as error:
+        if sender.loader.worker_initialized:
+            return  # a worker ends with this and all other mistakes, and a beat reports them
         # Raised here, it would reach the log as a fault of a signal handler.
         logger.error(  # noqa: TRY400
             "%s Publishers send these tasks without a lock, and a worker refuses to start.", error

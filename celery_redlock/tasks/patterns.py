@@ -10,6 +10,7 @@ from celery.app.trace import build_tracer
 
 from celery_redlock.errors import ConfigurationError, RedlockError
 from celery_redlock.tasks.config.settings import matches, read_settings
+from celery_redlock.tasks.declarations import without_lock
 from celery_redlock.tasks.task import RedlockTask
 
 __all__ = ["adopt", "idle_patterns", "lock_matching_tasks", "trace_anew"]
@@ -32,11 +33,7 @@ def lock_matching_tasks(app: Any) -> None:
                 refused[task.name] = error
     if refused:
         reasons = "; ".join(str(refused[name]).rstrip(".") for name in sorted(refused))
-        left_out = ", ".join(f"{name!r}: None" for name in sorted(refused))
-        raise ConfigurationError(
-            f"redlock_tasks matches tasks that cannot lock: {reasons}. To leave them without a "
-            f"lock, add to redlock_tasks: {{{left_out}}}."
-        )
+        raise ConfigurationError(f"{reasons}. redlock_tasks {without_lock(sorted(refused))}")
 
 
 def idle_patterns(app: Any) -> list[str]:

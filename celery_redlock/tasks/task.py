@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +13,14 @@ from celery import Task
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redlock.core import Lease
-from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.errors import RedlockError
 from celery_redlock.tasks.config.plan import LockPlan
-from celery_redlock.tasks.config.resolve import default_options, resolve_options
-from celery_redlock.tasks.config.settings import RedlockSettings, read_settings
+from celery_redlock.tasks.config.settings import read_settings
+from celery_redlock.tasks.declarations import find_mistakes, make_plan
 from celery_redlock.tasks.inspection import LockHolder, force_release, lock_holder, revoke_queued
-from celery_redlock.tasks.keys.key_maker import KeyMaker
 from celery_redlock.tasks.message.duplicate_result import warn_of_unreadable
 from celery_redlock.tasks.publish.publish import publish
 from celery_redlock.tasks.refusals import (
-    refuse_coroutine,
     refuse_items,
     refuse_mapped,
     refuse_unawaited,
@@ -88,12 +85,24 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         """
         As Celery's; checks the lock options.
 
+        While the app is finalized, which registers all its tasks, the first error waits until they
+        are registered, and names the mistakes of all tasks and settings.
+
         Raises:
             ConfigurationError: an option is invalid, or the body is a coroutine function.
             LockKeyError: `lock_key` does not fit the task's arguments.
         """
+        was_bound = cls.__bound__
         bound = super().bind(app)
-        plan_lock(cls, app)
+        try:
+            plan_lock(cls, app)
+        except RedlockError:
+            if not _is_finalizing(cls, app):
+                raise
+            if was_bound:
+                # A worker and a beat need their nodes at once; other programs may be offline.
+                mistakes, _ = find_mistakes(app, with_nodes=app.loader.worker_initialized)
+                raise mistakes.all_in_one() from None
         return bound
 
     def apply_async(
@@ -248,38 +257,26 @@ def plan_lock(cls: Any, app: Any) -> None:
     """
     if not cls.name:
         return
-    settings = read_settings(app)
-    options = None if cls.redlock_dedupe_only else resolve_options(cls, settings)
-    if options is None and not settings.dedupe:
-        cls.redlock_plan = None
-        cls.redlock_planned = True
-        return
-    if options is not None:
-        refuse_coroutine(cls)
-    plan = LockPlan(
-        options=options or _unlocked(settings),
-        keys=None if options is None else KeyMaker(cls, options.key),
-        lost_signal=settings.lost_signal,
-        dedupe=settings.dedupe,
-    )
-    cls.redlock_plan = plan
-    if not getattr(cls.__call__, "celery_redlock", False):
-        cls.__call__ = _locking_call(cls)
-    connect_postrun(plan)
-    warn_of_unreadable(cls, app, plan.options)
+    try:
+        cls.redlock_plan = plan = make_plan(cls, read_settings(app))
+    except RedlockError:
+        _lock_calls(cls)  # so that no call runs the body without the lock
+        raise
+    if plan is not None:
+        _lock_calls(cls)
+        connect_postrun(plan)
+        warn_of_unreadable(cls, app, plan.options)
     cls.redlock_planned = True
 
 
-def _unlocked(settings: RedlockSettings) -> LockOptions:
-    """Return the options of a task that only has its messages deduplicated."""
-    return replace(
-        default_options(settings),
-        mode="while_executing",
-        window=None,
-        at_least_for=0.0,
-        overlap=None,
-        starting_deadline=None,
-    )
+def _lock_calls(cls: Any) -> None:
+    if not getattr(cls.__call__, "celery_redlock", False):
+        cls.__call__ = _locking_call(cls)
+
+
+def _is_finalizing(cls: Any, app: Any) -> bool:
+    """Return whether Celery registers all tasks of an app in this call, and binds each twice."""
+    return app._finalize_mutex._is_owned() and type(app._tasks.get(cls.name)) is cls
 
 
 @contextmanager
@@ -306,6 +303,8 @@ def _locking_call(cls: Any) -> Callable[..., Any]:
     inner = cls.__call__ if any("__call__" in vars(node) for node in own) else None
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  # it becomes one
+        if not self.redlock_planned:
+            plan_lock(type(self), self.app)  # raises again what was wrong when it was bound
         request = self.request_stack.top
         plan = self.redlock_plan
         if plan is None or not _is_first_call(request):

@@ -19,11 +19,10 @@ DECLARED_ONLY = {"include": ["tests.acceptance.apps.misdeclared"]}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """A task's options and an app's settings that cannot work, and what the error must name."""
+    """A task's options and an app's settings that cannot work, and what the message must name."""
 
     options: dict[str, Any] = field(default_factory=lambda: {"lock_key": True})
     settings: dict[str, Any] = field(default_factory=dict)
-    error: str = "ConfigurationError"
     named: str
 
 
@@ -33,7 +32,7 @@ MISFITS = {
     "ttl above max_ttl": Misfit(options={"lock_ttl": 90}, named="lock_ttl=90"),
     "ttl too short": Misfit(options={"lock_ttl": 0.01}, named="lock_ttl=0.01"),
     "template naming a missing argument": Misfit(
-        options={"lock_key": "account:{acount_id}"}, error="LockKeyError", named="'acount_id'"
+        options={"lock_key": "account:{acount_id}"}, named="'acount_id'"
     ),
     "malformed URL": Misfit(settings={"redlock_nodes": ["http://127.0.0.1:1"]}, named="http://"),
     "duplicate node": Misfit(
@@ -49,8 +48,8 @@ def test_a_worker_does_not_start_with_what_cannot_work_and_names_it(
     worker = start_worker(declare=misfit.options, conf={**DECLARED_ONLY, **misfit.settings})
 
     assert worker.wait_for_exit() != 0
-    complaints = [line for line in worker.log.splitlines() if f"{misfit.error}: " in line]
-    assert misfit.named in complaints[-1]
+    assert misfit.named in worker.log.splitlines()[-1]
+    assert "Traceback" not in worker.log
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +66,7 @@ def test_a_worker_does_not_start_with_a_wrong_password_and_does_not_print_it(
     worker = start_worker(conf={"redlock_nodes": nodes})
 
     assert worker.wait_for_exit() != 0
-    assert "ConfigurationError" in worker.log
+    assert "Error: Lock nodes refuse this process: " in worker.log
     assert "sesame" not in worker.log
 
 

@@ -5,8 +5,9 @@ The `lock_*` options of a task: defaults, meaning and the check of each.
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, get_args
@@ -16,6 +17,7 @@ from tenacity.wait import wait_base
 
 from celery_redlock.core import SHORTEST_TTL
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.config.functions import check_function
 from celery_redlock.tasks.config.modes import MODES, Mode
 from celery_redlock.tasks.config.policies import Policy, check_policies
 from celery_redlock.tasks.config.task_options import (
@@ -120,7 +122,8 @@ def check_option(name: str, value: Any, label: str) -> Any:
     try:
         return OPTIONS[name](value)
     except ConfigurationError as exc:
-        raise ConfigurationError(f"{label}={value!r} {exc}.") from None
+        shown = value.__qualname__ if inspect.isfunction(value) else repr(value)
+        raise ConfigurationError(f"{label}={shown} {exc}.") from None
 
 
 def unknown_name(name: str, prefix: str, known: Iterable[str]) -> str:
@@ -163,11 +166,14 @@ def _retry(value: Any) -> Any:
     )
 
 
-def _one_of(literal: Any, *, function: bool = False) -> Callable[[Any], Any]:
+def _one_of(literal: Any, *, function: Sequence[str] = ()) -> Callable[[Any], Any]:
+    """Return a check for one of the names, or else a function with these arguments."""
     names = get_args(literal)
 
     def check(value: Any) -> Any:
-        if value in names or (function and callable(value)):
+        if function and callable(value):
+            return check_function(value, *function)
+        if isinstance(value, str) and value in names:
             return value
         choices = ", ".join(map(repr, names)) + (" or a function" if function else "")
         raise ConfigurationError(f"is not a choice here; use {choices}")
@@ -191,7 +197,7 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     "skip_result": lambda value: value,
     "give_up_after": seconds(0),
     "on_unavailable": _one_of(UnavailablePolicyName),
-    "on_lost": _one_of(LossPolicyName, function=True),
+    "on_lost": _one_of(LossPolicyName, function=("task", "lease")),
     "max_hold": seconds(SHORTEST_TTL),
     "at_least_for": seconds(0),
     "overlap": _one_of(OverlapPolicyName),

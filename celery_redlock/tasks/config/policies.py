@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 from celery_redlock.errors import ConfigurationError, LockContended
+from celery_redlock.tasks.config.functions import check_function
 from celery_redlock.tasks.config.modes import Mode
 from celery_redlock.tasks.config.task_options import PublishPolicyName, RunPolicyName
 
@@ -26,6 +27,7 @@ Policy = str | Callable[..., Any]
 PUBLISH: tuple[str, ...] = get_args(PublishPolicyName)
 RUN: tuple[str, ...] = get_args(RunPolicyName)
 SIDES = {"publish": PUBLISH, "run": RUN}
+ARGUMENTS = ("task", "error")  #: of a policy that is a function
 
 
 def check_policies(value: Any) -> Any:
@@ -36,12 +38,16 @@ def check_policies(value: Any) -> Any:
                 "is not a choice here; a mapping has the names 'publish' and 'run'"
             )
         for side, policy in value.items():
-            if not callable(policy) and policy not in SIDES[side]:
+            if callable(policy):
+                check_function(policy, *ARGUMENTS)
+            elif policy not in SIDES[side]:
                 raise ConfigurationError(
                     f"is not a choice: for {side!r} use {_listed(SIDES[side])}"
                 )
         return dict(value)
-    if callable(value) or (isinstance(value, str) and value in (*RUN, *PUBLISH)):
+    if callable(value):
+        return check_function(value, *ARGUMENTS)
+    if isinstance(value, str) and value in (*RUN, *PUBLISH):
         return value
     raise ConfigurationError(
         f"is not a choice here; use {_listed(RUN)}, with a lock_mode that locks at publish "

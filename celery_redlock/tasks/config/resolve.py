@@ -5,11 +5,12 @@ The options of one task, from its attributes, `redlock_tasks` and the app's defa
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.config.mistakes import Mistakes
 from celery_redlock.tasks.config.modes import MODES
 from celery_redlock.tasks.config.options import (
     OPTIONS,
@@ -20,9 +21,10 @@ from celery_redlock.tasks.config.options import (
 )
 from celery_redlock.tasks.config.policies import policies_for
 from celery_redlock.tasks.config.settings import RedlockSettings
-from celery_redlock.tasks.config.validation import find_contradiction
+from celery_redlock.tasks.config.skip_result import check_storable
+from celery_redlock.tasks.config.validation import contradictions
 
-__all__ = ["default_options", "resolve_options"]
+__all__ = ["default_options", "key_of", "resolve_options"]
 
 
 def resolve_options(task: Any, settings: RedlockSettings) -> LockOptions | None:
@@ -34,25 +36,44 @@ def resolve_options(task: Any, settings: RedlockSettings) -> LockOptions | None:
     setting. None as a value leaves the option to the next of these.
 
     Raises:
-        ConfigurationError: an option is unknown, has an invalid value, or contradicts another one.
+        ConfigurationError: options are unknown, have an invalid value, or contradict each other;
+            the message names each.
     """
     subject = f"task {task.name!r}"
-    _refuse_unknown(task, subject)
-    own = {
-        name: check_option(name, value, f"{subject}: {PREFIX}{name}")
-        for name in OPTIONS
-        if (value := _attribute(task, PREFIX + name)) is not None
-    }
+    mistakes = Mistakes()
+    for problem in _unknown(task):
+        mistakes.add(ConfigurationError(f"{subject}: {problem}"))
+    own = {}
+    for name in OPTIONS:
+        value = _attribute(task, PREFIX + name)
+        if value is not None:
+            with mistakes.collected():
+                own[name] = check_option(name, value, f"{subject}: {PREFIX}{name}")
     explicit = {**settings.options_for(task.name), **own}
+    if "skip_result" in explicit:
+        with mistakes.collected():
+            label = f"{subject}: {PREFIX}skip_result"
+            check_storable(explicit["skip_result"], label, settings.app())
+    mistakes.raise_any()
     if not explicit:
         return None
     options = _with_defaults(settings, explicit)
-    problem = find_contradiction(
-        options, {**settings.defaults, **explicit}, explicit, settings.max_ttl
-    )
-    if problem:
-        raise ConfigurationError(f"{subject}: {problem}.")
+    resolved = {**settings.defaults, **explicit}
+    acks_late = bool(getattr(task, "acks_late", False))
+    for problem in contradictions(options, resolved, explicit, settings.max_ttl, acks_late):
+        mistakes.add(ConfigurationError(f"{subject}: {problem}."))
+    mistakes.raise_any()
     return options
+
+
+def key_of(task: Any, settings: RedlockSettings) -> Any:
+    """Return the `lock_key` of a task whose other options may be wrong; True where it is wrong."""
+    own = _attribute(task, f"{PREFIX}key")
+    try:
+        known = {**settings.defaults, **settings.options_for(task.name)}
+        return known.get("key", True) if own is None else OPTIONS["key"](own)
+    except ConfigurationError:
+        return True
 
 
 def default_options(settings: RedlockSettings) -> LockOptions:
@@ -78,7 +99,7 @@ def _with_defaults(settings: RedlockSettings, explicit: Mapping[str, Any]) -> Lo
     return LockOptions(**resolved)
 
 
-def _refuse_unknown(task: Any, subject: str) -> None:
+def _unknown(task: Any) -> Iterator[str]:
     known = {PREFIX + name for name in OPTIONS}
     owners: dict[str, str] = {}
     for cls in task.__mro__ if isinstance(task, type) else type(task).__mro__:
@@ -89,8 +110,8 @@ def _refuse_unknown(task: Any, subject: str) -> None:
         # RedlockTask's own methods, such as lock_holder, are not options.
         ours = module.partition(".")[0] == __name__.partition(".")[0]
         if name.startswith(PREFIX) and name not in known and not ours:
-            raise ConfigurationError(
-                f"{subject}: {unknown_name(name, PREFIX, OPTIONS)} Names that start with {PREFIX} "
+            yield (
+                f"{unknown_name(name, PREFIX, OPTIONS)} Names that start with {PREFIX} "
                 "are reserved for options."
             )
 

@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any
 
 from celery.app import utils as celery_utils
@@ -19,18 +18,23 @@ from celery_redlock.core.validation import checked_drift_factor
 from celery_redlock.errors import ConfigurationError, LockKeyError
 from celery_redlock.protocol.keys import validate_key, validate_name
 from celery_redlock.tasks.config.broker_node import node_from_broker
+from celery_redlock.tasks.config.mistakes import Mistakes
 from celery_redlock.tasks.config.options import (
     OPTIONS,
     check_option,
     seconds,
     unknown_name,
 )
+from celery_redlock.tasks.config.skip_result import check_storable
+from celery_redlock.transport import parse_node
 
-__all__ = ["BUILT_IN", "RedlockSettings", "matches", "read_settings"]
+__all__ = ["BUILT_IN", "RedlockSettings", "check_settings", "matches", "read_settings"]
 
 PREFIX = "redlock_"
 #: Begins the names of Celery's own tasks, which only a pattern that begins with it matches.
 BUILT_IN = "celery."
+#: Instead of nodes none of which can be read, while other mistakes are looked for.
+UNREADABLE = ("memory://unreadable",)
 RESERVED_SIGNALS = (
     "SIGKILL",
     "SIGSTOP",
@@ -143,7 +147,7 @@ def matches(pattern: str, task_name: str) -> bool:
     return fnmatchcase(task_name, pattern)
 
 
-Cached = tuple[dict[str, Any], RedlockSettings]
+Cached = tuple[dict[str, Any], RedlockSettings, Mistakes]
 _cache: weakref.WeakKeyDictionary[Any, Cached] = weakref.WeakKeyDictionary()
 
 
@@ -152,20 +156,28 @@ def read_settings(app: Any) -> RedlockSettings:
     Return the app's settings, cached until one of them changes.
 
     Raises:
-        ConfigurationError: a setting is unknown or has an invalid value.
+        ConfigurationError: settings are unknown or have an invalid value; the message names each.
     """
-    # A task that was bound on first use has Celery's proxy of the current app.
-    app = app._get_current_object() if isinstance(app, Proxy) else app
-    given = _given(app.conf)
-    known = _cache.get(app)
-    if known is not None and known[0] == given:
-        return known[1]
-    settings = _checked(given, weakref.ref(app))
-    _cache[app] = given, settings
+    settings, mistakes = check_settings(app)
+    mistakes.raise_any()
     return settings
 
 
-def _given(conf: Any) -> dict[str, Any]:
+def check_settings(app: Any) -> tuple[RedlockSettings, Mistakes]:
+    """Return the app's settings, those that are wrong with their defaults, and what is wrong."""
+    # A task that was bound on first use has Celery's proxy of the current app.
+    app = app._get_current_object() if isinstance(app, Proxy) else app
+    mistakes = Mistakes()
+    given = _given(app.conf, mistakes)
+    known = _cache.get(app)
+    if known is not None and known[0] == given and not mistakes:
+        return known[1:]
+    settings = _checked(given, weakref.ref(app), mistakes)
+    _cache[app] = given, settings, mistakes
+    return settings, mistakes
+
+
+def _given(conf: Any, mistakes: Mistakes) -> dict[str, Any]:
     """Return the `redlock_*` settings without their namespace (`CELERY_REDLOCK_TTL`)."""
     # Celery loads the configuration, and with it the namespace, at first use.
     namespace = conf.finalize().prefix or ""
@@ -181,7 +193,7 @@ def _given(conf: Any) -> dict[str, Any]:
             # Celery cannot read this spelling; a Django module may have such names of its own.
             if name in known or not namespace:
                 wanted = _spelled(name, namespace)
-                raise ConfigurationError(f"setting {key}: write it as {wanted}.") from None
+                mistakes.add(ConfigurationError(f"setting {key}: write it as {wanted}."))
     return {name: value for name, value in found.items() if value is not None or name not in known}
 
 
@@ -189,34 +201,46 @@ def _spelled(name: str, namespace: str) -> str:
     return (namespace + name).upper() if namespace.isupper() else namespace + name
 
 
-def _checked(given: Mapping[str, Any], app: Callable[[], Any]) -> RedlockSettings:
+def _checked(
+    given: Mapping[str, Any], app: Callable[[], Any], mistakes: Mistakes
+) -> RedlockSettings:
     values: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
     for label, value in given.items():
         name = label.removeprefix(PREFIX)
-        if name in OPTIONS:
-            defaults[name] = check_option(name, value, f"setting {label}")
-        elif name in CHECKS:
-            try:
-                values[name] = CHECKS[name](value)
-            except ConfigurationError as exc:
-                raise ConfigurationError(f"setting {label}={value!r} {exc}.") from None
-        elif name in SELF_DESCRIBING_CHECKS:
-            values[name] = SELF_DESCRIBING_CHECKS[name](value)
-        else:
-            raise ConfigurationError(f"setting {unknown_name(label, PREFIX, KNOWN)}")
-    settings = RedlockSettings(
-        given_nodes=values.pop("nodes", ()), defaults=defaults, app=app, **values
-    )
+        with mistakes.collected():
+            if name in OPTIONS:
+                defaults[name] = check_option(name, value, f"setting {label}")
+            elif name in CHECKS:
+                values[name] = _check(CHECKS[name], label, value)
+            elif name in SELF_DESCRIBING_CHECKS:
+                values[name] = SELF_DESCRIBING_CHECKS[name](value, mistakes)
+            else:
+                mistakes.add(ConfigurationError(f"setting {unknown_name(label, PREFIX, KNOWN)}"))
+    # The default, the broker, must not be looked at instead of nodes that cannot be read.
+    nodes = values.pop("nodes", UNREADABLE if "redlock_nodes" in given else ())
+    settings = RedlockSettings(given_nodes=nodes, defaults=defaults, app=app, **values)
     if defaults.get("ttl", 0) > settings.max_ttl:
-        raise ConfigurationError(
-            f"setting redlock_ttl={defaults['ttl']:g} is above "
-            f"redlock_max_ttl={settings.max_ttl:g}; lower it or raise redlock_max_ttl."
+        mistakes.add(
+            ConfigurationError(
+                f"setting redlock_ttl={defaults['ttl']:g} is above "
+                f"redlock_max_ttl={settings.max_ttl:g}; lower it or raise redlock_max_ttl."
+            )
         )
+    if "skip_result" in defaults:
+        with mistakes.collected():
+            check_storable(defaults["skip_result"], "setting redlock_skip_result", app())
     return settings
 
 
-def _nodes(value: Any) -> tuple[str, ...]:
+def _check(check: Callable[[Any], Any], label: str, value: Any) -> Any:
+    try:
+        return check(value)
+    except ConfigurationError as exc:
+        raise ConfigurationError(f"setting {label}={value!r} {exc}.") from None
+
+
+def _nodes(value: Any, mistakes: Mistakes) -> tuple[str, ...]:
     # The messages must not print the value: it may contain passwords.
     advice = "give ['redis://host:6379/0', ...]."
     urls = value.split(",") if isinstance(value, str) else value
@@ -225,34 +249,48 @@ def _nodes(value: Any) -> tuple[str, ...]:
     nodes = tuple(url.strip() for url in urls)
     if not nodes or not all(nodes):
         raise ConfigurationError(f"setting redlock_nodes is empty or has an empty entry; {advice}")
-    return nodes
+    readable = []
+    for index, url in enumerate(nodes):
+        try:
+            parse_node(url)
+            readable.append(url)
+        except ConfigurationError as exc:
+            mistakes.add(ConfigurationError(f"setting redlock_nodes[{index}]: {exc}"))
+    return tuple(readable) or UNREADABLE
 
 
-def _tasks(value: Any) -> dict[str, dict[str, Any]]:
+def _tasks(value: Any, mistakes: Mistakes) -> dict[str, dict[str, Any]]:
     shape = "setting redlock_tasks must be a mapping {'pattern': {'lock_key': True, ...}, ...}."
     if not isinstance(value, Mapping):
         raise ConfigurationError(shape)
     checked: dict[str, dict[str, Any]] = {}
     for pattern, options in value.items():
-        where = f"setting redlock_tasks[{pattern!r}]"
-        if isinstance(pattern, str) and options is None:
-            checked[pattern] = {}
-            continue
-        if not isinstance(pattern, str) or not isinstance(options, Mapping):
-            raise ConfigurationError(shape)
-        if not options:
-            raise ConfigurationError(
-                f"{where} is empty; give at least {{'lock_key': True}}, or None to lock none "
-                "of its tasks."
-            )
-        names = {f"lock_{name}": name for name in OPTIONS}
-        for label in options:
+        with mistakes.collected():
+            checked[pattern] = _entry(pattern, options, shape)
+    return checked
+
+
+def _entry(pattern: Any, options: Any, shape: str) -> dict[str, Any]:
+    where = f"setting redlock_tasks[{pattern!r}]"
+    if isinstance(pattern, str) and options is None:
+        return {}
+    if not isinstance(pattern, str) or not isinstance(options, Mapping):
+        raise ConfigurationError(shape)
+    if not options:
+        raise ConfigurationError(
+            f"{where} is empty; give at least {{'lock_key': True}}, or None to lock none "
+            "of its tasks."
+        )
+    names = {f"lock_{name}": name for name in OPTIONS}
+    mistakes = Mistakes()
+    checked = {}
+    for label, option in options.items():
+        with mistakes.collected():
             if label not in names:
                 raise ConfigurationError(f"{where}: {unknown_name(str(label), 'lock_', OPTIONS)}")
-        checked[pattern] = {
-            names[label]: check_option(names[label], option, f"{where}[{label!r}]")
-            for label, option in options.items()
-        }
+            name = names[label]
+            checked[name] = check_option(name, option, f"{where}[{label!r}]")
+    mistakes.raise_any()
     return checked
 
 
@@ -312,10 +350,11 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "beat_scheduler": _scheduler,
     "beat_key": _lock_key,
 }
-#: Checks that raise complete messages: the value is secret or nested, or the client checks it too.
-SELF_DESCRIBING_CHECKS: dict[str, Callable[[Any], Any]] = {
+#: Checks whose messages are complete: the value is secret or nested, or the client checks it too.
+#: They add to the mistakes what does not make the whole value unusable.
+SELF_DESCRIBING_CHECKS: dict[str, Callable[[Any, Mistakes], Any]] = {
     "nodes": _nodes,
     "tasks": _tasks,
-    "drift_factor": partial(checked_drift_factor, name="setting redlock_drift_factor"),
+    "drift_factor": lambda value, _: checked_drift_factor(value, "setting redlock_drift_factor"),
 }
 KNOWN = (*CHECKS, *SELF_DESCRIBING_CHECKS, *OPTIONS)

@@ -142,11 +142,17 @@ class KeyMaker:
 
     def _wanted(self, function: Callable[..., Any], label: str) -> Callable[[str], bool] | None:
         """Return which arguments to pass by name; None: pass all as the task gets them."""
+        if inspect.iscoroutinefunction(function):
+            raise self._error(
+                f"lock_key: the function {label} is a coroutine function, which is not awaited; "
+                "use def"
+            )
         try:
             parameters = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):
             return None
         if any(p.kind in POSITIONAL for p in parameters):
+            self._check_call(function, label)
             return None
         required = {
             p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD
@@ -155,6 +161,21 @@ class KeyMaker:
         if any(p.kind is p.VAR_KEYWORD for p in parameters):
             return lambda _name: True
         return {p.name for p in parameters}.__contains__
+
+    def _check_call(self, function: Callable[..., Any], label: str) -> None:
+        """Refuse a function that cannot be called as the task is, with all its arguments."""
+        parameters = self._signature.parameters.values()
+        if any(p.kind in VARIADIC for p in parameters):
+            return  # what it is called with is not known yet
+        by_name = {p.name: None for p in parameters if p.kind is p.KEYWORD_ONLY}
+        signature = inspect.signature(function)
+        try:
+            signature.bind(*(p.name for p in parameters if p.name not in by_name), **by_name)
+        except TypeError as exc:
+            raise self._error(
+                f"lock_key: the function {label}{signature} cannot be called with the task's "
+                f"arguments: {exc}"
+            ) from None
 
     def _named(self, bound: inspect.BoundArguments) -> list[tuple[str, Any]]:
         named = dict(bound.arguments)

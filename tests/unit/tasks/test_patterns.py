@@ -137,7 +137,7 @@ def refusing() -> Iterator[Bench]:
 
 
 REFUSED = (
-    r"redlock_tasks .* task 'vendor\.fetch': .* task 'vendor\.fetch_all': .*"
+    r"(?s)task 'vendor\.fetch': .* task 'vendor\.fetch_all': .* redlock_tasks .*"
     r"add to redlock_tasks: \{'vendor\.fetch': None, 'vendor\.fetch_all': None\}"
 )
 

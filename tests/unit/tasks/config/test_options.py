@@ -140,7 +140,7 @@ def test_durations_may_be_timedeltas() -> None:
 
 
 def test_functions_are_not_bound_to_the_task() -> None:
-    def decide(error):
+    def decide(task, error):
         pass
 
     options = resolve(lock_on_conflict=decide, lock_on_lost=decide, lock_key=decide)
@@ -292,7 +292,7 @@ def test_our_own_methods_are_not_options() -> None:
 
 def test_a_skip_result_goes_with_skipping_and_with_a_function() -> None:
     assert resolve(lock_on_conflict="skip", lock_skip_result=1).skip_result == 1
-    assert resolve(lock_on_conflict=lambda: None, lock_skip_result=1).skip_result == 1
+    assert resolve(lock_on_conflict=lambda task, error: None, lock_skip_result=1).skip_result == 1
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def test_a_conflict_rejects_the_message_under_late_acknowledgement(bench: Bench)
 
 def test_a_message_that_is_acknowledged_already_is_not_rejected_but_fails(bench: Bench) -> None:
     occupy(bench)
-    outcome = bench.call(job(bench, lock_on_conflict="reject"))
+    outcome = bench.call(job(bench, lock_on_conflict=lambda task, error: "reject"))
     assert isinstance(outcome.value, LockContended)
 
 

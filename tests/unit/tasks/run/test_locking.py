@@ -11,7 +11,7 @@ from celery import Task
 from celery.exceptions import Ignore, Reject
 
 from celery_redlock import Lease, RedlockTask, current_lease
-from celery_redlock.errors import ConfigurationError, LockKeyError
+from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import owner_label
 from tests.support.tasks import Bench
 from tests.unit.tasks.jobs import job
@@ -173,7 +173,7 @@ def test_a_wrong_option_fails_when_the_app_is_finalized(bench: Bench) -> None:
 
 def test_a_template_that_names_no_argument_fails_when_the_app_is_finalized(bench: Bench) -> None:
     job(bench, lambda self, account: None, lock_key="{acount}")
-    with pytest.raises(LockKeyError, match="acount"):
+    with pytest.raises(ConfigurationError, match="acount"):
         bench.app.finalize()
 
 

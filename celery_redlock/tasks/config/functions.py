@@ -1,0 +1,38 @@
+"""
+Functions as values of options: how they are called is known when they are declared.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from celery_redlock.errors import ConfigurationError
+
+__all__ = ["check_function"]
+
+
+def check_function(function: Callable[..., Any], *arguments: str) -> Callable[..., Any]:
+    """
+    Return a function that can be called with these positional arguments.
+
+    Limit: a callable that shows no signature, as some written in C, is returned unchecked.
+
+    Raises:
+        ConfigurationError: it cannot, or it is a coroutine function, which nothing would await. The
+            text continues "lock_on_lost=f ...".
+    """
+    if inspect.iscoroutinefunction(function):
+        raise ConfigurationError("is a coroutine function, which is not awaited; use def")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return function
+    try:
+        signature.bind(*arguments)
+    except TypeError as exc:
+        raise ConfigurationError(
+            f"is called with ({', '.join(arguments)}) and takes {signature}: {exc}"
+        ) from None
+    return function

@@ -1,0 +1,130 @@
+"""
+Declarations of locks: the plan of a task, and every mistake in an app.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from celery_redlock.core import probe_nodes
+from celery_redlock.core.node_admin import ProbeResult
+from celery_redlock.errors import ConfigurationError, LockKeyError
+from celery_redlock.tasks.config.mistakes import Mistakes
+from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.config.plan import LockPlan
+from celery_redlock.tasks.config.resolve import default_options, key_of, resolve_options
+from celery_redlock.tasks.config.settings import RedlockSettings, check_settings
+from celery_redlock.tasks.keys.key_maker import KeyMaker
+from celery_redlock.tasks.refusals import refuse_coroutine
+from celery_redlock.transport import parse_nodes
+
+__all__ = ["find_mistakes", "make_plan", "without_lock"]
+
+
+def make_plan(cls: Any, settings: RedlockSettings) -> LockPlan | None:
+    """
+    Return how a task class locks, None if it does not.
+
+    Raises:
+        ConfigurationError: options are invalid, or the body is a coroutine function.
+        LockKeyError: `lock_key` does not fit the task's arguments, and nothing else is wrong.
+    """
+    options, keys, mistakes = None, None, Mistakes()
+    if not getattr(cls, "redlock_dedupe_only", False):
+        with mistakes.collected():
+            options = resolve_options(cls, settings)
+    if options is not None or mistakes:
+        with mistakes.collected():
+            refuse_coroutine(cls)
+        with mistakes.collected():
+            keys = KeyMaker(cls, key_of(cls, settings))
+    mistakes.raise_any()
+    if options is None and not settings.dedupe:
+        return None
+    return LockPlan(
+        options=options or _unlocked(settings),
+        keys=keys,
+        lost_signal=settings.lost_signal,
+        dedupe=settings.dedupe,
+    )
+
+
+def find_mistakes(
+    app: Any, *, with_nodes: bool, locks: bool = False
+) -> tuple[Mistakes, list[ProbeResult]]:
+    """
+    Find everything in an app that cannot work as it is written: settings, nodes, entries, tasks.
+
+    Args:
+        app: whose tasks are registered.
+        with_nodes: connect to the lock nodes, if the app needs them.
+        locks: the app needs its nodes, also if no task locks.
+
+    Returns:
+        The mistakes, nodes that refuse this process among them; and the nodes that do not answer.
+    """
+    settings, found = check_settings(app)
+    mistakes, refused = Mistakes(found), []
+    for name, task in sorted(app.tasks.items()):
+        is_ours = hasattr(task, "redlock_planned")
+        if not is_ours and not settings.options_for(name):
+            continue
+        try:
+            locks |= make_plan(type(task), settings) is not None
+        except (ConfigurationError, LockKeyError) as error:
+            locks = True
+            mistakes.add(error)
+            if not is_ours:
+                refused.append(name)
+    if refused:
+        mistakes.add(ConfigurationError(f"redlock_tasks {without_lock(refused)}"))
+    silent: list[ProbeResult] = []
+    if locks:
+        with mistakes.collected():
+            silent = _check_nodes(settings, mistakes, with_nodes=with_nodes)
+    return mistakes, silent
+
+
+def without_lock(names: Sequence[str]) -> str:
+    """Return how to leave tasks without a lock that `redlock_tasks` matches."""
+    left_out = ", ".join(f"{name!r}: None" for name in names)
+    return (
+        "matches tasks that cannot lock. To leave them without a lock, add to redlock_tasks: "
+        f"{{{left_out}}}."
+    )
+
+
+def _check_nodes(
+    settings: RedlockSettings, mistakes: Mistakes, *, with_nodes: bool
+) -> list[ProbeResult]:
+    if not with_nodes:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the client warns when it uses the nodes
+            parse_nodes(settings.nodes)
+        return []
+    problems = [probe for probe in probe_nodes(settings.nodes) if probe.problem is not None]
+    refusing = [probe for probe in problems if probe.lasting]
+    if refusing:
+        listed = "; ".join(f"{probe.name}: {probe.problem}" for probe in refusing)
+        mistakes.add(
+            ConfigurationError(
+                f"Lock nodes refuse this process: {listed}. Correct user, password and address in "
+                "redlock_nodes (or the broker URL, where redlock_nodes is not set)."
+            )
+        )
+    return [probe for probe in problems if not probe.lasting]
+
+
+def _unlocked(settings: RedlockSettings) -> LockOptions:
+    """Return the options of a task that only has its messages deduplicated."""
+    return replace(
+        default_options(settings),
+        mode="while_executing",
+        window=None,
+        at_least_for=0.0,
+        overlap=None,
+        starting_deadline=None,
+    )
