@@ -11,11 +11,15 @@ from celery import Celery
 from redis import Redis
 
 from celery_redlock import RedlockTask
+from celery_redlock.signals import redelivery_ignored
 
 MODES = ("until_executing", "until_executed", "until_and_while_executing", "until_expired")
 
 #: Long enough that no window ends before a scene does.
 WINDOW = 600.0
+
+#: The journal of the deliveries that ended because another one of their message had ended.
+IGNORED = "ignored"
 
 stage: dict[str, Any] = json.loads(os.environ["CALLS_STAGE"])
 
@@ -45,7 +49,7 @@ def declare(mode: str, policy: str) -> Any:
         base=RedlockTask,
         bind=True,
         name=f"{mode}.{policy}",
-        lock_key="{key}",
+        lock_key="{scene}:{key}",
         lock_mode=mode,
         lock_on_conflict={"publish": policy},
         acks_late=stage["setup"]["late"],
@@ -58,13 +62,17 @@ UNIQUE = {
 }
 
 
+@redelivery_ignored.connect
+def note_ignored(task_id: str, **_: Any) -> None:
+    """Add a delivery that ended without its body."""
+    note(IGNORED, task_id)
+
+
 @app.task
-def resend(
-    _result: Any, mode: str, key: str, scene: str, number: int, seconds: float = 0.0
-) -> None:
-    """Call the task whose end has sent this one again."""
+def resend(_result: Any, mode: str, key: str, scene: str, number: int, seconds: float = 0.0) -> str:
+    """Call the task whose end has sent this one again; return the id of the call."""
     sent = UNIQUE[mode, "existing"].delay(key, scene, seconds, number)
-    note(scene, "sent", key, sent.id, number, getattr(sent, "is_duplicate", False))
+    return str(sent.id)
 
 
 @app.task

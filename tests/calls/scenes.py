@@ -4,20 +4,21 @@ The scenes: each sends calls, and counts how often what is promised about them d
 
 from __future__ import annotations
 
-import time
+import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 from celery import chain, chord, group, uuid
 
-from tests.calls.app import MODES, UNIQUE, collect, resend, stage
-from tests.calls.stage import Setup, journal, wait_for_ends, worker
+from tests.calls.app import IGNORED, MODES, UNIQUE, app, collect, resend, stage
+from tests.calls.stage import DRAIN, Figures, Setup, journal, wait_for_ends, worker
+from tests.support.waiting import wait_until
 
-Figures = dict[str, Any]
-
-#: Seconds that a body takes.
+#: Seconds that a body takes; and one that is likely to run when its message comes again.
 BRIEF = 0.01
+LONG = 0.2
 
 setup = Setup(**stage["setup"])
 
@@ -55,58 +56,53 @@ TIES: dict[str, Callable[[Any, str], list[Any]]] = {
 
 def pairs(count: int) -> Figures:
     """Send each key twice, the second time in a way that has to be sent; one body has to run."""
-    keys: dict[str, tuple[str, str]] = {}
+    keys: dict[str, str] = {}
     results = []
     with worker(setup):
         for number in range(count):
             for mode in MODES:
                 for tie, send in TIES.items():
                     key = f"{mode}-{tie}-{number}"
-                    keys[key] = (mode, tie)
+                    keys[key] = f"{mode}, {tie}"
                     step = UNIQUE[mode, "existing"].si(key, "pairs", BRIEF)
                     results += send(step, "pairs") if number % 2 else [step.delay()]
                     results += send(step, "pairs")
         wait_for_ends(results)
     bodies = _bodies("pairs")
-    wrong = Counter(keys[key] for key in keys if len(bodies[key]) != 1)
-    return {"pairs": len(keys), "not one body": sum(wrong.values()), **_listed(wrong)}
+    broken = Counter(kind for key, kind in keys.items() if len(bodies[key]) != 1)
+    return _figures(2 * len(keys), bodies, broken)
 
 
 def replaced(count: int) -> Figures:
     """Send each key three times while no worker is up; only the last may run."""
-    keys, results = [], []
+    keys: dict[str, str] = {}
+    results = []
     for number in range(count):
-        for mode in MODES[:3]:
+        for mode in MODES:
             key = f"{mode}-{number}"
-            keys.append(key)
+            keys[key] = mode
             for call in (1, 2, 3):
                 task = UNIQUE[mode, "replace"]
                 results.append(task.apply_async((key, "replaced", BRIEF, call)))
     with worker(setup):
         wait_for_ends(results)
-    bodies = _bodies("replaced")
-    wrong = Counter(str([call for _, call in bodies[key]]) for key in keys)
-    del wrong["[3]"]
-    return {"keys": len(keys), "not only the last": sum(wrong.values()), **_listed(wrong)}
+    return _only("replaced", keys, call=3, calls=3 * len(keys))
 
 
 def after_the_result(count: int) -> Figures:
     """Call a key again as soon as its result is read; each call has to run."""
-    dropped = Counter[str]()
+    scene = "after the result"
     with worker(setup):
         for mode in MODES[:3]:
-            task = UNIQUE[mode, "existing"]
-            last = None
             for number in range(count):
-                sent = task.delay(f"{mode}-again", "after the result", 0.0, number)
-                dropped[mode] += bool(getattr(sent, "is_duplicate", False))
-                sent.get(timeout=60, interval=0.0005)
-                last = sent
-        assert last is not None
-    calls = count * 3
-    bodies = sum(map(len, _bodies("after the result").values()))
-    wrong = Counter({mode: number for mode, number in dropped.items() if number})
-    return {"calls": calls, "bodies": bodies, "dropped": sum(wrong.values()), **_listed(wrong)}
+                sent = UNIQUE[mode, "existing"].delay(mode, scene, 0.0, number)
+                sent.get(timeout=DRAIN, interval=0.0005)
+    bodies = _bodies(scene)
+    broken = Counter[str]()
+    for mode in MODES[:3]:
+        run = Counter(number for _, number in bodies[mode])
+        broken[mode] = sum(run[number] != 1 for number in range(count))
+    return _figures(3 * count, bodies, broken)
 
 
 def after_the_end(count: int) -> Figures:
@@ -116,43 +112,81 @@ def after_the_end(count: int) -> Figures:
     with worker(setup):
         for number in range(count):
             for mode in MODES[:3]:
-                task = UNIQUE[mode, "existing"]
                 for by in ("link", "chord", "chain"):
                     key = f"{mode}-{by}-{number}"
-                    keys[key] = (mode, by)
-                    step = task.si(key, scene, BRIEF, 1)
-                    again = resend.s(mode, key, scene, 2)
+                    keys[key] = f"{mode}, {by}"
+                    step = UNIQUE[mode, "existing"].si(key, scene, BRIEF, 1)
+                    again = resend.s(mode, key, scene, 2).set(task_id=uuid())
                     if by == "link":
-                        results.append(step.apply_async(link=again))
+                        step.apply_async(link=again)
                     elif by == "chord":
-                        results.append(chord([step])(again))
+                        chord([step])(again)
                     else:
-                        results.append(chain(step, again)())
+                        chain(step, again)()
+                    results.append(app.AsyncResult(again.options["task_id"]))
         wait_for_ends(results)
-        _wait_for(scene, "sent", len(keys))
-        _wait_for(scene, "ended", len(keys), then=2 * len(keys))
+        wait_for_ends([app.AsyncResult(result.get(timeout=DRAIN)) for result in results])
     bodies = _bodies(scene)
-    wrong = Counter(keys[key] for key in keys if len(bodies[key]) != 2)
-    return {"calls": len(keys), "not run again": sum(wrong.values()), **_listed(wrong)}
+    broken = Counter(
+        kind for key, kind in keys.items() if [call for _, call in bodies[key]] != [1, 2]
+    )
+    return _figures(2 * len(keys), bodies, broken)
 
 
 def revoked(count: int) -> Figures:
     """Revoke the call that waits, and call again: only the second may run."""
-    keys, results = [], []
+    keys: dict[str, str] = {}
+    results = []
     for number in range(count):
         for mode in MODES:
             task, key = UNIQUE[mode, "existing"], f"{mode}-{number}"
-            keys.append(key)
+            keys[key] = mode
             arguments = (key, "revoked", BRIEF)
             results.append(task.apply_async((*arguments, 1), countdown=number % 2))
             task.revoke_queued(*arguments, 1)
             results.append(task.apply_async((*arguments, 2)))
     with worker(setup):
         wait_for_ends(results)
-    bodies = _bodies("revoked")
-    wrong = Counter(str([call for _, call in bodies[key]]) for key in keys)
-    del wrong["[2]"]
-    return {"keys": len(keys), "not only the second": sum(wrong.values()), **_listed(wrong)}
+    return _only("revoked", keys, call=2, calls=2 * len(keys))
+
+
+def redelivered(count: int) -> Figures:
+    """Deliver each message twice; one body has to run, and the other delivery has to end."""
+    keys: dict[str, str] = {}
+    with worker(setup), _each_message_twice():
+        for number in range(count):
+            for mode in MODES:
+                key = f"{mode}-{number}"
+                keys[key] = mode
+                UNIQUE[mode, "existing"].delay(key, "redelivered", LONG if number % 2 else BRIEF)
+        # Neither body nor end is missing when each delivery has had one of the two.
+        wait_until(
+            lambda: sum(_ends("redelivered").values()) >= 2 * len(keys),
+            DRAIN,
+            message=lambda: f"each of {len(keys)} messages to end twice: {_ends('redelivered')}",
+            interval=0.1,
+        )
+    bodies = _bodies("redelivered")
+    broken = Counter(kind for key, kind in keys.items() if len(bodies[key]) != 1)
+    return _figures(2 * len(keys), bodies, broken)
+
+
+@contextlib.contextmanager
+def _each_message_twice() -> Iterator[None]:
+    send = app.amqp.send_task_message
+
+    def send_twice(*args: Any, **options: Any) -> Any:
+        send(*args, **options)
+        return send(*args, **options)
+
+    with mock.patch.object(app.amqp, "send_task_message", send_twice):
+        yield
+
+
+def _ends(scene: str) -> Counter[str]:
+    """Return how many deliveries of each task's message have ended, with a body or without."""
+    ended = [entry[2] for entry in journal(stage["journal"], scene) if entry[0] == "ended"]
+    return Counter([*ended, *(task_id for (task_id,) in journal(stage["journal"], IGNORED))])
 
 
 SCENES: dict[str, Callable[[int], Figures]] = {
@@ -161,16 +195,8 @@ SCENES: dict[str, Callable[[int], Figures]] = {
     "after the result": after_the_result,
     "after the end": after_the_end,
     "revoked": revoked,
+    "redelivered": redelivered,
 }
-
-#: What must be zero.
-FAULTS = (
-    "not one body",
-    "not only the last",
-    "dropped",
-    "not run again",
-    "not only the second",
-)
 
 
 def _bodies(scene: str) -> dict[str, list[tuple[str, int]]]:
@@ -183,24 +209,14 @@ def _bodies(scene: str) -> dict[str, list[tuple[str, int]]]:
     return found
 
 
-def _wait_for(scene: str, what: str, least: int, then: int = 0) -> None:
-    """Wait for so many entries, and a little for the rest: what is missing is the fault."""
-    deadline = time.monotonic() + 60
-    quiet = 5.0
-    while time.monotonic() < deadline:
-        found = sum(entry[0] == what for entry in journal(stage["journal"], scene))
-        if found >= max(least, then):
-            return
-        if found >= least:
-            quiet -= 0.2
-            if quiet <= 0:
-                return
-        time.sleep(0.2)
+def _only(scene: str, keys: dict[str, str], *, call: int, calls: int) -> Figures:
+    """Return the figures of a scene of which only one call of each key may run."""
+    bodies = _bodies(scene)
+    broken = Counter(
+        kind for key, kind in keys.items() if [number for _, number in bodies[key]] != [call]
+    )
+    return _figures(calls, bodies, broken)
 
 
-def _listed(wrong: Counter[Any]) -> Figures:
-    shown = {
-        " ".join(map(str, what)) if isinstance(what, tuple) else str(what): number
-        for what, number in wrong.most_common(8)
-    }
-    return {"where": shown} if shown else {}
+def _figures(calls: int, bodies: dict[str, list[tuple[str, int]]], broken: Counter[str]) -> Figures:
+    return Figures(calls=calls, bodies=sum(map(len, bodies.values())), broken=dict(+broken))

@@ -24,6 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Seconds in which everything that was sent has to be dealt with.
 DRAIN = 300.0
 
+BROKERS = ("redis", "rabbitmq")
+ACKS = ("early", "late")
+
 _numbers = itertools.count(1)
 
 
@@ -44,9 +47,30 @@ class Setup:
     prefetch: int = 4
     late: bool = False
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Its cells in a table."""
+        return (self.broker, str(self.processes), str(self.prefetch), ACKS[self.late])
+
     def __str__(self) -> str:
-        acks = "late" if self.late else "early"
-        return f"{self.broker}, {self.processes} processes, prefetch {self.prefetch}, acks {acks}"
+        broker, processes, prefetch, acks = self.columns
+        return f"{broker}, {processes} processes, prefetch {prefetch}, acks {acks}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """
+    What a scene has counted.
+
+    Attributes:
+        calls: sent, or delivered.
+        bodies: begun.
+        broken: how many keys had other bodies than promised, by kind.
+    """
+
+    calls: int
+    bodies: int
+    broken: dict[str, int]
 
 
 @contextlib.contextmanager
@@ -70,14 +94,14 @@ def servers(setup: Setup) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def worker(setup: Setup) -> Iterator[None]:
-    """Run a worker with the environment of this process."""
+    """Run a worker with the environment of this process; its output is on standard error."""
     command = [
         *(sys.executable, "-m", "celery", "--quiet", "-A", "tests.calls.app", "worker"),
         *("--pool=prefork", f"--concurrency={setup.processes}", "--loglevel=ERROR"),
         *("--without-mingle", "--without-gossip", "--without-heartbeat"),
         *(f"--prefetch-multiplier={setup.prefetch}", f"--hostname=calls-{next(_numbers)}@stage"),
     ]
-    running = subprocess.Popen(command, cwd=ROOT)
+    running = subprocess.Popen(command, cwd=ROOT, stdout=sys.stderr)
     try:
         yield
     finally:
