@@ -109,6 +109,11 @@ chaos: $(READY) ## real servers, workers and publishers under a nemesis for DURA
 	$(BIN)/python -m tests.chaos --duration $(DURATION) --html chaos.html
 	$(BIN)/python -m tests.chaos --duration 20 --outside
 
+.PHONY: calls
+calls: $(READY) ## calls of unique tasks with real workers in 24 set-ups, on Redis and RabbitMQ; prints a table
+	@test -x /usr/lib/rabbitmq/bin/rabbitmq-server || { echo "calls needs rabbitmq-server: apt-get install rabbitmq-server" >&2; exit 1; }
+	$(BIN)/python -m tests.calls
+
 .PHONY: docs
 docs: $(READY) ## the documentation site, into build/docs
 	rm -rf build/docs build/doctrees

@@ -60,7 +60,7 @@ class Setup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """
-    What a scene has counted.
+    The counts of a scene.
 
     Attributes:
         calls: sent, or delivered.
