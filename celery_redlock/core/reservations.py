@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from celery_redlock._greenlets.threads import call_in_app
@@ -141,6 +142,7 @@ class Reservations:
     def reserve(
         self,
         node_keys: Sequence[str],
+        reserved_keys: Sequence[str] = (),
         *,
         ttl: float,
         grace: float,
@@ -159,6 +161,9 @@ class Reservations:
 
         Args:
             node_keys: keys as nodes store them.
+            reserved_keys: keys under the reserved prefix, as nodes store them, that get the same
+                owner value in the same step. They have to be free, are no part of the reservation,
+                and expire after `grace`.
             ttl: seconds for which the reservation lasts once it is confirmed.
             grace: seconds for which it lasts until then.
             label: suffix of the owner value.
@@ -175,9 +180,14 @@ class Reservations:
             QuorumUnavailable: too few nodes answered.
         """
         keys = _checked_node_keys(node_keys)
+        beside = tuple(map(validate_node_key, reserved_keys))
         replaced = Reservation(node_keys=keys, owner=previous, expires_at=previous_until)
         params = self._settings.acquire_params(
-            keys, min(grace, ttl), label, replaced if previous else None, as_reservation=True
+            (*keys, *beside),
+            min(grace, ttl),
+            label,
+            replaced if previous else None,
+            as_reservation=True,
         )
         began = self._transport.now()
         attempt, attempts = _try_to_reserve(
@@ -185,13 +195,15 @@ class Reservations:
         )
         reserved = None
         if attempt.is_granted:
-            reserved = _reserved_by(attempt, params, self._transport.wall_us(), ttl)
+            reserved = _reserved_by(attempt, keys, self._transport.wall_us(), ttl)
         if instrumentation.receivers:
-            shown = tuple(user_key(key, self._settings.key_prefix) for key in keys)
+            shown = tuple(user_key(key, self._settings.key_prefix) for key in params.node_keys)
             try:
                 report_acquire(self._transport, shown, attempt, attempts, began)
             except BaseException:
                 if reserved is not None:  # the caller never gets it
+                    if beside:
+                        self.cancel(replace(reserved.reservation, node_keys=beside), wait=True)
                     self.cancel(
                         reserved.reservation,
                         wait=True,
@@ -356,11 +368,11 @@ def _try_to_reserve(
 
 
 def _reserved_by(
-    attempt: Attempt, params: AcquireParams, wall_us: int, ttl: float
+    attempt: Attempt, node_keys: tuple[str, ...], wall_us: int, ttl: float
 ) -> PendingReservation:
     """Return the reservation of a granted attempt."""
     reservation = Reservation(
-        node_keys=params.node_keys, owner=attempt.owner, expires_at=wall_us / 1_000_000 + ttl
+        node_keys=node_keys, owner=attempt.owner, expires_at=wall_us / 1_000_000 + ttl
     )
     return PendingReservation(
         reservation, attempt.channel, AckedNodes() if attempt.acked is None else attempt.acked

@@ -280,7 +280,7 @@ class Calls:
         """
         Return the scene after a publisher has taken a lock over and withdrawn its message.
 
-        That is one step here, though two exchanges with the nodes: see decision 0020, Limits.
+        One exchange with the nodes. Where the older message's marker is held, the lock alone.
         """
         assert older is not None
         piece = self._piece(older)

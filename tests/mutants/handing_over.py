@@ -155,6 +155,22 @@ HAND_OVER = (
         (ACQUIRE_LUA, "    if holder == ARGV[6] then\n", "    if ARGV[6] then\n"),
     ),
     mutant(
+        "a replacement takes the lock, and withdraws the older message later",
+        tested(
+            "test_reservations.py",
+            "test_a_replacement_takes_a_reserved_key_in_the_same_step_and_does_not_extend_it",
+        ),
+        (RESERVING, "(*keys, *beside),", "keys,"),
+    ),
+    mutant(
+        "what is taken beside a reservation counts as a part of it",
+        tested(
+            "test_reservations.py",
+            "test_a_replacement_takes_a_reserved_key_in_the_same_step_and_does_not_extend_it",
+        ),
+        (RESERVING, "_reserved_by(attempt, keys,", "_reserved_by(attempt, params.node_keys,"),
+    ),
+    mutant(
         "the script takes over without the guard",
         tested(
             "test_taking_over.py", "test_restarted_nodes_do_not_let_a_reservation_be_taken_over"

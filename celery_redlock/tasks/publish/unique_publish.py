@@ -22,7 +22,12 @@ from celery_redlock.tasks.config.policies import PUBLISH, resolve_policy
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult, result_of
 from celery_redlock.tasks.message.envelope import HEADER, Envelope, Original
-from celery_redlock.tasks.message.node_keys import does_same_work, tick_dedupe_key, tick_id_of
+from celery_redlock.tasks.message.node_keys import (
+    dedupe_key_of,
+    does_same_work,
+    tick_dedupe_key,
+    tick_id_of,
+)
 from celery_redlock.tasks.message.owner_label import Role, TaskOwner, label_for, parse_owner
 from celery_redlock.tasks.message.periodic import holder_may_expire
 from celery_redlock.tasks.message.tick import Tick
@@ -159,11 +164,17 @@ class UniquePublish:
         return result_of(self.task, other.task_id, ignored=bool(self.task.ignore_result))
 
     def _reserve(
-        self, previous: str = "", previous_until: float = 0.0, wait_for: str = ""
+        self,
+        reserved_keys: tuple[str, ...] = (),
+        *,
+        previous: str = "",
+        previous_until: float = 0.0,
+        wait_for: str = "",
     ) -> PendingReservation:
         life = max(SHORTEST_LIFE, self.end - time.time())
         return self.redlock.reservations.reserve(
             self.node_keys,
+            reserved_keys,
             ttl=life,
             grace=min(life, self.lock.publish_grace),
             label=self._label,
@@ -295,15 +306,12 @@ class UniquePublish:
         previous = error.holder or ""
         until = time.time() + (error.expires_in or 0.0)
         try:
-            reserved = self._reserve(previous, until)
+            reserved, withdrawn = self._take_over(holder, previous, until)
         except LockNotAcquired as exc:
             # The holder has begun to run, or another call was faster: decide about the new holder.
             if isinstance(exc, LockContended) and exc.holder != error.holder:
                 return self._contended(exc, awaited=awaited)
             return self._send_without()
-        # Before this message is sent: it may have finished before a worker receives the older one.
-        # Until then the marker only makes workers requeue that one, because this process may die.
-        withdrawn = self._withdraw(holder)
         sent = self._send_with(reserved, previous=previous, until=until, withdrawn=withdrawn)
         if withdrawn is not None:
             marker_ttl = (error.expires_in or 0.0) + self.lock.dedupe_window
@@ -321,6 +329,27 @@ class UniquePublish:
         emit(Event.REPLACED, self.task, holder.task_id, by=self.task_id)
         revoke_in_workers(self.task.app, holder.task_id)
         return sent
+
+    def _take_over(
+        self, older: TaskOwner, previous: str, until: float
+    ) -> tuple[PendingReservation, Reservation | None]:
+        """
+        Take the lock over from a queued message, and withdraw that one in the same step.
+
+        Before this message is sent: it may have finished before a worker receives the older one.
+        Until it is sent the marker only makes workers requeue that one, as this process may die.
+        """
+        if older.marker is not None:
+            marker = (dedupe_key_of(older.marker),)
+            try:
+                reserved = self._reserve(marker, previous=previous, previous_until=until)
+                return reserved, replace(reserved.reservation, node_keys=marker)
+            except LockContended as error:
+                if error.split:
+                    raise
+        # Its marker is held: its body has begun, or another process ends it.
+        reserved = self._reserve(previous=previous, previous_until=until)
+        return reserved, self._withdraw(older)
 
     def _withdraw(self, older: TaskOwner) -> Reservation | None:
         try:

@@ -16,6 +16,7 @@ from tests.support.waiting import wait_until
 HOUR = 3600.0
 GRACE = 60.0
 LONG = 3000.0
+RECORD = "redlock-meta:record"
 
 
 def reserve(client: Redlock, name: str = "key", **options: object) -> PendingReservation:
@@ -276,6 +277,55 @@ def test_a_replacement_that_stays_undecided_gives_the_keys_back(any_nodes: Nodes
         )
     assert undecided.value.split
     wait_until(lambda: long_on(any_nodes, client, reserved, *range(5)))
+
+
+def test_a_replacement_takes_a_reserved_key_in_the_same_step_and_does_not_extend_it(
+    any_nodes: Nodes,
+) -> None:
+    client = any_nodes.connected()
+    old = reserve(client).reservation
+    new = reserve(client, reserved_keys=[RECORD], previous=old.owner, previous_until=old.expires_at)
+    wait_until(lambda: everywhere(any_nodes, new) and everywhere(any_nodes, new, RECORD))
+    client.reservations.confirm(new)
+    wait_until(lambda: long_on(any_nodes, client, new, *range(5)))
+    assert all(any_nodes.left(node, RECORD) <= GRACE for node in range(5))
+    assert new.reservation.node_keys == old.node_keys
+
+
+def test_a_replacement_whose_reserved_key_is_held_leaves_the_keys_as_they_are(
+    any_nodes: Nodes,
+) -> None:
+    client = any_nodes.connected()
+    old = reserve(client)
+    wait_until(lambda: everywhere(any_nodes, old))
+    any_nodes.hold(RECORD, "another", range(5))
+    with pytest.raises(LockContended) as taken:
+        reserve(
+            client,
+            reserved_keys=[RECORD],
+            previous=old.reservation.owner,
+            previous_until=old.reservation.expires_at,
+        )
+    assert (taken.value.holder, everywhere(any_nodes, old)) == ("another", True)
+
+
+def test_a_replacement_that_stays_undecided_leaves_no_reserved_key(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    old = reserve(client)
+    wait_until(lambda: everywhere(any_nodes, old))
+    any_nodes.hold(RECORD, "one", [0, 1])
+    any_nodes.hold(RECORD, "another", [2])
+    with pytest.raises(LockContended):
+        reserve(
+            client,
+            reserved_keys=[RECORD],
+            previous=old.reservation.owner,
+            previous_until=old.reservation.expires_at,
+            retry_for=0.1,
+        )
+    expected = ["one", "one", "another", None, None]
+    wait_until(lambda: any_nodes.owners(RECORD) == expected)
+    wait_until(lambda: everywhere(any_nodes, old))
 
 
 def test_a_replacement_whose_message_could_not_be_sent_gives_the_keys_back(

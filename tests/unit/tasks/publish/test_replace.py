@@ -285,3 +285,25 @@ def test_a_call_that_finds_its_older_one_begun_gets_the_lock_when_that_gives_it_
     named = holder(bench)
     assert named is not None
     assert named.task_id == newer.id
+
+
+def test_the_oldest_one_does_not_run_after_the_newest_while_the_publisher_between_is_paused(
+    bench: Bench, revoked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+    task = declare(bench, lambda self, number: runs.append(number), lock_on_conflict="replace")
+    oldest = bench.send(task, 1)
+    reservations = redlock_for(bench.app).reservations
+    reserve = reservations.reserve
+
+    def pause_afterwards(*args: Any, **options: Any) -> Any:
+        reserved = reserve(*args, **options)
+        if options["previous"]:
+            monkeypatch.setattr(reservations, "reserve", reserve)
+            bench.run(bench.send(task, 3))
+            bench.run(oldest)
+        return reserved
+
+    monkeypatch.setattr(reservations, "reserve", pause_afterwards)
+    task.delay(2)
+    assert runs == [3]
