@@ -473,6 +473,7 @@ class Calls:
             continues=caller.retries is not None,
             may_have_begun=self._may_have_begun(call, delivery),
             has_retaken=delivery.retaken,
+            has_taken_over=False,
             may_be_rejected=self.setting.acks_late and not caller.tied,
             overlap=Overlap(overlap),
             at_publish=PublishPolicy(caller.policy),

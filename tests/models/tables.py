@@ -84,6 +84,8 @@ def _possible_at_publish(c: publish.Contention) -> bool:
 
 
 def _possible_at_run(c: arrival.Contention) -> bool:
+    if c.has_taken_over and (c.obstacle is not Obstacle.MARKER or not c.has_retaken):
+        return False
     if c.obstacle in (Obstacle.NO_QUORUM, Obstacle.MARKER):
         return c.obstacle is Obstacle.NO_QUORUM or not c.eager
     if c.obstacle is Obstacle.RESERVED and not c.locks_at_publish:
@@ -295,7 +297,10 @@ _CONTENTION = (
     _promise(
         "a delivery does not wait for a marker that is over",
         lambda c, then: (
-            c.obstacle is not Obstacle.MARKER or not c.role.is_over or then not in _WAITS
+            c.obstacle is not Obstacle.MARKER
+            or not c.role.is_over
+            or c.has_taken_over
+            or then not in _WAITS
         ),
     ),
     _promise(
@@ -314,9 +319,19 @@ _CONTENTION = (
         ),
     ),
     _promise(
+        "a message takes its marker over once at most, and is not lost then",
+        lambda c, then: (
+            c.obstacle is not Obstacle.MARKER
+            or c.role not in (Role.REPLACED, Role.REVOKED)
+            or not c.has_taken_over
+            or then is Action.REQUEUE_COPY
+        ),
+    ),
+    _promise(
         "a message that was replaced or revoked while it waited ends as that",
         lambda c, then: (
             c.obstacle is not Obstacle.MARKER
+            or c.has_taken_over
             or (
                 (c.role is Role.REPLACED) == (then is Action.END_AS_REPLACED)
                 and (c.role is Role.REVOKED) == (then is Action.END_AS_REVOKED)
@@ -500,6 +515,7 @@ _FINAL = (
         lambda c, then: (
             not then
             or (c.for_window and c.role.is_over)
+            or c.has_taken_over  # it needs its marker alone
             or arrival.on_contention(c) in _ENDS | {Action.RETAKE}
         ),
     ),

@@ -254,6 +254,13 @@ _IN_CONTENTION = (
         "and not c.same_message\n",
     ),
     _row(
+        "a marker is taken over again and again",
+        "rules-contention",
+        ARRIVAL,
+        " and c.has_taken_over\n",
+        " and False\n",
+    ),
+    _row(
         "the message of another beat is skipped for the one that waits",
         "rules-contention",
         ARRIVAL,

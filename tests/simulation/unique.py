@@ -208,6 +208,7 @@ class UniqueTasks:
             continues=False,
             may_have_begun=message.reservation is not None,
             has_retaken=False,
+            has_taken_over=False,
             may_be_rejected=False,
             overlap=Overlap.NONE,
             at_publish=PublishPolicy.EXISTING,

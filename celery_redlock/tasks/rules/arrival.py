@@ -195,6 +195,7 @@ class Contention:
         continues: it continues work that has begun: a retry, or a replacement.
         may_have_begun: a worker may have been lost in its body, or its body may run.
         has_retaken: it has evicted a marker that did not concern it.
+        has_taken_over: it was ending as replaced or revoked, and did not get its marker for that.
         may_be_rejected: rejecting it loses nothing that anybody waits for.
         overlap: `lock_overlap`.
         at_publish: `lock_on_conflict` at publish.
@@ -218,6 +219,7 @@ class Contention:
     continues: bool
     may_have_begun: bool
     has_retaken: bool
+    has_taken_over: bool
     may_be_rejected: bool
     overlap: Overlap
     at_publish: PublishPolicy
@@ -290,6 +292,14 @@ CONTENTION: tuple[Row[Contention, Action], ...] = (
             and not c.has_retaken
         ),
         Action.RETAKE,
+    ),
+    # Its marker may differ from node to node. Each try to take one over could show another one.
+    Row(
+        "it was withdrawn, and another delivery has its marker",
+        lambda c: (
+            c.obstacle is _MARKER and c.role in (Role.REPLACED, Role.REVOKED) and c.has_taken_over
+        ),
+        Action.REQUEUE_COPY,
     ),
     Row(
         "a newer call replaced it while it waited",

@@ -53,7 +53,11 @@ def arrival_of(lock_request: LockRequest, now: float) -> Arrival:
 
 
 def contention_of(
-    lock_request: LockRequest, error: LockNotAcquired, *, has_retaken: bool = False
+    lock_request: LockRequest,
+    error: LockNotAcquired,
+    *,
+    has_retaken: bool = False,
+    has_taken_over: bool = False,
 ) -> Contention:
     """
     Return what is known of a message that did not get what it takes.
@@ -62,6 +66,7 @@ def contention_of(
         lock_request: what it takes.
         error: why it did not get that.
         has_retaken: it has evicted a marker that did not concern it.
+        has_taken_over: it was ending as replaced or revoked, and did not get its marker for that.
     """
     options, task, request = lock_request.options, lock_request.task, lock_request.request
     contended = error if isinstance(error, LockContended) else None
@@ -93,6 +98,7 @@ def contention_of(
         continues=lock_request.is_continuation,
         may_have_begun=lock_request.may_have_begun,
         has_retaken=has_retaken,
+        has_taken_over=has_taken_over,
         may_be_rejected=may_be_rejected,
         overlap=overlap,
         at_publish=PublishPolicy.FUNCTION if callable(at_publish) else PublishPolicy(at_publish),

@@ -70,12 +70,14 @@ class Case:
             neither.
         newest_token: fencing token of the newest leader that recorded its tick; None: not read.
         has_retaken: it has evicted a marker that did not concern it.
+        has_taken_over: it was ending as replaced or revoked, and did not get its marker for that.
     """
 
     running_lock: RunningLock
     error: LockNotAcquired | None = None
     newest_token: int | None = None
     has_retaken: bool = False
+    has_taken_over: bool = False
 
     @property
     def lock_request(self) -> LockRequest:
@@ -162,7 +164,12 @@ def resolve(case: Case) -> bool:
         DuplicateTask: so does one whose work another task does.
     """
     error = case.why
-    known = contention_of(case.lock_request, error, has_retaken=case.has_retaken)
+    known = contention_of(
+        case.lock_request,
+        error,
+        has_retaken=case.has_retaken,
+        has_taken_over=case.has_taken_over,
+    )
     action = rules.on_contention(known)
     if action is Action.ASK_POLICY and isinstance(error, LockContended):
         if known.obstacle is Obstacle.LOCK:
@@ -396,7 +403,7 @@ def _leave_marker(case: Case, action: Action) -> None:
         running_lock.lease = lock_request.acquire_marker(over)
         running_lock.end_without_body(rules.MARKERS[action])
     except LockContended as met:
-        resolve(replace(case, error=met, has_retaken=True))
+        resolve(replace(case, error=met, has_retaken=True, has_taken_over=about_marker))
     except LockNotAcquired as failure:
         logger.warning(
             "Task %s ends without a marker; another delivery of its message would be taken for "

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery import chain, group, signature
 from celery.app.task import Context
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redlock.errors import (
     ConfigurationError,
@@ -17,9 +17,11 @@ from celery_redlock.errors import (
     LockNotAcquired,
     QuorumUnavailable,
 )
+from celery_redlock.protocol.keys import owner_value
 from celery_redlock.tasks.message.envelope import HEADER
+from celery_redlock.tasks.message.owner_label import Role, label_for
 from celery_redlock.tasks.run.contention import Case, resolve
-from celery_redlock.tasks.run.lock_request import lock_request_for
+from celery_redlock.tasks.run.lock_request import LockRequest, lock_request_for
 from celery_redlock.tasks.run.running_lock import RunningLock
 from tests.support.tasks import Bench
 from tests.unit.tasks.jobs import job
@@ -234,6 +236,35 @@ def test_a_split_vote_is_put_back_and_never_given_up_for_another(bench: Bench, p
     request = bench.send(task)
     with pytest.raises(Retry):
         settle_in_worker(bench, task, request, LockContended("split", "k", "half", 1.0, True))
+
+
+def test_a_withdrawn_message_takes_over_its_marker_once_though_each_node_shows_another(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = job(bench, lock_mode="until_executed", acks_late=True)
+    request = bench.send(task)
+    tries: list[str] = []
+
+    def contended(lock_request: LockRequest, over: LockContended | None = None) -> Any:
+        tries.append("" if over is None else over.holder or "")
+        raise withdrawn(lock_request, f"marker {len(tries)}")
+
+    def withdrawn(lock_request: LockRequest, marker: str) -> LockContended:
+        owner = owner_value(marker.encode(), 1, label_for(Role.REVOKED, "id"))
+        return LockContended("split", lock_request.dedupe_key, owner, 1.0, True)
+
+    monkeypatch.setattr(LockRequest, "acquire_marker", contended)
+    context = Context(request, called_directly=False)
+    task.request_stack.push(context)
+    try:
+        lock_request = lock_request_for(task, context, task.redlock_plan, (), {})
+        case = Case(running_lock=RunningLock(lock_request), error=withdrawn(lock_request, "first"))
+        with pytest.raises(Ignore):
+            resolve(case)
+    finally:
+        task.request_stack.pop()
+    assert len(tries) == 1
+    assert bench.receive()["id"] == request["id"]
 
 
 def settle_in_worker(bench: Bench, task: Any, request: Any, error: LockNotAcquired) -> Any:
