@@ -9,23 +9,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
-from redis import Redis
-from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    NoPermissionError,
-    RedisError,
-    ResponseError,
-)
-from redis.retry import Retry
+from redis.exceptions import RedisError
 
 from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.scripts import ARM_SOURCE
 from celery_redlock.transport import NodeAddress, parse_nodes
 from celery_redlock.transport.memory import memory_node
-from celery_redlock.transport.redis.connector import CheckingParser, Connector, describe_failure
+from celery_redlock.transport.redis.connect_error import ConnectError, describe_failure
+from celery_redlock.transport.redis.connector import Connector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +118,7 @@ class _AdminConnection(ABC):
         """Run the script, `inspect`, `new` or `force`."""
         try:
             state = self._run(mode)
-        except (RedisError, OSError) as exc:
+        except (ConnectError, RedisError, OSError) as exc:
             return ArmResult(name=self._node.name, state="failed", detail=describe_failure(exc))
         detail = _FORCED if (mode, state) == ("force", "armed") else _DETAIL[state]
         return ArmResult(name=self._node.name, state=state, detail=detail)
@@ -139,29 +132,27 @@ class _AdminConnection(ABC):
         """Run the script and return its answer."""
 
 
+#: Seconds for each reply of a server that is to be armed.
+_ARM_TIMEOUT = 2.0
+
+
 class _ServerConnection(_AdminConnection):
     """A server."""
 
     def __init__(self, node: NodeAddress) -> None:
         super().__init__(node)
-        self._client: Redis | None = None
+        self._connection: Any = None
 
     def close(self) -> None:
         """Close the connection."""
-        if self._client is not None:
-            self._client.close()
+        if self._connection is not None:
+            self._connection.disconnect()
 
     def _run(self, mode: str) -> str:
-        if self._client is None:
-            self._client = Redis.from_url(
-                self._node.url,
-                socket_timeout=2.0,
-                socket_connect_timeout=2.0,
-                retry=Retry(NoBackoff(), 0),
-                parser_class=CheckingParser,
-                single_connection_client=True,
-            )
-        answer = self._client.eval(ARM_SOURCE, 1, GUARD_KEY, mode)
+        if self._connection is None:
+            self._connection, _ = Connector(self._node, _ARM_TIMEOUT).open()
+        self._connection.send_command("EVAL", ARM_SOURCE, 1, GUARD_KEY, mode)
+        answer = self._connection.read_response()
         return answer.decode() if isinstance(answer, bytes) else str(answer)
 
 
@@ -195,10 +186,6 @@ def _open(node: NodeAddress) -> _AdminConnection:
     return _MemoryConnection(node) if node.name.startswith("memory://") else _ServerConnection(node)
 
 
-#: Errors of a wrong URL; others may pass by themselves.
-_WRONG_SETTING = (AuthenticationError, AuthorizationError, NoPermissionError, ResponseError)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
     """
@@ -207,7 +194,7 @@ class ProbeResult:
     Attributes:
         name: the node, without user and password.
         problem: why it cannot serve; None if it can.
-        lasting: the problem is a wrong setting, which no waiting repairs.
+        lasting: the node or its URL is set up wrongly, which no waiting repairs.
     """
 
     name: str
@@ -228,7 +215,7 @@ def _probe(node: NodeAddress, timeout: float) -> ProbeResult:
     try:
         connection, _ = Connector(node, timeout).connect(native=False)
     except Exception as exc:
-        lasting = isinstance(exc, _WRONG_SETTING)
+        lasting = isinstance(exc, ConnectError) and exc.lasting
         return ProbeResult(name=node.name, problem=describe_failure(exc), lasting=lasting)
     connection.close()
     return ProbeResult(name=node.name, problem=None, lasting=False)

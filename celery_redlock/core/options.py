@@ -36,7 +36,7 @@ class ClientOptions(TypedDict, total=False):
             nodes must use the same value, because a restarted node is quarantined for that long.
         key_prefix: prefix of every key; `redlock:`.
         drift_factor: part of a TTL by which clocks may differ while it runs; 0.01.
-        node_timeout: seconds in which a node has to answer; 0.2 s.
+        node_timeout: seconds in which a node has to answer, also in each step of connecting; 0.2 s.
         guard: quarantine nodes that restarted or lost their data; None: with two nodes and more.
         retry: a tenacity wait, or a whole `tenacity.Retrying`, for calls with `wait`.
     """

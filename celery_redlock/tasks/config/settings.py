@@ -70,7 +70,9 @@ class RedlockSettings:
         key_prefix: Prefix of every lock key on the nodes.
         drift_factor: Fraction of a TTL by which clocks may differ while it runs. Where chrony may
             slew at its default 100 000 ppm, use 0.1, or give chrony `maxslewrate 1000`.
-        node_timeout: How long a process waits for the reply of a node.
+        node_timeout: How long a process waits for each reply of a node, those while it connects
+            included (TCP, each step of TLS, login, scripts). A node that never replies costs a call
+            this long; a first connection that is slow, but replies, up to four times as long.
         guard: Whether restarted nodes are in restart quarantine until all older locks have expired.
             `None`: with two or more nodes.
         dedupe: Run each message once, even if the broker delivers it twice; for all tasks. Set it

@@ -16,8 +16,8 @@ from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock
 from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock.protocol import Command, Script
 from celery_redlock.transport.clock import now as clock
+from celery_redlock.transport.redis.connect_error import ConnectError, describe_failure
 from celery_redlock.transport.redis.connection import ConnectionBrokenError, NodeConnection
-from celery_redlock.transport.redis.connector import describe_failure
 from celery_redlock.transport.redis.node_set import NodeSet, PendingConnects
 
 #: How long to wait for a fresh connection attempt although a quorum is connected: a lease on all
@@ -53,7 +53,7 @@ class Connections:
         self._native = native
         self._poller = new_poller(native=native)
         self._index_of: dict[int, int] = {}
-        self._connected: deque[tuple[int, NodeConnection | None, str]] = deque()
+        self._connected: deque[tuple[int, NodeConnection | None, str, bool]] = deque()
         self._on_connect = on_connect
         self._connecting: dict[int, float] = {}
         self._retired: list[tuple[float, NodeConnection]] = []
@@ -177,10 +177,11 @@ class Connections:
         )
 
     def _connect_wait(self) -> float:
-        # A first connection may need a name look-up and a TLS handshake; later ones must not hold
-        # up an attempt for longer than a node's reply may.
-        first = any(not self._nodes.health[index].was_connected for index in self._connecting)
-        return self._nodes.connect_timeout if first else self._nodes.node_timeout
+        # A first connection may need a name look-up and a TLS handshake; later ones, and those of a
+        # node that has failed, must not hold up an attempt for longer than a node's reply may.
+        connecting = (self._nodes.health[index] for index in self._connecting)
+        first = any(not node.was_connected and node.reason is None for node in connecting)
+        return self._nodes.first_connect_wait if first else self._nodes.node_timeout
 
     def _start_connect(self, index: int) -> None:
         if index in self._connecting:
@@ -199,7 +200,7 @@ class Connections:
         except RuntimeError as exc:
             # The process can start no more threads: one node less, and no error for the caller.
             attempts.end(attempt)
-            self._connected.append((index, None, str(exc)))
+            self._connected.append((index, None, str(exc), False))
             self._wakeup.wake()
         except BaseException as exc:
             # Raised by a signal handler; the thread may have started or not.
@@ -213,7 +214,7 @@ class Connections:
         self, index: int, attempts: PendingConnects, attempt: object
     ) -> None:
         connection: NodeConnection | None = None
-        reason = "the connection attempt was interrupted"
+        reason, lasting = "the connection attempt was interrupted", False
         try:
             connection, run_id = self._nodes.connectors[index].connect(native=self._native)
             reason = self._nodes.duplicate_server_problem(index, run_id)
@@ -222,9 +223,10 @@ class Connections:
                 connection = None
         except Exception as exc:
             reason = describe_failure(exc)
+            lasting = isinstance(exc, ConnectError) and exc.lasting
         finally:
             try:
-                self._hand_over(index, connection, reason)
+                self._hand_over(index, connection, reason, lasting)
                 if self._closed:
                     self._discard_connected()
                 else:
@@ -234,7 +236,9 @@ class Connections:
             finally:
                 attempts.end(attempt)
 
-    def _hand_over(self, index: int, connection: NodeConnection | None, reason: str) -> None:
+    def _hand_over(
+        self, index: int, connection: NodeConnection | None, reason: str, lasting: bool
+    ) -> None:
         with self._handover_lock:
             # Deferred releases are sent here, because nobody may ever take the connection over.
             if connection is not None:
@@ -243,7 +247,7 @@ class Connections:
                 except ConnectionBrokenError as exc:
                     connection.close()
                     connection, reason = None, str(exc)
-            self._connected.append((index, connection, reason))
+            self._connected.append((index, connection, reason, lasting))
 
     def take_connected(self) -> list[int]:
         """Take over the connections that have been made; return their nodes."""
@@ -253,11 +257,11 @@ class Connections:
         fresh = []
         now = clock()
         while self._connected:
-            index, connection, reason = self._connected.popleft()
+            index, connection, reason, lasting = self._connected.popleft()
             self._connecting.pop(index, None)
             health = self._nodes.health[index]
             if connection is None:
-                health.record_failure(reason, now)
+                health.record_failure(reason, now, lasting=lasting)
                 continue
             health.was_connected = True
             health.record_success()

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from redis import Connection
+from redis import Connection, SSLConnection
 from redis.backoff import NoBackoff
 from redis.connection import DefaultParser, parse_url
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
@@ -21,8 +21,8 @@ from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock._greenlets.unpatched import unpatched
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.scripts import SOURCE
-from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport.addresses import NodeAddress
+from celery_redlock.transport.redis.connect_error import check_mode, explained
 from celery_redlock.transport.redis.connection import NodeConnection
 from celery_redlock.transport.redis.framing import Framing, GarbageError
 
@@ -98,12 +98,10 @@ class Connector:
             The connection, and the server's run id where this user may see it.
 
         Raises:
-            RedisError, OSError: the node cannot be used; the text gives the reason.
+            ConnectError: the node cannot be used; the text gives the reason.
         """
-        connection = (_native_type(self._type) if native else self._type)(**self._options)
+        connection, info = self.open(native=native)
         try:
-            connection.connect()
-            info = self._handshake(connection)
             if not self.warned:
                 self.warned = True
                 for warning in warnings_about(info):
@@ -116,17 +114,45 @@ class Connector:
             connection.disconnect()
             raise
 
+    def open(self, *, native: bool = False) -> tuple[Any, dict[str, str] | None]:
+        """
+        Connect as `connect` does.
+
+        Returns:
+            The connection as redis-py has it, and the server's reply to INFO, if it gave one.
+
+        Raises:
+            ConnectError: the node cannot be used; the text gives the reason.
+        """
+        connection = (_native_type(self._type) if native else self._type)(**self._options)
+        try:
+            connection.connect()
+            return connection, self._handshake(connection)
+        except (RedisError, OSError) as exc:
+            connection.disconnect()
+            raise explained(
+                exc,
+                tls=issubclass(self._type, SSLConnection),
+                has_password=bool(self._options.get("password")),
+                timeout=self._options["socket_timeout"],
+            ) from exc
+        except BaseException:
+            connection.disconnect()
+            raise
+
     @staticmethod
     def _handshake(connection: Any) -> dict[str, str] | None:
         connection.send_command("INFO")
         for source in SOURCE.values():
             connection.send_command("SCRIPT", "LOAD", source)
-        info = _response_or_error(connection)
+        reply = _response_or_error(connection)
+        info = None if isinstance(reply, ResponseError) else read_info(reply)
+        check_mode(info)
         for _ in SOURCE:
             loaded = _response_or_error(connection)
             if isinstance(loaded, ResponseError):
                 raise loaded
-        return None if isinstance(info, ResponseError) else read_info(info)
+        return info
 
 
 def _response_or_error(connection: Any) -> Any:
@@ -163,13 +189,6 @@ def warnings_about(info: Mapping[str, str] | None) -> list[str]:
             "Set maxmemory-policy noeviction."
         )
     return found
-
-
-def describe_failure(exc: BaseException) -> str:
-    """Return the reason of a failed connection in one line."""
-    if isinstance(exc, RedisError | OSError):
-        return f"{type(exc).__name__}: {shortened(str(exc))}"
-    return f"unexpected {type(exc).__name__}: {shortened(str(exc))}"
 
 
 class _NativeLookupConnection(Connection):

@@ -41,6 +41,7 @@ class NodeHealth:
     Attributes:
         name: display name.
         reason: why it failed last, None while it works.
+        lasting: whether that is a wrong setting, which no waiting repairs.
         was_connected: whether a connection to it has ever been made.
         refusals: the scripts that it answered with an error the last time, and the errors.
     """
@@ -49,6 +50,7 @@ class NodeHealth:
         "_backoff_until",
         "_deferred",
         "_failures",
+        "lasting",
         "name",
         "reason",
         "refusals",
@@ -58,15 +60,16 @@ class NodeHealth:
     def __init__(self, name: str) -> None:
         self.name = name
         self.reason: str | None = None
+        self.lasting = False
         self.was_connected = False
         self.refusals: dict[Script, str] = {}
         self._failures = 0
         self._backoff_until = 0.0
         self._deferred: deque[Command] = deque(maxlen=_MAX_DEFERRED)
 
-    def record_failure(self, reason: str, now: float) -> None:
+    def record_failure(self, reason: str, now: float, *, lasting: bool = False) -> None:
         """Let the node back off for a jittered time that doubles with each failure in a row."""
-        self.reason = reason
+        self.reason, self.lasting = reason, lasting
         if now < self._backoff_until:
             return
         backoff = min(_MIN_BACKOFF * 2.0**self._failures, _MAX_BACKOFF)
@@ -75,7 +78,7 @@ class NodeHealth:
 
     def record_success(self) -> None:
         """End the back-off."""
-        self.reason = None
+        self.reason, self.lasting = None, False
         self._failures = 0
         self._backoff_until = 0.0
 

@@ -15,12 +15,13 @@ from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.redis.connector import Connector
 from celery_redlock.transport.redis.health import NodeHealth
 
-#: Timeout of each step of a connection attempt, in seconds. Only a client's very first attempts
-#: hold up a caller.
-_CONNECT_TIMEOUT = 1.0
-
-#: Steps of a connection attempt: look-up, connect, TLS, HELLO, AUTH, SELECT, INFO, scripts.
+#: Steps of a connection attempt: look-up, TCP, TLS, HELLO, AUTH, SELECT, INFO, scripts. Each has
+#: the node timeout, so a node that never replies ends its attempt with the first.
 _CONNECT_STEPS = 8
+
+#: For how many node timeouts a caller waits for first connections: those of a slow but working node
+#: over TLS take several round trips, and without them the first lock would not be taken.
+_FIRST_CONNECT_WAIT = 4
 
 
 class NodeSet:
@@ -32,8 +33,8 @@ class NodeSet:
         connectors: one for each node.
         health: one for each node.
         quorum: size of a quorum.
-        node_timeout: seconds in which a node has to answer.
-        connect_timeout: seconds for each step of a connection attempt.
+        node_timeout: seconds in which a node has to answer, also in each step of connecting.
+        first_connect_wait: seconds for which a caller waits for a node's first connection.
         max_ttl: longest lease, in seconds.
         pending_connects: connection attempts under way, so that closing can wait for the last.
     """
@@ -42,11 +43,11 @@ class NodeSet:
         self, addresses: Sequence[NodeAddress], *, node_timeout: float, max_ttl: float
     ) -> None:
         self.node_timeout = node_timeout
-        self.connect_timeout = max(_CONNECT_TIMEOUT, node_timeout)
+        self.first_connect_wait = _FIRST_CONNECT_WAIT * node_timeout
         self.max_ttl = max_ttl
         self.names = tuple(address.name for address in addresses)
         self.quorum = quorum(len(addresses))
-        self.connectors = [Connector(address, self.connect_timeout) for address in addresses]
+        self.connectors = [Connector(address, node_timeout) for address in addresses]
         self.health = [NodeHealth(name) for name in self.names]
         self.reset_after_fork()
 
@@ -81,7 +82,7 @@ class NodeSet:
 
     def wait_for_connects(self) -> None:
         """Wait until no connection attempt is under way, within the bounds of their timeouts."""
-        self.pending_connects.wait_for_none(_CONNECT_STEPS * self.connect_timeout)
+        self.pending_connects.wait_for_none(_CONNECT_STEPS * self.node_timeout)
 
 
 class PendingConnects:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from celery_redlock import QuorumUnavailable, Redlock
-from celery_redlock.core import probe_nodes
+from celery_redlock.core import arm_nodes, probe_nodes
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport.redis.connector import Connector, warnings_about
 from celery_redlock.transport.redis.transport import RedisTransport
@@ -106,6 +107,73 @@ def test_tls_with_a_certificate_of_ones_own(nodes: ServerNodes, tmp_path: Path) 
             trusting.acquire("key").release()
         trusting.close()
         doubting.close()
+
+
+def test_tls_against_a_port_without_it_is_named(nodes: ServerNodes) -> None:
+    url = nodes.urls[0].replace("redis://", "rediss://")
+    (probe,) = probe_nodes([url], timeout=0.2)
+    assert "write redis://" in str(probe.problem)
+
+
+def test_a_plain_connection_to_a_tls_port_is_named(nodes: ServerNodes, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    plain_port = int(nodes.urls[0].split(":")[2][:-2])
+    with terminate_tls(plain_port, certificate, key) as port:
+        (probe,) = probe_nodes([f"redis://127.0.0.1:{port}/0"], timeout=CALM)
+    assert "write rediss://" in str(probe.problem)
+
+
+@pytest.fixture(scope="module")
+def node_in_cluster_mode() -> Iterator[str]:
+    with LocalCluster(1, armed=False, config={"cluster-enabled": "yes"}) as cluster:
+        yield cluster.urls[0]
+
+
+def test_a_node_in_cluster_mode_is_a_lasting_problem(node_in_cluster_mode: str) -> None:
+    (probe,) = probe_nodes([node_in_cluster_mode], timeout=CALM)
+    assert probe.lasting
+    assert "runs in cluster mode" in str(probe.problem)
+
+
+def test_a_client_names_a_node_in_cluster_mode_with_the_mend(node_in_cluster_mode: str) -> None:
+    with (
+        Redlock(node_in_cluster_mode, node_timeout=CALM) as client,
+        pytest.raises(QuorumUnavailable, match="name independent masters without cluster mode"),
+    ):
+        client.acquire("key")
+
+
+def test_a_node_in_cluster_mode_is_not_armed(node_in_cluster_mode: str) -> None:
+    (result,) = arm_nodes(node_in_cluster_mode, force=True)
+    assert result.state == "failed"
+    assert "runs in cluster mode" in result.detail
+
+
+@pytest.fixture
+def silent_nodes() -> Iterator[list[str]]:
+    """Nodes that accept connections and never answer."""
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        yield [f"redis://127.0.0.1:{one.getsockname()[1]}/0" for one in listeners]
+
+
+def test_nodes_that_accept_and_never_answer_cost_one_attempt_of_the_node_timeout(
+    silent_nodes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkin, attempts = RedisTransport.checkin, []
+    monkeypatch.setattr(
+        RedisTransport,
+        "checkin",
+        lambda transport, channel: (attempts.append(channel), checkin(transport, channel)),
+    )
+    with Redlock(silent_nodes, node_timeout=0.05) as client:
+        for number in (1, 2):
+            with pytest.raises(QuorumUnavailable) as silence:
+                client.reservations.reserve(
+                    ["redlock:key"], ttl=60, grace=60, label="queued", retry_for=60.0
+                )
+            assert len(attempts) == number
+            assert set(silence.value.nodes.values()) == {"no answer within 0.05 s while connecting"}
 
 
 def test_passwords_with_any_character() -> None:

@@ -1,0 +1,115 @@
+"""
+Why a connection to a node cannot be made, in one sentence, and whether waiting repairs it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from redis.exceptions import (
+    AuthenticationError,
+    AuthenticationWrongNumberOfArgsError,
+    AuthorizationError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
+
+from celery_redlock.protocol.texts import shortened
+
+#: Replies to a wrong user, password or right.
+_REFUSALS = (
+    AuthenticationError,
+    AuthenticationWrongNumberOfArgsError,
+    AuthorizationError,
+    NoPermissionError,
+)
+
+#: Begins the reply of a server in which a script runs for long.
+_BUSY = "BUSY "
+
+_no_tls_reply = re.compile(r"(?i)wrong.version.number|record.layer.failure|unknown.protocol").search
+_closed_at_first_command = re.compile(r"reading from|closed by server|b'\\x1[56]\\x03").search
+
+#: Modes of a server in which it takes no locks, as INFO names them.
+_WRONG_MODES = {
+    "cluster": (
+        "runs in cluster mode (cluster-enabled yes), which refuses scripts with several keys; name "
+        "independent masters without cluster mode"
+    ),
+    "sentinel": "is a Sentinel, which stores no keys; name the masters themselves",
+}
+
+
+class ConnectError(Exception):
+    """
+    A connection cannot be made; the text gives the reason.
+
+    Attributes:
+        lasting: the node or its URL is set up wrongly, which no waiting repairs.
+    """
+
+    def __init__(self, reason: str, *, lasting: bool) -> None:
+        super().__init__(reason)
+        self.lasting = lasting
+
+
+def explained(exc: BaseException, *, tls: bool, has_password: bool, timeout: float) -> ConnectError:
+    """
+    Return the error that names why a connection was not made.
+
+    Args:
+        exc: what redis-py raised.
+        tls: whether the URL asks for TLS.
+        has_password: whether the URL has a password.
+        timeout: seconds that each step had.
+    """
+    text = str(exc)
+    # The other kinds of a ResponseError, such as LOADING, are those of a server that serves later.
+    lasting = isinstance(exc, _REFUSALS) or (
+        type(exc) is ResponseError and not text.startswith(_BUSY)
+    )
+    if isinstance(exc, TimeoutError):
+        reason = f"no answer within {timeout:.3g} s while connecting"
+        if tls:
+            reason += "; a port without TLS does not answer rediss://, so write redis:// for one"
+        return ConnectError(reason, lasting=False)
+    if isinstance(exc, AuthenticationError) and not has_password:
+        return ConnectError(
+            "asks for a password, and its URL has none; write redis://:password@host", lasting=True
+        )
+    reason = describe_failure(exc)
+    if tls and _no_tls_reply(text):
+        reason = "answers without TLS; write redis:// instead of rediss://"
+        lasting = True
+    elif not tls and not lasting and _closed_at_first_command(text):
+        reason = f"{reason.rstrip('.')}; a TLS port does that, so write rediss:// for one"
+    return ConnectError(reason, lasting=lasting)
+
+
+def check_mode(info: Mapping[str, str] | None) -> None:
+    """
+    Check that a server can take locks at all.
+
+    Args:
+        info: its reply to INFO; None if this user may not see it.
+
+    Raises:
+        ConnectError: it runs in a mode in which it never takes locks.
+    """
+    if info is None:
+        return
+    mode = "cluster" if info.get("cluster_enabled") == "1" else info.get("redis_mode", "")
+    if mode in _WRONG_MODES:
+        raise ConnectError(_WRONG_MODES[mode], lasting=True)
+
+
+def describe_failure(exc: BaseException) -> str:
+    """Return the reason of a failed connection in one line."""
+    if isinstance(exc, ConnectError):
+        return str(exc)
+    if isinstance(exc, RedisError | OSError):
+        return f"{type(exc).__name__}: {shortened(str(exc))}"
+    return f"unexpected {type(exc).__name__}: {shortened(str(exc))}"
