@@ -35,8 +35,10 @@ if TYPE_CHECKING:
         DuplicateResult,
         LockHolder,
         RedlockTask,
+        SkippedResult,
         TaskLockOptions,
         Tick,
+        is_skipped,
         lock_options,
     )
 
@@ -63,10 +65,12 @@ __all__ = [
     "Redlock",
     "RedlockError",
     "RedlockTask",
+    "SkippedResult",
     "StaleFencingToken",
     "TaskLockOptions",
     "Tick",
     "current_lease",
+    "is_skipped",
     "lock_options",
     "observe",
 ]
@@ -80,10 +84,12 @@ _HOME = {
     "LockHolder": "celery_redlock.tasks",
     "Redlock": "celery_redlock.core",
     "RedlockTask": "celery_redlock.tasks",
+    "SkippedResult": "celery_redlock.tasks",
     "TaskLockOptions": "celery_redlock.tasks",
     "Tick": "celery_redlock.tasks",
     "current_lease": "celery_redlock.core",
     "observe": "celery_redlock.core",
+    "is_skipped": "celery_redlock.tasks",
     "lock_options": "celery_redlock.tasks",
 }
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from celery import chain, chord, states
+from celery.events.state import State
 from celery.exceptions import ChordError
 
+from celery_redlock import is_skipped
 from celery_redlock.errors import LockContended, LockNotAcquired
+from tests.acceptance.conftest import StartWorker
 from tests.acceptance.matrix import row
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.worker import Worker
@@ -83,6 +88,39 @@ def test_the_next_step_of_a_chain_gets_the_skip_result(
     result = chain(worker.step("skip", key), worker.step("echo"), app=worker.app)()
 
     assert result.get(timeout=TIMEOUT) == "skipped"
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_skipped_run_does_not_look_like_one_that_ran(
+    start_worker: StartWorker, pool: str, key: str, lock: Lock
+) -> None:
+    worker = start_worker(pool, options=["-E"]).wait_until_ready()
+    seen = State()
+    lock.occupy()
+
+    with worker.app.connection_for_read() as connection:
+        receiver = worker.app.events.Receiver(connection, handlers={"*": seen.event})
+
+        def hears_the_end(task_id: str) -> bool:
+            with suppress(TimeoutError):
+                events.drain_events(timeout=0.2)
+            return task_id in seen.tasks and seen.tasks[task_id].succeeded is not None
+
+        with receiver.consumer_context() as (events, *_):
+            assert not hears_the_end("")  # kombu subscribes when it first waits
+            result = worker.send("skip_readably", key)
+            value = result.get(timeout=TIMEOUT)
+            wait_until(lambda: hears_the_end(result.id), message="the monitor to hear of the end")
+
+    reason = f"Lock '{key}' is held by 'somebody-else'."
+    assert value == {"celery_redlock": "skipped", "reason": reason}
+    assert is_skipped(value)
+    shown = seen.tasks[result.id]
+    assert "'celery_redlock': 'skipped'" in shown.result  # as Flower prints it
+    assert (shown.key, shown.reason, shown.holder) == (key, reason, "somebody-else")
+    lines = [line for line in worker.log.splitlines() if result.id in line]
+    assert "is skipped: " in lines[-2]
+    assert "'celery_redlock': 'skipped'" in lines[-1]
 
 
 @row("raise on conflict")

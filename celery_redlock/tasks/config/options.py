@@ -20,6 +20,7 @@ from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.functions import check_function
 from celery_redlock.tasks.config.modes import MODES, Mode
 from celery_redlock.tasks.config.policies import Policy, check_policies
+from celery_redlock.tasks.config.skip_result import DESCRIBED
 from celery_redlock.tasks.config.task_options import (
     LossPolicyName,
     ModeName,
@@ -27,9 +28,19 @@ from celery_redlock.tasks.config.task_options import (
     UnavailablePolicyName,
 )
 
-__all__ = ["OPTIONS", "PREFIX", "LockOptions", "check_option", "seconds", "unknown_name"]
+__all__ = [
+    "NONE_IS_A_VALUE",
+    "OPTIONS",
+    "PREFIX",
+    "LockOptions",
+    "check_option",
+    "seconds",
+    "unknown_name",
+]
 
 PREFIX = "lock_"
+#: Options of which None is a value; of all others it means that they are not set here.
+NONE_IS_A_VALUE = frozenset({"skip_result"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +82,10 @@ class LockOptions:
             `raise` fails it with `DuplicateTask`, `replace` requeues it. The value may be a
             function of task and error that returns a policy; `{"publish": ..., "run": ...}` sets
             both.
-        skip_result: Result of a skipped task, also passed to the next task of its chain.
+        skip_result: Result of a skipped task, also passed to the next task of its chain. The
+            default names the reason; `celery_redlock.is_skipped(result)` recognises it. It counts
+            as true; `None` is possible, and then a skipped run looks like one that returned
+            nothing.
         give_up_after: How long a task waits for its lock over all requeues. Then it fails with
             `LockNotAcquired`.
         on_unavailable: Policy of a worker when fewer nodes than a quorum answer: `requeue`, `raise`
@@ -102,7 +116,7 @@ class LockOptions:
     retry: wait_base | BaseRetrying | None = None
     run_policy: Policy = "requeue"
     publish_policy: Policy = "existing"
-    skip_result: Any = None
+    skip_result: Any = DESCRIBED
     give_up_after: float = 3600.0
     on_unavailable: str = "requeue"
     on_lost: str | Callable[..., Any] = "interrupt"

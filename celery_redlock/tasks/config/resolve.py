@@ -13,6 +13,7 @@ from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.mistakes import Mistakes
 from celery_redlock.tasks.config.modes import MODES
 from celery_redlock.tasks.config.options import (
+    NONE_IS_A_VALUE,
     OPTIONS,
     PREFIX,
     LockOptions,
@@ -33,7 +34,7 @@ def resolve_options(task: Any, settings: RedlockSettings) -> LockOptions | None:
 
     An attribute of the task (from `task_annotations`, the decorator or the class, in Celery's order
     of precedence) overrides a `redlock_tasks` pattern, which overrides a `redlock_<option>`
-    setting. None as a value leaves the option to the next of these.
+    setting. None as a value leaves the option to the next of these, but for `lock_skip_result`.
 
     Raises:
         ConfigurationError: options are unknown, have an invalid value, or contradict each other;
@@ -46,7 +47,8 @@ def resolve_options(task: Any, settings: RedlockSettings) -> LockOptions | None:
     own = {}
     for name in OPTIONS:
         value = _attribute(task, PREFIX + name)
-        if value is not None:
+        is_set = value is not None or (name in NONE_IS_A_VALUE and hasattr(task, PREFIX + name))
+        if is_set:
             with mistakes.collected():
                 own[name] = check_option(name, value, f"{subject}: {PREFIX}{name}")
     explicit = {**settings.options_for(task.name), **own}

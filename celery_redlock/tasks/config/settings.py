@@ -20,6 +20,7 @@ from celery_redlock.protocol.keys import validate_key, validate_name
 from celery_redlock.tasks.config.broker_node import node_from_broker
 from celery_redlock.tasks.config.mistakes import Mistakes
 from celery_redlock.tasks.config.options import (
+    NONE_IS_A_VALUE,
     OPTIONS,
     check_option,
     seconds,
@@ -196,7 +197,8 @@ def _given(conf: Any, mistakes: Mistakes) -> dict[str, Any]:
             if name in known or not namespace:
                 wanted = _spelled(name, namespace)
                 mistakes.add(ConfigurationError(f"setting {key}: write it as {wanted}."))
-    return {name: value for name, value in found.items() if value is not None or name not in known}
+    unset = known - {PREFIX + name for name in NONE_IS_A_VALUE}
+    return {name: value for name, value in found.items() if value is not None or name not in unset}
 
 
 def _spelled(name: str, namespace: str) -> str:

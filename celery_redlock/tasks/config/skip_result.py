@@ -4,14 +4,61 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, Literal, TypedDict, TypeGuard
 
 from kombu.exceptions import SerializerNotInstalled
 from kombu.serialization import dumps
 
 from celery_redlock.errors import ConfigurationError
 
-__all__ = ["check_storable"]
+__all__ = ["DESCRIBED", "SkippedResult", "check_storable", "is_skipped", "skip_result"]
+
+
+class SkippedResult(TypedDict):
+    """
+    The result of a task that was skipped, unless it has a `lock_skip_result` of its own.
+
+    A plain dict of strings, which every serializer and result backend keeps as it is. It counts as
+    true: code that tests a result by `if result:` needs `is_skipped`, or `lock_skip_result=None`.
+
+    Attributes:
+        celery_redlock: the word `skipped`, by which `is_skipped` recognises it.
+        reason: why the body did not run.
+    """
+
+    celery_redlock: Literal["skipped"]
+    reason: str
+
+
+class _Described:
+    """The default of `lock_skip_result`; its text is what the reference shows."""
+
+    def __repr__(self) -> str:
+        return '{"celery_redlock": "skipped", "reason": "..."}'
+
+
+DESCRIBED: Final = _Described()
+
+
+def skip_result(value: Any, reason: str) -> Any:
+    """Return the result of a skipped task whose `lock_skip_result` is this value."""
+    return SkippedResult(celery_redlock="skipped", reason=reason) if value is DESCRIBED else value
+
+
+def is_skipped(result: object) -> TypeGuard[SkippedResult]:
+    """
+    Return whether a result is that of a task that was skipped, and not of one that ran.
+
+    Limit: a task with a `lock_skip_result` of its own ends with that, which this does not know.
+
+    Example:
+        ```python
+        @app.task
+        def combine(results):  # the body of a chord
+            return sum(result for result in results if not is_skipped(result))
+        ```
+    """
+    return isinstance(result, dict) and result.get("celery_redlock") == "skipped"
 
 
 def check_storable(value: Any, label: str, app: Any) -> None:

@@ -57,7 +57,8 @@ class TaskLockOptions(TypedDict, total=False):
     """
     The `lock_*` options of a task, as `app.task` and `redlock_tasks` take them.
 
-    `None` leaves an option to `redlock_tasks`, the app's settings and the default.
+    `None` leaves an option to `redlock_tasks`, the app's settings and the default; as
+    `lock_skip_result` it is the result.
     """
 
     lock_key: _Key | Sequence[_Key] | Literal[True] | None

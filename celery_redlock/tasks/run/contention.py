@@ -19,6 +19,8 @@ from celery.exceptions import Ignore, Reject
 
 from celery_redlock.core import Register
 from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired
+from celery_redlock.protocol.keys import owner_label
+from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.duplicate_result import result_of
 from celery_redlock.tasks.message.envelope import WaitHistory
@@ -417,17 +419,13 @@ def _skip(case: Case) -> bool:
     _leave_marker(case, Action.SKIP)
     lock_request, error = case.lock_request, case.why
     task, request = lock_request.task, lock_request.request
-    logger.info(
-        "Task %s is skipped and ends with lock_skip_result %r: %s",
-        case.name,
-        lock_request.options.skip_result,
-        error,
-    )
+    key, holder = getattr(error, "key", None), getattr(error, "holder", None)
+    reason = str(error)
+    if key and holder:
+        reason = f"Lock {shortened(key)!r} is held by {shortened(owner_label(holder))!r}."
+    logger.info("Task %s is skipped: %s", case.name, reason)
     emit(Event.SKIPPED, task, request.id, error=error)
-    _send_skip_event(
-        lock_request, key=getattr(error, "key", None), holder=getattr(error, "holder", None)
-    )
-    return False
+    return _end_skipped(case, reason, key=key, holder=holder)
 
 
 def _skip_as_missed(case: Case) -> bool:
@@ -437,33 +435,31 @@ def _skip_as_missed(case: Case) -> bool:
     if tick is None or deadline is None:
         return False
     late_by = time.time() - tick.due - deadline
-    logger.warning(
-        "Task %s is skipped and ends with lock_skip_result %r: entry %r was due at %s, and "
-        "lock_starting_deadline = %g s ended %.1f s ago",
-        case.name,
-        lock_request.options.skip_result,
-        tick.entry,
-        tick.due_at.isoformat(),
-        deadline,
-        late_by,
+    reason = (
+        f"Entry {tick.entry!r} was due at {tick.due_at.isoformat()}, and lock_starting_deadline = "
+        f"{deadline:g} s ended {late_by:.1f} s ago."
     )
+    logger.warning("Task %s is skipped: %s", case.name, reason)
     emit(Event.TICK_MISSED, lock_request.task, lock_request.request.id, tick=tick, late_by=late_by)
-    _send_skip_event(lock_request)
-    return False
+    return _end_skipped(case, reason)
 
 
-def _send_skip_event(
-    lock_request: LockRequest, *, key: str | None = None, holder: str | None = None
-) -> None:
-    """Send Celery's monitors an event about a task that is skipped. Never raises."""
-    task = lock_request.task
-    if lock_request.request.is_eager or not task.send_events:
-        return
+def _end_skipped(
+    case: Case, reason: str, *, key: str | None = None, holder: str | None = None
+) -> bool:
+    """Keep the reason for the result, and send Celery's monitors an event. Never raises."""
+    case.running_lock.skip_reason = reason
+    task = case.lock_request.task
+    if case.lock_request.request.is_eager or not task.send_events:
+        return False
     try:
-        task.send_event(SKIP_EVENT, retry=False, name=task.name, key=key, holder=holder)
+        task.send_event(
+            SKIP_EVENT, retry=False, name=task.name, key=key, holder=holder, reason=reason
+        )
     except Exception as exc:
         # A broker that cannot take an event does not change the outcome.
         logger.warning("The event %s could not be sent: %r", SKIP_EVENT, exc)
+    return False
 
 
 def _fail(case: Case) -> NoReturn:

@@ -10,6 +10,7 @@ from typing import Any
 from celery_redlock.core import Lease
 from celery_redlock.errors import LockNotAcquired
 from celery_redlock.tasks.config.plan import LockPlan
+from celery_redlock.tasks.config.skip_result import skip_result
 from celery_redlock.tasks.rules.ending import Move
 from celery_redlock.tasks.run.contention import Case, judge_arrival, resolve
 from celery_redlock.tasks.run.lease_lost import LeaseLostHandler
@@ -39,7 +40,7 @@ def run_locked(
     # or inside the release itself, leaves it to the backstop in task_postrun or to its TTL.
     try:
         if not _acquire(running_lock):
-            return plan.options.skip_result
+            return skip_result(plan.options.skip_result, running_lock.skip_reason)
         if running_lock.lease is not None:
             running_lock.take_over(running_lock.lease)
         if running_lock.lease is not None:

@@ -68,6 +68,7 @@ class RunningLock:
             replacement.
         state: how far the request has come.
         unrun_as: its marker, where it ends without its body.
+        skip_reason: why its body is skipped.
     """
 
     __slots__ = (
@@ -81,6 +82,7 @@ class RunningLock:
         "lease",
         "lock_request",
         "request",
+        "skip_reason",
         "state",
         "stopping_lock",
         "task",
@@ -99,6 +101,7 @@ class RunningLock:
         self.handover_reservation: Reservation | None = None
         self.state = State.WAITING
         self.unrun_as: Role | None = None
+        self.skip_reason = ""
         self._interrupter: Interrupter | None = None
         self._taken_at = 0.0
         # A task may be called where an exception is being handled; that one is not its own.

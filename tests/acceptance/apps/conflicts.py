@@ -24,6 +24,7 @@ BASE = {"base": RedlockTask, "bind": True, "lock_key": "{key}", "lock_wait": 0.0
 
 app.task(_hold, name="queue_up", max_retries=0, **BASE)
 app.task(_hold, name="skip", lock_on_conflict="skip", lock_skip_result="skipped", **BASE)
+app.task(_hold, name="skip_readably", lock_on_conflict="skip", **BASE)
 app.task(_hold, name="raise", lock_on_conflict="raise", **BASE)
 app.task(_hold, name="refuse", lock_on_conflict="reject", acks_late=True, **BASE)
 app.task(_hold, name="decide", lock_on_conflict=_note_conflict, **BASE)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from celery_redlock import is_skipped
 from tests.chaos.history import Event, History
 from tests.chaos.tasks.kinds import SKIPPED, Kind
 
@@ -172,8 +173,7 @@ def is_skip(state: Mapping[str, Any] | None) -> bool:
     """Return whether a task ended as a duplicate, by what the result backend has of it."""
     if state is None or state["status"] != "SUCCESS":
         return False
-    # Without a `lock_skip_result` of its own a skipped task returns None; no body does.
-    return state["result"] in (SKIPPED, None)
+    return state["result"] == SKIPPED or is_skipped(state["result"])
 
 
 def task_of(owner: str) -> str:

@@ -15,6 +15,7 @@ from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.resolve import resolve_options
 from celery_redlock.tasks.config.settings import read_settings
+from celery_redlock.tasks.config.skip_result import DESCRIBED
 
 
 def resolve(*, base: type = Task, conf: dict[str, Any] | None = None, **options: Any) -> Any:
@@ -78,7 +79,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         dedupe_window=3600.0,
         run_policy="requeue",
         publish_policy="existing",
-        skip_result=None,
+        skip_result=DESCRIBED,
         give_up_after=3600.0,
         on_unavailable="requeue",
         on_lost="interrupt",

@@ -70,7 +70,7 @@ def test_a_missed_tick_says_what_was_missed_and_by_how_much(
     (news,) = heard
     assert (news["sender"], news["task_id"], news["tick"]) == (task, request["id"], what)
     assert 40 <= news["late_by"] < 40 + 30
-    assert f"entry '{ENTRY}' was due at {what.due_at.isoformat()}" in caplog.text
+    assert f"Entry '{ENTRY}' was due at {what.due_at.isoformat()}" in caplog.text
 
 
 def test_no_copy_of_a_missed_tick_runs(bench: Bench) -> None:

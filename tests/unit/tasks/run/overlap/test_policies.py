@@ -30,7 +30,7 @@ def test_a_forbidden_run_is_skipped_visibly(bench: Bench, caplog: Any) -> None:
         "skipped",
         {"task_skipped": 1},
     )
-    assert "is skipped and ends with lock_skip_result 'skipped'" in caplog.text
+    assert "is skipped: Lock 'k' is held by " in caplog.text
 
 
 def test_no_copy_of_a_forbidden_tick_runs_later(bench: Bench) -> None:

@@ -1,0 +1,95 @@
+"""What a skipped task ends with, and how a program recognises it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import chord
+from kombu.serialization import dumps, loads, registry
+
+from celery_redlock import is_skipped
+from celery_redlock.tasks.config.skip_result import DESCRIBED, skip_result
+from tests.support.tasks import Bench
+from tests.support.ticks import send_tick, tick_now
+from tests.unit.tasks.jobs import job
+
+SKIPPED = skip_result(DESCRIBED, "Lock 'k' is held by 'another'.")
+
+
+def occupy(bench: Bench) -> None:
+    bench.elsewhere.acquire("k", ttl=20)
+
+
+def test_a_skipped_run_ends_with_the_reason(bench: Bench) -> None:
+    occupy(bench)
+    outcome = bench.call(job(bench, lock_on_conflict="skip"))
+    assert outcome.state == "SUCCESS"
+    assert outcome.value["celery_redlock"] == "skipped"
+    assert outcome.value["reason"].startswith("Lock 'k' is held by ")
+    assert is_skipped(outcome.value)
+
+
+def test_none_is_the_result_where_it_is_asked_for(bench: Bench) -> None:
+    occupy(bench)
+    assert bench.call(job(bench, lock_on_conflict="skip", lock_skip_result=None)).value is None
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [{"redlock_skip_result": None}, {"redlock_tasks": {"job": {"lock_skip_result": None}}}],
+    ids=["setting", "pattern"],
+)
+def test_none_is_the_result_where_the_app_asks_for_it(conf: dict[str, Any]) -> None:
+    bench = Bench(**conf)
+    occupy(bench)
+    assert bench.call(job(bench, lock_on_conflict="skip")).value is None
+
+
+def test_a_run_that_comes_too_late_ends_with_the_reason(bench: Bench) -> None:
+    task = job(bench, lock_starting_deadline=60)
+    outcome = bench.run(send_tick(bench, task, tick_now(-100)))
+    assert "lock_starting_deadline = 60 s ended" in outcome.value["reason"]
+
+
+def test_a_run_that_comes_too_late_sends_the_event_of_a_skip(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    request = send_tick(bench, job(bench, lock_starting_deadline=60), tick_now(-100))
+    monkeypatch.setattr(
+        bench.app.tasks["job"], "send_event", lambda kind, **fields: sent.append((kind, fields))
+    )
+    value = bench.run(request).value
+    ((kind, fields),) = sent
+    assert (kind, fields["reason"]) == ("task-lock-skipped", value["reason"])
+
+
+@pytest.mark.parametrize("serializer", sorted(registry.name_to_type))
+def test_every_serializer_keeps_it(serializer: str) -> None:
+    if serializer == "msgpack":
+        pytest.importorskip("msgpack")
+    content_type, encoding, data = dumps(SKIPPED, serializer=serializer)
+    kept = loads(data, content_type, encoding, accept=[content_type])
+    assert kept == SKIPPED
+    assert type(kept) is type(SKIPPED) is dict
+    assert is_skipped(kept)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [None, "skipped", {"skipped": 3}, {"celery_redlock": 1}, ["skipped"], SKIPPED["reason"]],
+)
+def test_the_result_of_a_run_is_not_taken_for_it(result: Any) -> None:
+    assert not is_skipped(result)
+
+
+def test_a_chord_body_can_leave_skipped_members_out(bench: Bench) -> None:
+    occupy(bench)
+    task = job(bench, lock_on_conflict="skip")
+    right = bench.task(lambda: 5, name="right")
+    body = bench.task(
+        lambda results: sum(each for each in results if not is_skipped(each)), name="total"
+    )
+    bench.app.conf.task_always_eager = True
+    assert chord([task.si(), right.si()])(body.s()).get() == 5
