@@ -146,8 +146,8 @@ def validate_name(name: str, what: str) -> str:
         ) from None
     if size > MAX_NAME_BYTES:
         raise LockKeyError(
-            f"{what} has {size:,} bytes with its prefix; at most {MAX_NAME_BYTES:,} are allowed: "
-            f"{shortened(name, 60)!r}. Use a digest instead."
+            f"{what} has {size:,} bytes with its prefix; at most {MAX_NAME_BYTES:,} are allowed. "
+            "Use a digest of it."
         )
     return name
 

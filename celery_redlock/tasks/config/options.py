@@ -56,6 +56,8 @@ class LockOptions:
             `"account:{account_id}"`, a function of the arguments, or a list of these, of which the
             task acquires all keys or none. `True`: the task's name and a digest of all arguments.
             Tasks with one key exclude each other, but no call of one is a duplicate of another's.
+            A placeholder may read a part, `{order[customer][id]}` or `{order.id}`, and refuses
+            `None`; `{account_id!s}` takes it. A function gets the arguments as JSON returns them.
         mode: When the lock is held, see the table of modes.
         ttl: TTL of the lock, from 0.2 s to `redlock_max_ttl`. The watchdog extends the lock while
             the body runs, so the TTL limits how long a crashed worker blocks the key, not how long

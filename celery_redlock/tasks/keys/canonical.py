@@ -1,11 +1,12 @@
 """
 One text for all equal values, and different texts for values that differ.
 
-The Python class of a value does not count, so that a publisher and a worker behind JSON, msgpack or
-YAML agree: numbers that are equal are one number (`1`, `1.0`,
-`True`, `Decimal("1.00")`), a list is a tuple, an enum is its value, a dataclass or pydantic model
-is the mapping of its fields, and an aware datetime is its instant. Where in doubt two values count
-as equal: a false match makes one task wait, a false difference lets two run at once.
+The Python class of a value does not count, so that a publisher and a worker agree whatever
+serializer is between them: numbers that are equal are one number (`1`, `1.0`, `True`,
+`Decimal("1.00")`), a list is a tuple, an enum is its value, a dataclass or pydantic model is the
+mapping of its fields, an aware datetime is its instant, and the names in a mapping are the texts
+that JSON makes of them (`{1: x}` is `{"1": x}`). Where in doubt two values count as equal: a false
+match makes one task wait, a false difference lets two run at once.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from typing import Any
 from uuid import UUID
 
 from celery_redlock.errors import LockKeyError
+from celery_redlock.tasks.keys.received import MAX_DEPTH, alike, endless, json_name
 
 __all__ = ["canonical", "digest", "is_model", "model_fields", "scalar"]
 
-MAX_DEPTH = 64
 PLAIN_DIGITS = 40
 MICROSECOND = timedelta(microseconds=1)
 
@@ -41,23 +42,29 @@ def canonical(value: Any, _depth: int = 0) -> str:
         LockKeyError: the value, or one inside it, has no form that another process would find
             again. The message names the type; the caller adds the argument.
     """
-    if isinstance(value, Enum):
-        return canonical(value.value, _depth)
     leaf = scalar(value)
     if leaf is not None:
         kind, text = leaf
         return f"{kind}{len(text)}:{text}"
     if _depth == MAX_DEPTH:
-        raise LockKeyError(f"is nested deeper than {MAX_DEPTH} levels or contains itself")
+        raise endless()
     deeper = _depth + 1
     if isinstance(value, list | tuple):
         return _joined("l", [canonical(item, deeper) for item in value])
     if isinstance(value, set | frozenset):
         return _joined("e", sorted({canonical(item, deeper) for item in value}))
-    items = _items(value)
-    return _joined(
-        "m", sorted(canonical(name, deeper) + canonical(item, deeper) for name, item in items)
-    )
+    if isinstance(value, Enum):
+        return canonical(value.value, _depth)
+    if hasattr(value, "__json__") and not isinstance(value, Mapping | type):
+        return canonical(value.__json__(), deeper)
+    items = _mapping(value)
+    parts = {
+        canonical(name if type(name) is str else json_name(name), deeper): item
+        for name, item in items.items()
+    }
+    if len(parts) < len(items):
+        raise alike(items)
+    return _joined("m", [name + canonical(parts[name], deeper) for name in sorted(parts)])
 
 
 def scalar(value: Any) -> tuple[str, str] | None:
@@ -67,8 +74,6 @@ def scalar(value: Any) -> tuple[str, str] | None:
     Raises:
         LockKeyError: the value is a not-a-number, which is not even equal to itself.
     """
-    if isinstance(value, Enum):
-        return scalar(value.value)
     if isinstance(value, str):
         return "s", str.__str__(value)
     if value is None:
@@ -87,7 +92,7 @@ def scalar(value: Any) -> tuple[str, str] | None:
         return "h", value.isoformat()
     if isinstance(value, timedelta):
         return "p", _number(Decimal(f"{value // MICROSECOND}e-6"))
-    return None
+    return scalar(value.value) if isinstance(value, Enum) else None
 
 
 def digest(text: str) -> str:
@@ -114,9 +119,9 @@ def model_fields(value: Any) -> dict[str, Any] | None:
     return dict(value) if is_model(value) else None
 
 
-def _items(value: Any) -> Any:
+def _mapping(value: Any) -> Mapping[Any, Any]:
     if isinstance(value, Mapping):
-        return value.items()
+        return value
     found = model_fields(value)
     if found is None:
         kind = type(value)
@@ -124,7 +129,7 @@ def _items(value: Any) -> Any:
             f"holds a {kind.__module__}.{kind.__qualname__}, which has no form that stays the same "
             "in another process; use its id or another plain part of it"
         )
-    return found.items()
+    return found
 
 
 def _joined(kind: str, parts: list[str]) -> str:

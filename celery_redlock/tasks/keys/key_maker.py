@@ -16,6 +16,7 @@ from typing import Any
 from celery_redlock.errors import LockKeyError
 from celery_redlock.protocol.keys import validate_key
 from celery_redlock.tasks.keys.canonical import canonical, digest, is_model
+from celery_redlock.tasks.keys.received import as_received
 from celery_redlock.tasks.keys.templates import Template
 
 __all__ = ["KeyMaker"]
@@ -39,8 +40,8 @@ class KeyMaker:
         task: the task or task class; its `run` gives the signature.
         spec: the value of `lock_key`. None or True: the task's name with a digest of all arguments.
             A string: a format template over the arguments. A function: called with those arguments
-            that it names, returns a key or a list of keys. A list of templates and functions:
-            several keys.
+            that it names, as a worker receives them through JSON, returns a key or a list of keys.
+            A list of templates and functions: several keys.
 
     Attributes:
         templates: the templates among these.
@@ -112,9 +113,16 @@ class KeyMaker:
 
         def make(bound: inspect.BoundArguments) -> list[str]:
             try:
-                return [template.fill(lambda name: self._argument(bound, name))]
+                key = template.fill(lambda name: self._argument(bound, name))
             except LockKeyError as exc:
                 raise self._error(f"lock_key {source!r}: {exc}") from None
+            if not key:
+                empty = ", ".join(f"{{{name}}}" for name in sorted(template.names))
+                raise self._error(
+                    f"lock_key {source!r}: {empty} is empty, and so is the key; give it, or begin "
+                    "the template with a text"
+                )
+            return [key]
 
         return make
 
@@ -123,11 +131,12 @@ class KeyMaker:
         wanted = self._wanted(function, label)
 
         def make(bound: inspect.BoundArguments) -> list[str]:
+            received = self._received(bound)
             try:
                 if wanted is None:
-                    answer = function(*bound.args, **bound.kwargs)
+                    answer = function(*received.args, **received.kwargs)
                 else:
-                    answer = function(**{n: v for n, v in self._named(bound) if wanted(n)})
+                    answer = function(**{n: v for n, v in self._named(received) if wanted(n)})
             except Exception as exc:
                 raise self._error(f"lock_key {label} failed: {type(exc).__name__}: {exc}") from exc
             keys = list(answer) if isinstance(answer, list | tuple | set | frozenset) else [answer]
@@ -136,6 +145,8 @@ class KeyMaker:
                     f"lock_key {label} returned {type(answer).__name__}; it must return a str or "
                     "a non-empty list of str"
                 )
+            if not all(keys):
+                raise self._error(f"lock_key {label} returned an empty key; return a name")
             return keys
 
         return make
@@ -176,6 +187,16 @@ class KeyMaker:
                 f"lock_key: the function {label}{signature} cannot be called with the task's "
                 f"arguments: {exc}"
             ) from None
+
+    def _received(self, bound: inspect.BoundArguments) -> inspect.BoundArguments:
+        """Return the arguments in the form that they have on both sides of a broker."""
+        received = inspect.BoundArguments(self._signature, {})
+        for name, value in bound.arguments.items():
+            try:
+                received.arguments[name] = as_received(value)
+            except LockKeyError as exc:
+                raise self._error(f"argument {name!r} {exc}") from None
+        return received
 
     def _named(self, bound: inspect.BoundArguments) -> list[tuple[str, Any]]:
         named = dict(bound.arguments)

@@ -4,7 +4,8 @@ Lock key templates: `"account:{account_id}"` filled from a task's arguments with
 Two calls whose placeholders have different texts get different keys, whatever the values contain:
 in a value, every character that could be taken for a boundary is percent-encoded, so an encoded
 value ends exactly where the template's own separator begins. Simple values (numbers, words, UUIDs,
-e-mail addresses) stay as they are. A placeholder compares by text: account 1 is account "1".
+e-mail addresses) stay as they are. A placeholder compares by text: account 1 is account "1". It
+takes no None, which is mostly a missing value; `{account_id!s}` takes None, too, as the text None.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import pairwise
 from typing import Any
 
 from celery_redlock.errors import LockKeyError
+from celery_redlock.protocol.keys import MAX_NAME_BYTES
 from celery_redlock.tasks.keys.canonical import canonical, digest, model_fields, scalar
+from celery_redlock.tasks.keys.received import as_received, named
 
 __all__ = ["Template"]
 
@@ -35,12 +39,13 @@ DIGEST_MARK = "%%"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One placeholder: an argument, the steps into it, and a format spec."""
+    """One placeholder: an argument, the steps into it, a format spec; `!s` takes None, too."""
 
     source: str
     name: str
     path: tuple[str, ...]
     spec: str
+    takes_none: bool
 
 
 class Template:
@@ -89,10 +94,10 @@ class Template:
         )
 
     def _field(self, name: str, spec: str, conversion: str | None) -> Field:
-        if conversion:
+        if conversion not in (None, "", "s"):
             raise self._error(
                 f"uses the conversion !{conversion} on {{{name}}}; leave it out, values get a "
-                "stable text of their own"
+                "stable text of their own (!s takes None, too)"
             )
         if "{" in spec:
             raise self._error(f"nests a placeholder in the format of {{{name}}}; write it out")
@@ -103,7 +108,9 @@ class Template:
                 "{order.id} or {items[0]} (and {{ }} for braces)"
             )
         steps = tuple(dotted or element for dotted, element in STEP.findall(match["path"]))
-        return Field(source=name, name=match["name"], path=steps, spec=spec)
+        return Field(
+            source=name, name=match["name"], path=steps, spec=spec, takes_none=conversion == "s"
+        )
 
     def _separators(self) -> set[str]:
         """Choose from the text between each two placeholders a character to encode in values."""
@@ -131,7 +138,17 @@ class Template:
                 return DIGEST_MARK + digest(canonical(value)).upper()
         except LockKeyError as exc:
             raise LockKeyError(f"{{{found.source}}} {exc}") from None
+        if value is None and not found.takes_none:
+            raise LockKeyError(
+                f"{{{found.source}}} is None, so all calls without it would share one key; give "
+                f"it, or write {{{found.source}!s}} if that is meant"
+            )
         text = _formatted(found, value) if found.spec or leaf is None else leaf[1]
+        if len(text) > MAX_NAME_BYTES:
+            raise LockKeyError(
+                f"{{{found.source}}} has {len(text):,} characters; at most {MAX_NAME_BYTES:,} are "
+                "allowed. Name an id of it, or use lock_key=True, which makes a digest"
+            )
         return "".join(
             _percent(char) if char in self._unsafe or not char.isprintable() else char
             for char in text
@@ -146,11 +163,12 @@ def _percent(char: str) -> str:
 
 
 def _formatted(found: Field, value: Any) -> str:
+    plain = value.value if isinstance(value, Enum) else as_received(value)
     try:
-        return format(value, found.spec)
+        return format("None" if plain is None else plain, found.spec)
     except (TypeError, ValueError) as exc:
         raise LockKeyError(
-            f"{{{found.source}}} is a {type(value).__name__}, which does not take the format "
+            f"{{{found.source}}} is a {type(plain).__name__}, which does not take the format "
             f"{found.spec!r}: {exc}"
         ) from None
 
@@ -162,10 +180,8 @@ def _step(value: Any, step: str) -> Any:
     `.id` and `[id]` mean the same, because what was sent as an object arrives as a mapping.
     """
     if isinstance(value, Mapping):
-        if step in value:
-            return value[step]
-        if step.isdecimal() and int(step) in value:
-            return value[int(step)]
+        if items := named(value, step):
+            return items[0]
         raise LockKeyError(f"has no item {step!r}; it has {_listed(map(str, value))}")
     if isinstance(value, Sequence) and not isinstance(value, str | bytes) and step.isdecimal():
         if int(step) < len(value):

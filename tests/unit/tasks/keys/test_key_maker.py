@@ -52,7 +52,7 @@ SCALARS = st.none() | st.integers() | st.text() | st.booleans()
 
 
 @given(SCALARS, SCALARS)
-@pytest.mark.parametrize("spec", [None, "a:{account_id}:{amount}"])
+@pytest.mark.parametrize("spec", [None, "a:{account_id!s}:{amount!s}"])
 def test_positional_keyword_and_defaulted_calls_agree(spec: Any, one: Any, other: Any) -> None:
     maker = KeyMaker(TASK, spec)
     keys = maker.keys_for((one, other), {})
@@ -101,7 +101,6 @@ def test_a_text_cannot_pass_for_a_container(spec: Any, items: list[str], text: s
         (7, "7"),
         (-7, "-7"),
         (True, "1"),
-        (None, "None"),
         (1.0, "1"),
         (0.25, "0.25"),
         (Decimal("1.50"), "1.5"),
@@ -118,6 +117,28 @@ def test_a_text_cannot_pass_for_a_container(spec: Any, items: list[str], text: s
 )
 def test_simple_values_stay_readable_in_a_template(value: Any, text: str) -> None:
     assert key_of("account:{account_id}", value) == f"account:{text}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "value", "key"),
+    [
+        ("a:{account_id!s}", None, "a:None"),
+        ("a:{account_id!s}", "x y", "a:x%20y"),
+        ("a:{account_id!s}", 1.0, "a:1"),
+        ("a:{account_id!s:>5}", None, "a:%20None"),
+        ("a:{account_id.id!s}", {"id": None}, "a:None"),
+    ],
+)
+def test_a_template_takes_none_where_it_says_so(spec: str, value: Any, key: str) -> None:
+    assert key_of(spec, value) == key
+
+
+def test_a_key_that_is_too_long_is_not_printed() -> None:
+    for spec in ("a:{account_id}", lambda account_id: account_id):
+        with pytest.raises(LockKeyError) as caught:
+            key_of(spec, "secret" * 10**6)
+        assert len(str(caught.value)) < 300
+        assert "secret" not in str(caught.value)
 
 
 def test_a_template_compares_by_text() -> None:
@@ -202,7 +223,15 @@ def test_a_key_that_cannot_work_is_refused_at_declaration(spec: Any, message: st
         (None, (object(),), "argument 'account_id' holds a builtins.object, which has no form"),
         ("{account_id}", (object(),), "{account_id} holds a builtins.object, which has no form"),
         ("{account_id}", (float("nan"),), "{account_id} holds a not-a-number"),
-        ("{account_id}", ("",), "cannot be empty"),
+        ("{account_id}", ("",), "'{account_id}': {account_id} is empty, and so is the key"),
+        ("a:{account_id}", (None,), "{account_id} is None, so all calls without it would share"),
+        ("a:{amount.id}", (1, {"id": None}), "{amount.id} is None"),
+        (
+            "a:{account_id}",
+            ("x" * 10**7,),
+            "{account_id} has 10,000,000 characters; at most 10,000",
+        ),
+        (lambda account_id: "", (1,), "returned an empty key"),
         ("{account_id.id}", (None,), "{account_id.id} reads 'id' of a NoneType"),
         ("{account_id.pk}", (User(5),), "reads 'pk' of a User; it has id, roles"),
         ("{account_id.id}", ({"name": 1},), "has no item 'id'; it has name"),
