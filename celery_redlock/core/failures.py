@@ -28,7 +28,9 @@ def not_acquired_error(
     round_ = attempt.round
     shown = [user_key(node_key, params.key_prefix) for node_key in params.node_keys]
     key = shown[0] if len(shown) == 1 else enumerated(shown)
-    name = repr(shortened(key) if len(shown) == 1 else key)
+    # Reserved keys are no business of the reader, unless there are no others.
+    named = [name for name in shown if not name.startswith(META_PREFIX)] or shown
+    name = repr(shortened(named[0]) if len(named) == 1 else enumerated(named))
     after = f" within {waited:g} s" if waited else ""
     if round_.phase in (Phase.CONTENDED, Phase.SPLIT):
         records = [
@@ -65,7 +67,7 @@ def not_acquired_error(
     return QuorumUnavailable(
         f"Lock {name} needs {round_.needed} of {len(nodes)} nodes; not taken{after}. "
         f"{describe_problems(problems)}.",
-        key,
+        named[0] if len(named) == 1 else enumerated(named),
         problems,
     )
 

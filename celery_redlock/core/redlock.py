@@ -39,6 +39,9 @@ _MANY_LEASES = 1000
 #: Default end of a watched hold, in seconds: a body that hangs must not hold its lock forever.
 MAX_HOLD = 24 * 3600.0
 
+#: The names of node sets that are logged already. A forked child inherits it.
+logged_nodes: set[tuple[str, ...]] = set()
+
 LOCK_OPTIONS = ACQUIRE_OPTIONS | {"on_lost", "max_hold"}
 
 
@@ -73,7 +76,8 @@ class Redlock:
         # Strong references: a lease that its caller dropped keeps its keys until `close`.
         self._leases: set[Lease] = set()
         self._sweep_at = _MANY_LEASES
-        if len(addresses) == 1:
+        if len(addresses) == 1 and (addresses[0].name,) not in logged_nodes:
+            logged_nodes.add((addresses[0].name,))
             _logger.info(
                 "One lock node (%s): its loss stops all locks, and its restart may allow two "
                 "holders of one key%s. Name three or five independent nodes to bear both.",

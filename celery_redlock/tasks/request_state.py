@@ -7,6 +7,7 @@ attributes of Celery's `Context` are defaults and are never sent in the headers 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +30,14 @@ class RequestState:
         traced: Celery has sent `task_prerun`, so `task_postrun` will follow.
         running_lock: the lock and dedupe marker of the request, until they are released.
         ended: they have been released.
+        last_words: logs why the body did not run, after Celery has logged the end of the task.
     """
 
     entered: bool = False
     traced: bool = False
     running_lock: Any = None
     ended: bool = False
+    last_words: Callable[[], object] | None = None
 
 
 def state_of(request: Any) -> RequestState:

@@ -119,8 +119,8 @@ def test_a_skipped_run_does_not_look_like_one_that_ran(
     assert "'celery_redlock': 'skipped'" in shown.result  # as Flower prints it
     assert (shown.key, shown.reason, shown.holder) == (key, reason, "somebody-else")
     lines = [line for line in worker.log.splitlines() if result.id in line]
-    assert "is skipped: " in lines[-2]
-    assert "'celery_redlock': 'skipped'" in lines[-1]
+    assert "'celery_redlock': 'skipped'" in lines[-2]
+    assert "is skipped: " in lines[-1]
 
 
 @row("raise on conflict")

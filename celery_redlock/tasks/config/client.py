@@ -13,6 +13,7 @@ from typing import Any
 from celery.local import Proxy
 
 from celery_redlock.core import Redlock
+from celery_redlock.core.redlock import logged_nodes
 from celery_redlock.tasks.config.settings import RedlockSettings, read_settings
 from celery_redlock.transport import parse_nodes
 
@@ -34,8 +35,8 @@ def redlock_for(app: Any) -> Redlock:
             client = _clients.get(app)
             if client is None:
                 settings = read_settings(app)
+                log_nodes_once(settings)  # first: a client logs a single node in its own words
                 client = _clients[app] = _make_client(settings)
-                log_nodes_once(settings)
     return client
 
 
@@ -67,16 +68,12 @@ def _reset_after_fork() -> None:
     _clients.clear()
 
 
-_logged: set[tuple[str, ...]] = set()
-"""Nodes that are already logged. Pool children inherit it and do not repeat the log line."""
-
-
 def log_nodes_once(settings: RedlockSettings) -> None:
     """Log once which nodes hold the locks, and warn of a single one."""
     names = tuple(node.name for node in parse_nodes(settings.nodes))
-    if names in _logged:
+    if names in logged_nodes:
         return
-    _logged.add(names)
+    logged_nodes.add(names)
     if settings.nodes_from_broker:
         logger.warning(
             "redlock_nodes is not set, so the broker %s is the only lock node. That excludes tasks "

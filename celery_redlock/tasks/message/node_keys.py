@@ -23,7 +23,6 @@ __all__ = [
     "does_same_work",
     "marker_of",
     "stop_request_key",
-    "with_user_key",
 ]
 __all__ += ["message_dedupe_key", "publish_keys", "queue_key", "tick_dedupe_key", "tick_id_of"]
 
@@ -44,22 +43,6 @@ def queue_key(redlock: Redlock, key: str) -> str:
 def stop_request_key(node_key: str) -> str:
     """Return the node key by which a newer run requests the holder of a lock to stop."""
     return RUNNING + node_key
-
-
-def with_user_key(error: LockContended, redlock: Redlock) -> LockContended:
-    """Return the error with the user's lock key in place of its stop request key."""
-    stop_key = error.key or ""
-    if not stop_key.startswith(RUNNING):
-        return error
-    key = redlock.user_key(stop_key.removeprefix(RUNNING))
-    return LockContended(
-        error.message.replace(repr(stop_key), repr(key)),
-        key,
-        error.holder,
-        error.expires_in,
-        error.split,
-        [held for held in error.keys if not held.startswith(RUNNING)],
-    )
 
 
 def publish_keys(redlock: Redlock, mode: Mode, keys: Iterable[str]) -> tuple[str, ...]:

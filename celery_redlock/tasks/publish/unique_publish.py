@@ -22,6 +22,7 @@ from celery_redlock.tasks.config.policies import PUBLISH, resolve_policy
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult, result_of
 from celery_redlock.tasks.message.envelope import HEADER, Envelope, Original
+from celery_redlock.tasks.message.in_words import in_words, lock_key_of, reason_of
 from celery_redlock.tasks.message.node_keys import (
     dedupe_key_of,
     does_same_work,
@@ -172,18 +173,21 @@ class UniquePublish:
         wait_for: str = "",
     ) -> PendingReservation:
         life = max(SHORTEST_LIFE, self.end - time.time())
-        return self.redlock.reservations.reserve(
-            self.node_keys,
-            reserved_keys,
-            ttl=life,
-            grace=min(life, self.lock.publish_grace),
-            label=self._label,
-            previous=previous,
-            previous_until=previous_until,
-            retry_for=RETRY_FOR,
-            wait=RELEASE_WAIT if wait_for else 0.0,
-            wait_for_owner=wait_for,
-        )
+        try:
+            return self.redlock.reservations.reserve(
+                self.node_keys,
+                reserved_keys,
+                ttl=life,
+                grace=min(life, self.lock.publish_grace),
+                label=self._label,
+                previous=previous,
+                previous_until=previous_until,
+                retry_for=RETRY_FOR,
+                wait=RELEASE_WAIT if wait_for else 0.0,
+                wait_for_owner=wait_for,
+            )
+        except (LockContended, QuorumUnavailable) as error:
+            raise in_words(error, self.redlock) from None
 
     @property
     def _label(self) -> str:
@@ -285,12 +289,13 @@ class UniquePublish:
             holder.role,
             error,
         )
-        emit(Event.DUPLICATE, self.task, holder.task_id, key=error.key, refused=refused)
+        key = lock_key_of(self.redlock, error.key)
+        emit(Event.DUPLICATE, self.task, holder.task_id, key=key, refused=refused)
         if not refused:
             return existing
         duplicate = DuplicateTask(
             f"Task {self.task.name} was not sent: {holder.task_id} is {holder.role} already, "
-            f"since {holder.host}[{holder.pid}] acquired {error.key!r}. Its outcome is in .result; "
+            f"since {holder.host}[{holder.pid}] acquired {key!r}. Its outcome is in .result; "
             "lock_on_conflict='existing' would return that instead of raising.",
             holder.task_id,
         )
@@ -367,7 +372,7 @@ class UniquePublish:
                 self.task.name,
                 self.task_id,
                 older.task_id,
-                exc,
+                reason_of(exc, self.redlock),
             )
             return None
 

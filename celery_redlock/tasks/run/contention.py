@@ -13,20 +13,21 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NoReturn
 
 from celery.exceptions import Ignore, Reject
 
 from celery_redlock.core import Register
 from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired
-from celery_redlock.protocol.keys import owner_label
-from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.duplicate_result import result_of
 from celery_redlock.tasks.message.envelope import WaitHistory
+from celery_redlock.tasks.message.in_words import lock_key_of, reason_of, sentence
 from celery_redlock.tasks.message.node_keys import stop_request_key
 from celery_redlock.tasks.message.owner_label import Role, TaskOwner, label_id, parse_owner
 from celery_redlock.tasks.message.periodic import NEXT_RUN_TTLS
+from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules import arrival as rules
 from celery_redlock.tasks.rules.arrival import Action, Waiting
 from celery_redlock.tasks.rules.facts import Evidence, Obstacle, Record
@@ -307,7 +308,7 @@ def _requeue_copy(case: Case) -> NoReturn:
         _came_again(lock_request),
         "it runs" if runs else "another message of it waits",
         delay,
-        case.why,
+        reason_of(case.why, lock_request.redlock),
     )
     emit(Event.REDELIVERY_REQUEUED, task, request.id, delay=delay, error=case.why)
     raise Ignore("an earlier delivery of this message runs")
@@ -369,7 +370,11 @@ def _reserve_next_run(case: Case) -> None:
             previous_until=time.time() + (error.expires_in or 0.0),
         )
     except LockNotAcquired as failure:
-        logger.info("Task %s cannot ask for its lock now, and will again: %s", case.name, failure)
+        logger.info(
+            "Task %s cannot ask for its lock now, and will again: %s",
+            case.name,
+            reason_of(failure, lock_request.redlock),
+        )
         return
     reservations.confirm(reserved)
     if holder is not None and not asked:
@@ -419,13 +424,11 @@ def _skip(case: Case) -> bool:
     _leave_marker(case, Action.SKIP)
     lock_request, error = case.lock_request, case.why
     task, request = lock_request.task, lock_request.request
-    key, holder = getattr(error, "key", None), getattr(error, "holder", None)
-    reason = str(error)
-    if key and holder:
-        reason = f"Lock {shortened(key)!r} is held by {shortened(owner_label(holder))!r}."
-    logger.info("Task %s is skipped: %s", case.name, reason)
+    reason = sentence(reason_of(error, lock_request.redlock))
+    _log_at_end(case, logging.INFO, reason)
     emit(Event.SKIPPED, task, request.id, error=error)
-    return _end_skipped(case, reason, key=key, holder=holder)
+    key = lock_key_of(lock_request.redlock, getattr(error, "key", None))
+    return _end_skipped(case, reason, key=key, holder=getattr(error, "holder", None))
 
 
 def _skip_as_missed(case: Case) -> bool:
@@ -439,9 +442,15 @@ def _skip_as_missed(case: Case) -> bool:
         f"Entry {tick.entry!r} was due at {tick.due_at.isoformat()}, and lock_starting_deadline = "
         f"{deadline:g} s ended {late_by:.1f} s ago."
     )
-    logger.warning("Task %s is skipped: %s", case.name, reason)
+    _log_at_end(case, logging.WARNING, reason)
     emit(Event.TICK_MISSED, lock_request.task, lock_request.request.id, tick=tick, late_by=late_by)
     return _end_skipped(case, reason)
+
+
+def _log_at_end(case: Case, level: int, reason: str) -> None:
+    """Log a skip when Celery has logged how the task ended, so that the reason is read last."""
+    line = partial(logger.log, level, "Task %s is skipped: %s", case.name, reason)
+    state_of(case.lock_request.request).last_words = line
 
 
 def _end_skipped(
@@ -486,7 +495,8 @@ def _fail_as_duplicate(case: Case) -> NoReturn:
     """Fail a duplicate that had to be sent, as its publish would have failed."""
     _leave_marker(case, Action.FAIL_AS_DUPLICATE)
     task, request = case.lock_request.task, case.lock_request.request
-    key, existing = getattr(case.why, "key", None), case.holder_id
+    key = lock_key_of(case.lock_request.redlock, getattr(case.why, "key", None))
+    existing = case.holder_id
     logger.warning("Task %s fails as a duplicate: %s", case.name, case.why)
     emit(Event.DUPLICATE, task, existing, key=key, refused=True)
     duplicate = DuplicateTask(

@@ -15,6 +15,7 @@ from celery_redlock.errors import LeaseLost, LossReason
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.interrupt.body import Body, InjectedLeaseLost
 from celery_redlock.tasks.interrupt.interrupters import Interrupter
+from celery_redlock.tasks.message.in_words import lease_in_words
 from celery_redlock.tasks.run.stop_request import StoppingLock
 
 __all__ = ["LeaseLostHandler"]
@@ -68,10 +69,10 @@ class LeaseLostHandler:
         interrupts = choice == "interrupt" and self._interrupter is not None and not self._body.over
         logger.log(
             logging.WARNING if asked else logging.ERROR,
-            "Task %s[%s] lost its lock %s (%s) while its body runs; fencing token %s. %s",
+            "Task %s[%s] lost its %s (%s) while its body runs; fencing token %s. %s",
             self._task.name,
             self._task_id,
-            lease.key,
+            lease_in_words(lease),
             reason,
             lease.fencing_token,
             "LeaseLost is raised in the body."

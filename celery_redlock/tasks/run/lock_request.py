@@ -18,13 +18,13 @@ from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.header_limits import with_bounded_lifetime, within_bounds
+from celery_redlock.tasks.message.in_words import in_words
 from celery_redlock.tasks.message.node_keys import (
     dedupe_key_for,
     marker_of,
     publish_keys,
     stop_request_key,
     tick_id_of,
-    with_user_key,
 )
 from celery_redlock.tasks.message.owner_label import Role, label_for
 from celery_redlock.tasks.message.periodic import (
@@ -226,10 +226,10 @@ class LockRequest:
                 give_up_on=is_final,
             )
         except LockContended as error:
-            raise with_user_key(error, self.redlock) from None
+            raise in_words(error, self.redlock) from None
         except QuorumUnavailable as error:
             report_unavailable(self.task, self.request.id, options, error)
-            raise
+            raise in_words(error, self.redlock) from None
 
     def acquire_marker(self, over: LockContended | None = None) -> Lease:
         """
@@ -247,9 +247,12 @@ class LockRequest:
                 node_keys=(self.dedupe_key,), owner=over.holder, expires_at=until
             )
         label = self.label_as(Role.QUEUED)
-        return self.redlock.reservations.acquire_for_task(
-            (), (self.dedupe_key,), ttl=self.options.ttl, label=label, reservation=previous
-        )
+        try:
+            return self.redlock.reservations.acquire_for_task(
+                (), (self.dedupe_key,), ttl=self.options.ttl, label=label, reservation=previous
+            )
+        except (LockContended, QuorumUnavailable) as error:
+            raise in_words(error, self.redlock) from None
 
     @property
     def _wait_limit(self) -> float:

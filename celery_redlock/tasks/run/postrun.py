@@ -49,6 +49,8 @@ def _ended(task: Any = None, state: str | None = None, retval: Any = None, **_: 
         running_lock.end(state, retval)
     elif request is not None and not state_of(request).ended:
         _cancel_unused(task, request, retval)
+    if request is not None and (log := state_of(request).last_words) is not None:
+        log()
 
 
 def _cancel_unused(task: Any, request: Any, result: Any) -> None:

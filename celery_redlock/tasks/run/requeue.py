@@ -18,6 +18,7 @@ from celery.exceptions import Reject, Retry
 from celery_redlock.errors import LockNotAcquired
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.envelope import HEADER, WaitHistory
+from celery_redlock.tasks.message.in_words import reason_of
 from celery_redlock.tasks.run.lock_request import LockRequest
 
 __all__ = [
@@ -74,7 +75,8 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
         again = republish(lock_request, wait_history, delay)
     except Exception as exc:
         _not_published(lock_request, error, exc)
-    logger.info(
+    # Celery logs the text of `Retry` at INFO.
+    logger.debug(
         "Task %s[%s] is requeued for %.1f s, %.0f s before it gives up (requeue %d): %s",
         task.name,
         request.id,
@@ -91,7 +93,8 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
         requeues=wait_history.requeues + 1,
         error=error,
     )
-    raise Retry("lock", exc=error, when=delay, sig=again)
+    text = f"Retry in {delay:.1f}s: {reason_of(error, lock_request.redlock)}"
+    raise Retry(text, exc=error, when=delay, sig=again)
 
 
 def _longest_delay(lock_request: LockRequest, now: float) -> float:

@@ -14,9 +14,9 @@ from typing import Any
 
 from celery_redlock.core import Lease, Reservation, set_current_lease
 from celery_redlock.errors import LockContended, QuorumUnavailable
-from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.interrupt.body import Body
 from celery_redlock.tasks.interrupt.interrupters import Interrupter, choose_interrupter
+from celery_redlock.tasks.message.in_words import lease_in_words
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
 from celery_redlock.tasks.message.owner_label import Role, parse_owner
 from celery_redlock.tasks.request_state import state_of
@@ -284,11 +284,10 @@ class RunningLock:
 
     def _warn_lost(self, lease: Lease, lost: str | None) -> None:
         logger.warning(
-            "Task %s[%s] ended without its %s %s: %s. %s",
+            "Task %s[%s] ended without its %s: %s. %s",
             self.task.name,
             self.request.id,
-            "lock" if self.body_lease is not None else "marker",
-            shortened(lease.key),
+            lease_in_words(lease),
             lost or _unconfirmed(lease),
             "Another body may have run beside its last part; a resource that checks fencing tokens "
             "has refused what came too late."

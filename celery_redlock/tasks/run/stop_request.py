@@ -10,6 +10,7 @@ import time
 
 from celery_redlock.core import Lease, Reservation
 from celery_redlock.errors import LockNotAcquired
+from celery_redlock.tasks.message.in_words import reason_of
 from celery_redlock.tasks.run.lock_request import LockRequest
 
 __all__ = ["StoppingLock"]
@@ -78,7 +79,7 @@ class StoppingLock:
                 "Task %s[%s] lost its lease, and whether a newer run asked for it is not known: %s",
                 lock_request.task.name,
                 lock_request.request.id,
-                error,
+                reason_of(error, lock_request.redlock),
             )
             return False
         owners = [None if found is None else found.owner for found in held]
@@ -112,7 +113,7 @@ class StoppingLock:
                 lock_request.task.name,
                 lock_request.request.id,
                 options.ttl,
-                error,
+                reason_of(error, lock_request.redlock),
             )
             return None
         lock_request.redlock.watch(retained, max_hold=max(options.ttl, options.max_hold - age))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -37,11 +38,13 @@ def requeued(bench: Bench, request: dict[str, Any], **changes: Any) -> dict[str,
     return bench.receive()
 
 
-def test_a_requeued_task_ends_with_the_reason_lock_and_the_conflict(bench: Bench) -> None:
+def test_a_requeued_task_ends_with_its_delay_and_its_holder_in_words_and_with_the_conflict(
+    bench: Bench,
+) -> None:
     occupy(bench)
     outcome = bench.call(job(bench))
     assert isinstance(outcome.value, Retry)
-    assert str(outcome.value) == "lock"
+    assert re.fullmatch(r"Retry in [\d.]+s: lock 'k' is held by '.+'", str(outcome.value))
     assert isinstance(outcome.value.exc, LockContended)
 
 
