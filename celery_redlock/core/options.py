@@ -21,6 +21,7 @@ from celery_redlock.core.validation import (
     checked_seconds,
     checked_ttl,
 )
+from celery_redlock.core.wait_limit import limited
 from celery_redlock.errors import LockContended
 from celery_redlock.protocol import Phase, milliseconds
 from celery_redlock.transport import Transport
@@ -190,7 +191,7 @@ def acquire_request(
     node_keys = checked_node_keys(settings.key_prefix, keys, reserved_keys)
     seconds = settings.ttl if ttl is None else checked_ttl(ttl, settings.max_ttl)
     params = settings.acquire_params(node_keys, seconds, label, reservation)
-    longest_wait = checked_seconds("wait", wait) if wait else 0.0
+    longest_wait = limited(checked_seconds("wait", wait)) if wait else 0.0
 
     def gives_up(attempt: Attempt) -> bool:
         if give_up_on is None or attempt.phase is not Phase.CONTENDED:

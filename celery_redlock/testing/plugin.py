@@ -15,7 +15,15 @@ import pytest
 if TYPE_CHECKING:
     from celery_redlock.testing.cluster import Binary, LocalCluster
 
-__all__ = ["redlock_cluster", "redlock_cluster_factory", "redlock_memory_nodes"]
+__all__ = [
+    "redlock_cluster",
+    "redlock_cluster_factory",
+    "redlock_memory_nodes",
+    "redlock_testing",
+]
+
+#: Seconds.
+LONGEST_WAIT = 2.0
 
 
 class ClusterFactory(Protocol):
@@ -65,6 +73,26 @@ def redlock_cluster(
     `@pytest.mark.parametrize("redlock_cluster", [{"n": 3, "proxy": True}], indirect=True)`.
     """
     return redlock_cluster_factory(**getattr(request, "param", {}))
+
+
+@pytest.fixture
+def redlock_testing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """
+    Each test finds all `memory://` nodes empty, and nothing in it waits long for a lock.
+
+    A task that would wait for `lock_give_up_after`, and a client for its `wait`, gives up after 2
+    seconds; the task's error names this fixture. Limit: this process only.
+
+    For all tests of a project, set `usefixtures = redlock_testing` in the `[pytest]` section of
+    pytest.ini. Another time by indirect parametrization:
+    `@pytest.mark.parametrize("redlock_testing", [10], indirect=True)`.
+    """
+    from celery_redlock.core.wait_limit import limit_waits
+    from celery_redlock.transport.memory import reset_memory_nodes
+
+    reset_memory_nodes()
+    with limit_waits(getattr(request, "param", LONGEST_WAIT)):
+        yield
 
 
 @pytest.fixture

@@ -124,6 +124,13 @@ class MemoryNode:
         """Lose all data while running on."""
         self.state.lose_data()
 
+    def reset(self) -> None:
+        """Be as a new node, with no data and no fault."""
+        self.kill()
+        self.restart()
+        self.garbage, self.skew = False, 0.0
+        self.state.arm()
+
     def execute(self, command: Command) -> Vote | None:
         """Execute a command and return its vote, or None for no reply."""
         if self.refusing:
@@ -149,6 +156,12 @@ _nodes: dict[str, MemoryNode] = {}
 def memory_node(address: NodeAddress) -> MemoryNode:
     """Return this process's node of that name."""
     return _nodes.setdefault(address.name, MemoryNode(address.name))
+
+
+def reset_memory_nodes() -> None:
+    """Make every node of this process that a `memory://` URL names as good as new."""
+    for node in list(_nodes.values()):
+        node.reset()
 
 
 class MemoryTransport:

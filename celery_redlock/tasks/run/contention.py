@@ -19,6 +19,7 @@ from typing import NoReturn
 from celery.exceptions import Ignore, Reject
 
 from celery_redlock.core import Register
+from celery_redlock.core.wait_limit import limited
 from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.duplicate_result import result_of
@@ -241,7 +242,7 @@ def _wait_in_place(case: Case) -> bool:
         if running_lock.is_held_around(getattr(error, "holder", None)):
             raise error
         waited = max(0.0, time.time() - lock_request.started)
-        remaining = lock_request.options.give_up_after - waited
+        remaining = limited(lock_request.options.give_up_after) - waited
         if remaining <= 0:
             fail_exhausted(lock_request, error, waited, attempts)
         time.sleep(min(remaining, random.uniform(0.0, pause)))  # noqa: S311  # spreads load only

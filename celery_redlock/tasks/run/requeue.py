@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from celery.exceptions import Reject, Retry
 
+from celery_redlock.core.wait_limit import described, limited
 from celery_redlock.errors import LockNotAcquired
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.envelope import HEADER, WaitHistory
@@ -61,7 +62,7 @@ def strip_header(request: Any) -> None:
 def remaining_wait(lock_request: LockRequest) -> float:
     """Return for how many seconds the message may still wait (`lock_give_up_after`)."""
     waited = wait_history_of(lock_request).waited(time.time())
-    return max(0.0, lock_request.options.give_up_after - waited)
+    return max(0.0, limited(lock_request.options.give_up_after) - waited)
 
 
 def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
@@ -158,9 +159,10 @@ def fail_exhausted(
         error,
     )
     emit(Event.GAVE_UP, task, request.id, waited=waited, requeues=requeues, error=error)
+    limit = described("lock_give_up_after", lock_request.options.give_up_after)
     raise LockNotAcquired(
-        f"Task {task.name}[{request.id}] did not get its lock within lock_give_up_after = "
-        f"{lock_request.options.give_up_after:g} s (tried again {requeues} times). "
+        f"Task {task.name}[{request.id}] did not get its lock within {limit} "
+        f"(tried again {requeues} times). "
         f"The last attempt: {error}"
     ) from error
 
