@@ -14,6 +14,7 @@ Those of `lock_lost` run in a thread of their own, under gevent and eventlet in 
 | `task_requeued` | it was requeued to wait for its lock | `delay`, `requeues`, `error` |
 | `task_gave_up` | it waited for longer than `lock_give_up_after` | `waited`, `requeues`, `error` |
 | `task_without_lock` | it was sent or run without its lock: too few nodes replied | `error` |
+| `lock_node_failed` | it was sent with its lock, while a minority of nodes failed | `nodes` |
 | `tick_missed` | it ended, as it came after its `lock_starting_deadline` | `tick`, `late_by` |
 | `tick_superseded` | it was dropped, as a newer leader answers for its tick | `tick`, `newest` |
 | `redelivery_ignored` | its message was delivered again after it had finished | `finished_by` |
@@ -50,6 +51,7 @@ __all__ = [
     "beat_leader_stopped",
     "counters",
     "lock_lost",
+    "lock_node_failed",
     "redelivery_ignored",
     "redelivery_requeued",
     "task_duplicate",
@@ -64,6 +66,7 @@ __all__ = [
 ]
 
 lock_lost = SIGNALS[Event.LOCK_LOST]
+lock_node_failed = SIGNALS[Event.NODE_FAILED]
 task_duplicate = SIGNALS[Event.DUPLICATE]
 task_gave_up = SIGNALS[Event.GAVE_UP]
 task_replaced = SIGNALS[Event.REPLACED]

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import inspect
 import signal
-import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +23,7 @@ from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.settings import check_settings, read_settings
 from celery_redlock.tasks.declarations import find_mistakes
+from celery_redlock.tasks.hooks import check_nodes_of_beat
 from celery_redlock.tasks.ticks.entry_ticks import schedule_name
 from celery_redlock.tasks.ticks.tick_stamping import stamped
 from celery_redlock.transport import parse_nodes
@@ -155,9 +155,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
     def info(self) -> str:
         """The lines that Celery's banner shows."""
         settings, timings = read_settings(self.app), self._timings
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the client warns again when it uses the nodes
-            nodes = ", ".join(node.name for node in parse_nodes(settings.nodes))
+        nodes = ", ".join(node.name for node in parse_nodes(settings.nodes))
         inner = self._wrapped(app=self.app, lazy=True, **self._options)
         cancel_exit_write(inner)
         lines = [
@@ -271,6 +269,13 @@ def close_embedded(sender: Any, **_: Any) -> None:
     signal.signal(signal.SIGTERM, stop)
 
 
+def check_nodes(sender: Any, **_: Any) -> None:
+    """End a beat that starts with this scheduler, and whose lock nodes can never serve."""
+    if isinstance(sender.scheduler, RedlockScheduler):
+        check_nodes_of_beat(sender.app)
+
+
+signals.beat_init.connect(check_nodes, weak=False, dispatch_uid="celery_redlock.beat.beat_init")
 signals.beat_embedded_init.connect(
     close_embedded, weak=False, dispatch_uid="celery_redlock.beat_embedded_init"
 )

@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 import sys
-import warnings
 
 from celery_redlock.core import arm_nodes
+from celery_redlock.transport import advice_about, parse_nodes
 
 __all__ = ["init_nodes"]
 
@@ -19,11 +19,10 @@ def init_nodes(nodes: str, *, force: bool) -> int:
     Raises:
         ConfigurationError: the URLs cannot be used.
     """
-    with warnings.catch_warnings(record=True) as advice:
-        warnings.simplefilter("always")
-        answers = arm_nodes(nodes, force=force)
-    for warning in advice:
-        print(f"celery-redlock: {warning.message}", file=sys.stderr)
+    advice = advice_about(parse_nodes(nodes))
+    if advice:
+        print(f"celery-redlock: {advice}", file=sys.stderr)
+    answers = arm_nodes(nodes, force=force)
     width = max(len(answer.name) for answer in answers)
     for answer in answers:
         print(f"{answer.name:<{width}}  {answer.state:<12}{answer.detail}")

@@ -29,7 +29,13 @@ from celery_redlock.core.retry import retry_until_granted
 from celery_redlock.core.validation import checked_keys, checked_node_keys
 from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.protocol.keys import user_key
-from celery_redlock.transport import Transport, open_transport, parse_nodes
+from celery_redlock.transport import (
+    NodeAddress,
+    Transport,
+    advice_about,
+    open_transport,
+    parse_nodes,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -43,6 +49,18 @@ MAX_HOLD = 24 * 3600.0
 logged_nodes: set[tuple[str, ...]] = set()
 
 LOCK_OPTIONS = ACQUIRE_OPTIONS | {"on_lost", "max_hold"}
+
+
+_advised: set[tuple[str, ...]] = set()
+"""Nodes that a line was logged about. Forked children inherit it and do not repeat the line."""
+
+
+def _advise_once(nodes: Sequence[NodeAddress]) -> None:
+    """Warn once of a set of nodes that is not wise."""
+    names, advice = tuple(node.name for node in nodes), advice_about(nodes)
+    if advice and names not in _advised:
+        _advised.add(names)
+        _logger.warning("%s Nodes: %s.", advice, ", ".join(names))
 
 
 class Redlock:
@@ -76,6 +94,7 @@ class Redlock:
         # Strong references: a lease that its caller dropped keeps its keys until `close`.
         self._leases: set[Lease] = set()
         self._sweep_at = _MANY_LEASES
+        _advise_once(addresses)
         if len(addresses) == 1 and (addresses[0].name,) not in logged_nodes:
             logged_nodes.add((addresses[0].name,))
             _logger.info(

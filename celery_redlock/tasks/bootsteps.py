@@ -9,10 +9,10 @@ from typing import Any
 
 from celery import bootsteps
 
-from celery_redlock.core.node_admin import ProbeResult
-from celery_redlock.tasks.config.client import log_nodes_once
+from celery_redlock.tasks.config.client import log_nodes_once, log_problems
 from celery_redlock.tasks.config.options import OPTIONS, PREFIX
-from celery_redlock.tasks.config.settings import BUILT_IN, RedlockSettings, read_settings
+from celery_redlock.tasks.config.settings import BUILT_IN, read_settings
+from celery_redlock.tasks.config.unusable_nodes import record_nodes_checked
 from celery_redlock.tasks.declarations import find_mistakes
 from celery_redlock.tasks.dedupe import protect_tasks
 from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks
@@ -54,7 +54,10 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
         _log_tasks_without_lock(app)
         _warn_of_shared_keys(app)
         if any(getattr(task, "redlock_plan", None) for task in app.tasks.values()):
-            _log_nodes(read_settings(app), silent)
+            settings = read_settings(app)
+            log_nodes_once(settings)
+            log_problems(settings, silent)
+        record_nodes_checked(app)
 
 
 def _log_tasks_without_lock(app: Any) -> None:
@@ -104,15 +107,3 @@ def _warn_of_shared_keys(app: Any) -> None:
                 " or ".join(map(repr, sorted(set(group.values())))),
                 f"{name}:{source}",
             )
-
-
-def _log_nodes(settings: RedlockSettings, silent: list[ProbeResult]) -> None:
-    log_nodes_once(settings)
-    for probe in silent:
-        logger.warning(
-            "Lock node %s does not answer: %s. Locks need %d of %d nodes.",
-            probe.name,
-            str(probe.problem).rstrip("."),
-            len(settings.nodes) // 2 + 1,
-            len(settings.nodes),
-        )

@@ -4,7 +4,6 @@ Declarations of locks: the plan of a task, and every mistake in an app.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,11 +16,12 @@ from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.config.resolve import default_options, key_of, resolve_options
 from celery_redlock.tasks.config.settings import RedlockSettings, check_settings
+from celery_redlock.tasks.config.unusable_nodes import unusable_nodes_error
 from celery_redlock.tasks.keys.key_maker import KeyMaker
 from celery_redlock.tasks.refusals import refuse_coroutine
 from celery_redlock.transport import parse_nodes
 
-__all__ = ["find_mistakes", "make_plan", "without_lock"]
+__all__ = ["find_mistakes", "make_plan", "probe_nodes_of", "without_lock"]
 
 
 def make_plan(cls: Any, settings: RedlockSettings) -> LockPlan | None:
@@ -64,7 +64,7 @@ def find_mistakes(
         locks: the app needs its nodes, also if no task locks.
 
     Returns:
-        The mistakes, nodes that refuse this process among them; and the nodes that do not answer.
+        The mistakes, nodes that can never serve among them; and the nodes that do not answer.
     """
     settings, found = check_settings(app)
     mistakes, refused = Mistakes(found), []
@@ -84,7 +84,10 @@ def find_mistakes(
     silent: list[ProbeResult] = []
     if locks:
         with mistakes.collected():
-            silent = _check_nodes(settings, mistakes, with_nodes=with_nodes)
+            if with_nodes:
+                silent = probe_nodes_of(settings, mistakes)
+            else:
+                parse_nodes(settings.nodes)
     return mistakes, silent
 
 
@@ -97,24 +100,19 @@ def without_lock(names: Sequence[str]) -> str:
     )
 
 
-def _check_nodes(
-    settings: RedlockSettings, mistakes: Mistakes, *, with_nodes: bool
-) -> list[ProbeResult]:
-    if not with_nodes:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the client warns when it uses the nodes
-            parse_nodes(settings.nodes)
-        return []
+def probe_nodes_of(settings: RedlockSettings, mistakes: Mistakes) -> list[ProbeResult]:
+    """
+    Connect to the lock nodes, and add those that can never serve to the mistakes.
+
+    Returns:
+        The nodes that do not answer; under `redlock_on_unusable_node = "warn"` the others as well.
+    """
     problems = [probe for probe in probe_nodes(settings.nodes) if probe.problem is not None]
-    refusing = [probe for probe in problems if probe.lasting]
-    if refusing:
-        listed = "; ".join(f"{probe.name}: {probe.problem}" for probe in refusing)
-        mistakes.add(
-            ConfigurationError(
-                f"Lock nodes refuse this process: {listed}. Correct user, password and address in "
-                "redlock_nodes (or the broker URL, where redlock_nodes is not set)."
-            )
-        )
+    if settings.on_unusable_node == "warn":
+        return problems
+    unusable = {probe.name: str(probe.problem) for probe in problems if probe.lasting}
+    if unusable:
+        mistakes.add(unusable_nodes_error(unusable))
     return [probe for probe in problems if not probe.lasting]
 
 

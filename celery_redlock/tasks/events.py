@@ -36,6 +36,7 @@ class Event(StrEnum):
     WITHOUT_LOCK = (
         "task_without_lock"  #: sent or run without its lock: no quorum answered or agreed
     )
+    NODE_FAILED = "lock_node_failed"  #: sent with its lock, while a minority of nodes failed
     GAVE_UP = "task_gave_up"  #: waited for its lock longer than `lock_give_up_after`
 
 

@@ -15,15 +15,18 @@ from celery._state import _get_active_apps, connect_on_app_finalize
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.bootsteps import LockStep
-from celery_redlock.tasks.config.client import close_clients
+from celery_redlock.tasks.config.client import close_clients, log_problems
+from celery_redlock.tasks.config.mistakes import Mistakes
 from celery_redlock.tasks.config.settings import read_settings
+from celery_redlock.tasks.config.unusable_nodes import are_nodes_checked, record_nodes_checked
+from celery_redlock.tasks.declarations import probe_nodes_of
 from celery_redlock.tasks.dedupe import NewTasksStep, add_nonce, mark_publishes, protect_tasks
 from celery_redlock.tasks.node_watch import NodeWatchStep
 from celery_redlock.tasks.patterns import lock_matching_tasks
 from celery_redlock.tasks.publish.cleanup import connect_cleanup
 from celery_redlock.tasks.run.running_lock import any_active
 
-__all__ = ["connect"]
+__all__ = ["check_nodes_of_beat", "connect"]
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +102,7 @@ def _child_starts(**_: Any) -> None:
     app = current_app._get_current_object()
     lock_matching_tasks(app)
     protect_tasks(app)
+    record_nodes_checked(app)  # by the worker that started it
 
 
 def _beat_starts(sender: Any, **_: Any) -> None:
@@ -106,6 +110,27 @@ def _beat_starts(sender: Any, **_: Any) -> None:
     from celery_redlock.tasks.ticks.stock_beat import stamp_stock_beat
 
     stamp_stock_beat(sender)
+    plans = (getattr(task, "redlock_plan", None) for task in sender.app.tasks.values())
+    if any(plan is not None and plan.options.mode_spec.at_publish for plan in plans):
+        check_nodes_of_beat(sender.app)
+
+
+def check_nodes_of_beat(app: Any) -> None:
+    """
+    Check the lock nodes of a beat that needs them, unless its worker has.
+
+    Raises:
+        SystemExit: a node can never serve; any other exception would only be logged.
+    """
+    if are_nodes_checked(app):
+        return
+    mistakes = Mistakes()
+    with mistakes.collected():
+        settings = read_settings(app)
+        log_problems(settings, probe_nodes_of(settings, mistakes))
+    if mistakes:
+        raise SystemExit(str(mistakes.all_in_one()))
+    record_nodes_checked(app)
 
 
 def _process_ends(**_: Any) -> None:

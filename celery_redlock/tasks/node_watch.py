@@ -21,7 +21,6 @@ from datetime import datetime
 from typing import Any
 
 from celery import bootsteps
-from celery.local import Proxy
 
 from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import call_in_app, start_native_thread
@@ -34,9 +33,10 @@ from celery_redlock.protocol.texts import shortened
 from celery_redlock.protocol.timing import quorum
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.config.settings import app_itself
 from celery_redlock.transport.clock import now as clock
 
-__all__ = ["NodeWatch", "NodeWatchStep", "report_unavailable"]
+__all__ = ["NodeWatch", "NodeWatchStep", "is_watched", "report_unavailable"]
 
 logger = logging.getLogger(__name__)
 
@@ -184,13 +184,16 @@ _OUTCOMES = {
 }
 
 
+def is_watched(app: Any) -> bool:
+    """Return whether a worker keeps the log of the app's nodes, for this process as well."""
+    return app_itself(app) in _watches
+
+
 def report_unavailable(
     task: Any, task_id: str | None, options: LockOptions, error: QuorumUnavailable
 ) -> None:
     """Let the worker's log note that a task has missed a quorum. Without a worker, do nothing."""
-    # A task that was bound on first use has Celery's proxy of the current app.
-    app = task.app._get_current_object() if isinstance(task.app, Proxy) else task.app
-    watch = _watches.get(app)
+    watch = _watches.get(app_itself(task.app))
     if watch is None:
         return
     outcome = _OUTCOMES[options.on_unavailable].format(options.give_up_after)

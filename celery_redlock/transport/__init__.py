@@ -5,7 +5,7 @@ Sends a command to N nodes at once and returns their votes.
 from collections.abc import Sequence
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.transport.addresses import NodeAddress, parse_node, parse_nodes
+from celery_redlock.transport.addresses import NodeAddress, advice_about, parse_node, parse_nodes
 from celery_redlock.transport.base import AckedNodes, Channel, Transport, borrowed
 from celery_redlock.transport.memory import MemoryTransport, memory_node
 from celery_redlock.transport.redis.transport import RedisTransport
@@ -15,6 +15,7 @@ __all__ = [
     "Channel",
     "NodeAddress",
     "Transport",
+    "advice_about",
     "borrowed",
     "open_transport",
     "parse_node",

@@ -4,7 +4,6 @@ Node addresses: URLs as users write them, checked and made printable.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
@@ -96,8 +95,7 @@ def parse_nodes(urls: str | Iterable[str]) -> tuple[NodeAddress, ...]:
     """
     Check a set of independent nodes.
 
-    One server named twice is an error: it would have two votes. An even number works, but survives
-    no more failures than one node fewer, and is warned about.
+    One server named twice is an error: it would have two votes.
     """
     if isinstance(urls, str):
         urls = [url for url in urls.split(",") if url.strip()]
@@ -110,13 +108,18 @@ def parse_nodes(urls: str | Iterable[str]) -> tuple[NodeAddress, ...]:
     if not nodes:
         raise ConfigurationError(f"No lock node is given. Write one or more of: {_EXAMPLE}.")
     _refuse_duplicates(nodes)
-    if len(nodes) % 2 == 0:
-        warnings.warn(
-            f"{len(nodes)} lock nodes survive the loss of {(len(nodes) - 1) // 2}, no more than "
-            f"{len(nodes) - 1}. Use an odd number.",
-            stacklevel=3,
-        )
     return nodes
+
+
+def advice_about(nodes: Sequence[NodeAddress]) -> str:
+    """Return what is not wise about a set of nodes; empty if nothing is."""
+    count = len(nodes)
+    if count % 2:
+        return ""
+    return (
+        f"{count} lock nodes survive the loss of {(count - 1) // 2}, no more than {count - 1} do. "
+        "Use an odd number."
+    )
 
 
 def _refuse_duplicates(nodes: Sequence[NodeAddress]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from celery_redlock.protocol import (
@@ -23,6 +24,22 @@ from celery_redlock.protocol import (
     Script,
     Vote,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFailure:
+    """
+    Why a node does not reply now.
+
+    Attributes:
+        reason: of its last failure.
+        lasting: it is a wrong setting, which no waiting repairs.
+        tried: whether a connection attempt has ended; otherwise the first one is under way.
+    """
+
+    reason: str
+    lasting: bool
+    tried: bool = True
 
 
 class AckedNodes(set[int]):
@@ -117,6 +134,9 @@ class Transport(Protocol):
 
     def refusals(self, script: Script) -> Mapping[str, str]:
         """Return the nodes that answered a script with an error the last time, and the error."""
+
+    def failures(self) -> Mapping[str, NodeFailure]:
+        """Return the nodes that failed when they were last used, or are not connected yet."""
 
     def now(self) -> float:
         """Read the clock that bounds validity, in seconds. It counts while the machine sleeps."""

@@ -18,7 +18,7 @@ from celery_redlock.protocol import Command, Failed, Phase, Round, Script, Vote
 from celery_redlock.protocol.node_model import ModelNode
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
-from celery_redlock.transport.base import AckedNodes, Channel
+from celery_redlock.transport.base import AckedNodes, Channel, NodeFailure
 
 _starts = itertools.count(1)
 
@@ -178,6 +178,10 @@ class MemoryTransport:
 
     def refusals(self, script: Script) -> dict[str, str]:
         """Return no node: these refuse no script."""
+        return {}
+
+    def failures(self) -> dict[str, NodeFailure]:
+        """Return no node: these need no connections."""
         return {}
 
     def now(self) -> float:

@@ -66,7 +66,7 @@ def test_a_worker_does_not_start_with_a_wrong_password_and_does_not_print_it(
     worker = start_worker(conf={"redlock_nodes": nodes})
 
     assert worker.wait_for_exit() != 0
-    assert "Error: Lock nodes refuse this process: " in worker.log
+    assert "Error: Lock nodes cannot be used: " in worker.log
     assert "sesame" not in worker.log
 
 

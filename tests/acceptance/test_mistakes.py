@@ -148,7 +148,7 @@ def one(account): pass
 
     assert ended.returncode == 2
     assert "- task 'proj.one': lock_wait=-1" in ended.stderr
-    assert "- Lock nodes refuse this process: " in ended.stderr
+    assert "- Lock nodes cannot be used: " in ended.stderr
     assert "sesame" not in ended.stderr
 
 

@@ -132,7 +132,7 @@ class Page:
         try:
             exec(code, self._names)
         except Exception as exc:
-            if wanted is None or type(exc).__name__ != wanted:
+            if wanted not in {kind.__name__ for kind in type(exc).__mro__}:
                 raise
         else:
             assert wanted is None, f"it does not raise {wanted}"

@@ -9,7 +9,6 @@ import hashlib
 import itertools
 import logging
 import random
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -164,17 +163,15 @@ class World:
 
     def _client(self, *, max_ttl: float | None = None) -> Redlock:
         plan = self.plan
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return Redlock(
-                [f"redis://n{node.index}:6379" for node in self.nodes],
-                ttl=plan.ttl,
-                max_ttl=max_ttl or plan.max_ttl,
-                key_prefix="",
-                drift_factor=plan.drift_factor,
-                node_timeout=plan.node_timeout,
-                guard=plan.guard,
-            )
+        return Redlock(
+            [f"redis://n{node.index}:6379" for node in self.nodes],
+            ttl=plan.ttl,
+            max_ttl=max_ttl or plan.max_ttl,
+            key_prefix="",
+            drift_factor=plan.drift_factor,
+            node_timeout=plan.node_timeout,
+            guard=plan.guard,
+        )
 
     def _work(self, machine: Machine) -> None:
         client = self._client()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -45,9 +44,7 @@ class Nodes(ABC):
     def client(self, *, nodes: Sequence[str] | None = None, **options: Any) -> Redlock:
         """Return a client that ends with the test; patient, unless the test says otherwise."""
         options.setdefault("node_timeout", CALM)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".* lock nodes survive the loss")
-            client = Redlock(self.urls if nodes is None else nodes, **options)
+        client = Redlock(self.urls if nodes is None else nodes, **options)
         self._clients.append(client)
         return client
 

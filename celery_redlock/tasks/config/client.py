@@ -8,16 +8,17 @@ import logging
 import os
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
-from celery.local import Proxy
-
 from celery_redlock.core import Redlock
+from celery_redlock.core.node_admin import ProbeResult
 from celery_redlock.core.redlock import logged_nodes
-from celery_redlock.tasks.config.settings import RedlockSettings, read_settings
+from celery_redlock.protocol import quorum
+from celery_redlock.tasks.config.settings import RedlockSettings, app_itself, read_settings
 from celery_redlock.transport import parse_nodes
 
-__all__ = ["close_clients", "log_nodes_once", "redlock_for"]
+__all__ = ["close_clients", "log_nodes_once", "log_problems", "redlock_for"]
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +28,7 @@ _lock = threading.Lock()
 
 def redlock_for(app: Any) -> Redlock:
     """Return this process's client for an app, made from its settings at first use."""
-    # A task that was bound on first use has Celery's proxy of the current app.
-    app = app._get_current_object() if isinstance(app, Proxy) else app
+    app = app_itself(app)
     client = _clients.get(app)
     if client is None:
         with _lock:
@@ -92,8 +92,21 @@ def log_nodes_once(settings: RedlockSettings) -> None:
         logger.info(
             "Locks live on %d nodes, of which %d are needed: %s",
             len(names),
-            len(names) // 2 + 1,
+            quorum(len(names)),
             ", ".join(names),
+        )
+
+
+def log_problems(settings: RedlockSettings, problems: Sequence[ProbeResult]) -> None:
+    """Warn of the nodes that a process has found without a vote at its start."""
+    for probe in problems:
+        logger.warning(
+            "Lock node %s %s: %s. Locks need %d of %d nodes.",
+            probe.name,
+            "cannot be used" if probe.lasting else "does not answer",
+            str(probe.problem).rstrip("."),
+            quorum(len(settings.nodes)),
+            len(settings.nodes),
         )
 
 

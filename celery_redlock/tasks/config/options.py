@@ -182,7 +182,7 @@ def _retry(value: Any) -> Any:
     )
 
 
-def _one_of(literal: Any, *, function: Sequence[str] = ()) -> Callable[[Any], Any]:
+def one_of(literal: Any, *, function: Sequence[str] = ()) -> Callable[[Any], Any]:
     """Return a check for one of the names, or else a function with these arguments."""
     names = get_args(literal)
 
@@ -201,7 +201,7 @@ def _one_of(literal: Any, *, function: Sequence[str] = ()) -> Callable[[Any], An
 #: `ConfigurationError` continues "lock_ttl=5 ...".
 OPTIONS: dict[str, Callable[[Any], Any]] = {
     "key": _key,
-    "mode": _one_of(ModeName),
+    "mode": one_of(ModeName),
     "ttl": seconds(SHORTEST_TTL),
     "queue_ttl": seconds(1),
     "publish_grace": seconds(1),
@@ -212,10 +212,10 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     "on_conflict": check_policies,
     "skip_result": lambda value: value,
     "give_up_after": seconds(0),
-    "on_unavailable": _one_of(UnavailablePolicyName),
-    "on_lost": _one_of(LossPolicyName, function=("task", "lease")),
+    "on_unavailable": one_of(UnavailablePolicyName),
+    "on_lost": one_of(LossPolicyName, function=("task", "lease")),
     "max_hold": seconds(SHORTEST_TTL),
     "at_least_for": seconds(0),
-    "overlap": _one_of(OverlapPolicyName),
+    "overlap": one_of(OverlapPolicyName),
     "starting_deadline": seconds(1),
 }

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 from celery.app import utils as celery_utils
 from celery.local import Proxy
@@ -23,13 +23,21 @@ from celery_redlock.tasks.config.options import (
     NONE_IS_A_VALUE,
     OPTIONS,
     check_option,
+    one_of,
     seconds,
     unknown_name,
 )
 from celery_redlock.tasks.config.skip_result import check_storable
 from celery_redlock.transport import parse_node
 
-__all__ = ["BUILT_IN", "RedlockSettings", "check_settings", "matches", "read_settings"]
+__all__ = [
+    "BUILT_IN",
+    "RedlockSettings",
+    "app_itself",
+    "check_settings",
+    "matches",
+    "read_settings",
+]
 
 PREFIX = "redlock_"
 #: Begins the names of Celery's own tasks, which only a pattern that begins with it matches.
@@ -74,6 +82,10 @@ class RedlockSettings:
         node_timeout: How long a process waits for each reply of a node, those while it connects
             included (TCP, each step of TLS, login, scripts). A node that never replies costs a call
             this long; a first connection that is slow, but replies, up to four times as long.
+        on_unusable_node: Reaction to a node that can never serve (wrong password, missing right,
+            cluster mode). `raise`: a worker or beat does not start, and the first publish of a
+            process raises `ConfigurationError`. `warn`: they log it and use the other nodes;
+            without a quorum a message is sent without its lock.
         guard: Whether restarted nodes are in restart quarantine until all older locks have expired.
             `None`: with two or more nodes.
         dedupe: Run each message once, even if the broker delivers it twice; for all tasks. Set it
@@ -106,6 +118,7 @@ class RedlockSettings:
     key_prefix: str = "redlock:"
     drift_factor: float = 0.01
     node_timeout: float = 0.2
+    on_unusable_node: str = "raise"
     guard: bool | None = None
     dedupe: bool = False
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -150,6 +163,12 @@ def matches(pattern: str, task_name: str) -> bool:
     return fnmatchcase(task_name, pattern)
 
 
+def app_itself(app: Any) -> Any:
+    """Return an app; a task that was bound on first use has Celery's proxy of the current app."""
+    return app._get_current_object() if isinstance(app, Proxy) else app
+
+
+OnUnusableNode = Literal["raise", "warn"]
 Cached = tuple[dict[str, Any], RedlockSettings, Mistakes]
 _cache: weakref.WeakKeyDictionary[Any, Cached] = weakref.WeakKeyDictionary()
 
@@ -168,9 +187,7 @@ def read_settings(app: Any) -> RedlockSettings:
 
 def check_settings(app: Any) -> tuple[RedlockSettings, Mistakes]:
     """Return the app's settings, those that are wrong with their defaults, and what is wrong."""
-    # A task that was bound on first use has Celery's proxy of the current app.
-    app = app._get_current_object() if isinstance(app, Proxy) else app
-    mistakes = Mistakes()
+    app, mistakes = app_itself(app), Mistakes()
     given = _given(app.conf, mistakes)
     known = _cache.get(app)
     if known is not None and known[0] == given and not mistakes:
@@ -345,6 +362,7 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "max_ttl": seconds(SHORTEST_TTL),
     "key_prefix": _key_prefix,
     "node_timeout": seconds(0.001),
+    "on_unusable_node": one_of(OnUnusableNode),
     "guard": _switch,
     "dedupe": _switch,
     "lost_signal": _lost_signal,

@@ -12,6 +12,7 @@ from typing import Any
 
 from celery_redlock.core import PendingReservation, Redlock, Reservation
 from celery_redlock.errors import (
+    ConfigurationError,
     DuplicateTask,
     LockContended,
     LockNotAcquired,
@@ -34,6 +35,11 @@ from celery_redlock.tasks.message.periodic import holder_may_expire
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.message.withdrawal import revoke_in_workers, withdraw
 from celery_redlock.tasks.publish.holder_ended import has_ended
+from celery_redlock.tasks.publish.node_reports import (
+    check_nodes,
+    report_failing_nodes,
+    warn_without_lock,
+)
 from celery_redlock.tasks.rules.facts import Holder, PublishPolicy
 from celery_redlock.tasks.rules.publish import (
     Contention,
@@ -122,7 +128,7 @@ class UniquePublish:
 
     def _try_to_send(self, wait_for: str = "") -> Any:
         try:
-            reserved = self._reserve(wait_for=wait_for)
+            reserved = self._reserve_checked(wait_for)
         except LockContended as error:
             return self._contended(error, awaited=bool(wait_for))
         except QuorumUnavailable as error:
@@ -143,6 +149,21 @@ class UniquePublish:
         if action is Publish.DROP_TICK:
             return self._drop_tick(tick, other)
         return self._send_without()
+
+    def _reserve_checked(self, wait_for: str) -> PendingReservation:
+        """Reserve; report the nodes that failed, and raise for one that can never serve."""
+        try:
+            reserved = self._reserve(wait_for=wait_for)
+        except LockNotAcquired:
+            check_nodes(self.task, self.redlock)
+            raise
+        try:
+            check_nodes(self.task, self.redlock)
+        except ConfigurationError:
+            self.redlock.reservations.cancel(reserved.reservation, wait=True)
+            raise
+        report_failing_nodes(self.task, self.task_id, self.redlock)
+        return reserved
 
     def _tick_owner(self, tick: Tick) -> TaskOwner | None:
         """Return the task that runs or has run for a tick; None also if too few nodes replied."""
@@ -270,14 +291,7 @@ class UniquePublish:
         return Holder.SENDER if holder.is_of(sending_task()) else Holder.OTHER
 
     def _unlocked(self, error: LockNotAcquired) -> Any:
-        logger.warning(
-            "Task %s[%s] is sent without its lock, so a duplicate may be sent, too; the worker "
-            "acquires the lock. %s",
-            self.task.name,
-            self.task_id,
-            error,
-        )
-        emit(Event.WITHOUT_LOCK, self.task, self.task_id, error=error)
+        warn_without_lock(self.task, self.task_id, self.redlock, error)
         return self._send_without()
 
     def _drop(self, error: LockContended, holder: TaskOwner, *, refused: bool) -> DuplicateResult:

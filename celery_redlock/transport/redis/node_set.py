@@ -12,6 +12,7 @@ from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.protocol import Script, quorum
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
+from celery_redlock.transport.base import NodeFailure
 from celery_redlock.transport.redis.connector import Connector
 from celery_redlock.transport.redis.health import NodeHealth
 
@@ -63,6 +64,18 @@ class NodeSet:
             health.name: health.refusals[script]
             for health in self.health
             if script in health.refusals
+        }
+
+    def failures(self) -> dict[str, NodeFailure]:
+        """Return the nodes that failed when they were last used, or are not connected yet."""
+        return {
+            health.name: NodeFailure(
+                reason=health.reason or "not connected yet",
+                lasting=health.lasting,
+                tried=health.reason is not None,
+            )
+            for health in self.health
+            if health.reason is not None or not health.was_connected
         }
 
     def duplicate_server_problem(self, index: int, run_id: str | None) -> str:

@@ -16,7 +16,7 @@ from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.protocol import Command, Script
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
-from celery_redlock.transport.base import AckedNodes, Channel
+from celery_redlock.transport.base import AckedNodes, Channel, NodeFailure
 from celery_redlock.transport.redis.channel import RedisChannel
 from celery_redlock.transport.redis.node_set import NodeSet
 
@@ -50,6 +50,10 @@ class RedisTransport:
     def refusals(self, script: Script) -> dict[str, str]:
         """Return the nodes that answered a script with an error the last time, and the error."""
         return self._nodes.refusals(script)
+
+    def failures(self) -> dict[str, NodeFailure]:
+        """Return the nodes that failed when they were last used, or are not connected yet."""
+        return self._nodes.failures()
 
     def now(self) -> float:
         """Read the clock that bounds validity."""

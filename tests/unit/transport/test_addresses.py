@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import warnings
 
 import pytest
 
@@ -92,15 +91,24 @@ def test_one_string_may_hold_several_urls() -> None:
     assert names == ["redis://a:6379/0", "redis://b:6379/0", "redis://c:6379/0"]
 
 
-def test_an_even_number_of_nodes_is_warned_about() -> None:
-    with pytest.warns(UserWarning, match="4 lock nodes survive the loss of 1, no more than 3"):
-        parse_nodes([f"redis://{host}" for host in "abcd"])
+def even_nodes(request: pytest.FixtureRequest) -> list[str]:
+    return [f"memory://{request.node.name}-{index}" for index in range(4)]
 
 
-def test_an_odd_number_of_nodes_is_not_warned_about() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        parse_nodes([f"redis://{host}" for host in "abc"])
+def test_an_even_number_of_nodes_is_logged_once(
+    request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        Redlock(even_nodes(request)).close()
+    (line,) = caplog.messages
+    assert line.startswith("4 lock nodes survive the loss of 1, no more than 3 do.")
+
+
+def test_an_odd_number_of_nodes_is_not_logged(
+    request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    Redlock(even_nodes(request)[:3]).close()
+    assert caplog.messages == []
 
 
 def test_memory_nodes_are_not_mixed_with_servers() -> None:

@@ -1,0 +1,42 @@
+"""
+Nodes that can never serve as they are set up: the error about them, and which apps were checked.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from celery_redlock.core.failures import describe_problems
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.config.settings import app_itself
+
+__all__ = ["are_nodes_checked", "record_nodes_checked", "unusable_nodes_error"]
+
+_checked: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Apps whose nodes were checked. Pool children inherit it, and do not check them again."""
+
+
+def record_nodes_checked(app: Any) -> None:
+    """Record that this process, or its parent, has found no node of the app that is unusable."""
+    _checked.add(app_itself(app))
+
+
+def are_nodes_checked(app: Any) -> bool:
+    """Return whether the app's nodes were checked in this process or its parent."""
+    return app_itself(app) in _checked
+
+
+def unusable_nodes_error(problems: Mapping[str, str]) -> ConfigurationError:
+    """
+    Return the error that names nodes which no waiting repairs.
+
+    Args:
+        problems: why each of them can never serve.
+    """
+    return ConfigurationError(
+        f"Lock nodes cannot be used: {describe_problems(problems)}. Correct redlock_nodes (or the "
+        "broker URL, where redlock_nodes is not set); redlock_on_unusable_node = 'warn' uses the "
+        "other nodes."
+    )

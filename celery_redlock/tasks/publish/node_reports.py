@@ -1,0 +1,118 @@
+"""
+Reports of a publisher about its lock nodes: an error, a line in each minute, a counter.
+
+A publisher does not probe its nodes. It reports what the connections of its own call have shown, so
+a call takes no longer for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import Any
+
+from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock.core import Redlock
+from celery_redlock.core.failures import describe_problems
+from celery_redlock.errors import LockNotAcquired
+from celery_redlock.protocol import quorum
+from celery_redlock.tasks.config.settings import read_settings
+from celery_redlock.tasks.config.unusable_nodes import (
+    are_nodes_checked,
+    record_nodes_checked,
+    unusable_nodes_error,
+)
+from celery_redlock.tasks.events import Event, emit
+from celery_redlock.tasks.node_watch import is_watched
+from celery_redlock.transport.clock import now as clock
+
+__all__ = ["check_nodes", "report_failing_nodes", "warn_without_lock"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two warnings of one kind.
+QUIET = 60.0
+
+
+def check_nodes(task: Any, redlock: Redlock) -> None:
+    """
+    Check, until it has succeeded once, that no node has shown itself to be unusable for good.
+
+    Raises:
+        ConfigurationError: a node refuses this process or can never serve, and
+            `redlock_on_unusable_node` is `raise`.
+    """
+    if are_nodes_checked(task.app):
+        return
+    failures = redlock.transport.failures()
+    lasting = {name: failure.reason for name, failure in failures.items() if failure.lasting}
+    if lasting and read_settings(task.app).on_unusable_node == "raise":
+        raise unusable_nodes_error(lasting)
+    if all(failure.tried for failure in failures.values()):
+        record_nodes_checked(task.app)
+
+
+def report_failing_nodes(task: Any, task_id: str, redlock: Redlock) -> None:
+    """
+    Count, and warn, that a minority of nodes failed while a message got its lock.
+
+    In a worker nothing is reported: the worker watches the nodes for all its processes.
+    """
+    failures = redlock.transport.failures()
+    if not failures or is_watched(task.app):
+        return
+    reasons = {name: failure.reason for name, failure in failures.items() if failure.tried}
+    if not reasons:
+        return
+    nodes = len(redlock.node_names)
+    _warn(
+        redlock,
+        Event.NODE_FAILED,
+        "Lock nodes fail: %s. Locks are taken as long as %d of %d nodes reply.",
+        describe_problems(reasons),
+        quorum(nodes),
+        nodes,
+    )
+    emit(Event.NODE_FAILED, task, task_id, nodes=reasons)
+
+
+def warn_without_lock(task: Any, task_id: str, redlock: Redlock, error: LockNotAcquired) -> None:
+    """Count, and warn, that a message is sent without its lock."""
+    _warn(
+        redlock,
+        type(error).__name__,
+        "Task %s[%s] is sent without its lock, so a duplicate may be sent, too; the worker "
+        "acquires the lock. %s",
+        task.name,
+        task_id,
+        error,
+    )
+    emit(Event.WITHOUT_LOCK, task, task_id, error=error)
+
+
+class _Quiet:
+    """Admits one warning of each kind in a minute, and counts those that it suppresses."""
+
+    def __init__(self) -> None:
+        self._lock = native_lock()
+        self._last: dict[str, tuple[float, int]] = {}
+
+    def admit(self, kind: str) -> int | None:
+        """Return how many were suppressed since the last one; None if this one is as well."""
+        now = clock()
+        with self._lock:
+            logged_at, suppressed = self._last.get(kind, (now - QUIET, 0))
+            is_due = now - logged_at >= QUIET
+            self._last[kind] = (now, 0) if is_due else (logged_at, suppressed + 1)
+        return suppressed if is_due else None
+
+
+# By client, which a forked child makes anew: it has not logged anything.
+_quiet: weakref.WeakKeyDictionary[Redlock, _Quiet] = weakref.WeakKeyDictionary()
+
+
+def _warn(redlock: Redlock, kind: str, text: str, *args: Any) -> None:
+    suppressed = _quiet.setdefault(redlock, _Quiet()).admit(kind)
+    if suppressed:
+        text, args = f"{text} (%d more like this since the last line.)", (*args, suppressed)
+    logger.log(logging.DEBUG if suppressed is None else logging.WARNING, text, *args)
