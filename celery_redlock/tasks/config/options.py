@@ -48,7 +48,7 @@ class LockOptions:
     """
     The checked options of one task; durations in seconds.
 
-    The README and the reference print this text. `lock_on_conflict` has two fields, `run_policy`
+    The reference of task options prints this text. `lock_on_conflict` has two fields, `run_policy`
     and `publish_policy`, which are printed one after the other.
 
     Attributes:

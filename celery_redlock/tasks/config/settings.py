@@ -69,7 +69,7 @@ class RedlockSettings:
     """
     The checked settings of an app; durations in seconds.
 
-    The README and the reference print this text.
+    The reference of settings prints this text.
 
     Attributes:
         given_nodes: URLs of three or five independent masters: `redis://`, `rediss://`, `unix://`;

@@ -432,7 +432,7 @@ class UniquePublish:
             nonce=self.nonce,
             reservation=reservation,
             window_until=self.window_until,
-            tick=self.continued,
+            tick=self.continued,  # a beat adds its own at `before_task_publish`, see tick_context
             **facts,
         )
         return send_as(

@@ -259,10 +259,10 @@ def _wait_in_place(case: Case) -> bool:
 def _retake(case: Case) -> bool:
     lock_request = case.lock_request
     lock_request.redlock.reservations.evict(lock_request.dedupe_key, case.holder_value)
-    return _acquire(replace(case, has_retaken=True))
+    return _acquire_or_resolve(replace(case, has_retaken=True))
 
 
-def _acquire(case: Case) -> bool:
+def _acquire_or_resolve(case: Case) -> bool:
     try:
         case.running_lock.acquire()
     except LockNotAcquired as error:
@@ -603,7 +603,7 @@ def _came_again(lock_request: LockRequest) -> str:
 
 #: One function for each action: it returns whether the body runs, or raises what ends the request.
 EFFECTS: Mapping[Action, Callable[[Case], bool]] = {
-    Action.TAKE: _acquire,
+    Action.TAKE: _acquire_or_resolve,
     Action.RETAKE: _retake,
     Action.WAIT: _wait,
     Action.REQUEUE: _requeue,

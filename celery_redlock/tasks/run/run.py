@@ -41,10 +41,9 @@ def run_locked(
     try:
         if not _acquire(running_lock):
             return skip_result(plan.options.skip_result, running_lock.skip_reason)
-        if running_lock.lease is not None:
-            running_lock.take_over(running_lock.lease)
-        if running_lock.lease is not None:
-            _watch(running_lock, running_lock.lease)
+        lease = running_lock.hold()
+        if lease is not None:
+            _watch(running_lock, lease)
         strip_header(request)
         running_lock.move(Move.BEGIN)
         return running_lock.body.run(call, args, kwargs, running_lock.cancel_interrupt)

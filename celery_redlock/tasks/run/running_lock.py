@@ -152,15 +152,17 @@ class RunningLock:
     def _is_final(self, error: LockContended) -> bool:
         return is_final(contention_of(self.lock_request, error))
 
-    def take_over(self, lease: Lease) -> None:
-        """Hold what was taken; the body may begin."""
-        self.lease = lease
+    def hold(self) -> Lease | None:
+        """Release what is not held in the body, which may begin; return the lease of the rest."""
+        lease = self.lease
+        if lease is None:
+            return None
         self._taken_at = time.monotonic()
         in_body = self.lock_request.options.mode_spec.in_body
         if not in_body and not self.lock_request.dedupe_key:
             lease.release()
             self.lease = None
-            return
+            return None
         if self.lock_request.released_before_body:
             lease.release_keys(self.lock_request.released_before_body)
         if self.lock_request.stop_request_keys:
@@ -169,6 +171,7 @@ class RunningLock:
             self.body_lease = lease
             self.request.fencing_token = lease.fencing_token
             set_current_lease(lease)
+        return lease
 
     def prepare_interrupter(self, lost_signal: int) -> Interrupter:
         """Prepare the way for a `LeaseLost` into the body that is about to run here."""

@@ -189,7 +189,7 @@ class Connections:
         self._connecting[index] = clock()
         attempts = self._nodes.pending_connects
         attempt = object()
-        run = partial(self._connect_and_hand_over, index, attempts, attempt)
+        run = partial(self._connect_and_deliver, index, attempts, attempt)
         try:
             attempts.begin(attempt)
             if self._native:
@@ -210,9 +210,7 @@ class Connections:
                 raise exc.__context__ from None
             raise
 
-    def _connect_and_hand_over(
-        self, index: int, attempts: PendingConnects, attempt: object
-    ) -> None:
+    def _connect_and_deliver(self, index: int, attempts: PendingConnects, attempt: object) -> None:
         connection: NodeConnection | None = None
         reason, lasting = "the connection attempt was interrupted", False
         try:
@@ -226,7 +224,7 @@ class Connections:
             lasting = isinstance(exc, ConnectError) and exc.lasting
         finally:
             try:
-                self._hand_over(index, connection, reason, lasting)
+                self._deliver(index, connection, reason, lasting)
                 if self._closed:
                     self._discard_connected()
                 else:
@@ -236,7 +234,7 @@ class Connections:
             finally:
                 attempts.end(attempt)
 
-    def _hand_over(
+    def _deliver(
         self, index: int, connection: NodeConnection | None, reason: str, lasting: bool
     ) -> None:
         with self._handover_lock:
