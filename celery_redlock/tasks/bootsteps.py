@@ -1,5 +1,5 @@
 """
-The worker's bootstep: locks of tasks, and the nodes, before the worker accepts work.
+The worker's bootsteps: locks of tasks, and the nodes, before the worker accepts work.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from celery_redlock.tasks.config.settings import BUILT_IN, read_settings
 from celery_redlock.tasks.config.unusable_nodes import record_nodes_checked
 from celery_redlock.tasks.declarations import find_mistakes
 from celery_redlock.tasks.dedupe import protect_tasks
+from celery_redlock.tasks.node_watch import NodeWatch
 from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks
 from celery_redlock.tasks.publish.cleanup import free_at_revocation
 from celery_redlock.tasks.task import RedlockTask
 
-__all__ = ["LockStep"]
+__all__ = ["LockStep", "NodeWatchStep"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,19 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
             log_nodes_once(settings)
             log_problems(settings, silent)
         record_nodes_checked(app)
+
+
+class NodeWatchStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is untyped
+    """Keeps the log of the lock nodes, in a worker with tasks that lock."""
+
+    name = "celery-redlock-nodes"
+    #: The tasks that lock are known and checked, and the pool has forked when the log starts.
+    requires = (LockStep, "celery.worker.components:Pool")
+
+    def create(self, parent: Any) -> NodeWatch | None:
+        """Make the log before the pool forks; it starts after that."""
+        locks = any(getattr(task, "redlock_plan", None) for task in parent.app.tasks.values())
+        return NodeWatch(parent.app) if locks else None
 
 
 def _log_tasks_without_lock(app: Any) -> None:

@@ -14,14 +14,13 @@ from celery import current_app, signals
 from celery._state import _get_active_apps, connect_on_app_finalize
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.bootsteps import LockStep
+from celery_redlock.tasks.bootsteps import LockStep, NodeWatchStep
 from celery_redlock.tasks.config.client import close_clients, log_problems
 from celery_redlock.tasks.config.mistakes import Mistakes
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.config.unusable_nodes import are_nodes_checked, record_nodes_checked
 from celery_redlock.tasks.declarations import probe_nodes_of
 from celery_redlock.tasks.dedupe import NewTasksStep, add_nonce, mark_publishes, protect_tasks
-from celery_redlock.tasks.node_watch import NodeWatchStep
 from celery_redlock.tasks.patterns import lock_matching_tasks
 from celery_redlock.tasks.publish.cleanup import connect_cleanup
 from celery_redlock.tasks.run.running_lock import any_active

@@ -20,8 +20,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from celery import bootsteps
-
 from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import call_in_app, start_native_thread
 from celery_redlock._greenlets.unpatched import native_lock, unpatched
@@ -36,7 +34,7 @@ from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.settings import app_itself
 from celery_redlock.transport.clock import now as clock
 
-__all__ = ["NodeWatch", "NodeWatchStep", "is_watched", "report_unavailable"]
+__all__ = ["NodeWatch", "is_watched", "report_unavailable"]
 
 logger = logging.getLogger(__name__)
 
@@ -211,15 +209,3 @@ def _encoded(at: float, nodes: dict[str, str], met_by: str) -> bytes:
         if len(line) <= select.PIPE_BUF or not nodes:
             return line
         nodes.popitem()
-
-
-class NodeWatchStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is untyped
-    """Keeps the log of the lock nodes, in a worker with tasks that lock."""
-
-    name = "celery-redlock-nodes"
-    requires = ("celery.worker.components:Pool",)
-
-    def create(self, parent: Any) -> NodeWatch | None:
-        """Make the log before the pool forks; it starts after that."""
-        locks = any(getattr(task, "redlock_plan", None) for task in parent.app.tasks.values())
-        return NodeWatch(parent.app) if locks else None

@@ -14,7 +14,8 @@ from celery import Celery
 
 from celery_redlock import QuorumUnavailable, RedlockTask
 from celery_redlock.tasks import node_watch
-from celery_redlock.tasks.node_watch import NodeWatch, NodeWatchStep, report_unavailable
+from celery_redlock.tasks.bootsteps import NodeWatchStep
+from celery_redlock.tasks.node_watch import NodeWatch, report_unavailable
 from celery_redlock.transport import memory_node, parse_node
 from tests.support.waiting import wait_until
 
