@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock.core import instrumentation
@@ -93,7 +94,7 @@ class Lease(LeaseValidity):
         state = f"lost: {self.lost}" if self.lost else f"{self.expires_in:.3f} s left"
         return f"<Lease {shortened(self.key)!r} token {self.fencing_token} ({state})>"
 
-    def extend(self, ttl: float | None = None) -> None:
+    def extend(self, ttl: float | timedelta | None = None) -> None:
         """
         Extend the lease to `ttl` seconds from now; never shortens it.
 

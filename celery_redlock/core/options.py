@@ -15,6 +15,7 @@ from celery_redlock.core.failures import not_acquired_error
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.retry import RetryBudget, RetryPolicy, checked_policy
 from celery_redlock.core.validation import (
+    as_seconds,
     checked_drift_factor,
     checked_node_keys,
     checked_prefix,
@@ -155,6 +156,11 @@ def client_settings(
     )
 
 
+def _or_nothing(name: str, value: float | timedelta) -> float:
+    """Return a duration that may be 0, in seconds."""
+    return 0.0 if as_seconds(value) == 0 else checked_seconds(name, value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcquireRequest:
     """
@@ -191,7 +197,7 @@ def acquire_request(
     node_keys = checked_node_keys(settings.key_prefix, keys, reserved_keys)
     seconds = settings.ttl if ttl is None else checked_ttl(ttl, settings.max_ttl)
     params = settings.acquire_params(node_keys, seconds, label, reservation)
-    longest_wait = limited(checked_seconds("wait", wait)) if wait else 0.0
+    longest_wait = limited(_or_nothing("wait", wait))
 
     def gives_up(attempt: Attempt) -> bool:
         if give_up_on is None or attempt.phase is not Phase.CONTENDED:
@@ -208,5 +214,5 @@ def acquire_request(
             now=transport.now,
             give_up_on=None if give_up_on is None else gives_up,
         ),
-        at_least_for=checked_seconds("at_least_for", at_least_for) if at_least_for else 0.0,
+        at_least_for=_or_nothing("at_least_for", at_least_for),
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from typing import Self, Unpack
 
 from celery_redlock._greenlets.threads import call_in_app
@@ -26,7 +27,7 @@ from celery_redlock.core.options import (
 )
 from celery_redlock.core.reservations import Reservations
 from celery_redlock.core.retry import retry_until_granted
-from celery_redlock.core.validation import checked_keys, checked_node_keys
+from celery_redlock.core.validation import checked_hold, checked_keys, checked_node_keys
 from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.protocol.keys import user_key
 from celery_redlock.transport import (
@@ -191,7 +192,7 @@ class Redlock:
         key: str | Sequence[str],
         *,
         on_lost: Callable[[Lease], None] | None = None,
-        max_hold: float = MAX_HOLD,
+        max_hold: float | timedelta = MAX_HOLD,
         **options: Unpack[AcquireOptions],
     ) -> Iterator[Lease]:
         """
@@ -204,12 +205,13 @@ class Redlock:
                 block, because that thread extends all other leases. Under gevent and eventlet it
                 runs in a greenlet, which starts when the running one yields, and may block.
             max_hold: seconds after which the watchdog reports the lease as lost instead of
-                extending it.
+                extending it; `math.inf` for no end.
         """
         check_names("lock", options, LOCK_OPTIONS)
+        hold = checked_hold(max_hold)
         lease = self.acquire(key, **options)
         try:
-            self.watch(lease, on_lost=on_lost, max_hold=max_hold)
+            self.watch(lease, on_lost=on_lost, max_hold=hold)
             yield lease
         finally:
             lease.release()
@@ -219,7 +221,7 @@ class Redlock:
         lease: Lease,
         *,
         on_lost: Callable[[Lease], None] | None = None,
-        max_hold: float = MAX_HOLD,
+        max_hold: float | timedelta = MAX_HOLD,
     ) -> None:
         """
         Let the process's watchdog extend a lease until it is released.
@@ -232,8 +234,9 @@ class Redlock:
             max_hold: seconds from now after which the watchdog reports the lease as lost instead
                 of extending it; `math.inf` for no end.
         """
+        hold = checked_hold(max_hold)
         lease.set_on_lost(on_lost)
-        process_watchdog().watch(lease, max_hold)
+        process_watchdog().watch(lease, hold)
 
     def unwatch(self, lease: Lease) -> None:
         """Stop extending a lease."""

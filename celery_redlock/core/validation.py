@@ -20,6 +20,8 @@ from celery_redlock.protocol.timing import MAX_TOKEN
 
 #: Seconds; a shorter lease would expire while slow nodes still answer.
 SHORTEST_TTL = 0.2
+#: Seconds of 100 years; nodes refuse much longer TTLs, and nobody means them.
+LONGEST = 100 * 365.25 * 86_400
 
 
 def checked_keys(key: str | Sequence[str]) -> tuple[str, ...]:
@@ -59,7 +61,7 @@ def checked_node_keys(
 
 def checked_ttl(ttl: float | timedelta, max_ttl: float) -> float:
     """Return a lease length in seconds, or raise `ConfigurationError`."""
-    seconds = checked_seconds("ttl", ttl)
+    seconds = _number_of_seconds("ttl", ttl)
     if SHORTEST_TTL <= seconds <= max_ttl:
         return seconds
     raise ConfigurationError(
@@ -71,14 +73,38 @@ def checked_ttl(ttl: float | timedelta, max_ttl: float) -> float:
 
 def checked_seconds(name: str, value: float | timedelta) -> float:
     """Return a duration in seconds, or raise `ConfigurationError` under its name."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+    seconds = _number_of_seconds(name, value)
+    if not seconds > 0:
+        raise ConfigurationError(f"{name}={seconds:g} is not a positive number of seconds.")
+    if seconds > LONGEST:
+        raise ConfigurationError(f"{name}={seconds:g} s is longer than 100 years; give less.")
+    return seconds
+
+
+def checked_hold(value: float | timedelta) -> float:
+    """Return how long a lease is extended, in seconds; `math.inf` for no end."""
+    return math.inf if value == math.inf else checked_seconds("max_hold", value)
+
+
+def as_seconds(value: Any) -> float | None:
+    """Return a duration as seconds, infinite if it is too large for a float; None if it is none."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _number_of_seconds(name: str, value: Any) -> float:
+    seconds = as_seconds(value)
+    if seconds is None:
         raise ConfigurationError(
             f"{name} is a number of seconds or a timedelta, not {type(value).__name__}."
         )
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise ConfigurationError(f"{name}={seconds:g} is not a positive number of seconds.")
-    return float(seconds)
+    return seconds
 
 
 def checked_prefix(value: str) -> str:

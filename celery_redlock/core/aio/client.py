@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Literal, Self, Unpack
 
@@ -30,7 +31,7 @@ from celery_redlock.core.options import (
 )
 from celery_redlock.core.redlock import LOCK_OPTIONS, MAX_HOLD, Redlock
 from celery_redlock.core.retry import retry_until_granted_async
-from celery_redlock.core.validation import checked_keys
+from celery_redlock.core.validation import checked_hold, checked_keys
 from celery_redlock.errors import ConfigurationError
 
 #: A call takes as long as the fastest quorum of nodes. More threads suit slower nodes better, but
@@ -113,7 +114,7 @@ class AsyncRedlock:
         key: str | Sequence[str],
         *,
         on_lost: Literal["interrupt", "flag"] = "interrupt",
-        max_hold: float = MAX_HOLD,
+        max_hold: float | timedelta = MAX_HOLD,
         **options: Unpack[AcquireOptions],
     ) -> AsyncIterator[AsyncLease]:
         """
@@ -136,6 +137,7 @@ class AsyncRedlock:
             raise ConfigurationError(
                 f"on_lost={on_lost!r} is not a choice here; give 'interrupt' or 'flag'."
             )
+        max_hold = checked_hold(max_hold)
         held = await self.acquire(key, **options)
         try:
             if on_lost == "flag":

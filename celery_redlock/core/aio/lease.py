@@ -4,6 +4,7 @@ A lease whose waiting is awaited.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,7 @@ class AsyncLease:
         """Raise `LeaseLost` unless the lease is valid at this instant."""
         self.lease.check()
 
-    async def extend(self, ttl: float | None = None) -> None:
+    async def extend(self, ttl: float | timedelta | None = None) -> None:
         """
         Extend the lease to `ttl` seconds from now; never shortens it.
 

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, get_args
 
 from tenacity import AsyncRetrying, BaseRetrying
 from tenacity.wait import wait_base
 
 from celery_redlock.core import SHORTEST_TTL
+from celery_redlock.core.validation import LONGEST, as_seconds
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.config.functions import check_function
 from celery_redlock.tasks.config.modes import MODES, Mode
 from celery_redlock.tasks.config.policies import Policy, check_policies
@@ -35,6 +35,7 @@ __all__ = [
     "LockOptions",
     "check_option",
     "seconds",
+    "shown",
     "unknown_name",
 ]
 
@@ -138,8 +139,17 @@ def check_option(name: str, value: Any, label: str) -> Any:
     try:
         return OPTIONS[name](value)
     except ConfigurationError as exc:
-        shown = value.__qualname__ if inspect.isfunction(value) else repr(value)
-        raise ConfigurationError(f"{label}={shown} {exc}.") from None
+        raise ConfigurationError(f"{label}={shown(value)} {exc}.") from None
+
+
+def shown(value: Any) -> str:
+    """Return a value as messages print it, of bounded length."""
+    if inspect.isfunction(value):
+        return value.__qualname__
+    try:
+        return shortened(repr(value))
+    except ValueError:
+        return "a number of thousands of digits"  # Python refuses to print it
 
 
 def unknown_name(name: str, prefix: str, known: Iterable[str]) -> str:
@@ -155,13 +165,14 @@ def seconds(minimum: float) -> Callable[[Any], float]:
     """Return a check for a duration, given as seconds or timedelta, of at least `minimum`."""
 
     def check(value: Any) -> float:
-        if isinstance(value, timedelta):
-            value = value.total_seconds()
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        found = as_seconds(value)
+        if found is None:
             raise ConfigurationError("is not a duration; give seconds as a number, or a timedelta")
-        if not math.isfinite(value) or value < minimum:
+        if found > LONGEST:
+            raise ConfigurationError("is out of range; give at most 100 years")
+        if not found >= minimum:  # also not a number
             raise ConfigurationError(f"is out of range; give at least {minimum:g} seconds")
-        return float(value)
+        return found
 
     return check
 

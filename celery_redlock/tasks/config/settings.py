@@ -25,6 +25,7 @@ from celery_redlock.tasks.config.options import (
     check_option,
     one_of,
     seconds,
+    shown,
     unknown_name,
 )
 from celery_redlock.tasks.config.skip_result import check_storable
@@ -258,7 +259,7 @@ def _check(check: Callable[[Any], Any], label: str, value: Any) -> Any:
     try:
         return check(value)
     except ConfigurationError as exc:
-        raise ConfigurationError(f"setting {label}={value!r} {exc}.") from None
+        raise ConfigurationError(f"setting {label}={shown(value)} {exc}.") from None
 
 
 def _nodes(value: Any, mistakes: Mistakes) -> tuple[str, ...]:

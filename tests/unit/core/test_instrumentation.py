@@ -298,7 +298,7 @@ def test_an_interrupt_in_the_watchdogs_thread_is_logged(
             lease = redlock.acquire("k")
             seen.clear()
             lost.clear()
-            redlock.watch(lease, max_hold=0.0)
+            redlock.watch(lease, max_hold=0.001)
             assert lost.wait(10.0)
     finally:
         forget()

@@ -1,0 +1,53 @@
+"""Durations of options and settings that cannot work: one true sentence each."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.config.options import check_option
+from celery_redlock.tasks.config.settings import read_settings
+from tests.unit.core.test_durations import IDS, NO_DURATIONS
+
+DURATIONS = (
+    *("ttl", "queue_ttl", "publish_grace", "window", "dedupe_window", "wait", "give_up_after"),
+    *("max_hold", "at_least_for", "starting_deadline"),
+)
+SETTINGS = ("max_ttl", "node_timeout", "beat_ttl", "beat_renew_deadline", "beat_retry")
+wrong = pytest.mark.parametrize("value", [*NO_DURATIONS, math.inf], ids=[*IDS, "inf"])
+
+
+def app_with(name: str, value: Any) -> Celery:
+    app = Celery("durations", broker="memory://", set_as_current=False)
+    app.conf[f"redlock_{name}"] = value
+    return app
+
+
+@wrong
+@pytest.mark.parametrize("name", DURATIONS)
+def test_an_option_refuses_it_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"^lock_{name}=") as caught:
+        check_option(name, value, f"lock_{name}")
+    text = str(caught.value)
+    assert "is not a duration; give seconds" in text or "is out of range; give at " in text
+    assert len(text) < 400
+
+
+@wrong
+@pytest.mark.parametrize("name", [*DURATIONS, *SETTINGS])
+def test_a_setting_refuses_it_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"setting redlock_{name}=") as caught:
+        read_settings(app_with(name, value))
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("name", [*DURATIONS, *SETTINGS])
+def test_a_setting_takes_a_timedelta(name: str) -> None:
+    settings = read_settings(app_with(name, timedelta(seconds=5)))
+    found = settings.defaults[name] if name in DURATIONS else getattr(settings, name)
+    assert found == 5
