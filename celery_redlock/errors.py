@@ -64,11 +64,13 @@ class LockContended(LockNotAcquired):
     Attributes:
         key: the lock key, or None where it is not known.
         holder: the holder's owner value as stored on the nodes.
-        expires_in: seconds until the holder's key expires if it is not extended.
+        expires_in: seconds until the holder's key expires if it is not extended; negative if it
+            has no expiry.
         split: several contenders share the nodes and none has a quorum, so this is no proof that
             another task does the work; never skip or drop because of it.
         keys: the requested lock keys that the holder has; a holder of only some of several
             does other work.
+        nodes: for each node, by its name (never with a password), how it voted.
     """
 
     def __init__(
@@ -79,13 +81,15 @@ class LockContended(LockNotAcquired):
         expires_in: float | None = None,
         split: bool = False,
         keys: Sequence[str] = (),
+        nodes: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message, key, holder, expires_in, split, tuple(keys))
+        super().__init__(message, key, holder, expires_in, split, tuple(keys), dict(nodes or {}))
         self.key = key
         self.holder = holder
         self.expires_in = expires_in
         self.split = split
         self.keys = tuple(keys)
+        self.nodes = dict(nodes or {})
 
 
 class QuorumUnavailable(LockNotAcquired):
@@ -94,7 +98,7 @@ class QuorumUnavailable(LockNotAcquired):
 
     Attributes:
         key: the lock key, or None where it is not known.
-        nodes: for each node that did not help, its name (never with a password) and why.
+        nodes: for each node, by its name (never with a password), its vote, or why it has none.
     """
 
     def __init__(

@@ -2,7 +2,12 @@
 Locks without Celery: the client, its leases and the watchdog that extends them.
 """
 
-from celery_redlock.core.current import current_lease, set_current_lease
+from celery_redlock.core.current import (
+    current_lease,
+    current_leases,
+    set_current_lease,
+    set_current_leases,
+)
 from celery_redlock.core.inspection import LockInfo
 from celery_redlock.core.instrumentation import observe
 from celery_redlock.core.lease import Lease
@@ -29,7 +34,9 @@ __all__ = [
     "VersionedValue",
     "arm_nodes",
     "current_lease",
+    "current_leases",
     "observe",
     "probe_nodes",
     "set_current_lease",
+    "set_current_leases",
 ]

@@ -7,25 +7,84 @@ Celery.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+
+from celery_redlock.errors import LockContended
+from celery_redlock.protocol.texts import shortened
 
 if TYPE_CHECKING:
     from celery_redlock.core.lease import Lease
+    from celery_redlock.transport import Transport
 
-_current: ContextVar[Lease | None] = ContextVar("celery_redlock_lease", default=None)
+#: Innermost last. The second of a pair is the flow of control that entered the lease: a coroutine
+#: or a thread that inherits the context runs under the lease, too, but may wait for its release.
+Leases: TypeAlias = tuple[tuple["Lease", object], ...]
+
+_current: ContextVar[Leases] = ContextVar("celery_redlock_leases", default=())
 
 
 def current_lease() -> Lease | None:
     """
     Return the lease under which the calling code runs, or None.
 
-    It is the lease of the innermost locking task that runs in this thread or greenlet. A thread
-    that a body starts does not inherit it; hand the lease over.
+    It is the lease of the innermost locking task, or block of `Redlock.lock` or
+    `AsyncRedlock.lock`, that runs in this thread, greenlet or coroutine. A thread that a body
+    starts does not inherit it; hand the lease over. A coroutine that a block starts does.
     """
-    return _current.get()
+    leases = _current.get()
+    return leases[-1][0] if leases else None
 
 
 def set_current_lease(lease: Lease | None) -> None:
-    """Make `lease` the one that the calling code runs under."""
-    _current.set(lease)
+    """Make `lease` the only one that the calling code runs under."""
+    _current.set(() if lease is None else ((lease, _flow()),))
+
+
+def current_leases() -> Leases:
+    """Return all leases that the calling code runs under, for `set_current_leases`."""
+    return _current.get()
+
+
+def set_current_leases(leases: Leases) -> None:
+    """Make these the leases that the calling code runs under."""
+    _current.set(leases)
+
+
+@contextlib.contextmanager
+def under_lease(lease: Lease) -> Iterator[None]:
+    """Make `lease` the innermost one for a block; blocks may end in any order."""
+    _current.set((*_current.get(), (lease, _flow())))
+    try:
+        yield
+    finally:
+        _current.set(tuple(entry for entry in _current.get() if entry[0] is not lease))
+
+
+def refuse_own_lock(transport: Transport, keys: Sequence[str]) -> None:
+    """Raise `LockContended` where the calling code would wait for a lock that it holds itself."""
+    for lease, flow in _current.get():
+        own = lease.transport is transport and not set(keys).isdisjoint(lease.keys)
+        if own and lease.is_valid and flow == _flow():
+            raise LockContended(
+                f"Lock {shortened(lease.key)!r} is held by the block that asks for it, which would "
+                "wait for its own end: locks are not re-entrant. Use current_lease(), or hand the "
+                "lease over.",
+                lease.key,
+                lease.owner,
+                lease.expires_in,
+                False,
+                lease.keys,
+            )
+
+
+def _flow() -> object:
+    """Return what runs here: a task of an event loop, else a thread or greenlet."""
+    try:
+        return asyncio.current_task() or threading.get_ident()
+    except RuntimeError:
+        return threading.get_ident()

@@ -8,9 +8,12 @@ from collections.abc import Mapping
 
 from celery_redlock.core.attempt import AcquireParams, Attempt
 from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
-from celery_redlock.protocol import Failed, Phase, Quarantined, Round
+from celery_redlock.protocol import Failed, Granted, Phase, Quarantined, Refused, Round
 from celery_redlock.protocol.keys import META_PREFIX, owner_label, user_key
 from celery_redlock.protocol.texts import enumerated, shortened
+
+#: Of a node in an error for a missing quorum: its vote did count; none came before the decision.
+VOTED, NO_REPLY = "voted", "no reply yet"
 
 
 def not_acquired_error(
@@ -45,12 +48,8 @@ def not_acquired_error(
             )
         else:
             key = shown[holder.key]
-            text = (
-                f"Lock {shortened(key)!r} is held by "
-                f"{shortened(owner_label(holder.owner))!r} for up to "
-                f"{holder.expires_in:.3g} s more unless extended; not taken{after}. Wait longer, "
-                "or try again later."
-            )
+            by, till = shortened(owner_label(holder.owner)), holder.expires_in
+            text = f"Lock {shortened(key)!r} is held by {by!r} {_for_how_long(till, after)}"
         return LockContended(
             text,
             key,
@@ -58,23 +57,34 @@ def not_acquired_error(
             holder.expires_in if holder else None,
             split,
             [shown[at] for at in sorted(round_.taken_keys(holder.owner))] if holder else (),
+            {**node_votes(round_, nodes), **_contenders(round_, nodes)},
         )
-    problems = node_problems(round_, nodes)
+    votes = node_votes(round_, nodes)
     if round_.phase is Phase.LATE:
-        problems.setdefault(
-            "this process", "took the answers only when the lease had all but ended"
-        )
+        votes.setdefault("this process", "took the answers only when the lease had all but ended")
     return QuorumUnavailable(
         f"Lock {name} needs {round_.needed} of {len(nodes)} nodes; not taken{after}. "
-        f"{describe_problems(problems)}.",
+        f"{describe_problems(votes)}.",
         named[0] if len(named) == 1 else enumerated(named),
-        problems,
+        votes,
+    )
+
+
+def _for_how_long(expires_in: float, after: str) -> str:
+    if expires_in < 0:
+        return (
+            "without an expiry, so a program that is no client of this package has set it; not "
+            f"taken{after}. Call force_release() once that program has ended."
+        )
+    return (
+        f"for up to {expires_in:.3g} s more unless extended; not taken{after}. Wait longer, or try "
+        "again later."
     )
 
 
 def describe_problems(problems: Mapping[str, str]) -> str:
     """Return a sentence for errors: each node that did not help, with its reason."""
-    return "; ".join(f"{name}: {why.rstrip('.')}" for name, why in problems.items())
+    return "; ".join(f"{name}: {why.rstrip('.')}" for name, why in problems.items() if why != VOTED)
 
 
 def node_problems(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
@@ -90,4 +100,24 @@ def node_problems(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
                 "or a change of role (brand-new nodes are armed by: celery-redlock init --nodes "
                 "URL,...)"
             )
+    return found
+
+
+def node_votes(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
+    """Return for each node why it did not help, or that it voted."""
+    problems = node_problems(round_, names)
+    return {
+        name: problems.get(name) or (NO_REPLY if vote is None else VOTED)
+        for name, vote in zip(names, round_.votes, strict=True)
+    }
+
+
+def _contenders(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
+    """Return for each node that voted on an attempt, what it voted."""
+    found = {}
+    for name, vote in zip(names, round_.votes, strict=True):
+        if isinstance(vote, Refused):
+            found[name] = f"held by {shortened(owner_label(vote.holders[0].owner))!r}"
+        elif isinstance(vote, Granted):
+            found[name] = "granted it"
     return found

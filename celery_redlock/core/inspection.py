@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_redlock.core.failures import describe_problems, node_problems
+from celery_redlock.core.failures import describe_problems, node_votes
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.protocol import (
     InspectRound,
@@ -27,7 +27,7 @@ class LockInfo:
     Attributes:
         owner: the value stored there.
         expires_in: seconds until it expires on the last of those nodes unless it is extended;
-            negative if it never does on one of them.
+            negative if it never does on one of them: a program that is no client has set it.
         token: the holder's fencing token if the counters prove it, else None.
     """
 
@@ -66,7 +66,7 @@ def _run_inspection(
         channel.connect()
         channel.exchange(((inspect(node_keys), round_),), node_timeout)
     if round_.phase is not Phase.GRANTED:
-        nodes = node_problems(round_, transport.names)
+        nodes = node_votes(round_, transport.names)
         raise QuorumUnavailable(
             f"The holder of {', '.join(node_keys)!r} is not known: it takes {round_.needed} of "
             f"{len(transport.names)} nodes. {describe_problems(nodes)}.",

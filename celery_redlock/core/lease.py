@@ -13,7 +13,7 @@ from datetime import timedelta
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock.core import instrumentation
 from celery_redlock.core.attempt import AcquireParams, Attempt
-from celery_redlock.core.failures import describe_problems, node_problems
+from celery_redlock.core.failures import describe_problems, node_votes
 from celery_redlock.core.instrumentation import ExtendDetails, Outcome, ReleaseDetails
 from celery_redlock.core.release import HANDBACK_TTL, release_to, send_release
 from celery_redlock.core.reservation import Reservation
@@ -115,7 +115,7 @@ class Lease(LeaseValidity):
             self.apply_extension(command, round_, channel)
         self.check()
         if round_.phase is not Phase.GRANTED:
-            nodes = node_problems(round_, self._transport.names)
+            nodes = node_votes(round_, self._transport.names)
             raise QuorumUnavailable(
                 f"The lease on {shortened(self.key)!r} was not extended and has "
                 f"{self.expires_in:.3g} s left. {describe_problems(nodes)}.",
@@ -131,6 +131,11 @@ class Lease(LeaseValidity):
             Whether the lease was still valid and a quorum of nodes still had its keys.
         """
         return self.release_with({})
+
+    @property
+    def released_in_time(self) -> bool:
+        """Whether the lease was released while it was valid."""
+        return self._state is LeaseState.RELEASED and self._was_valid
 
     @property
     def unreleased(self) -> str:

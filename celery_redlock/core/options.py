@@ -5,6 +5,7 @@ Options of clients and of their calls, with defaults, checked before anything is
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,7 +24,7 @@ from celery_redlock.core.validation import (
     checked_ttl,
 )
 from celery_redlock.core.wait_limit import limited
-from celery_redlock.errors import LockContended
+from celery_redlock.errors import ConfigurationError, LockContended
 from celery_redlock.protocol import Phase, milliseconds
 from celery_redlock.transport import Transport
 
@@ -58,14 +59,15 @@ class AcquireOptions(TypedDict, total=False):
 
     Attributes:
         ttl: lease length in seconds; the client's if not given.
-        wait: how long to try, in seconds; 0: once.
+        wait: how long to try, in seconds; 0: once; None or `math.inf`: until the lock is acquired,
+            also while too few nodes answer.
         retry: how to wait between tries; the client's policy if not given.
         label: suffix of the owner value, for people who read keys on a node.
         at_least_for: seconds for which the keys stay locked even if the lease is released earlier.
     """
 
     ttl: float | timedelta | None
-    wait: float | timedelta
+    wait: float | timedelta | None
     retry: RetryPolicy | None
     label: str
     at_least_for: float | timedelta
@@ -143,6 +145,11 @@ def client_settings(
     Raises:
         ConfigurationError: a value cannot work; the message names one that can.
     """
+    if guard is not None and not isinstance(guard, bool):
+        raise ConfigurationError(
+            f"guard={guard!r:.80} is not a choice: give True or False for the restart quarantine, "
+            "or None to have it with two nodes and more."
+        )
     longest = checked_seconds("max_ttl", max_ttl)
     guarded = nodes > 1 if guard is None else guard
     return ClientSettings(
@@ -159,6 +166,11 @@ def client_settings(
 def _or_nothing(name: str, value: float | timedelta) -> float:
     """Return a duration that may be 0, in seconds."""
     return 0.0 if as_seconds(value) == 0 else checked_seconds(name, value)
+
+
+def _checked_wait(wait: float | timedelta | None) -> float:
+    """Return for how many seconds to try; infinite: until the lock is acquired."""
+    return limited(math.inf if wait is None or wait == math.inf else _or_nothing("wait", wait))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +198,7 @@ def acquire_request(
     reserved_keys: Sequence[str] = (),
     *,
     ttl: float | timedelta | None = None,
-    wait: float | timedelta = 0.0,
+    wait: float | timedelta | None = 0.0,
     retry: RetryPolicy | None = None,
     label: str = "",
     at_least_for: float | timedelta = 0.0,
@@ -197,7 +209,7 @@ def acquire_request(
     node_keys = checked_node_keys(settings.key_prefix, keys, reserved_keys)
     seconds = settings.ttl if ttl is None else checked_ttl(ttl, settings.max_ttl)
     params = settings.acquire_params(node_keys, seconds, label, reservation)
-    longest_wait = limited(_or_nothing("wait", wait))
+    longest_wait = _checked_wait(wait)
 
     def gives_up(attempt: Attempt) -> bool:
         if give_up_on is None or attempt.phase is not Phase.CONTENDED:

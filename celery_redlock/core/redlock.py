@@ -13,7 +13,9 @@ from typing import Self, Unpack
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock.core import instrumentation
 from celery_redlock.core.attempt import Attempt, attempt_once, report_acquire
+from celery_redlock.core.current import refuse_own_lock, under_lease
 from celery_redlock.core.failures import not_acquired_error
+from celery_redlock.core.inspection import LockInfo
 from celery_redlock.core.lease import Lease, release_leases
 from celery_redlock.core.options import (
     ACQUIRE_OPTIONS,
@@ -29,7 +31,9 @@ from celery_redlock.core.reservations import Reservations
 from celery_redlock.core.retry import retry_until_granted
 from celery_redlock.core.validation import checked_hold, checked_keys, checked_node_keys
 from celery_redlock.core.watchdog import process_watchdog
+from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import user_key
+from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport import (
     NodeAddress,
     Transport,
@@ -74,7 +78,9 @@ class Redlock:
     increase whatever the timing. Limit: a holder that is paused past its lease cannot know; only a
     resource that checks the token can refuse it.
 
-    Thread-safe, and fork-safe: a child opens connections of its own. Connects when first used.
+    Locks are not re-entrant: a block that waits for a key which it holds itself gets
+    `LockContended` at once. Thread-safe, and fork-safe: a child opens connections of its own.
+    Connects when first used; once closed, it acquires nothing.
 
     Args:
         nodes: URLs, or one string with commas: redis://, rediss://, unix://, memory://.
@@ -91,7 +97,10 @@ class Redlock:
         self.transport: Transport = open_transport(
             addresses, node_timeout=self.settings.node_timeout, max_ttl=self.settings.max_ttl
         )
-        self.reservations = Reservations(self.transport, self.settings, self._acquire)
+        self.reservations = Reservations(
+            self.transport, self.settings, self._acquire, self.check_open
+        )
+        self._closed = False
         # Strong references: a lease that its caller dropped keeps its keys until `close`.
         self._leases: set[Lease] = set()
         self._sweep_at = _MANY_LEASES
@@ -139,15 +148,29 @@ class Redlock:
             **options: see `AcquireOptions`.
 
         Raises:
-            LockContended: another owner holds a key.
+            LockContended: another owner holds a key; or the block that asks for it holds it itself,
+                and would wait for its own end.
             QuorumUnavailable: too few nodes answered.
             LockKeyError: the key cannot be used.
+            ConfigurationError: the client is closed, or an option cannot work.
         """
         check_names("acquire", options, ACQUIRE_OPTIONS)
         keys = checked_keys(key)
-        return self._acquire(acquire_request(self.settings, self.transport, keys, **options))
+        request = acquire_request(self.settings, self.transport, keys, **options)
+        if request.budget.wait:
+            refuse_own_lock(self.transport, request.keys)
+        return self._acquire(request)
+
+    def check_open(self) -> None:
+        """Raise `ConfigurationError` if the client is closed."""
+        if self._closed:
+            raise ConfigurationError(
+                f"{self!r} is closed, so it acquires nothing. Close a client when its last user "
+                "has ended, or make a new one."
+            )
 
     def _acquire(self, request: AcquireRequest) -> Lease:
+        self.check_open()
         transport = self.transport
         began = transport.now()
         attempt, attempts = attempt_once(transport, request.params), 1
@@ -198,6 +221,8 @@ class Redlock:
         """
         Hold a lock for a block; the watchdog extends it until the block ends.
 
+        Within the block the lease is the `current_lease()`.
+
         Arguments as for `acquire`, and:
 
         Args:
@@ -212,7 +237,8 @@ class Redlock:
         lease = self.acquire(key, **options)
         try:
             self.watch(lease, on_lost=on_lost, max_hold=hold)
-            yield lease
+            with under_lease(lease):
+                yield lease
         finally:
             lease.release()
 
@@ -242,8 +268,52 @@ class Redlock:
         """Stop extending a lease."""
         process_watchdog().unwatch(lease)
 
+    def holder(self, key: str) -> LockInfo | None:
+        """
+        Return the holder of a lock key, or None: what a quorum of nodes has at this moment.
+
+        Raises:
+            QuorumUnavailable: fewer nodes than a quorum answered.
+            LockKeyError: the key cannot be used.
+            ConfigurationError: the client is closed.
+        """
+        self.check_open()
+        return self.reservations.inspect((self.node_key(key),))[0]
+
+    def force_release(self, key: str) -> bool:
+        """
+        Take a lock key away from its holder, on all nodes.
+
+        For people, when a lock is in the way. The holder finds out at its next extension, and may
+        write until then, beside a new holder; only a resource that checks fencing tokens refuses
+        it. Of a lease on several keys, the other keys stay with it until then.
+
+        Returns:
+            Whether there was a holder.
+
+        Raises:
+            QuorumUnavailable: fewer nodes than a quorum answered; nothing was released.
+            LockKeyError: the key cannot be used.
+            ConfigurationError: the client is closed.
+        """
+        self.check_open()
+        (found,) = self.reservations.evict_holders((self.node_key(key),))
+        if found is not None:
+            text = "Lock %r is taken away from %s"
+            call_in_app(_logger.warning, text, shortened(key), shortened(found.owner))
+        return found is not None
+
     def close(self) -> None:
-        """Release the leases that are still held, and close all connections. Idempotent."""
+        """
+        Release the leases that are still held, and close all connections. Idempotent.
+
+        From then on the client acquires nothing.
+        """
+        self._closed = True
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Release and close as `close` does; the next call connects again."""
         try:
             held = [lease for lease in list(self._leases) if lease.begin_release() is not None]
             release_leases(self.transport, held)

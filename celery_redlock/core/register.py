@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from celery_redlock.core.failures import describe_problems, node_problems
+from celery_redlock.core.failures import describe_problems, node_votes
 from celery_redlock.core.redlock import Redlock
 from celery_redlock.core.validation import checked_token
 from celery_redlock.errors import (
@@ -182,7 +182,7 @@ class Register:
         )
 
     def _unavailable(self, round_: Round) -> QuorumUnavailable:
-        problems = node_problems(round_, self._redlock.node_names)
+        problems = node_votes(round_, self._redlock.node_names)
         return QuorumUnavailable(
             f"Register {self._name!r} needs {round_.needed} of {len(round_.votes)} nodes. "
             f"{describe_problems(problems)}. Try again when they answer.",

@@ -87,6 +87,7 @@ class Reservations:
         transport: the nodes.
         settings: the client's settings.
         acquire: acquires a lock for a checked request.
+        check_open: raises if the client is closed.
     """
 
     def __init__(
@@ -94,10 +95,12 @@ class Reservations:
         transport: Transport,
         settings: ClientSettings,
         acquire: Callable[[AcquireRequest], Lease],
+        check_open: Callable[[], None],
     ) -> None:
         self._transport = transport
         self._settings = settings
         self._acquire = acquire
+        self._check_open = check_open
 
     def new_owner_value(self, label: str) -> str:
         """Return an owner value that no attempt has used before."""
@@ -179,6 +182,7 @@ class Reservations:
                 (`split`).
             QuorumUnavailable: too few nodes answered.
         """
+        self._check_open()
         keys = _checked_node_keys(node_keys)
         beside = tuple(map(validate_node_key, reserved_keys))
         replaced = Reservation(node_keys=keys, owner=previous, expires_at=previous_until)
@@ -319,6 +323,19 @@ class Reservations:
         return owners_by_node(
             self._transport, tuple(map(validate_node_key, node_keys)), self._settings.node_timeout
         )
+
+    def evict_holders(self, node_keys: Sequence[str]) -> tuple[LockInfo | None, ...]:
+        """
+        Delete keys of whatever owner has them on a quorum, and return what `inspect` had found.
+
+        Errors as `inspect`.
+        """
+        held = self.inspect(node_keys)
+        for node_key, found in zip(node_keys, held, strict=True):
+            if found is not None:
+                # Its result does not count: with a node down, a quorum may not have had the key.
+                self.evict(node_key, found.owner)
+        return held
 
     def evict(self, node_key: str, owner: str) -> bool:
         """

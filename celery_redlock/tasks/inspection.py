@@ -83,10 +83,10 @@ def force_release(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     redlock = redlock_for(task.app)
     node_keys = _node_keys(task, args, kwargs)
     released = False
-    for node_key, found in zip(node_keys, redlock.reservations.inspect(node_keys), strict=True):
+    for node_key, found in zip(
+        node_keys, redlock.reservations.evict_holders(node_keys), strict=True
+    ):
         if found is not None:
-            # Not the result of `evict`: with a node down, a quorum may not have had the key.
-            redlock.reservations.evict(node_key, found.owner)
             released = True
             logger.warning(
                 "Lock %r of task %s is taken away from %s", node_key, task.name, found.owner

@@ -9,6 +9,7 @@ function returns before its body has run, so the lock would be released at once.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
@@ -16,7 +17,8 @@ from celery import current_task
 
 from celery_redlock.errors import ConfigurationError
 
-__all__ = ["refuse_coroutine", "refuse_items", "refuse_mapped", "refuse_unawaited"]
+__all__ = ["refuse_coroutine", "refuse_items", "refuse_mapped", "refuse_options"]
+__all__ += ["refuse_unawaited"]
 
 #: Celery's tasks that call another one for each item; `chunks` sends the second.
 MAPPING = {"celery.map": "map", "celery.starmap": "starmap or chunks"}
@@ -26,6 +28,31 @@ ADVICE = (
     "make the body an ordinary function that calls asyncio.run(), so that its lock is held until "
     "the coroutine has ended"
 )
+
+
+def refuse_options(task: Any, call: str, options: Mapping[str, Any]) -> None:
+    """
+    Refuse options of one call that Celery would ignore, and headers that are none.
+
+    Raises:
+        ConfigurationError: an option of the lock is given to a call, or headers are no mapping.
+    """
+    headers = options.get("headers")
+    try:
+        dict(headers or ())
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            f"{call}(headers=...) of task {task.name} takes a mapping of names to values, not "
+            f"{type(headers).__name__}."
+        ) from None
+    given = [name for name in options if name.startswith("lock_")]
+    if given:
+        raise ConfigurationError(
+            f"{call}() of task {task.name} takes no {', '.join(given)}: a lock's options belong to "
+            "the task, so that its publishers and workers agree on them. Give them to @app.task or "
+            "redlock_tasks; for another lock in single calls, make the key of an argument, or "
+            "declare a second task with the same body."
+        )
 
 
 def refuse_items(task: Any, call: str) -> None:

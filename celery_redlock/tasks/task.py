@@ -23,6 +23,7 @@ from celery_redlock.tasks.publish.publish import publish
 from celery_redlock.tasks.refusals import (
     refuse_items,
     refuse_mapped,
+    refuse_options,
     refuse_unawaited,
 )
 from celery_redlock.tasks.request_state import state_of
@@ -126,7 +127,10 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         Raises:
             DuplicateTask: the call is a duplicate, and `lock_on_conflict` is `raise`.
             LockKeyError: the lock key cannot be made from the arguments.
+            ConfigurationError: an option of the lock (`lock_...`) is given to the call, and not to
+                the task.
         """
+        refuse_options(self, "apply_async", options)
         options.update(producer=producer, link=link, link_error=link_error, shadow=shadow)
         send = super().apply_async
         if not self.redlock_planned:
@@ -135,6 +139,13 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         if self.redlock_plan is None:
             return send(args, kwargs, task_id=task_id, **options)
         return publish(self, send, args, kwargs, task_id, options)
+
+    def apply(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        """As Celery's; takes the lock as a worker does, and refuses what `apply_async` refuses."""
+        refuse_options(self, "apply", options)
+        if options.get("headers"):
+            options["headers"] = dict(options["headers"])
+        return super().apply(args, kwargs, *rest, **options)
 
     def map(self, it: Any) -> Any:
         """
@@ -215,7 +226,12 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
 
     @property
     def lease(self) -> Lease | None:
-        """The lease of the running body, or None if it has no lock."""
+        """
+        The lease of the running body, or None if it has no lock.
+
+        The body may release it early. It then runs on without a lock, and a redelivery of its
+        message may run as well: the dedupe marker is a key of the same lease.
+        """
         return lease_of(self)
 
     def retry(self, *args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -19,6 +19,8 @@ from typing import Literal, Self, Unpack
 from celery_redlock.core.aio.lease import AsyncLease
 from celery_redlock.core.aio.pool import CallPool
 from celery_redlock.core.attempt import Attempt, attempt_once
+from celery_redlock.core.current import refuse_own_lock, under_lease
+from celery_redlock.core.inspection import LockInfo
 from celery_redlock.core.lease import Lease
 from celery_redlock.core.options import (
     ACQUIRE_OPTIONS,
@@ -93,13 +95,18 @@ class AsyncRedlock:
             **options: see `AcquireOptions`.
 
         Raises:
-            LockContended: another owner holds a key.
+            LockContended: another owner holds a key; or the block that asks for it holds it itself,
+                and would wait for its own end.
             QuorumUnavailable: too few nodes answered.
             LockKeyError: the key cannot be used.
+            ConfigurationError: the client is closed, or an option cannot work.
         """
         check_names("acquire", options, ACQUIRE_OPTIONS)
         redlock = self._redlock
         request = acquire_request(redlock.settings, redlock.transport, checked_keys(key), **options)
+        redlock.check_open()
+        if request.budget.wait:
+            refuse_own_lock(redlock.transport, request.keys)
         began = redlock.transport.now()
         attempt, attempts = await self._attempt(request), 1
         if not attempt.is_granted:
@@ -119,6 +126,8 @@ class AsyncRedlock:
     ) -> AsyncIterator[AsyncLease]:
         """
         Hold a lock for a block; the watchdog extends it until the block ends.
+
+        Within the block, and in coroutines that it starts, the lease is the `current_lease()`.
 
         Arguments as for `acquire`, and:
 
@@ -142,12 +151,53 @@ class AsyncRedlock:
         try:
             if on_lost == "flag":
                 self._redlock.watch(held.lease, max_hold=max_hold)
-                yield held
+                with under_lease(held.lease):
+                    yield held
             else:
                 async with self._interrupted(held.lease, max_hold):
-                    yield held
+                    with under_lease(held.lease):
+                        yield held
         finally:
             await held.release()
+
+    def watch(
+        self,
+        lease: AsyncLease,
+        *,
+        on_lost: Callable[[AsyncLease], None] | None = None,
+        max_hold: float | timedelta = MAX_HOLD,
+    ) -> None:
+        """
+        Let the process's watchdog extend a lease until it is released; does not block.
+
+        A second call for the same lease replaces `on_lost` and the end of the hold.
+
+        Args:
+            lease: a lease of this client.
+            on_lost: called once, if the lease is lost, in the event loop that runs now.
+            max_hold: seconds from now after which the watchdog reports the lease as lost instead
+                of extending it; `math.inf` for no end.
+        """
+        loop = asyncio.get_running_loop()
+
+        def notify(_: Lease) -> None:
+            if on_lost is not None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(on_lost, lease)
+
+        self._redlock.watch(lease.lease, on_lost=notify, max_hold=max_hold)
+
+    def unwatch(self, lease: AsyncLease) -> None:
+        """Stop extending a lease."""
+        self._redlock.unwatch(lease.lease)
+
+    async def holder(self, key: str) -> LockInfo | None:
+        """Return the holder of a lock key, or None; see `Redlock.holder`."""
+        return await self._holder_pool.run(partial(self._redlock.holder, key))
+
+    async def force_release(self, key: str) -> bool:
+        """Take a lock key away from its holder, on all nodes; see `Redlock.force_release`."""
+        return await self._holder_pool.run(partial(self._redlock.force_release, key))
 
     async def aclose(self) -> None:
         """

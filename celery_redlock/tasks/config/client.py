@@ -58,7 +58,8 @@ def close_clients() -> None:
         clients = list(_clients.values())
         _clients.clear()
     for client in clients:
-        client.close()
+        # A thread may still have it, and ends its task under its lock.
+        client.disconnect()
 
 
 def _reset_after_fork() -> None:

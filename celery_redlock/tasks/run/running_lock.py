@@ -12,7 +12,13 @@ import time
 from contextvars import ContextVar
 from typing import Any
 
-from celery_redlock.core import Lease, Reservation, set_current_lease
+from celery_redlock.core import (
+    Lease,
+    Reservation,
+    current_leases,
+    set_current_lease,
+    set_current_leases,
+)
 from celery_redlock.errors import LockContended, QuorumUnavailable
 from celery_redlock.tasks.interrupt.body import Body
 from celery_redlock.tasks.interrupt.interrupters import Interrupter, choose_interrupter
@@ -73,6 +79,7 @@ class RunningLock:
 
     __slots__ = (
         "_interrupter",
+        "_leases_around",
         "_surrounding",
         "_taken_at",
         "body",
@@ -103,6 +110,7 @@ class RunningLock:
         self.unrun_as: Role | None = None
         self.skip_reason = ""
         self._interrupter: Interrupter | None = None
+        self._leases_around: Any = ()
         self._taken_at = 0.0
         # A task may be called where an exception is being handled; that one is not its own.
         self._surrounding = sys.exc_info()[1]
@@ -118,6 +126,7 @@ class RunningLock:
             _sweep_orphans()
         state_of(self.request).running_lock = self
         _current.set(self)
+        self._leases_around = current_leases()
         set_current_lease(None)
         _active.add(self)
 
@@ -219,6 +228,8 @@ class RunningLock:
                 lease, asked = self.stopping_lock.end()
                 excused = excused or asked
             lost = lease.lost
+            # A body may release its own lease early, and nothing was lost then.
+            excused = excused or lease.released_in_time
             if not self._release(lease, state, result) and not excused:
                 self._warn_lost(lease, lost)
         self.move(Move.END)
@@ -232,7 +243,7 @@ class RunningLock:
             self.body.finish(self.cancel_interrupt)
         if _current.get() is self:
             _current.set(self.enclosing)
-            set_current_lease(self.enclosing.body_lease if self.enclosing else None)
+            set_current_leases(self._leases_around)
 
     def _release(self, lease: Lease, state: str | None, result: Any) -> bool:
         if not self.lock_request.holds_until_postrun:

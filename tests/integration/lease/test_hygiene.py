@@ -48,12 +48,12 @@ def test_closing_leaves_no_thread_descriptor_or_key(nodes: ServerNodes) -> None:
     wait_until(lambda: not lock_keys(nodes))
 
 
-def test_closing_twice_and_using_it_again_leaves_nothing_either(nodes: ServerNodes) -> None:
+def test_disconnecting_and_closing_twice_leaves_nothing_either(nodes: ServerNodes) -> None:
     open_before = descriptors()
     client = Redlock(nodes.urls, node_timeout=5.0)
-    client.close()
-    client.close()
+    client.disconnect()
     client.acquire("key").release()
+    client.close()
     client.close()
     assert descriptors() <= open_before
 

@@ -147,7 +147,7 @@ def test_an_event_loop_reports_the_same(events: Events) -> None:
         ):
             await lease.extend()
             with pytest.raises(LockContended):
-                await redlock.acquire("k", wait=0.1)
+                await asyncio.create_task(redlock.acquire("k", wait=0.1))
 
     asyncio.run(run())
     assert [type(event) for event in events] == [

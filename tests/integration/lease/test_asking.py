@@ -1,0 +1,284 @@
+"""What a client can be asked, and what it refuses at once instead of failing or waiting later."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from celery_redlock import AsyncRedlock, Redlock, current_lease
+from celery_redlock.errors import ConfigurationError, LockContended, QuorumUnavailable
+from celery_redlock.testing import LocalCluster
+from celery_redlock.transport import parse_node
+from celery_redlock.transport.memory import MemoryNode, memory_node
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def redlock(redlock_memory_nodes: list[str]) -> Iterator[Redlock]:
+    with Redlock(redlock_memory_nodes) as client:
+        yield client
+
+
+@pytest.fixture
+def other(redlock_memory_nodes: list[str]) -> Iterator[Redlock]:
+    with Redlock(redlock_memory_nodes) as client:
+        yield client
+
+
+@pytest.fixture
+def nodes(redlock_memory_nodes: list[str]) -> list[MemoryNode]:
+    return [memory_node(parse_node(url)) for url in redlock_memory_nodes]
+
+
+def test_the_holder_of_a_key_is_known_to_every_client(redlock: Redlock, other: Redlock) -> None:
+    lease = redlock.acquire("report", label="nightly")
+
+    found = other.holder("report")
+
+    assert found is not None
+    assert (found.owner, found.token) == (lease.owner, lease.fencing_token)
+    assert 0 < found.expires_in <= lease.ttl
+
+
+def test_a_free_key_has_no_holder(redlock: Redlock) -> None:
+    assert redlock.holder("report") is None
+
+
+def test_a_forced_release_takes_the_key_from_its_holder_on_all_nodes(
+    redlock: Redlock, other: Redlock, nodes: list[MemoryNode]
+) -> None:
+    lease = redlock.acquire("report")
+
+    assert other.force_release("report")
+
+    wait_until(lambda: not any("redlock:report" in node.state.keys for node in nodes))
+    assert other.acquire("report").fencing_token > lease.fencing_token
+
+
+def test_a_forced_release_of_a_free_key_takes_nothing(redlock: Redlock) -> None:
+    assert not redlock.force_release("report")
+
+
+def test_an_asyncio_client_can_be_asked_the_same(redlock_memory_nodes: list[str]) -> None:
+    async def ask() -> None:
+        async with AsyncRedlock(redlock_memory_nodes) as client:
+            lease = await client.acquire("report")
+            found = await client.holder("report")
+            assert found is not None
+            assert found.owner == lease.owner
+            assert await client.force_release("report")
+            assert await client.holder("report") is None
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("wait", [None, math.inf])
+def test_a_wait_without_end_lasts_until_the_holder_releases(
+    redlock: Redlock, other: Redlock, wait: float | None
+) -> None:
+    lease = redlock.acquire("report")
+    acquired: list[Any] = []
+    waiter = threading.Thread(target=lambda: acquired.append(other.acquire("report", wait=wait)))
+    waiter.start()
+    lease.release()
+
+    waiter.join(30)
+
+    assert acquired[0].is_valid
+
+
+def test_an_asyncio_lease_can_be_watched_and_its_loss_is_reported_in_the_loop(
+    redlock_memory_nodes: list[str],
+) -> None:
+    async def watch() -> None:
+        async with AsyncRedlock(redlock_memory_nodes) as client:
+            lease = await client.acquire("report", ttl=0.3)
+            lost = asyncio.Event()
+            client.watch(lease, on_lost=lambda _: lost.set(), max_hold=0.5)
+            await asyncio.wait_for(lost.wait(), 30)
+            assert lease.lost
+
+    asyncio.run(watch())
+
+
+def test_the_lease_of_a_block_is_the_current_one(redlock: Redlock) -> None:
+    with redlock.lock("outer") as outer:
+        with redlock.lock("inner") as inner:
+            assert current_lease() is inner
+        assert current_lease() is outer
+    assert current_lease() is None
+
+
+def test_blocks_that_end_in_another_order_leave_no_lease_behind(redlock: Redlock) -> None:
+    first, second = redlock.lock("first"), redlock.lock("second")
+    first.__enter__()
+    second_lease = second.__enter__()
+    first.__exit__(None, None, None)
+
+    assert current_lease() is second_lease
+    second.__exit__(None, None, None)
+    assert current_lease() is None
+
+
+@pytest.mark.parametrize("on_lost", ["interrupt", "flag"])
+def test_the_lease_of_an_asyncio_block_is_the_current_one_there_and_in_its_coroutines(
+    redlock_memory_nodes: list[str], on_lost: Any
+) -> None:
+    async def current() -> Any:
+        return current_lease()
+
+    async def block() -> None:
+        async with AsyncRedlock(redlock_memory_nodes) as client:
+            async with client.lock("report", on_lost=on_lost) as held:
+                assert current_lease() is held.lease
+                assert await asyncio.gather(current()) == [held.lease]
+            assert current_lease() is None
+
+    asyncio.run(block())
+
+
+@pytest.mark.parametrize("wait", [5, None])
+def test_a_block_that_would_wait_for_itself_is_refused_at_once(
+    redlock: Redlock, wait: float | None
+) -> None:
+    with redlock.lock(["a", "b"]) as lease, pytest.raises(LockContended, match="not re-ent") as got:
+        redlock.acquire(["c", "b"], wait=wait)
+
+    assert (got.value.holder, got.value.keys) == (lease.owner, ("a", "b"))
+
+
+def test_an_asyncio_block_that_would_wait_for_itself_is_refused_at_once(
+    redlock_memory_nodes: list[str],
+) -> None:
+    async def block() -> None:
+        async with AsyncRedlock(redlock_memory_nodes) as client, client.lock("report"):
+            await client.acquire("report", wait=None)
+
+    with pytest.raises(LockContended, match="not re-entrant"):
+        asyncio.run(block())
+
+
+def test_a_coroutine_that_a_block_starts_may_wait_for_its_end(
+    redlock_memory_nodes: list[str],
+) -> None:
+    async def wait_for_end() -> bool:
+        async with AsyncRedlock(redlock_memory_nodes) as client:
+            async with client.lock("report"):
+                waiter = asyncio.create_task(client.acquire("report", wait=None))
+                await asyncio.sleep(0)
+            return (await waiter).is_valid
+
+    assert asyncio.run(wait_for_end())
+
+
+def test_a_thread_that_inherits_the_context_may_wait_for_the_end_of_a_block(
+    redlock: Redlock,
+) -> None:
+    acquired: list[Any] = []
+
+    def wait() -> None:
+        acquired.append(redlock.acquire("report", wait=None))
+
+    with redlock.lock("report"):
+        waiter = threading.Thread(target=contextvars.copy_context().run, args=(wait,))
+        waiter.start()
+    waiter.join(30)
+
+    assert acquired[0].is_valid
+
+
+def test_a_block_whose_lease_is_released_may_acquire_its_key_again(redlock: Redlock) -> None:
+    with redlock.lock("report") as lease:
+        lease.release()
+        assert redlock.acquire("report", wait=5).is_valid
+
+
+def test_a_conflict_names_the_vote_of_each_node(redlock: Redlock, other: Redlock) -> None:
+    redlock.acquire("report", label="nightly")
+
+    with pytest.raises(LockContended) as got:
+        other.acquire("report")
+
+    assert tuple(got.value.nodes) == other.node_names
+    assert any("held by" in vote for vote in got.value.nodes.values())
+    assert pickle.loads(pickle.dumps(got.value)).nodes == got.value.nodes
+
+
+def test_a_missing_quorum_names_every_node(redlock: Redlock, nodes: list[MemoryNode]) -> None:
+    for node in nodes[:3]:
+        node.kill()
+
+    with pytest.raises(QuorumUnavailable) as got:
+        redlock.acquire("report")
+
+    assert list(got.value.nodes) == list(redlock.node_names)
+    assert list(got.value.nodes.values())[:3] == ["connection refused"] * 3
+    assert set(list(got.value.nodes.values())[3:]) <= {"voted", "no reply yet"}
+    assert "voted" not in str(got.value)
+
+
+ACQUIRE: dict[str, Callable[[Redlock], Any]] = {
+    "acquire": lambda redlock: redlock.acquire("report"),
+    "lock": lambda redlock: redlock.lock("report").__enter__(),
+    "acquire_for_task": lambda redlock: redlock.reservations.acquire_for_task(["report"]),
+    "reserve": lambda redlock: redlock.reservations.reserve(
+        ["redlock:report"], ttl=1, grace=1, label="", retry_for=0.0
+    ),
+}
+
+
+@pytest.mark.parametrize("call", ACQUIRE)
+def test_a_closed_client_acquires_nothing(redlock: Redlock, call: str) -> None:
+    redlock.close()
+
+    with pytest.raises(ConfigurationError, match="is closed"):
+        ACQUIRE[call](redlock)
+
+
+def test_a_disconnected_client_connects_again(redlock: Redlock) -> None:
+    lease = redlock.acquire("report")
+    redlock.disconnect()
+
+    assert not lease.is_valid
+    assert redlock.acquire("report").is_valid
+
+
+@pytest.mark.parametrize("ask", ["holder", "force_release"])
+def test_a_closed_client_answers_nothing(redlock: Redlock, ask: str) -> None:
+    redlock.close()
+
+    with pytest.raises(ConfigurationError, match="is closed"):
+        getattr(redlock, ask)("report")
+
+
+def test_a_closed_asyncio_client_acquires_nothing(redlock_memory_nodes: list[str]) -> None:
+    async def acquire() -> None:
+        client = AsyncRedlock(redlock_memory_nodes)
+        await client.aclose()
+        await client.acquire("report")
+
+    with pytest.raises(ConfigurationError, match="is closed"):
+        asyncio.run(acquire())
+
+
+@pytest.mark.parametrize("guard", ["x", 1, "false"])
+def test_a_guard_that_is_no_choice_is_refused(guard: Any) -> None:
+    with pytest.raises(ConfigurationError, match="True or False"):
+        Redlock("memory://guard", guard=guard)
+
+
+def test_a_key_without_expiry_is_named_as_such() -> None:
+    with LocalCluster(1) as cluster, Redlock(cluster.urls) as client:
+        with redis.Redis.from_url(cluster.urls[0]) as program:
+            program.set("redlock:report", "a hand")
+
+        with pytest.raises(LockContended, match=r"without an expiry.*force_release"):
+            client.acquire("report")
