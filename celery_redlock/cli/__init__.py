@@ -60,11 +60,16 @@ def _parser() -> argparse.ArgumentParser:
         ),
         epilog="Exit status: 0 if every node votes now, 1 if one does not, 2 for a wrong command.",
     )
-    init.add_argument(
+    which = init.add_mutually_exclusive_group(required=True)
+    which.add_argument(
         "--nodes",
-        required=True,
-        metavar="URL[,URL...]",
-        help="the whole set, as in redlock_nodes: redis://, rediss:// or unix:// URLs",
+        nargs="+",
+        metavar="URL",
+        help="the whole set, as in redlock_nodes, with spaces or commas: redis://, rediss:// or "
+        "unix:// URLs",
+    )
+    which.add_argument(
+        "-A", "--app", metavar="APP", help="the app with these nodes, as `celery -A` takes it"
     )
     init.add_argument(
         "--force",
@@ -92,11 +97,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run_init(arguments: argparse.Namespace) -> int:
-    return init_nodes(arguments.nodes, force=arguments.force)
+    if arguments.app is None:
+        return init_nodes(",".join(arguments.nodes), force=arguments.force)
+    from celery_redlock.cli.apps import load_app
+    from celery_redlock.tasks.config.settings import read_settings
+
+    return init_nodes(read_settings(load_app(arguments.app)).nodes, force=arguments.force)
 
 
 def _run_beat(arguments: argparse.Namespace) -> int:
-    # Importing Celery takes a second, which `init` and `--help` do not need.
+    # Importing Celery takes a second, which `init --nodes` and `--help` do not need.
     from celery_redlock.cli.beat import beat
 
     return beat(arguments.app, as_json=arguments.json)

@@ -11,12 +11,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from celery import Celery
-from celery.app.utils import find_app
-
 from celery_redlock.beat.leader_record import LeaderInfo
 from celery_redlock.beat.status import ScheduleStatus, schedule_status
-from celery_redlock.errors import ConfigurationError
+from celery_redlock.cli.apps import load_app
 
 __all__ = ["beat"]
 
@@ -37,7 +34,7 @@ def beat(app_name: str, *, as_json: bool) -> int:
         ConfigurationError: there is no such app, or its settings cannot be used.
         QuorumUnavailable: too few lock nodes answered.
     """
-    status = schedule_status(_load(app_name))
+    status = schedule_status(load_app(app_name))
     if as_json:
         print(json.dumps(_as_data(status), indent=2))
     else:
@@ -45,24 +42,6 @@ def beat(app_name: str, *, as_json: bool) -> int:
         print(f"leader    {_leader_line(status)}")
         _print_entries(status)
     return 0 if status.leader is not None else 1
-
-
-def _load(app_name: str) -> Any:
-    try:
-        app = find_app(app_name)
-    except Exception as exc:
-        # Whatever the app's module raises at its import.
-        raise _no_app(app_name, f"{type(exc).__name__}: {exc}") from exc
-    if not isinstance(app, Celery):
-        raise _no_app(app_name, f"it is no Celery app but a {type(app).__name__}")
-    return app
-
-
-def _no_app(app_name: str, reason: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"-A {app_name} cannot be loaded ({reason}). Name it as for celery: the module or package "
-        "of the app, or module:attribute; run this where you run celery."
-    )
 
 
 def _leader_line(status: ScheduleStatus) -> str:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from celery_redlock.core import arm_nodes
 from celery_redlock.transport import advice_about, parse_nodes
@@ -12,7 +13,7 @@ from celery_redlock.transport import advice_about, parse_nodes
 __all__ = ["init_nodes"]
 
 
-def init_nodes(nodes: str, *, force: bool) -> int:
+def init_nodes(nodes: str | Sequence[str], *, force: bool) -> int:
     """
     Arm the nodes, print one line for each, and return 0 if all of them vote now.
 

@@ -45,7 +45,7 @@ class ArmResult:
 _DETAIL = {
     "armed": "brand-new, votes from now on",
     "serving": "votes already",
-    "quarantined": "restarted, and is quarantined until old leases have expired",
+    "quarantined": "restarted, and is quarantined for {} s more, until old leases have expired",
     "other": "restarted since it last voted; it will be quarantined and then vote by itself",
     "missing": "has no record of its own",
 }
@@ -117,10 +117,10 @@ class _AdminConnection(ABC):
     def run(self, mode: str) -> ArmResult:
         """Run the script, `inspect`, `new` or `force`."""
         try:
-            state = self._run(mode)
+            state, _, seconds = self._run(mode).partition(" ")
         except (ConnectError, RedisError, OSError) as exc:
             return ArmResult(name=self._node.name, state="failed", detail=describe_failure(exc))
-        detail = _FORCED if (mode, state) == ("force", "armed") else _DETAIL[state]
+        detail = _FORCED if (mode, state) == ("force", "armed") else _DETAIL[state].format(seconds)
         return ArmResult(name=self._node.name, state=state, detail=detail)
 
     @abstractmethod
@@ -129,7 +129,7 @@ class _AdminConnection(ABC):
 
     @abstractmethod
     def _run(self, mode: str) -> str:
-        """Run the script and return its answer."""
+        """Run the script and return its answer: a state, and the seconds that it lasts if known."""
 
 
 #: Seconds for each reply of a server that is to be armed.
@@ -175,7 +175,8 @@ class _MemoryConnection(_AdminConnection):
         if record is not None and mode != "force":
             if record.identity != state.identity:
                 return "other"
-            return "quarantined" if node.now_us() < record.not_before else "serving"
+            remaining = record.not_before - node.now_us()
+            return f"quarantined {-(-remaining // 1_000_000)}" if remaining > 0 else "serving"
         if mode == "look":
             return "missing"
         state.arm()

@@ -100,15 +100,25 @@ def parse_nodes(urls: str | Iterable[str]) -> tuple[NodeAddress, ...]:
     if isinstance(urls, str):
         urls = [url for url in urls.split(",") if url.strip()]
     try:
-        nodes = tuple(parse_node(url) for url in urls)
+        entries = tuple(urls)
     except TypeError:
         raise ConfigurationError(
             f"Lock nodes are a list of URLs, not {type(urls).__name__}. Write one of: {_EXAMPLE}."
         ) from None
+    nodes = tuple(_parse_entry(entries, place) for place in range(len(entries)))
     if not nodes:
         raise ConfigurationError(f"No lock node is given. Write one or more of: {_EXAMPLE}.")
     _refuse_duplicates(nodes)
     return nodes
+
+
+def _parse_entry(entries: Sequence[str], place: int) -> NodeAddress:
+    try:
+        return parse_node(entries[place])
+    except ConfigurationError as exc:
+        if len(entries) == 1:
+            raise
+        raise ConfigurationError(f"Node {place + 1} of {len(entries)}: {exc}") from None
 
 
 def advice_about(nodes: Sequence[NodeAddress]) -> str:

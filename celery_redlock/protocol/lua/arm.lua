@@ -6,7 +6,7 @@
 --
 -- 'armed'         written
 -- 'serving'       the record is this process's already, and it votes
--- 'quarantined'   the record is this process's already, and it does not vote yet
+-- 'quarantined N' the record is this process's already, and it does not vote for N more seconds
 -- 'other'         the record names another process or role
 -- 'missing'       (only with 'look') there is no record
 local time = redis.call('TIME')
@@ -18,7 +18,8 @@ local identity = string.sub(server, run + 1, run + 40) .. string.sub(replication
 local record = redis.call('GET', KEYS[1])
 if ARGV[1] ~= 'force' and record then
   if string.sub(record, 1, #identity) ~= identity then return 'other' end
-  if now < (tonumber(string.sub(record, #identity + 2)) or 0) then return 'quarantined' end
+  local remaining = (tonumber(string.sub(record, #identity + 2)) or 0) - now
+  if remaining > 0 then return 'quarantined ' .. math.ceil(remaining / 1000000) end
   return 'serving'
 end
 if ARGV[1] == 'look' then return 'missing' end

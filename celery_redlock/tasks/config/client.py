@@ -15,7 +15,12 @@ from celery_redlock.core import Redlock
 from celery_redlock.core.node_admin import ProbeResult
 from celery_redlock.core.redlock import logged_nodes
 from celery_redlock.protocol import quorum
-from celery_redlock.tasks.config.settings import RedlockSettings, app_itself, read_settings
+from celery_redlock.tasks.config.settings import (
+    DEFAULT_TTL,
+    RedlockSettings,
+    app_itself,
+    read_settings,
+)
 from celery_redlock.transport import parse_nodes
 
 __all__ = ["close_clients", "log_nodes_once", "log_problems", "redlock_for"]
@@ -44,7 +49,7 @@ def _make_client(settings: RedlockSettings) -> Redlock:
     return Redlock(
         settings.nodes,
         max_ttl=settings.max_ttl,
-        ttl=min(30.0, settings.max_ttl),
+        ttl=min(DEFAULT_TTL, settings.max_ttl),
         key_prefix=settings.key_prefix,
         drift_factor=settings.drift_factor,
         node_timeout=settings.node_timeout,

@@ -33,6 +33,7 @@ from celery_redlock.transport import parse_node
 
 __all__ = [
     "BUILT_IN",
+    "DEFAULT_TTL",
     "RedlockSettings",
     "app_itself",
     "check_settings",
@@ -41,6 +42,8 @@ __all__ = [
 ]
 
 PREFIX = "redlock_"
+#: Seconds; a lock's TTL where nothing gives another, or `redlock_max_ttl` if that is shorter.
+DEFAULT_TTL = 30.0
 #: Begins the names of Celery's own tasks, which only a pattern that begins with it matches.
 BUILT_IN = "celery."
 #: Instead of nodes none of which can be read, while other mistakes are looked for.
@@ -242,17 +245,39 @@ def _checked(
     # The default, the broker, must not be looked at instead of nodes that cannot be read.
     nodes = values.pop("nodes", UNREADABLE if "redlock_nodes" in given else ())
     settings = RedlockSettings(given_nodes=nodes, defaults=defaults, app=app, **values)
-    if defaults.get("ttl", 0) > settings.max_ttl:
-        mistakes.add(
-            ConfigurationError(
-                f"setting redlock_ttl={defaults['ttl']:g} is above "
-                f"redlock_max_ttl={settings.max_ttl:g}; lower it or raise redlock_max_ttl."
-            )
-        )
+    _check_together(settings, mistakes)
     if "skip_result" in defaults:
         with mistakes.collected():
             check_storable(defaults["skip_result"], "setting redlock_skip_result", app())
     return settings
+
+
+def _check_together(settings: RedlockSettings, mistakes: Mistakes) -> None:
+    """Check settings that have to fit each other."""
+    ttl = settings.defaults.get("ttl", min(DEFAULT_TTL, settings.max_ttl))
+    if ttl > settings.max_ttl:
+        mistakes.add(
+            ConfigurationError(
+                f"setting redlock_ttl={ttl:g} is above redlock_max_ttl={settings.max_ttl:g}; lower "
+                "it or raise redlock_max_ttl."
+            )
+        )
+    if settings.node_timeout > ttl:
+        mistakes.add(
+            ConfigurationError(
+                f"setting redlock_node_timeout={settings.node_timeout:g} is above "
+                f"redlock_ttl={ttl:g}, so a lock would expire before a slow node had to reply; "
+                "lower redlock_node_timeout, to a tenth of the TTL or less."
+            )
+        )
+    if settings.nodes_from_broker and not settings.key_prefix:
+        mistakes.add(
+            ConfigurationError(
+                "setting redlock_key_prefix='' needs nodes of their own: redlock_nodes is not set, "
+                "so the broker is the lock node, and a lock key could be one of Celery's keys. Set "
+                "redlock_nodes, or leave redlock_key_prefix out."
+            )
+        )
 
 
 def _check(check: Callable[[Any], Any], label: str, value: Any) -> Any:

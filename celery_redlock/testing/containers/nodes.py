@@ -142,7 +142,7 @@ class RedlockTestNode(HostNode):
         `serving` if the node votes, `quarantined` if it does not vote yet, `missing` or `other` if
         no client has used it since it restarted.
         """
-        return str(self.client.eval(ARM_SOURCE, 1, GUARD_KEY, "look"))
+        return str(self.client.eval(ARM_SOURCE, 1, GUARD_KEY, "look")).partition(" ")[0]
 
 
 class RedlockTestCluster(CeleryTestCluster):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
-import redis
 
 from celery_redlock import QuorumUnavailable
-from celery_redlock.core import arm_nodes
+from celery_redlock.core import arm_nodes, node_admin
 from celery_redlock.protocol.keys import GUARD_KEY
 from tests.support.nodes import CALM, Nodes, ServerNodes
 
@@ -83,16 +81,16 @@ def test_a_node_that_restarts_between_the_look_and_the_arming_is_not_armed(
     servers: ServerNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers.flush(*EVERY)
-    look = redis.Redis.eval
+    look = node_admin._ServerConnection._run
     looks = []
 
-    def looked(client: redis.Redis, *words: Any) -> Any:
-        answer = look(client, *words)
-        looks.append(words[-1])
+    def looked(connection: node_admin._ServerConnection, mode: str) -> str:
+        answer = look(connection, mode)
+        looks.append(mode)
         if looks == ["look"] * 5:
             servers.restart(0)
         return answer
 
-    monkeypatch.setattr(redis.Redis, "eval", looked)
+    monkeypatch.setattr(node_admin._ServerConnection, "_run", looked)
     assert states(servers) == ["failed"] + ["armed"] * 4
     assert not servers.cluster.client(0).exists(GUARD_KEY)

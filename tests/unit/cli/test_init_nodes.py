@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from celery_redlock.cli import main
 from celery_redlock.core import Redlock
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.testing import LocalCluster
+from tests.support.waiting import wait_until
 
 PASSWORD = "s3cr3t-word"
 
@@ -137,3 +140,50 @@ def test_a_wrong_password_is_said_without_printing_it(
     printed = capsys.readouterr()
     assert states(printed.out) == ["failed"] * 3
     assert "wr0ng" not in printed.out + printed.err
+
+
+def test_nodes_may_be_separated_by_spaces(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--nodes", *cluster.urls]) == 0
+    assert states(capsys.readouterr().out) == ["armed"] * 3
+
+
+def test_nodes_may_be_those_of_an_app(
+    cluster: LocalCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "app_of_init.py").write_text(
+        "from celery import Celery\n"
+        "app = Celery('app_of_init', set_as_current=False)\n"
+        f"app.conf.redlock_nodes = {list(cluster.urls)!r}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    assert main(["init", "-A", "app_of_init"]) == 0
+    assert states(capsys.readouterr().out) == ["armed"] * 3
+
+
+def test_nodes_come_from_the_command_or_from_an_app_and_not_from_both(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words in ([], ["--nodes", "memory://a", "-A", "app"]):
+        with pytest.raises(SystemExit) as misused:
+            main(["init", *words])
+        assert misused.value.code == 2
+    assert "--nodes" in capsys.readouterr().err
+
+
+def test_a_quarantined_node_is_shown_with_the_seconds_that_remain(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Redlock(cluster.urls, node_timeout=5.0) as redlock, pytest.raises(QuorumUnavailable):
+        redlock.acquire("key")
+
+    wait_until(lambda: init(cluster) and "is quarantined for " in capsys.readouterr().out)
+    init(cluster)
+    remaining = re.findall(r"is quarantined for (\d+) s more", capsys.readouterr().out)
+    assert remaining
+    assert all(0 < int(seconds) <= 60 for seconds in remaining)

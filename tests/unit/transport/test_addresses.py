@@ -80,6 +80,12 @@ def test_one_server_named_twice_is_refused(urls: list[str]) -> None:
     assert SECRET not in str(refused.value)
 
 
+def test_a_malformed_url_among_several_is_named_by_its_place_without_its_password() -> None:
+    with pytest.raises(ConfigurationError, match="Node 2 of 3: ") as refused:
+        parse_nodes(["redis://:open-sesame@a", "redis://:open/sesame@b", "redis://c"])
+    assert "sesame" not in str(refused.value)
+
+
 @pytest.mark.parametrize("urls", ["", " , ", [], 7, None])
 def test_no_nodes_at_all_are_refused(urls: object) -> None:
     with pytest.raises(ConfigurationError, match="Write one"):

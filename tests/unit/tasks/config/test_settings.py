@@ -174,6 +174,13 @@ def test_none_means_unset() -> None:
         ({"redlock_drift_factor": 0.5}, "setting redlock_drift_factor=0.5 is not a number from 0"),
         ({"redlock_drift_factor": "1%"}, "setting redlock_drift_factor='1%' is not a number"),
         ({"redlock_node_timeout": 0}, "redlock_node_timeout=0 is out of range"),
+        (
+            {"redlock_node_timeout": 6, "redlock_ttl": 5},
+            "redlock_node_timeout=6 is above redlock_ttl=5",
+        ),
+        ({"redlock_node_timeout": 40}, "redlock_node_timeout=40 is above redlock_ttl=30"),
+        ({"redlock_key_prefix": ""}, "redlock_key_prefix='' needs nodes of their own"),
+        ({"redlock_on_unusable_node": "hope"}, "redlock_on_unusable_node='hope' is not a choice"),
         ({"redlock_guard": "on"}, "redlock_guard='on' is not a choice"),
         ({"redlock_lost_signal": "SIGHUPP"}, "redlock_lost_signal='SIGHUPP' is no signal here"),
         ({"redlock_lost_signal": 4000}, "redlock_lost_signal=4000 is no signal here"),

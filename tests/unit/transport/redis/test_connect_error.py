@@ -1,4 +1,4 @@
-"""Why a connection was not made is a sentence with the mend, and whether waiting repairs it."""
+"""Why a connection was not made is a sentence with the remedy, and whether waiting repairs it."""
 
 from __future__ import annotations
 
