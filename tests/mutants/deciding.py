@@ -8,7 +8,7 @@ nothing of single rows.
 from __future__ import annotations
 
 from tests.mutants.planting import Mutant
-from tests.mutants.writing import ARRIVAL, ENDING, PUBLISH, modelled, mutant
+from tests.mutants.writing import ARRIVAL, ENDING, PUBLISH, judged, modelled, mutant
 
 
 def _row(name: str, killer: str, path: str, old: str, new: str) -> Mutant:
@@ -454,4 +454,21 @@ _AT_THE_END = (
     ),
 )
 
-DECIDING = (*_AT_PUBLISH, *_ON_ARRIVAL, *_IN_CONTENTION, *_AT_THE_END)
+_FACTS = (
+    mutant(
+        "a holder counts as one of the same task, whatever its task",
+        judged("test_shared_keys.py", "test_a_call_is_sent_while_another_tasks_body_runs"),
+        ("tasks/message/owner_label.py", "return self.task == _digest(name)", "return True"),
+    ),
+    mutant(
+        "a name that JSON changes makes another key in the worker",
+        judged("keys/test_received.py", "test_a_value_that_a_serializer_changes_has_one_key"),
+        (
+            "tasks/keys/canonical.py",
+            "canonical(name if type(name) is str else json_name(name), deeper): item",
+            "canonical(name, deeper): item",
+        ),
+    ),
+)
+
+DECIDING = (*_AT_PUBLISH, *_ON_ARRIVAL, *_IN_CONTENTION, *_AT_THE_END, *_FACTS)

@@ -41,6 +41,10 @@ def guarded(path: str, test: str) -> tuple[str, ...]:
     return _pytest(f"tests/fencing/{path}::{test}")
 
 
+def judged(path: str, test: str) -> tuple[str, ...]:
+    return _pytest(f"tests/unit/tasks/{path}::{test}")
+
+
 def _pytest(test: str) -> tuple[str, ...]:
     return ("pytest", "-q", "-x", "-p", "no:cacheprovider", test)
 
