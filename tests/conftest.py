@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter, defaultdict
-from signal import SIG_DFL, SIG_IGN, SIGINT, SIGQUIT, default_int_handler, getsignal, signal
 from typing import Any
 
 import pytest
@@ -21,9 +21,11 @@ def _heed_interrupts() -> None:
 
     What tests start would inherit that, and they interrupt some of it.
     """
-    for number, usual in ((SIGINT, default_int_handler), (SIGQUIT, SIG_DFL)):
-        if getsignal(number) is SIG_IGN:
-            signal(number, usual)
+    usual: dict[str, Any] = {"SIGINT": signal.default_int_handler, "SIGQUIT": signal.SIG_DFL}
+    for number in signal.valid_signals():
+        name = getattr(number, "name", "")
+        if name in usual and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual[name])
 
 
 def _be_patient(config: pytest.Config) -> None:

@@ -1,5 +1,5 @@
 """
-Waiting for descriptors: `poll`, or a substitute where eventlet has removed it.
+Waiting for descriptors: `poll`, or a substitute where eventlet or the system does not have it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,38 @@ class GreenPoller:
         return ready
 
 
+class SelectPoller:
+    """The methods of `select.poll` that this package uses, where there is none (Windows)."""
+
+    def __init__(self) -> None:
+        self._select = unpatched("select", "select")
+        self._events: dict[int, int] = {}
+        self.register = self.modify = self._events.__setitem__
+        self.unregister = self._events.__delitem__
+
+    def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+        """Wait for any descriptor."""
+        writing = [fd for fd, events in self._events.items() if events & WRITE]
+        readable, writable, _ = self._select(list(self._events), writing, [], milliseconds / 1000)
+        ready = dict.fromkeys(readable, READ)
+        for fd in writable:
+            ready[fd] = ready.get(fd, 0) | WRITE
+        return list(ready.items())
+
+
+def system_polls() -> bool:
+    """Return whether the system has `poll`. Without it, only sockets can be waited for."""
+    try:
+        unpatched("select", "poll")
+    except AttributeError:
+        return False
+    return True
+
+
 def new_poller(*, native: bool) -> Any:
     """Return an object with the methods of `select.poll`."""
+    if not system_polls():
+        return SelectPoller()
     if native:
         return unpatched("select", "poll")()
     if hasattr(select, "poll"):

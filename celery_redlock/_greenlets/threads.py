@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import _thread
 import atexit
-import os
 import sys
 import threading
 import weakref
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ParamSpec
 
+from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._greenlets.unpatched import unpatched
 from celery_redlock._greenlets.wakeup import WakeupPipe
 
@@ -212,4 +212,4 @@ def _after_fork() -> None:
 
 
 atexit.register(_at_exit)
-os.register_at_fork(after_in_child=_after_fork)
+register_at_fork(after_in_child=_after_fork)

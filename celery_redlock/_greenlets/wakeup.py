@@ -1,61 +1,108 @@
 """
-Waking a poll from another thread.
+Pipes that are polled, and waking a poll from another thread by one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
+import socket
+from typing import Any
 
+from celery_redlock._greenlets.poller import system_polls
 from celery_redlock._greenlets.unpatched import native_lock, unpatched
 
+#: So many bytes of one writer are not mixed with another's; a Windows worker is a single process.
+PIPE_BUF = getattr(select, "PIPE_BUF", 512)
 
-class WakeupPipe:
+
+class Pipe:
     """
-    A pipe whose reading end is polled. Any thread may call `wake`, also after `close`.
+    A pipe whose reading end can be polled; two sockets where only sockets can be.
 
-    Neither end blocks. The system calls are unpatched: eventlet's would switch greenlets inside the
-    lock.
+    Neither end blocks. The system calls are unpatched: eventlet's would switch greenlets.
 
     Attributes:
         fd: the descriptor to poll for reading.
     """
 
     def __init__(self) -> None:
-        self._ends: list[int] = []
-        # The lock, because another file may reuse a closed descriptor's number at once.
+        self._ends: list[Any] = []
+        self._close_end: Any = os.close
+        if system_polls():
+            self._read = unpatched("os", "read")
+            self._write = unpatched("os", "write")
+            self._ends.extend(os.pipe())
+            for end in self._ends:
+                os.set_blocking(end, False)
+            self.fd = self._ends[0]
+        else:
+            self._close_end = socket.socket.close
+            self._read = socket.socket.recv
+            self._write = socket.socket.send
+            self._ends.extend(socket.socketpair())
+            for end in self._ends:
+                end.setblocking(False)
+            self.fd = self._ends[0].fileno()
+        self._reader, self._writer = self._ends
+
+    def read(self, size: int) -> bytes:
+        """
+        Read what is there.
+
+        Raises:
+            BlockingIOError: nothing is there.
+        """
+        found: bytes = self._read(self._reader, size)
+        return found
+
+    def write(self, data: bytes) -> None:
+        """
+        Write bytes: a line of `PIPE_BUF` bytes or fewer whole or not at all.
+
+        Raises:
+            BlockingIOError: the pipe is full.
+        """
+        self._write(self._writer, data)
+
+    def close(self) -> None:
+        """Close both ends. Idempotent; the descriptors' numbers may be used again at once."""
+        while self._ends:
+            self._close_end(self._ends.pop())
+
+    def __del__(self) -> None:
+        # An interrupted caller may not have closed it.
+        self.close()
+
+
+class WakeupPipe(Pipe):
+    """A pipe that ends a poll. Any thread may call `wake`, also after `close`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Because another file may reuse a closed descriptor's number at once.
         self._lock = native_lock()
-        self._read = unpatched("os", "read")
-        self._write = unpatched("os", "write")
-        self._ends.extend(os.pipe())
-        for end in self._ends:
-            os.set_blocking(end, False)
-        self.fd = self._ends[0]
 
     def wake(self) -> None:
         """Make the reading end readable."""
         with self._lock, contextlib.suppress(BlockingIOError):
             if self._ends:
-                self._write(self._ends[1], b"!")
+                self.write(b"!")
 
     def drain(self) -> None:
         """Make the reading end unreadable until the next `wake`."""
         with contextlib.suppress(BlockingIOError):
-            self._read(self.fd, 4096)
+            self.read(4096)
 
     def close(self) -> None:
         """Close both ends. Idempotent."""
         with self._lock:
-            self._close()
+            super().close()
 
     def close_in_child(self) -> None:
         """Close a forked child's copies without the lock, which a thread of the parent may hold."""
-        self._close()
+        super().close()
 
     def __del__(self) -> None:
-        # An interrupted caller may not have closed it.
-        self._close()
-
-    def _close(self) -> None:
-        while self._ends:
-            os.close(self._ends.pop())
+        super().close()

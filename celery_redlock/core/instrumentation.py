@@ -7,11 +7,11 @@ Each event is one frozen details object. Without a receiver an event costs one t
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._greenlets.threads import call_in_app, on_native_thread
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.errors import LossReason
@@ -185,4 +185,4 @@ def _reset_after_fork() -> None:
     _lock = native_lock()
 
 
-os.register_at_fork(after_in_child=_reset_after_fork)
+register_at_fork(after_in_child=_reset_after_fork)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-import os
 import random
 import sys
 import time
@@ -15,6 +14,7 @@ import weakref
 from functools import partial
 from typing import Any, Protocol
 
+from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import call_in_app, start_native_thread
 from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock, unpatched
@@ -382,4 +382,4 @@ def _after_fork() -> None:
     _watchdog = Watchdog()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+register_at_fork(after_in_child=_after_fork)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -19,6 +18,8 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from celery_redlock.fencing.file_lock import lock_now
 
 __all__ = ["RESERVED", "Draft", "Drafts", "IrregularFile", "open_regular"]
 
@@ -111,7 +112,7 @@ class Drafts:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFE_FLAGS
         draft = Draft(path, os.open(path, flags, 0o666 if mode is None else mode))
         try:
-            fcntl.flock(draft.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_now(draft.descriptor)
             if mode is not None:
                 os.fchmod(draft.descriptor, mode)
         except BaseException:
@@ -127,7 +128,7 @@ class Drafts:
             path = self._path_of(entry)
             try:
                 with open_regular(path, os.O_RDONLY) as descriptor:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    lock_now(descriptor)
                     path.unlink()
             except (BlockingIOError, PermissionError):
                 # Its writer is still there, or it belongs to another user.

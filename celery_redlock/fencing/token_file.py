@@ -5,7 +5,6 @@ The highest fencing token of a resource in a file, and the lock for comparing it
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import random
 import re
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from celery_redlock.errors import FenceRecordCorrupt
 from celery_redlock.fencing.drafts import RESERVED, Drafts, IrregularFile, open_regular
+from celery_redlock.fencing.file_lock import lock_now, unlock
 from celery_redlock.fencing.tokens import MAX_TOKEN, stale
 
 __all__ = ["TokenFile", "sync_directory"]
@@ -60,7 +60,7 @@ class TokenFile:
                 yield Drafts(self._path, descriptor)
             finally:
                 # Closing alone would leave it locked while a child forked meanwhile lives.
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+                unlock(descriptor)
 
     def seen(self) -> int:
         """Return the token in the record, 0 if there is none."""
@@ -116,7 +116,7 @@ class TokenFile:
         give_up_at = time.monotonic() + self._timeout
         while True:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_now(descriptor)
             except BlockingIOError:
                 if time.monotonic() >= give_up_at:
                     raise TimeoutError(

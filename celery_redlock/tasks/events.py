@@ -7,12 +7,12 @@ No skip, requeue or drop is silent. The caller logs the event, because it knows 
 from __future__ import annotations
 
 import logging
-import os
 from enum import StrEnum
 from typing import Any
 
 from celery.utils.dispatch import Signal
 
+from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._greenlets.unpatched import native_lock
 
 __all__ = ["SIGNALS", "Event", "counters", "emit"]
@@ -79,4 +79,4 @@ def _reset_after_fork() -> None:
     _counts.update(dict.fromkeys(Event, 0))
 
 
-os.register_at_fork(after_in_child=_reset_after_fork)
+register_at_fork(after_in_child=_reset_after_fork)

@@ -12,8 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
-import select
 import time
 import weakref
 from collections.abc import Mapping
@@ -22,7 +20,8 @@ from typing import Any
 
 from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import call_in_app, start_native_thread
-from celery_redlock._greenlets.unpatched import native_lock, unpatched
+from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock._greenlets.wakeup import PIPE_BUF, Pipe
 from celery_redlock.core.failures import describe_problems, node_problems
 from celery_redlock.core.node_poll import poll_nodes
 from celery_redlock.core.outage import Change, Notice, Outage, Quorum
@@ -59,10 +58,7 @@ class NodeWatch:
         # Made here and not in the thread, which must take none of the application's locks.
         self._redlock = redlock_for(app)
         self._outage = Outage()
-        self._reader, self._writer = os.pipe()
-        for end in (self._reader, self._writer):
-            os.set_blocking(end, False)
-        self._read, self._write = unpatched("os", "read"), unpatched("os", "write")
+        self._pipe = Pipe()
         self._lock = native_lock()
         self._is_stopped = False
         self._has_thread = False
@@ -82,9 +78,9 @@ class NodeWatch:
             self._is_stopped = True
             if self._has_thread:
                 with contextlib.suppress(BlockingIOError):
-                    self._write(self._writer, b"\n")
+                    self._pipe.write(b"\n")
             else:
-                self._close()
+                self._pipe.close()
 
     terminate = stop
 
@@ -100,11 +96,11 @@ class NodeWatch:
         line = _encoded(at, {name: shortened(why) for name, why in nodes.items()}, met_by)
         with self._lock, contextlib.suppress(BlockingIOError, BrokenPipeError):
             if not self._is_stopped:  # or another file may have the number of the pipe
-                self._write(self._writer, line)
+                self._pipe.write(line)
 
     def _run(self) -> None:
         poller = new_poller(native=True)
-        poller.register(self._reader, READ)
+        poller.register(self._pipe.fd, READ)
         poll_at = clock()
         while not self._is_stopped:
             try:
@@ -118,11 +114,7 @@ class NodeWatch:
                 call_in_app(logger.exception, "The log of the lock nodes misses a poll")
                 poll_at = clock() + POLL_AT_REST
         with self._lock:
-            self._close()
-
-    def _close(self) -> None:
-        os.close(self._reader)
-        os.close(self._writer)
+            self._pipe.close()
 
     def _rest_between_polls(self) -> float:
         if self._outage.quorum is not Quorum.VOTES or self._outage.quarantined:
@@ -131,7 +123,7 @@ class NodeWatch:
 
     def _take_reports(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while chunk := self._read(self._reader, 65536):
+            while chunk := self._pipe.read(65536):
                 self._rest += chunk
         *lines, self._rest = self._rest.split(b"\n")
         for at, nodes, met_by in map(json.loads, filter(None, lines)):
@@ -206,6 +198,6 @@ def _encoded(at: float, nodes: dict[str, str], met_by: str) -> bytes:
     """Return one line that a pipe takes whole: lines of several processes do not mix."""
     while True:
         line = json.dumps([at, nodes, shortened(met_by)]).encode() + b"\n"
-        if len(line) <= select.PIPE_BUF or not nodes:
+        if len(line) <= PIPE_BUF or not nodes:
             return line
         nodes.popitem()

@@ -8,6 +8,7 @@ import tempfile
 import weakref
 from pathlib import Path
 
+from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock.testing.child_guardian import ChildGuardian
 from celery_redlock.testing.proxy import TcpProxy
 from celery_redlock.testing.server import Server
@@ -59,4 +60,4 @@ def _after_fork_in_child() -> None:
     _open_resources.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+register_at_fork(after_in_child=_after_fork_in_child)

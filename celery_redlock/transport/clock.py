@@ -4,16 +4,17 @@ The clock that bounds validity.
 
 from __future__ import annotations
 
+import sys
 import time
 
-if hasattr(time, "CLOCK_BOOTTIME"):
-    # After a laptop slept or a VM was suspended, its leases must have expired; CLOCK_MONOTONIC
-    # does not advance meanwhile.
-    _BOOTTIME = time.CLOCK_BOOTTIME
+if hasattr(time, "CLOCK_BOOTTIME") or sys.platform == "darwin":
+    # After a laptop slept or a VM was suspended, its leases must have expired. Linux's
+    # CLOCK_MONOTONIC does not advance meanwhile; that of macOS does, and `time.monotonic` does not.
+    _CLOCK = getattr(time, "CLOCK_BOOTTIME", None) or time.CLOCK_MONOTONIC
 
     def now() -> float:
         """Return seconds that pass also while the machine is suspended."""
-        return time.clock_gettime(_BOOTTIME)
+        return time.clock_gettime(_CLOCK)
 
 else:
 

@@ -53,6 +53,27 @@ GREEN_LOSS = (
 )
 NO_CHILD = "there is no child process that could be killed alone"
 
+OTHER_SYSTEMS = """\
+## Windows and macOS
+
+The table is for Linux.
+
+On Windows the `threads` and `solo` pools work, as do publishers, `Redlock` and `AsyncRedlock`.
+Not there:
+
+- the prefork pool, which Celery does not support on Windows, and the gevent and eventlet pools;
+- the signal that interrupts a body in the main thread. In `solo`, as in `threads`, `LeaseLost` is
+  raised at the body's next bytecode, so it does not end a `time.sleep`; `redlock_lost_signal` is
+  refused;
+- `FileFence` and `FileTokenStore`, which need the file locks of POSIX; nodes on unix sockets; and
+  the local servers of `celery_redlock.testing`.
+
+On macOS the eventlet pool is not there: it needs the epoll of Linux.
+
+The tests run on Linux, where they take from Python what Windows does not have (`tests/portable`).
+CI runs them on macOS and Windows as well.
+"""
+
 ROWS = {
     row.event: row
     for row in (
@@ -211,6 +232,7 @@ def page() -> str:
             "",
             *(f"{number}. {note}." for number, note in enumerate(notes, 1)),
             "",
+            OTHER_SYSTEMS,
         ]
     )
 

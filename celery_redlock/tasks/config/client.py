@@ -5,12 +5,12 @@ One lock client per app and process.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock.core import Redlock
 from celery_redlock.core.node_admin import ProbeResult
 from celery_redlock.core.redlock import logged_nodes
@@ -116,4 +116,4 @@ def log_problems(settings: RedlockSettings, problems: Sequence[ProbeResult]) -> 
         )
 
 
-os.register_at_fork(after_in_child=_reset_after_fork)
+register_at_fork(after_in_child=_reset_after_fork)

@@ -59,6 +59,9 @@ RESERVED_SIGNALS = (
     "SIGUSR1",
 )
 
+#: No signal where threads receive none (Windows).
+LOST_SIGNAL = int(signal.SIGURG) if hasattr(signal, "pthread_kill") else 0
+
 # `celery report` and `inspect conf` print every setting whose name does not match this pattern, and
 # node URLs contain passwords. Celery has no other way to extend the pattern.
 if "REDLOCK_NODES" not in celery_utils.HIDDEN_SETTINGS.pattern:
@@ -96,7 +99,7 @@ class RedlockSettings:
             in workers and publishers. Without it in the publisher, two messages with one task id
             count as one delivered twice, for `lock_dedupe_window`. Has an effect only in processes
             that import `RedlockTask` or `celery_redlock.tasks`.
-        lost_signal: Signal that interrupts a body in a prefork or solo worker.
+        lost_signal: Signal that interrupts a body in a prefork or solo worker. Windows has none.
         tasks: Lock options for tasks whose names match a pattern:
             `{"billing.*": {"lock_key": True}}`. A task's exact name precedes patterns, and an
             earlier pattern a later one; `None` instead of options leaves the task out. Has an
@@ -126,7 +129,7 @@ class RedlockSettings:
     guard: bool | None = None
     dedupe: bool = False
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    lost_signal: int = int(signal.SIGURG)
+    lost_signal: int = LOST_SIGNAL
     beat_ttl: float | None = None
     beat_renew_deadline: float | None = None
     beat_retry: float | None = None
@@ -358,6 +361,8 @@ def _switch(value: Any) -> bool:
 
 
 def _lost_signal(value: Any) -> int:
+    if not LOST_SIGNAL:
+        raise ConfigurationError("cannot be used: threads receive no signals here; leave it out")
     try:
         found = signal.Signals[value] if isinstance(value, str) else signal.Signals(value)
     except (KeyError, ValueError):

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Protocol
 
+from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._greenlets.threads import Hub, current_hub
 from celery_redlock._greenlets.unpatched import unpatched
 from celery_redlock.tasks.interrupt.body import Body, watch_unraisable
@@ -44,14 +45,16 @@ def choose_interrupter(body: Body, signum: int) -> Interrupter:
     watch_unraisable()
     if (hub := current_hub()) is not None:
         return GreenletInterrupter(hub)
-    if threading.current_thread() is threading.main_thread():
+    # Where threads receive no signals (Windows), the main thread is one like the others.
+    main = threading.current_thread() is threading.main_thread()
+    if main and hasattr(signal, "pthread_kill"):
         return SignalInterrupter(body, signum)
     return ThreadInterrupter()
 
 
 _frames_lock = unpatched("_thread", "RLock")()
 # A child that is forked in between would collect no garbage, and wait for this without end.
-os.register_at_fork(
+register_at_fork(
     before=_frames_lock.acquire,
     after_in_parent=_frames_lock.release,
     after_in_child=_frames_lock.release,

@@ -5,12 +5,12 @@ The transport for real servers: a pool of channels, and the order of commands ac
 from __future__ import annotations
 
 import logging
-import os
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._greenlets.threads import on_native_thread
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.protocol import Command, Script
@@ -169,4 +169,4 @@ def _reset_after_fork() -> None:
             _logger.exception("A forked child could not drop its parent's lock connections")
 
 
-os.register_at_fork(after_in_child=_reset_after_fork)
+register_at_fork(after_in_child=_reset_after_fork)
