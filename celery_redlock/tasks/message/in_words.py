@@ -47,7 +47,7 @@ def in_words(error: _Error, redlock: Redlock) -> _Error:
         key = lock_key_of(redlock, key)
     elif key is not None and key.startswith(RUNNING):
         key = lock_key_of(redlock, key)
-        details[-1] = [held for held in error.keys if not held.startswith(RUNNING)]
+        details[3] = [held for held in error.keys if not held.startswith(RUNNING)]
     return type(error)(message, key, *details)
 
 
