@@ -722,7 +722,7 @@ class Calls:
         may_be_revoked = call.brought and not scene.down and call.stands == WAITS
         if scene.revokes and may_be_revoked and queued and scene.markers[piece] is None:
             gone = scene.with_marker(piece, (at, Role.REVOKED))
-            gone = gone.with_call(at, spared=True, revoking=True)
+            gone = gone.with_call(at, spared=True, revoked=True, revoking=True)
             yield self._note(at, "revoked", gone._replace(revokes=scene.revokes - 1))
         alone = len(call.deliveries) == 1 and queued and call.stands == WAITS
         if scene.expires and alone and scene.markers[piece] is None:

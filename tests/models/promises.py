@@ -131,11 +131,19 @@ def _check_ticks(setting: CallSetting, scene: Scene) -> None:
 
 
 def _first_and_heirs(scene: Scene, at: int) -> list[int]:
+    """
+    Return the call that a call repeats, and those that do its work in its place.
+
+    A call that takes the key of a revoked one over, before that is freed, does no work but its own:
+    were the key free, it would do the same. The marker *revoked* stays, for it outlives a publisher
+    that dies before it sends the newer message.
+    """
     found: list[int] = []
     first = scene.calls[at].first
     while first is not None and first != at and first not in found:
         found.append(first)
-        first = scene.calls[first].replaced_by
+        call = scene.calls[first]
+        first = None if call.revoked else call.replaced_by
     return found
 
 

@@ -65,6 +65,7 @@ class Call(NamedTuple):
         end: how its body has ended.
         hands: the call that continues it.
         frees: the call that got its lock, and may have been dropped.
+        revoked: it was revoked while it waited.
         revoking: the worker or publisher that dropped it has not freed its lock yet.
         unlocked: its body runs without the lock.
         asked: a newer run has asked it to stop.
@@ -93,6 +94,7 @@ class Call(NamedTuple):
     end: str = ""
     hands: int | None = None
     frees: int | None = None
+    revoked: bool = False
     revoking: bool = False
     unlocked: bool = False
     asked: bool = False

@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from tests.models import examine
+from tests.models.calling import Calls
+from tests.models.calls import CallSetting
 from tests.models.configs import ALL
 from tests.mutants.planting import ROOT, planted
 from tests.mutants.registry import MUTANTS
@@ -47,6 +49,20 @@ def test_a_planted_fault_is_told_by_a_trace_that_a_person_can_follow() -> None:
     assert trace[0].endswith("starts")
     assert any("runs A's acquire: granted 1" in line for line in trace)
     assert "holds with token" in trace[-1]
+
+
+def test_a_call_that_takes_the_key_of_a_revoked_message_over_does_not_do_its_work() -> None:
+    setting = ALL["calls-until_executed-mixed"]
+    assert isinstance(setting, CallSetting)
+    model = Calls(setting)
+    state = model.initial()
+    for step in (
+        *("A: reserves", "A: sent with the lock", "A: revoked", "B: sent as a duplicate"),
+        *("C: sees that an older one waits", "C: takes the lock over", "C: sent with the lock"),
+        *("C: is looked at", "C: begins", "C: stores its result", "C: lets go"),
+        *("B: is looked at", "B: begins"),
+    ):
+        state = next(found for found, (text, _), _ in model.moves(state) if text == step)
 
 
 def test_every_setting_has_a_name_of_its_own_and_says_what_it_must_reach() -> None:

@@ -158,6 +158,13 @@ _ON_ARRIVAL = (
         "False,",
     ),
     _row(
+        "a repetition runs because the first is being withdrawn",
+        "calls-until_executed-mixed",
+        ARRIVAL,
+        "        return Evidence.UNCLEAR  # a worker or a publisher",
+        "        return Evidence.GONE  # a worker or a publisher",
+    ),
+    _row(
         "a repetition takes its turn although the first does the work",
         "calls-until_executed-refused",
         ARRIVAL,
