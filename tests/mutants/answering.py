@@ -50,6 +50,6 @@ TRANSPORT = (
     mutant(
         "the clock stands still in a suspend",
         simulated("suspend", "1-400"),
-        (CLOCK, "_BOOTTIME = time.CLOCK_BOOTTIME", "_BOOTTIME = time.CLOCK_MONOTONIC"),
+        (CLOCK, 'getattr(time, "CLOCK_BOOTTIME", None) or ', ""),
     ),
 )

@@ -57,8 +57,7 @@ GUARDS = (
         ),
         (
             DRAFTS,
-            "                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
-            "                    path.unlink()\n",
+            "                    lock_now(descriptor)\n                    path.unlink()\n",
             "                    path.unlink()\n",
         ),
     ),
