@@ -67,8 +67,6 @@ def test_a_run_that_comes_too_late_sends_the_event_of_a_skip(
 
 @pytest.mark.parametrize("serializer", sorted(registry.name_to_type))
 def test_every_serializer_keeps_it(serializer: str) -> None:
-    if serializer == "msgpack":
-        pytest.importorskip("msgpack")
     content_type, encoding, data = dumps(SKIPPED, serializer=serializer)
     kept = loads(data, content_type, encoding, accept=[content_type])
     assert kept == SKIPPED
