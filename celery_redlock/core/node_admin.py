@@ -19,6 +19,7 @@ from celery_redlock.transport import NodeAddress, parse_nodes
 from celery_redlock.transport.memory import memory_node
 from celery_redlock.transport.redis.connect_error import ConnectError, describe_failure
 from celery_redlock.transport.redis.connector import Connector
+from celery_redlock.transport.redis.node_set import same_server_as
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +85,30 @@ def arm_nodes(nodes: str | Sequence[str], *, force: bool = False) -> list[ArmRes
         connections = [
             stack.enter_context(contextlib.closing(_open(node))) for node in parse_nodes(nodes)
         ]
+        results = [node.run("look") for node in connections]
+        twice = _named_twice([(node.name, node.run_id) for node in connections])
+        if twice:
+            return [
+                replace(result, state="failed", detail=twice[result.name])
+                if result.name in twice
+                else result
+                for result in results
+            ]
         if force:
             return [node.run("force") for node in connections]
-        results = [node.run("look") for node in connections]
         why_not_new = _why_not_new(results)
         if why_not_new is None:
             return [node.run("new") for node in connections]
     return [replace(one, detail=why_not_new) if one.state == "missing" else one for one in results]
+
+
+def _named_twice(nodes: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+    """Return for each node that is the server of an earlier one what is wrong with it."""
+    found, first = {}, dict[str, str]()
+    for name, run_id in nodes:
+        if run_id is not None and first.setdefault(run_id, name) != name:
+            found[name] = same_server_as(first[run_id])
+    return found
 
 
 def _why_not_new(results: Sequence[ArmResult]) -> str | None:
@@ -111,8 +129,16 @@ class _AdminConnection(ABC):
     that was checked, and not one that lost what it granted since.
     """
 
+    #: Of the server that answered; None where it does not show it.
+    run_id: str | None = None
+
     def __init__(self, node: NodeAddress) -> None:
         self._node = node
+
+    @property
+    def name(self) -> str:
+        """The node, without user and password."""
+        return self._node.name
 
     def run(self, mode: str) -> ArmResult:
         """Run the script, `inspect`, `new` or `force`."""
@@ -150,7 +176,8 @@ class _ServerConnection(_AdminConnection):
 
     def _run(self, mode: str) -> str:
         if self._connection is None:
-            self._connection, _ = Connector(self._node, _ARM_TIMEOUT).open()
+            self._connection, info = Connector(self._node, _ARM_TIMEOUT).open()
+            self.run_id = info.get("run_id") if info else None
         self._connection.send_command("EVAL", ARM_SOURCE, 1, GUARD_KEY, mode)
         answer = self._connection.read_response()
         return answer.decode() if isinstance(answer, bytes) else str(answer)
@@ -207,16 +234,25 @@ def probe_nodes(nodes: str | Sequence[str], *, timeout: float = 1.0) -> list[Pro
     """Connect to each node, authenticate, and load the scripts; takes about `timeout` at most."""
     addresses = parse_nodes(nodes)
     with ThreadPoolExecutor(len(addresses)) as pool:
-        return list(pool.map(lambda node: _probe(node, timeout), addresses))
+        probes = list(pool.map(lambda node: _probe(node, timeout), addresses))
+    twice = _named_twice([(result.name, run_id) for result, run_id in probes])
+    return [
+        replace(result, problem=twice[result.name], lasting=True)
+        if result.name in twice
+        else result
+        for result, _ in probes
+    ]
 
 
-def _probe(node: NodeAddress, timeout: float) -> ProbeResult:
+def _probe(node: NodeAddress, timeout: float) -> tuple[ProbeResult, str | None]:
+    """Return the result, and the run id of the server that answered, where it shows it."""
+    usable = ProbeResult(name=node.name, problem=None, lasting=False)
     if node.name.startswith("memory://"):
-        return ProbeResult(name=node.name, problem=None, lasting=False)
+        return usable, None
     try:
-        connection, _ = Connector(node, timeout).connect(native=False)
+        connection, run_id = Connector(node, timeout).connect(native=False)
     except Exception as exc:
         lasting = isinstance(exc, ConnectError) and exc.lasting
-        return ProbeResult(name=node.name, problem=describe_failure(exc), lasting=lasting)
+        return replace(usable, problem=describe_failure(exc), lasting=lasting), None
     connection.close()
-    return ProbeResult(name=node.name, problem=None, lasting=False)
+    return usable, run_id

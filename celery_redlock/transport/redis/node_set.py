@@ -86,16 +86,18 @@ class NodeSet:
         with self._lock:
             for other, known in self._run_ids.items():
                 if other != index and known == run_id:
-                    return (
-                        f"is the same server as {self.names[other]}, which would have two votes; "
-                        "name independent servers"
-                    )
+                    return same_server_as(self.names[other])
             self._run_ids[index] = run_id
         return ""
 
     def wait_for_connects(self) -> None:
         """Wait until no connection attempt is under way, within the bounds of their timeouts."""
         self.pending_connects.wait_for_none(_CONNECT_STEPS * self.node_timeout)
+
+
+def same_server_as(other: str) -> str:
+    """Return why a node may not vote that is the server of another node, too."""
+    return f"is the same server as {other}, which would have two votes; name independent servers"
 
 
 class PendingConnects:

@@ -274,6 +274,27 @@ def test_one_server_named_by_two_addresses_has_one_vote(nodes: ServerNodes) -> N
         nodes.restart(1)
 
 
+def test_a_probe_finds_a_server_that_is_named_by_two_addresses(nodes: ServerNodes) -> None:
+    first = nodes.urls[0]
+    other_name = first.replace("127.0.0.1", "localhost")
+    good, same, other = probe_nodes([first, other_name, nodes.urls[1]])
+    assert (good.problem, other.problem) == (None, None)
+    assert same.lasting
+    assert (same.problem or "").startswith(f"is the same server as {good.name}, ")
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_no_node_is_armed_where_one_server_has_two_addresses(
+    nodes: ServerNodes, force: bool
+) -> None:
+    nodes.flush(*range(len(nodes.urls)))
+    first = nodes.urls[0]
+    other_name = first.replace("127.0.0.1", "localhost")
+    answers = arm_nodes([first, other_name, nodes.urls[1]], force=force)
+    assert [answer.state for answer in answers] == ["missing", "failed", "missing"]
+    assert answers[1].detail.startswith(f"is the same server as {answers[0].name}, ")
+
+
 def test_a_replica_takes_no_locks_and_is_warned_about(
     nodes: ServerNodes, caplog: pytest.LogCaptureFixture
 ) -> None:
