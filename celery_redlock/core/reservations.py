@@ -206,14 +206,14 @@ class Reservations:
                 report_acquire(self._transport, shown, attempt, attempts, began)
             except BaseException:
                 if reserved is not None:  # the caller never gets it
-                    if beside:
-                        self.cancel(replace(reserved.reservation, node_keys=beside), wait=True)
                     self.cancel(
                         reserved.reservation,
                         wait=True,
                         previous=previous,
                         previous_until=previous_until,
                     )
+                    if beside:
+                        self.cancel(replace(reserved.reservation, node_keys=beside), wait=True)
                 raise
         if reserved is None:
             raise not_acquired_error(attempt, params, self._transport.names, wait)

@@ -84,6 +84,11 @@ class NodeWatch:
 
     terminate = stop
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the worker has ended in this process."""
+        return self._is_stopped
+
     def report(self, at: float, nodes: Mapping[str, str], met_by: str) -> None:
         """
         Note that a task has missed a quorum. Never waits: a worker that cannot keep up knows it.
@@ -94,7 +99,7 @@ class NodeWatch:
             met_by: the task, and what becomes of it.
         """
         line = _encoded(at, {name: shortened(why) for name, why in nodes.items()}, met_by)
-        with self._lock, contextlib.suppress(BlockingIOError, BrokenPipeError):
+        with self._lock, contextlib.suppress(OSError):
             if not self._is_stopped:  # or another file may have the number of the pipe
                 self._pipe.write(line)
 
@@ -176,7 +181,8 @@ _OUTCOMES = {
 
 def is_watched(app: Any) -> bool:
     """Return whether a worker keeps the log of the app's nodes, for this process as well."""
-    return app_itself(app) in _watches
+    watch = _watches.get(app_itself(app))
+    return watch is not None and not watch.is_stopped
 
 
 def report_unavailable(

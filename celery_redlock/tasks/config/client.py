@@ -36,11 +36,13 @@ def redlock_for(app: Any) -> Redlock:
     app = app_itself(app)
     client = _clients.get(app)
     if client is None:
+        settings = read_settings(app)
+        # Without the lock, as a logging handler may send a task; and before the client, which would
+        # log a single node in its own words.
+        log_nodes_once(settings)
         with _lock:
             client = _clients.get(app)
             if client is None:
-                settings = read_settings(app)
-                log_nodes_once(settings)  # first: a client logs a single node in its own words
                 client = _clients[app] = _make_client(settings)
     return client
 

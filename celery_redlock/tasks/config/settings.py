@@ -87,8 +87,9 @@ class RedlockSettings:
         drift_factor: Fraction of a TTL by which clocks may differ while it runs. Where chrony may
             slew at its default 100 000 ppm, use 0.1, or give chrony `maxslewrate 1000`.
         node_timeout: How long a process waits for each reply of a node, those while it connects
-            included (TCP, each step of TLS, login, scripts). A node that never replies costs a call
-            this long; a first connection that is slow, but replies, up to four times as long.
+            included (TCP, login, scripts; a TLS handshake has three times as long). A node that
+            never replies costs a call this long; a first connection that is slow, but replies, or
+            that makes no TLS handshake, up to four times as long.
         on_unusable_node: Reaction to a node that can never serve (wrong password, missing right,
             cluster mode). `raise`: a worker or beat does not start, and the first publish of a
             process raises `ConfigurationError`. `warn`: they log it and use the other nodes;

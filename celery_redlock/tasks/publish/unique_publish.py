@@ -330,7 +330,7 @@ class UniquePublish:
             # The holder has begun to run, or another call was faster: decide about the new holder.
             if isinstance(exc, LockContended) and exc.holder != error.holder:
                 return self._contended(exc, awaited=awaited)
-            return self._send_without()
+            return self._unlocked(exc)
         sent = self._send_with(reserved, previous=previous, until=until, withdrawn=withdrawn)
         if withdrawn is not None:
             marker_ttl = (error.expires_in or 0.0) + self.lock.dedupe_window
@@ -402,12 +402,16 @@ class UniquePublish:
         try:
             sent = self._send(reservation)
         except BaseException:
-            if withdrawn is not None:
-                self.redlock.reservations.cancel(withdrawn, wait=True)
-            # Awaited, so that a caller that retries at once finds the lock free.
-            self.redlock.reservations.cancel(
-                reservation, wait=True, previous=previous, previous_until=until
-            )
+            # Awaited, so that a caller that retries at once finds the lock free. The key before the
+            # marker: a worker that receives the older message meanwhile requeues it, and does not
+            # end it for a call that is never sent.
+            try:
+                self.redlock.reservations.cancel(
+                    reservation, wait=True, previous=previous, previous_until=until
+                )
+            finally:
+                if withdrawn is not None:
+                    self.redlock.reservations.cancel(withdrawn, wait=True)
             raise
         self.redlock.reservations.confirm(reserved)
         took = time.monotonic() - began

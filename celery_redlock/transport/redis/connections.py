@@ -217,6 +217,7 @@ class Connections:
             connection, run_id = self._nodes.connectors[index].connect(native=self._native)
             reason = self._nodes.duplicate_server_problem(index, run_id)
             if reason:
+                lasting = True
                 connection.close()
                 connection = None
         except Exception as exc:

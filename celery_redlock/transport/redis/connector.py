@@ -57,6 +57,10 @@ class CheckingParser(DefaultParser):  # type: ignore[misc, valid-type]
         self._reader: Any = _CheckedReader(self._reader)
 
 
+#: For how many node timeouts a TLS handshake may take: two round trips in TLS 1.2, and some work.
+_TLS_HANDSHAKE = 3
+
+
 class Connector:
     """
     Opens connections to one node.
@@ -82,6 +86,8 @@ class Connector:
                 parser_class=CheckingParser,
             )
             self._type = options.pop("connection_class", Connection)
+            if issubclass(self._type, SSLConnection):
+                options["socket_timeout"] = _TLS_HANDSHAKE * timeout  # redis-py has none of its own
             self._options = options
             self._type(**options)
         except (TypeError, ValueError) as exc:

@@ -16,9 +16,9 @@ from celery_redlock.transport.base import NodeFailure
 from celery_redlock.transport.redis.connector import Connector
 from celery_redlock.transport.redis.health import NodeHealth
 
-#: Steps of a connection attempt: look-up, TCP, TLS, HELLO, AUTH, SELECT, INFO, scripts. Each has
-#: the node timeout, so a node that never replies ends its attempt with the first.
-_CONNECT_STEPS = 8
+#: Node timeouts of a connection attempt: one each for look-up, TCP, HELLO, AUTH, SELECT, INFO and
+#: scripts, and more for TLS. A node that never replies ends its attempt with the first of them.
+_CONNECT_STEPS = 10
 
 #: For how many node timeouts a caller waits for first connections: those of a slow but working node
 #: over TLS take several round trips, and without them the first lock would not be taken.

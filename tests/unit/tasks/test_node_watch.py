@@ -15,7 +15,7 @@ from celery import Celery
 from celery_redlock import QuorumUnavailable, RedlockTask
 from celery_redlock.tasks import node_watch
 from celery_redlock.tasks.bootsteps import NodeWatchStep
-from celery_redlock.tasks.node_watch import NodeWatch, report_unavailable
+from celery_redlock.tasks.node_watch import NodeWatch, is_watched, report_unavailable
 from celery_redlock.transport import memory_node, parse_node
 from tests.support.waiting import wait_until
 
@@ -112,3 +112,10 @@ def test_a_watch_that_is_stopped_takes_no_more_reports(app: Celery) -> None:
     watch.stop()
     watch.stop()
     watch.report(time.monotonic(), {}, "late")
+
+
+def test_a_process_whose_worker_has_ended_logs_its_nodes_itself_again(app: Celery) -> None:
+    watch = NodeWatch(app)
+    assert is_watched(app)
+    watch.stop()
+    assert not is_watched(app)

@@ -231,6 +231,32 @@ def test_the_older_one_is_put_back_until_the_newer_one_is_out(
     assert bench.app.AsyncResult(older["id"]).state == "REVOKED"
 
 
+def test_the_older_one_runs_where_the_newer_one_cannot_be_sent_and_is_slow_to_give_back(
+    bench: Bench, revoked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = declare(bench, lock_on_conflict="replace")
+    older = bench.send(task)
+    reservations = redlock_for(bench.app).reservations
+    cancel, states = type(reservations).cancel, list[str]()
+
+    def look(self: Any, *args: Any, **kwargs: Any) -> None:
+        cancel(self, *args, **kwargs)
+        if not states:
+            states.append(bench.run(older).state)
+
+    def refuse(*_args: Any, **_kwargs: Any) -> None:
+        monkeypatch.undo()
+        monkeypatch.setattr(type(reservations), "cancel", look)
+        raise OperationalError("no broker")
+
+    monkeypatch.setattr(bench.app.amqp, "send_task_message", refuse)
+    with pytest.raises(OperationalError):
+        task.delay()
+    assert states == ["IGNORED"]
+    assert bench.run(bench.receive()).state == "SUCCESS"
+    assert revoked == []
+
+
 def test_what_has_been_replaced_is_not_replaced_again(bench: Bench, revoked: list[str]) -> None:
     task = declare(bench, lambda self, number: number, lock_on_conflict="replace")
     requests = [bench.send(task, number) for number in range(3)]
