@@ -177,11 +177,15 @@ class Redlock:
         if not attempt.is_granted:
             attempt, attempts = retry_until_granted(
                 attempt,
-                lambda: attempt_once(transport, request.params),
+                lambda: self._attempt_again(request),
                 request.budget,
                 transport.sleep,
             )
         return self._lease_from(request, attempt, attempts, began)
+
+    def _attempt_again(self, request: AcquireRequest) -> Attempt:
+        self.check_open()
+        return attempt_once(self.transport, request.params)
 
     def _lease_from(
         self, request: AcquireRequest, attempt: Attempt, attempts: int, began: float
@@ -205,6 +209,9 @@ class Redlock:
         """Return the lease of a granted attempt, which `close` releases."""
         lease = Lease(self.transport, request.keys, request.params, attempt, self._leases.discard)
         self._leases.add(lease)
+        if self._closed:  # during the attempt: `close` may not have seen the lease
+            lease.release()
+            self.check_open()
         if len(self._leases) > self._sweep_at:
             self._forget_expired()
         return lease

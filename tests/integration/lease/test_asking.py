@@ -243,6 +243,39 @@ def test_a_closed_client_acquires_nothing(redlock: Redlock, call: str) -> None:
         ACQUIRE[call](redlock)
 
 
+def test_a_client_that_is_closed_while_it_waits_acquires_nothing(
+    redlock: Redlock, other: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = other.acquire("report")
+    sleep = redlock.transport.sleep
+
+    def close_meanwhile(seconds: float) -> None:
+        redlock.close()
+        held.release()
+        sleep(seconds)
+
+    monkeypatch.setattr(redlock.transport, "sleep", close_meanwhile)
+    with pytest.raises(ConfigurationError, match="is closed"):
+        redlock.acquire("report", wait=10)
+    assert other.holder("report") is None
+
+
+def test_a_client_that_is_closed_during_its_attempt_keeps_no_lock(
+    redlock: Redlock, other: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = redlock.transport.now
+
+    def close_meanwhile() -> float:
+        monkeypatch.undo()
+        redlock.close()
+        return now()
+
+    monkeypatch.setattr(redlock.transport, "now", close_meanwhile)
+    with pytest.raises(ConfigurationError, match="is closed"):
+        redlock.acquire("report")
+    assert other.holder("report") is None
+
+
 def test_a_disconnected_client_connects_again(redlock: Redlock) -> None:
     lease = redlock.acquire("report")
     redlock.disconnect()
