@@ -76,12 +76,17 @@ def _reset_after_fork() -> None:
     _clients.clear()
 
 
+#: Nodes that are logged. Pool children inherit it.
+_logged: set[tuple[str, ...]] = set()
+
+
 def log_nodes_once(settings: RedlockSettings) -> None:
     """Log once which nodes hold the locks, and warn of a single one."""
     names = tuple(node.name for node in parse_nodes(settings.nodes))
-    if names in logged_nodes:
+    if names in _logged:
         return
-    logged_nodes.add(names)
+    _logged.add(names)
+    logged_nodes.add(names)  # the client has nothing to add
     if settings.nodes_from_broker:
         logger.warning(
             "redlock_nodes is not set, so the broker %s is the only lock node. That excludes tasks "

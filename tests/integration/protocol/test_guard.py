@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 import pytest
 
 from celery_redlock import LockNotAcquired, QuorumUnavailable, Redlock
+from celery_redlock.core import redlock
 from celery_redlock.core.failures import NO_REPLY, VOTED
 from celery_redlock.protocol import Quarantined
 from tests.support.nodes import CALM, Nodes, ServerNodes
@@ -135,8 +136,9 @@ def test_a_single_node_is_not_guarded_unless_asked(nodes: Nodes) -> None:
 
 
 def test_a_single_node_is_told_about_in_the_log(
-    nodes: Nodes, caplog: pytest.LogCaptureFixture
+    nodes: Nodes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(redlock, "logged_nodes", set())
     with caplog.at_level(logging.INFO, logger="celery_redlock"):
         nodes.client(nodes=nodes.urls[:1])
     assert "restart quarantine is off; guard=True or redlock_guard switches it on" in caplog.text

@@ -8,6 +8,7 @@ import pytest
 from celery import states
 from celery.result import AsyncResult
 
+from celery_redlock import is_skipped
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.brokers.producer import Producer
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
@@ -51,7 +52,7 @@ def test_of_two_messages_without_a_lock_the_one_that_comes_second_is_skipped(
     second = send()
 
     wait_until(lambda: second.state == states.SUCCESS, message="the second to be skipped")
-    assert second.result is None
+    assert is_skipped(second.result)
     journal.open()
     assert first.get(timeout=TIMEOUT) == "held"
     wait_until(lambda: worker.queue_is_empty, message="no message to be left")
