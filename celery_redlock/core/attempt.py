@@ -138,7 +138,10 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
             if round_.phase is Phase.RAISING:
                 second = raise_fence(params.node_keys, owner, round_.token)
                 # A node that is silent now may have been stopped since it acknowledged.
-                acked = None if acked is None else AckedNodes()
+                if acked is not None:
+                    acked = AckedNodes()
+                    # A node that has connected since the first round has none of our keys.
+                    acked.holders_only = True
                 channel.exchange(((second, round_),), params.node_timeout, acked=acked)
             if previous is not None and _is_held_by_another(round_, params, previous):
                 acked = None

@@ -18,6 +18,7 @@ from celery_redlock.protocol import (
     Command,
     Failed,
     Granted,
+    NotHeld,
     Quarantined,
     Refused,
     Round,
@@ -47,16 +48,18 @@ class AckedNodes(set[int]):
     Indexes of the nodes known to have executed a command; late replies add to it.
 
     Attributes:
+        holders_only: count no node that does not hold the command's keys.
         max_counter: the largest counter with which a grant still counts; None: any.
         undo: what a node with a larger counter is sent.
         followup: what a node is sent that is added before the deadline, if anything.
         followup_deadline: on the transport's clock.
     """
 
-    __slots__ = ("followup", "followup_deadline", "max_counter", "undo")
+    __slots__ = ("followup", "followup_deadline", "holders_only", "max_counter", "undo")
 
     def __init__(self, nodes: Iterable[int] = ()) -> None:
         super().__init__(nodes)
+        self.holders_only = False
         self.max_counter: int | None = None
         self.undo: Command | None = None
         self.followup: Command | None = None
@@ -72,6 +75,8 @@ class AckedNodes(set[int]):
             now: reading of the transport's clock.
         """
         if vote is None or isinstance(vote, Refused | Quarantined | Failed):
+            return None
+        if self.holders_only and isinstance(vote, NotHeld):
             return None
         if (
             self.max_counter is not None

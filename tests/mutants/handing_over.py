@@ -196,6 +196,11 @@ HAND_OVER = (
         ),
     ),
     mutant(
+        "a node that joins between the rounds counts as taken over",
+        ("tests.simulation", "--replay", "tests/simulation/seeds/left-behind-60.json"),
+        (ATTEMPT, "acked.holders_only = True", "acked.holders_only = False"),
+    ),
+    mutant(
         "the script marks nothing",
         tested("test_release_with.py", "test_each_key_ends_as_it_was_told"),
         (RELEASE_LUA, "    elseif value == '' then", "    elseif true then"),

@@ -97,7 +97,7 @@ def _show(plan: Plan, kind: str) -> None:
     sys.stdout.write(json.dumps(plan.to_json()) + "\n")
     sys.stdout.write("\n".join(outcome.trace[-_SHOWN:]) + "\n")
     for broken in outcome.violations:
-        sys.stdout.write(f"{broken.at:10.5f} {broken.kind.upper()}: {broken.text}\n")
+        sys.stdout.write(f"VIOLATION at {broken.at:.5f}: {broken.kind}: {broken.text}\n")
 
 
 def _replay(path: Path) -> int:
@@ -106,7 +106,7 @@ def _replay(path: Path) -> int:
     outcome = carry_out(plan, traced=True)
     sys.stdout.write("\n".join(outcome.trace) + "\n")
     for broken in outcome.violations:
-        sys.stdout.write(f"{broken.at:10.5f} {broken.kind.upper()}: {broken.text}\n")
+        sys.stdout.write(f"VIOLATION at {broken.at:.5f}: {broken.kind}: {broken.text}\n")
     return 1 if outcome.violations else 0
 
 

@@ -50,3 +50,11 @@ def test_any_grant_counts_where_no_message_is_out() -> None:
     acked = AckedNodes()
     assert acked.record_vote(1, Granted(18, 18), 0.0) is None
     assert acked == {1}
+
+
+def test_a_node_that_connects_between_the_rounds_has_given_nothing_up() -> None:
+    acked = AckedNodes()
+    acked.holders_only = True
+    assert acked.record_vote(1, FOREIGN, 0.0) is None
+    assert acked.record_vote(2, ACKNOWLEDGED, 0.0) is None
+    assert acked == {2}
