@@ -168,8 +168,9 @@ class Calls:
         elif call.step == "replaces" and scene.reserved in (None, (call.older, Role.QUEUED)):
             yield self._note(at, "takes the lock over", self._replaced(scene, at, call.older))
         elif scene.reserved is None:
-            then = scene._replace(reserved=(at, Role.QUEUED)).with_call(at, step="reserved")
-            yield self._note(at, "reserves", then)
+            begun = self._as_sent(scene, at, None)
+            then = scene._replace(reserved=(at, Role.QUEUED))
+            yield self._note(at, "reserves", then.with_call(at, step="reserved", **begun))
         else:
             yield from self._contended(scene, at, awaited=False)
             if call.step == "awaits":
@@ -214,7 +215,7 @@ class Calls:
             text = "dropped" if choice is Publish.DROP else "refused"
             promises.check_drop(self.setting, at, text)
             promises.check_rival(self.setting, at, holder, text)
-            changes = {**self._as_sent(scene, first), "stands": OVER, "stands_for": holder}
+            changes = {**self._as_sent(scene, at, first), "stands": OVER, "stands_for": holder}
             yield self._note(at, text, scene.with_call(at, **changes))
         elif choice is Publish.SEND_AFTER:
             yield self._send(scene, at, "sent after", after=holder)
@@ -249,10 +250,13 @@ class Calls:
 
     def _send(self, scene: Scene, at: int, text: str, **changes: Any) -> Move:
         first = changes.pop("first", None)
-        changes = {**self._as_sent(scene, first), **changes, "stands": WAITS, "step": ""}
+        changes = {**self._as_sent(scene, at, first), **changes, "stands": WAITS, "step": ""}
         return self._note(at, text, scene.with_call(at, deliveries=(Delivery(),), **changes))
 
-    def _as_sent(self, scene: Scene, first: int | None) -> dict[str, Any]:
+    def _as_sent(self, scene: Scene, at: int, first: int | None) -> dict[str, Any]:
+        """A call has its place in the order, and who serves it, from its reservation on."""
+        if scene.calls[at].sent:
+            return {"first": first, "blind": scene.down}
         under_way = {n for n, call in enumerate(scene.calls) if call.stands == RUNS}
         sent = 1 + max(call.sent for call in scene.calls)
         served = frozenset(under_way)
@@ -284,7 +288,8 @@ class Calls:
         """
         assert older is not None
         piece = self._piece(older)
-        then = scene._replace(reserved=(at, Role.QUEUED)).with_call(at, step="sends")
+        begun = self._as_sent(scene, at, None)
+        then = scene._replace(reserved=(at, Role.QUEUED)).with_call(at, step="sends", **begun)
         then = then.with_call(older, replaced_by=at)
         if scene.markers[piece] is None:
             then = then.with_marker(piece, (at, Role.QUEUED)).with_call(at, turns=older)

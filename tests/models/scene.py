@@ -74,7 +74,7 @@ class Call(NamedTuple):
         spared: after a fault it need not run, or may run twice.
         excused: its policy, its deadline or another message of its tick ended it.
         first: the call that had the key, and had not ended, when it was sent.
-        sent: its place in the order of sending; 0: not sent.
+        sent: its place in the order of calls; 0: it has no lock and is not sent.
         served: calls whose body was under way when it was sent, or began since.
         owed: its body was interrupted, and its message comes again.
         blind: no node replied when it was sent, so nobody could see that a holder had ended.
