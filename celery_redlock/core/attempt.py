@@ -98,7 +98,9 @@ class Attempt:
 
     def nodes_not_taken_over(self) -> AckedNodes:
         """Return the nodes that are not known to have given up what we took over."""
-        return AckedNodes(set(range(len(self.round.votes))) - (self.acked or set()))
+        acked = self.acked or AckedNodes()
+        # A node that has connected since the first round acknowledges the second one, without keys.
+        return AckedNodes(set(range(len(self.round.votes))) - (acked - acked.not_held))
 
 
 def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
@@ -138,10 +140,7 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
             if round_.phase is Phase.RAISING:
                 second = raise_fence(params.node_keys, owner, round_.token)
                 # A node that is silent now may have been stopped since it acknowledged.
-                if acked is not None:
-                    acked = AckedNodes()
-                    # A node that has connected since the first round has none of our keys.
-                    acked.holders_only = True
+                acked = None if acked is None else AckedNodes()
                 channel.exchange(((second, round_),), params.node_timeout, acked=acked)
             if previous is not None and _is_held_by_another(round_, params, previous):
                 acked = None

@@ -84,7 +84,10 @@ def _for_how_long(expires_in: float, after: str) -> str:
 
 def describe_problems(problems: Mapping[str, str]) -> str:
     """Return a sentence for errors: each node that did not help, with its reason."""
-    return "; ".join(f"{name}: {why.rstrip('.')}" for name, why in problems.items() if why != VOTED)
+    failed = {name: why for name, why in problems.items() if why not in (VOTED, NO_REPLY)}
+    # A node that has not replied yet may be well; it is named where no other explains the outcome.
+    shown = failed or {name: why for name, why in problems.items() if why != VOTED}
+    return "; ".join(f"{name}: {why.rstrip('.')}" for name, why in shown.items())
 
 
 def node_problems(round_: Round, names: tuple[str, ...]) -> dict[str, str]:

@@ -48,18 +48,18 @@ class AckedNodes(set[int]):
     Indexes of the nodes known to have executed a command; late replies add to it.
 
     Attributes:
-        holders_only: count no node that does not hold the command's keys.
+        not_held: those of them that may not hold the command's keys.
         max_counter: the largest counter with which a grant still counts; None: any.
         undo: what a node with a larger counter is sent.
         followup: what a node is sent that is added before the deadline, if anything.
         followup_deadline: on the transport's clock.
     """
 
-    __slots__ = ("followup", "followup_deadline", "holders_only", "max_counter", "undo")
+    __slots__ = ("followup", "followup_deadline", "max_counter", "not_held", "undo")
 
     def __init__(self, nodes: Iterable[int] = ()) -> None:
         super().__init__(nodes)
-        self.holders_only = False
+        self.not_held: set[int] = set()
         self.max_counter: int | None = None
         self.undo: Command | None = None
         self.followup: Command | None = None
@@ -76,8 +76,8 @@ class AckedNodes(set[int]):
         """
         if vote is None or isinstance(vote, Refused | Quarantined | Failed):
             return None
-        if self.holders_only and isinstance(vote, NotHeld):
-            return None
+        if isinstance(vote, NotHeld):
+            self.not_held.add(node)
         if (
             self.max_counter is not None
             and isinstance(vote, Granted)

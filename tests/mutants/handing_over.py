@@ -198,7 +198,7 @@ HAND_OVER = (
     mutant(
         "a node that joins between the rounds counts as taken over",
         ("tests.simulation", "--replay", "tests/simulation/seeds/left-behind-60.json"),
-        (ATTEMPT, "acked.holders_only = True", "acked.holders_only = False"),
+        (ATTEMPT, "(acked - acked.not_held)", "acked"),
     ),
     mutant(
         "the script marks nothing",
