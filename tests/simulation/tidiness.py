@@ -117,6 +117,8 @@ class Tidiness:
         while self._passed() < _TROUBLE + _PEACE:
             lease = self._taken() if self._messages else None
             if lease is None:
+                # As a worker requeues: another message's lock may stand in the way of the first.
+                self._messages = [*self._messages[1:], *self._messages[:1]]
                 self._worker.wait(rng.expovariate(100.0))
                 if self._passed() > _TROUBLE + _SENDING:
                     # In touch with the nodes: what they have not taken yet is sent then.
