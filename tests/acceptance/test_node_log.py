@@ -20,7 +20,7 @@ QUIET = ("--loglevel=WARNING",)
 SHORT_TTL = {"redlock_max_ttl": 3.0, "redlock_ttl": 3.0}
 
 LOST, BACK = "No quorum of lock nodes", "A quorum of lock nodes votes again"
-QUARANTINED, VOTES = "is quarantined for", "votes again: its quarantine has ended"
+QUARANTINED, VOTES = "and grants no lock until then", "votes again: its quarantine has ended"
 
 StartQuiet = Callable[..., Worker]
 

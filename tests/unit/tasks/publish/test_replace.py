@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kombu.exceptions import OperationalError
-from tenacity.wait import wait_base
+from tenacity import Retrying
 
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.message.envelope import Envelope
@@ -185,14 +185,13 @@ def test_one_that_is_replaced_while_it_waits_for_another_stands_back(
     options = {"lock_mode": "until_and_while_executing", "lock_wait": 0.001}
     policies = {"publish": "replace", "run": "raise"}
 
-    class Replacing(wait_base):  # type: ignore[misc]
-        def __call__(self, state: Any) -> float:
-            if not newer:
-                newer.append(task.delay().id)
-            return 0.0
+    def replace(state: Any) -> None:
+        if not newer:
+            newer.append(task.delay().id)
 
     newer: list[str] = []
-    task = declare(bench, lock_on_conflict=policies, lock_retry=Replacing(), **options)
+    retry = Retrying(after=replace)
+    task = declare(bench, lock_on_conflict=policies, lock_retry=retry, **options)
     owned_by(bench, "other")
     older = bench.send(task)
     assert bench.run(older).state == "IGNORED"
