@@ -8,10 +8,12 @@ import logging
 from typing import Any
 
 from celery import bootsteps
+from celery.concurrency.prefork import TaskPool as PreforkPool
 
+from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.client import log_nodes_once, log_problems
 from celery_redlock.tasks.config.options import OPTIONS, PREFIX
-from celery_redlock.tasks.config.settings import BUILT_IN, read_settings
+from celery_redlock.tasks.config.settings import BUILT_IN, check_settings, read_settings
 from celery_redlock.tasks.config.unusable_nodes import record_nodes_checked
 from celery_redlock.tasks.declarations import find_mistakes
 from celery_redlock.tasks.dedupe import protect_tasks
@@ -41,6 +43,8 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
         """Prepare the app's locks; `ConfigurationError` ends the worker's start."""
         app = parent.app
         mistakes, silent = find_mistakes(app, with_nodes=True)
+        with mistakes.collected():
+            _check_that_processes_share_nodes(parent)
         if mistakes:
             raise mistakes.all_in_one()
         lock_matching_tasks(app)
@@ -72,6 +76,18 @@ class NodeWatchStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is
         """Make the log before the pool forks; it starts after that."""
         locks = any(getattr(task, "redlock_plan", None) for task in parent.app.tasks.values())
         return NodeWatch(parent.app) if locks else None
+
+
+def _check_that_processes_share_nodes(worker: Any) -> None:
+    """Raise `ConfigurationError` for in-memory nodes in a pool of processes."""
+    settings, _ = check_settings(worker.app)
+    in_memory = [url for url in settings.given_nodes if url.startswith("memory:")]
+    if in_memory and isinstance(worker.pool_cls, type) and issubclass(worker.pool_cls, PreforkPool):
+        raise ConfigurationError(
+            f"setting redlock_nodes: {in_memory[0]} is a node in the memory of one process, and "
+            "each process of a prefork pool has its own, so they exclude nobody. Name servers, or "
+            "start this worker with --pool=solo or --pool=threads."
+        )
 
 
 def _log_tasks_without_lock(app: Any) -> None:

@@ -160,3 +160,17 @@ def test_a_command_of_an_app_with_mistakes_prints_no_traceback(
 
     assert "Traceback" not in ended.stdout + ended.stderr
     assert "sesame" not in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--concurrency=1",), ("--autoscale=2,1",)])
+def test_a_worker_whose_processes_do_not_share_its_nodes_does_not_start(
+    celery: Run, options: tuple[str, ...]
+) -> None:
+    ended = celery('app.conf.redlock_nodes = ["memory://a", "memory://b"]', "worker", *options)
+
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1] == (
+        "Error: setting redlock_nodes: memory://a is a node in the memory of one process, and each "
+        "process of a prefork pool has its own, so they exclude nobody. Name servers, or start "
+        "this worker with --pool=solo or --pool=threads."
+    )

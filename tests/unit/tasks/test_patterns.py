@@ -28,7 +28,8 @@ PATTERN = {"vendor.*": {"lock_key": "report:{month}"}}
 
 
 def start_worker(bench: Bench) -> None:
-    LockStep(SimpleNamespace(app=bench.app)).create(SimpleNamespace(app=bench.app))
+    worker = SimpleNamespace(app=bench.app, pool_cls=None)
+    LockStep(worker).create(worker)
 
 
 def test_a_pattern_makes_a_plain_task_lock_when_the_app_is_finalized() -> None:

@@ -160,7 +160,8 @@ def test_a_worker_names_each_group_of_tasks_that_can_have_one_key(
         mode = "while_executing" if name == "running" else "until_executed"
         bench.task(lambda n: None, name=name, lock_key=key, lock_mode=mode)
     bench.app.finalize()
-    LockStep(SimpleNamespace(app=bench.app)).create(SimpleNamespace(app=bench.app))
+    worker = SimpleNamespace(app=bench.app, pool_cls=None)
+    LockStep(worker).create(worker)
     (line,) = (line for line in caplog.messages if "can have one key" in line)
     assert line.startswith("The tasks invoice, refund lock at publish")
     assert "(lock_key='{id}' or '{order_id}')" in line
