@@ -89,6 +89,7 @@ class Lease(LeaseValidity):
         self._takeover = attempt if params.previous else None
         self._hold_until = 0.0
         self._was_valid = False
+        self._released_as = Phase.VOTING
 
     def __repr__(self) -> str:
         state = f"lost: {self.lost}" if self.lost else f"{self.expires_in:.3f} s left"
@@ -138,6 +139,11 @@ class Lease(LeaseValidity):
         return self._state is LeaseState.RELEASED and self._was_valid
 
     @property
+    def release_is_unconfirmed(self) -> bool:
+        """Whether it was released while it was valid, and too few nodes replied to the release."""
+        return self.released_in_time and self._released_as not in (Phase.GRANTED, Phase.GONE)
+
+    @property
     def unreleased(self) -> str:
         """The nodes that refuse releases now, each with its reason; empty if none does."""
         return describe_problems(self._transport.refusals(Script.RELEASE))
@@ -169,10 +175,13 @@ class Lease(LeaseValidity):
             if reservation is None:
                 round_ = ReleaseRound(len(self._transport.names))
                 channel = send_release(self._transport, [(command, round_)], self.node_timeout)
-                had = round_.phase is Phase.GRANTED
+                self._released_as = round_.phase
             else:
-                had, channel = release_to(self._transport, command, reservation, self.node_timeout)
+                self._released_as, channel = release_to(
+                    self._transport, command, reservation, self.node_timeout
+                )
             self.after_release(command, channel)
+            had = self._released_as is Phase.GRANTED
             if instrumentation.receivers:
                 instrumentation.report(self.release_details(had=had))
         except Exception as exc:

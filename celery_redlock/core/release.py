@@ -39,7 +39,7 @@ def send_release(
 
 def release_to(
     transport: Transport, command: Command, reservation: Reservation, node_timeout: float
-) -> tuple[bool, Channel]:
+) -> tuple[Phase, Channel]:
     """
     Send a release that leaves keys to a reservation for a short time, then extend them.
 
@@ -47,7 +47,7 @@ def release_to(
     unused.
 
     Returns:
-        Whether a quorum had the keys, and the channel that was used.
+        The phase of the release's round, and the channel that was used.
     """
     round_, check = ReleaseRound(len(transport.names)), ReleaseRound(len(transport.names))
     batch, acked = [(command, round_)], AckedNodes()
@@ -55,7 +55,7 @@ def release_to(
         channel.exchange(batch, node_timeout, linger=min(node_timeout, _LINGER), acked=acked)
         left = reservation.left_ms(transport.wall_us())
         if round_.phase is not Phase.GRANTED or left <= 0:
-            return round_.phase is Phase.GRANTED, channel
+            return round_.phase, channel
         # The message may have been sent: its receiver may have taken the reservation over on a
         # quorum and released it while one of these nodes still had our keys. That has not happened
         # if a quorum has the reservation now, when all of these nodes do: a later receiver finds it
@@ -65,7 +65,7 @@ def release_to(
         channel.exchange([(probe, check)], node_timeout)
         if check.phase is Phase.GRANTED:
             channel.send(extend(reservation.node_keys, reservation.owner, left, 0), nodes)
-    return True, channel
+    return round_.phase, channel
 
 
 @contextmanager

@@ -428,4 +428,4 @@ def _give_back(
     command = release(
         _checked_node_keys(reservation.node_keys), reservation.owner, 0, actions=actions
     )
-    return release_to(transport, command, previous, node_timeout)[0]
+    return release_to(transport, command, previous, node_timeout)[0] is Phase.GRANTED

@@ -19,7 +19,7 @@ from celery_redlock.core import (
     set_current_lease,
     set_current_leases,
 )
-from celery_redlock.errors import LockContended, QuorumUnavailable
+from celery_redlock.errors import LockContended, LossReason, QuorumUnavailable
 from celery_redlock.tasks.interrupt.body import Body
 from celery_redlock.tasks.interrupt.interrupters import Interrupter, choose_interrupter
 from celery_redlock.tasks.message.in_words import lease_in_words
@@ -231,7 +231,10 @@ class RunningLock:
             # A body may release its own lease early, and nothing was lost then.
             excused = excused or lease.released_in_time
             if not self._release(lease, state, result) and not excused:
-                self._warn_lost(lease, lost)
+                if lease.release_is_unconfirmed:
+                    self._warn_unconfirmed(lease)
+                else:
+                    self._warn_lost(lease, lost)
         self.move(Move.END)
         _active.discard(self)
         # Last: until the keys are released, `task_postrun` finds the lock here.
@@ -296,13 +299,25 @@ class RunningLock:
         error = sys.exc_info()[1]
         return None if error is self._surrounding else error
 
+    def _warn_unconfirmed(self, lease: Lease) -> None:
+        refused = f" ({lease.unreleased})" if lease.unreleased else ""
+        logger.warning(
+            "Task %s[%s] held its %s to the end, but no quorum of nodes confirmed the release%s. "
+            "Nodes that did not take it keep the lock for up to %.3g s more.",
+            self.task.name,
+            self.request.id,
+            lease_in_words(lease),
+            refused,
+            max(0.0, lease.valid_until - lease.now()),
+        )
+
     def _warn_lost(self, lease: Lease, lost: str | None) -> None:
         logger.warning(
             "Task %s[%s] ended without its %s: %s. %s",
             self.task.name,
             self.request.id,
             lease_in_words(lease),
-            lost or _unconfirmed(lease),
+            lost or LossReason.GONE,
             "Another body may have run beside its last part; a resource that checks fencing tokens "
             "has refused what came too late."
             if self.body_lease is not None
@@ -328,11 +343,6 @@ def running_lock_of(request: Any) -> RunningLock | None:
     """Return the lock of a request, until it is released."""
     held: RunningLock | None = None if request is None else state_of(request).running_lock
     return held
-
-
-def _unconfirmed(lease: Lease) -> str:
-    text = "a quorum of nodes did not confirm it at release"
-    return f"{text} ({lease.unreleased})" if lease.unreleased else text
 
 
 def _sweep_orphans() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import re
 import signal
 import threading
 import time
@@ -121,7 +122,20 @@ def test_a_lock_that_was_deleted_meanwhile_is_reported_at_release(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.call(job(bench, lambda self: bench.node.state.keys.clear()))
-    assert "ended without its lock k: a quorum of nodes did not confirm" in caplog.text
+    assert "ended without its lock k: a quorum of nodes no longer has it" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["while_executing", "until_executed"])
+def test_nodes_that_do_not_answer_a_release_are_no_loss(
+    bench: Bench, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = job(bench, lambda self: bench.node.pause(), lock_mode=mode, lock_ttl=30)
+
+    bench.call(task)
+    bench.node.resume()
+    assert "held its lock k to the end, but no quorum of nodes confirmed" in caplog.text
+    assert re.search(r"keep the lock for up to (30|2\d\.\d) s more", caplog.text)
+    assert "ended without its lock" not in caplog.text
 
 
 @pytest.mark.parametrize(("answer", "told"), [("interrupt", True), ("flag", False), (None, False)])
