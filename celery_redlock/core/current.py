@@ -65,15 +65,23 @@ def under_lease(lease: Lease) -> Iterator[None]:
         _current.set(tuple(entry for entry in _current.get() if entry[0] is not lease))
 
 
-def refuse_own_lock(transport: Transport, keys: Sequence[str]) -> None:
-    """Raise `LockContended` where the calling code would wait for a lock that it holds itself."""
+def refuse_own_lock(transport: Transport, node_keys: Sequence[str]) -> None:
+    """
+    Raise `LockContended` where the calling code asks for a lock that it holds itself.
+
+    It may hold it through another client of the same nodes.
+
+    Args:
+        transport: to the nodes.
+        node_keys: the keys as nodes store them.
+    """
     for lease, flow in _current.get():
-        own = lease.transport is transport and not set(keys).isdisjoint(lease.keys)
+        same_nodes = set(lease.transport.names) == set(transport.names)
+        own = same_nodes and not set(node_keys).isdisjoint(lease.node_keys)
         if own and lease.is_valid and flow == _flow():
             raise LockContended(
-                f"Lock {shortened(lease.key)!r} is held by the block that asks for it, which would "
-                "wait for its own end: locks are not re-entrant. Use current_lease(), or hand the "
-                "lease over.",
+                f"Lock {shortened(lease.key)!r} is held by the block or task that asks for it, and "
+                "locks are not re-entrant. Use current_lease(), or hand the lease over.",
                 lease.key,
                 lease.owner,
                 lease.expires_in,

@@ -331,6 +331,11 @@ class Lease(LeaseValidity):
                 self._in_doubt.setdefault(channel, set()).update(round_.missing)
 
     @property
+    def node_keys(self) -> tuple[str, ...]:
+        """The lock keys as nodes store them."""
+        return self._params.node_keys
+
+    @property
     def node_timeout(self) -> float:
         """Seconds in which a node has to answer."""
         return self._params.node_timeout

@@ -31,7 +31,7 @@ from celery_redlock.core.reservations import Reservations
 from celery_redlock.core.retry import retry_until_granted
 from celery_redlock.core.validation import checked_hold, checked_keys, checked_node_keys
 from celery_redlock.core.watchdog import process_watchdog
-from celery_redlock.errors import ConfigurationError
+from celery_redlock.errors import ConfigurationError, LockContended
 from celery_redlock.protocol.keys import user_key
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport import (
@@ -78,9 +78,11 @@ class Redlock:
     increase whatever the timing. Limit: a holder that is paused past its lease cannot know; only a
     resource that checks the token can refuse it.
 
-    Locks are not re-entrant: a block that waits for a key which it holds itself gets
-    `LockContended` at once. Thread-safe, and fork-safe: a child opens connections of its own.
-    Connects when first used; once closed, it acquires nothing.
+    Locks are not re-entrant: a block or a task that asks for a key which it holds itself, through
+    any client of the same nodes, gets `LockContended` at once. A lease that was acquired without a
+    block is not known as its own: with `wait=None` its thread would wait without end. Thread-safe, and
+    fork-safe: a child opens connections of its own. Connects when first used; once closed, it
+    acquires nothing.
 
     Args:
         nodes: URLs, or one string with commas: redis://, rediss://, unix://, memory://.
@@ -148,8 +150,8 @@ class Redlock:
             **options: see `AcquireOptions`.
 
         Raises:
-            LockContended: another owner holds a key; or the block that asks for it holds it itself,
-                and would wait for its own end.
+            LockContended: another owner holds a key; or the block or task that asks for it holds it
+                itself.
             QuorumUnavailable: too few nodes answered.
             LockKeyError: the key cannot be used.
             ConfigurationError: the client is closed, or an option cannot work.
@@ -158,7 +160,7 @@ class Redlock:
         keys = checked_keys(key)
         request = acquire_request(self.settings, self.transport, keys, **options)
         if request.budget.wait:
-            refuse_own_lock(self.transport, request.keys)
+            refuse_own_lock(self.transport, request.params.node_keys)
         return self._acquire(request)
 
     def check_open(self) -> None:
@@ -200,7 +202,12 @@ class Redlock:
                     lease.release()  # the caller never gets it
                 raise
         if lease is None:
-            raise not_acquired_error(attempt, request.params, self.node_names, request.budget.wait)
+            error = not_acquired_error(
+                attempt, request.params, self.node_names, request.budget.wait
+            )
+            if isinstance(error, LockContended):
+                refuse_own_lock(self.transport, request.params.node_keys)
+            raise error
         if request.at_least_for:
             lease.hold_at_least(request.at_least_for)
         return lease

@@ -106,7 +106,7 @@ class AsyncRedlock:
         request = acquire_request(redlock.settings, redlock.transport, checked_keys(key), **options)
         redlock.check_open()
         if request.budget.wait:
-            refuse_own_lock(redlock.transport, request.keys)
+            refuse_own_lock(redlock.transport, request.params.node_keys)
         began = redlock.transport.now()
         attempt, attempts = await self._attempt(request), 1
         if not attempt.is_granted:

@@ -70,7 +70,7 @@ class DuplicateResult(AsyncResult):  # type: ignore[misc]  # Celery is untyped
 def _refuse(task_id: str, problem: str) -> NoReturn:
     raise ConfigurationError(
         f"The result of {task_id} cannot be read by the sender of its duplicate: {problem}, or do "
-        "not wait for it if result.is_duplicate."
+        "not wait for it if isinstance(result, DuplicateResult)."
     )
 
 
@@ -103,7 +103,8 @@ def warn_of_unreadable(cls: Any, app: Any, lock: LockOptions) -> None:
         _warned.add((cls.name, problem))
         logger.warning(
             "Task %s is unique, and the sender of a duplicate gets the existing task's result, "
-            "which cannot be read: %s, or do not wait for it if result.is_duplicate.",
+            "which cannot be read: %s, or do not wait for it if isinstance(result, "
+            "DuplicateResult).",
             cls.name,
             problem,
         )

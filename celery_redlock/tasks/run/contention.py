@@ -19,7 +19,7 @@ from typing import NoReturn
 from celery.exceptions import Ignore, Reject
 
 from celery_redlock.core import Register
-from celery_redlock.core.wait_limit import limited
+from celery_redlock.core.wait_limit import described, limited
 from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.duplicate_result import result_of
@@ -59,6 +59,8 @@ logger = logging.getLogger(__name__)
 
 SKIP_EVENT = "task-lock-skipped"
 LONGEST_PAUSE_IN_PLACE = 1.0
+#: Seconds after which an eager call that waits is logged.
+LOGGED_AFTER = 1.0
 #: How long a run that asks another to stop retries, in seconds, while several ask at once.
 RETRY_FOR = 0.5
 
@@ -237,7 +239,7 @@ def _give_up(case: Case) -> NoReturn:
 def _wait_in_place(case: Case) -> bool:
     """Under `apply()` there is no queue to go back to."""
     running_lock, lock_request, error = case.running_lock, case.lock_request, case.why
-    pause, attempts = 0.01, 0
+    pause, attempts, is_logged = 0.01, 0, False
     while True:
         if running_lock.is_held_around(getattr(error, "holder", None)):
             raise error
@@ -245,6 +247,15 @@ def _wait_in_place(case: Case) -> bool:
         remaining = limited(lock_request.options.give_up_after) - waited
         if remaining <= 0:
             fail_exhausted(lock_request, error, waited, attempts)
+        if waited >= LOGGED_AFTER and not is_logged:
+            is_logged = True
+            logger.warning(
+                "Task %s was called eagerly and blocks its caller until it has its lock, for up to "
+                "%s: %s",
+                case.name,
+                described("lock_give_up_after", lock_request.options.give_up_after),
+                reason_of(error, lock_request.redlock),
+            )
         time.sleep(min(remaining, random.uniform(0.0, pause)))  # noqa: S311  # spreads load only
         pause = min(LONGEST_PAUSE_IN_PLACE, pause * 2)
         attempts += 1

@@ -145,7 +145,9 @@ class RunningLock:
         self.unrun_as = role
 
     def is_held_around(self, owner: str | None) -> bool:
-        """Return whether a body that runs this task eagerly has the lock, which it never frees."""
+        """Return whether the body or block that runs this task eagerly has the lock to its end."""
+        if any(lease.owner == owner for lease, _ in self._leases_around):
+            return True
         around = self.enclosing
         while around is not None:
             if around.lease is not None and around.lease.owner == owner:

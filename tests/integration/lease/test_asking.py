@@ -145,7 +145,7 @@ def test_the_lease_of_an_asyncio_block_is_the_current_one_there_and_in_its_corou
     asyncio.run(block())
 
 
-@pytest.mark.parametrize("wait", [5, None])
+@pytest.mark.parametrize("wait", [0, 5, None])
 def test_a_block_that_would_wait_for_itself_is_refused_at_once(
     redlock: Redlock, wait: float | None
 ) -> None:
@@ -153,6 +153,25 @@ def test_a_block_that_would_wait_for_itself_is_refused_at_once(
         redlock.acquire(["c", "b"], wait=wait)
 
     assert (got.value.holder, got.value.keys) == (lease.owner, ("a", "b"))
+
+
+def test_a_block_that_would_wait_for_itself_through_another_client_is_refused_at_once(
+    redlock: Redlock, redlock_memory_nodes: list[str]
+) -> None:
+    with (
+        Redlock(list(reversed(redlock_memory_nodes))) as other,
+        redlock.lock("a"),
+        pytest.raises(LockContended, match="not re-entrant"),
+    ):
+        other.acquire("a", wait=None)
+
+
+@pytest.mark.parametrize("differs", [{"key_prefix": "other:"}, {"nodes": ["memory://another"]}])
+def test_a_block_may_wait_for_the_same_key_where_it_is_another_lock(
+    redlock: Redlock, redlock_memory_nodes: list[str], differs: dict[str, Any]
+) -> None:
+    with Redlock(**{"nodes": redlock_memory_nodes, **differs}) as other, redlock.lock("a"):
+        assert other.acquire("a", wait=None).release()
 
 
 def test_an_asyncio_block_that_would_wait_for_itself_is_refused_at_once(

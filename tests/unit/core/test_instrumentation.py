@@ -342,8 +342,10 @@ def test_a_receiver_that_comes_during_a_call_gets_how_long_it_waited(
 
     nodes = fresh_nodes()
     try:
-        with Redlock(nodes) as holder, holder.lock("k"), pytest.raises(LockContended):
-            acquire(nodes, Retrying(stop=observe_and_stop))
+        with Redlock(nodes) as holder:
+            holder.acquire("k")
+            with pytest.raises(LockContended):
+                acquire(nodes, Retrying(stop=observe_and_stop))
     finally:
         for end in ends:
             end()

@@ -9,8 +9,9 @@ import pytest
 from celery import chain
 
 from celery_redlock import current_lease, is_skipped
-from celery_redlock.errors import LockContended
+from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.message.owner_label import Role
+from celery_redlock.tasks.run import contention
 from tests.support.tasks import Bench
 from tests.support.unique import QUEUE, declare, owned_by, role, value
 
@@ -103,3 +104,15 @@ def test_under_apply_the_lock_of_another_is_waited_for_where_it_only_delays(benc
     owned_by(bench, "other", place="redlock:k").release()
     bench.elsewhere.reservations.acquire_for_task(("k",), ttl=0.3, label="somebody")
     assert declare(bench).apply().get() == "ran"
+
+
+def test_an_eager_call_that_waits_for_its_lock_is_logged_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contention, "LOGGED_AFTER", 0.0)
+    task = declare(bench, lambda self: "ran", lock_key="k", lock_wait=0, lock_give_up_after=0.3)
+    bench.elsewhere.acquire("k", label="another")
+    with pytest.raises(LockNotAcquired):
+        task.apply(throw=True)
+    (warning,) = [text for text in caplog.messages if "blocks its caller" in text]
+    assert "for up to lock_give_up_after = 0.3 s: lock 'k' is held by 'another'" in warning

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock import Redlock, current_lease
+from celery_redlock import LockContended, Redlock, current_lease
 from tests.support.tasks import Bench
 from tests.unit.tasks.jobs import job
 
@@ -75,3 +75,19 @@ def test_a_retry_after_an_early_release_runs_under_a_lock_of_its_own(
     assert bench.run(bench.receive()).value == "ran"
     assert tokens[0] < tokens[1]
     assert not bench.is_held("k")
+
+
+def test_a_body_that_would_wait_for_its_own_lock_is_refused_at_once(bench: Bench) -> None:
+    def body(self: Any) -> str:
+        with pytest.raises(LockContended, match="not re-entrant"):
+            bench.elsewhere.acquire("k", wait=None)
+        return "refused"
+
+    assert bench.call(job(bench, body, lock_key="k")).value == "refused"
+
+
+def test_an_eager_call_in_a_block_that_holds_its_key_fails_at_once(bench: Bench) -> None:
+    task = job(bench, lambda self: "ran", lock_key="k")
+
+    with Redlock(bench.node_url) as redlock, redlock.lock("k"):
+        assert isinstance(task.apply().result, LockContended)
