@@ -80,8 +80,8 @@ class Redlock:
 
     Locks are not re-entrant: a block or a task that asks for a key which it holds itself, through
     any client of the same nodes, gets `LockContended` at once. A lease that was acquired without a
-    block is not known as its own: with `wait=None` its thread would wait without end. Thread-safe, and
-    fork-safe: a child opens connections of its own. Connects when first used; once closed, it
+    block is not known as its own: with `wait=None` its thread would wait without end. Thread-safe,
+    and fork-safe: a child opens connections of its own. Connects when first used; once closed, it
     acquires nothing.
 
     Args:
