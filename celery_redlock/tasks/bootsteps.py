@@ -12,13 +12,12 @@ from celery.concurrency.prefork import TaskPool as PreforkPool
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.client import log_nodes_once, log_problems
-from celery_redlock.tasks.config.options import OPTIONS, PREFIX
 from celery_redlock.tasks.config.settings import BUILT_IN, check_settings, read_settings
 from celery_redlock.tasks.config.unusable_nodes import record_nodes_checked
 from celery_redlock.tasks.declarations import find_mistakes
 from celery_redlock.tasks.dedupe import protect_tasks
 from celery_redlock.tasks.node_watch import NodeWatch
-from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks
+from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks, warn_of_idle_options
 from celery_redlock.tasks.publish.cleanup import free_at_revocation
 from celery_redlock.tasks.task import RedlockTask
 
@@ -92,22 +91,15 @@ def _check_that_processes_share_nodes(worker: Any) -> None:
 
 def _log_tasks_without_lock(app: Any) -> None:
     """Log the tasks that look as if they lock, and do not."""
-    without_options = []
-    for name, task in sorted(app.tasks.items()):
-        if name.startswith(BUILT_IN):
-            continue
-        plan = getattr(task, "redlock_plan", None)
-        given = [PREFIX + option for option in OPTIONS if hasattr(task, PREFIX + option)]
-        if isinstance(task, RedlockTask) and not task.redlock_dedupe_only:
-            if plan is None or plan.keys is None:
-                without_options.append(name)
-        elif given:
-            logger.warning(
-                "Task %r has %s, but is not a RedlockTask, so it does not lock; give it "
-                "base=RedlockTask.",
-                name,
-                ", ".join(given),
-            )
+    tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith(BUILT_IN)]
+    warn_of_idle_options(tasks)
+    without_options = [
+        task.name
+        for task in tasks
+        if isinstance(task, RedlockTask)
+        and not task.redlock_dedupe_only
+        and (task.redlock_plan is None or task.redlock_plan.keys is None)
+    ]
     if without_options:
         logger.info(
             "These tasks are RedlockTasks without any lock option, so they do not lock: %s. "

@@ -8,12 +8,13 @@ running; that is the task of `RedlockTask.__call__` and of the worker's `LockSte
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from celery import current_app, signals
 from celery._state import _get_active_apps, connect_on_app_finalize
 
-from celery_redlock.errors import ConfigurationError
+from celery_redlock.errors import ConfigurationError, RedlockError
 from celery_redlock.tasks.bootsteps import LockStep, NodeWatchStep
 from celery_redlock.tasks.config.client import close_clients, log_problems
 from celery_redlock.tasks.config.mistakes import Mistakes
@@ -21,7 +22,8 @@ from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.config.unusable_nodes import are_nodes_checked, record_nodes_checked
 from celery_redlock.tasks.declarations import probe_nodes_of
 from celery_redlock.tasks.dedupe import NewTasksStep, add_nonce, mark_publishes, protect_tasks
-from celery_redlock.tasks.patterns import lock_matching_tasks
+from celery_redlock.tasks.message.envelope import HEADER
+from celery_redlock.tasks.patterns import lock_matching_tasks, warn_of_idle_options
 from celery_redlock.tasks.publish.cleanup import connect_cleanup
 from celery_redlock.tasks.run.running_lock import any_active
 
@@ -71,10 +73,12 @@ def _app_finalized(sender: Any, **_: Any) -> None:
 
 def _first_publish(signal: Any, headers: Any = None, **_: Any) -> None:
     # Sending does not finalize an app, so without this a program that only sends would apply no
-    # pattern and set no nonce. It is too late for this message's class, not for its nonce.
+    # pattern and set no nonce. It is too late for this message's lock, not for its nonce.
     for app in list(_get_active_apps()):
         if app.configured and app.autofinalize:
             _finalize(app, headers)
+            # Those that are known so far: an app that locks nothing is not finalized for this.
+            warn_of_idle_options(list(app._tasks.values()))
     # Last: messages of other threads must wait for this.
     signal.disconnect(dispatch_uid=FIRST_PUBLISH)
 
@@ -82,13 +86,32 @@ def _first_publish(signal: Any, headers: Any = None, **_: Any) -> None:
 def _finalize(app: Any, headers: Any) -> None:
     try:
         settings = read_settings(app)
-        if settings.tasks or settings.dedupe:
-            app.finalize(auto=True)  # waits for another thread that does it
         if settings.dedupe:
             add_nonce(headers)
+        if (settings.tasks or settings.dedupe) and not app.finalized:
+            app.finalize(auto=True)  # waits for another thread that does it
+            _warn_of_missing_lock(app, headers or {})
     except Exception as error:
         # Other apps of the program may be valid, and this must not stop the message.
-        logger.error("redlock_tasks and redlock_dedupe have no effect in %r: %r", app, error)  # noqa: TRY400
+        logger.error(  # noqa: TRY400
+            "%s Until that is repaired, redlock_tasks and redlock_dedupe have no effect in app %r.",
+            error if isinstance(error, RedlockError) else repr(error),
+            app.main,
+        )
+
+
+def _warn_of_missing_lock(app: Any, headers: Mapping[str, Any]) -> None:
+    """Log that a message has left without the lock that its task acquires at publish."""
+    task = app.tasks.get(headers.get("task"))
+    plan = getattr(task, "redlock_plan", None)
+    if plan is not None and plan.options.mode_spec.at_publish and HEADER not in headers:
+        logger.warning(
+            "The first message of this process, of task %s[%s], is sent without its lock: "
+            "redlock_tasks takes effect when the app is finalized, and sending does not do that. "
+            "Call app.finalize() once all tasks are imported, before the first message.",
+            task.name,
+            headers.get("id"),
+        )
 
 
 def _worker_starts(sender: Any, **_: Any) -> None:

@@ -4,16 +4,24 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from typing import Any
 
 from celery.app.trace import build_tracer
 
 from celery_redlock.errors import ConfigurationError, RedlockError
+from celery_redlock.tasks.config.options import OPTIONS, PREFIX
 from celery_redlock.tasks.config.settings import matches, read_settings
 from celery_redlock.tasks.declarations import without_lock
 from celery_redlock.tasks.task import RedlockTask
 
-__all__ = ["adopt", "idle_patterns", "lock_matching_tasks", "trace_anew"]
+__all__ = ["adopt", "idle_patterns", "lock_matching_tasks", "trace_anew", "warn_of_idle_options"]
+
+logger = logging.getLogger(__name__)
+
+#: Tasks that were warned of. Pool children inherit it.
+_warned: set[str] = set()
 
 
 def lock_matching_tasks(app: Any) -> None:
@@ -42,6 +50,20 @@ def idle_patterns(app: Any) -> list[str]:
     return [
         pattern for pattern in patterns if not any(matches(pattern, name) for name in app.tasks)
     ]
+
+
+def warn_of_idle_options(tasks: Iterable[Any]) -> None:
+    """Warn of tasks that have lock options and do not lock, each once in a process."""
+    for task in tasks:
+        given = [PREFIX + option for option in OPTIONS if hasattr(task, PREFIX + option)]
+        if given and not isinstance(task, RedlockTask) and task.name not in _warned:
+            _warned.add(task.name)
+            logger.warning(
+                "Task %r has %s, but is not a RedlockTask, so it does not lock; give it "
+                "base=RedlockTask.",
+                task.name,
+                ", ".join(given),
+            )
 
 
 def adopt(task: Any, app: Any, **attributes: Any) -> None:

@@ -82,7 +82,7 @@ def refuse_mapped(task: Any) -> None:
 
 def refuse_coroutine(task: Any) -> None:
     """
-    Refuse a task whose body is a coroutine function or an async generator.
+    Refuse a task whose body is a coroutine function or a generator.
 
     Limit: a function that only returns a coroutine is found when it runs (`refuse_unawaited`).
 
@@ -93,6 +93,12 @@ def refuse_coroutine(task: Any) -> None:
         raise ConfigurationError(
             f"task {task.name!r}: its body is a coroutine function (async def). Celery does not "
             f"await it, so its lock would be released before it has run; {ADVICE}."
+        )
+    if inspect.isgeneratorfunction(task.run):
+        raise ConfigurationError(
+            f"task {task.name!r}: its body is a generator function (yield). Celery does not "
+            "iterate over it, so its lock would be released before it has run; collect what it "
+            "yields in a list, and return that."
         )
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "OPTIONS",
     "PREFIX",
     "LockOptions",
+    "almost_option",
     "check_option",
     "seconds",
     "shown",
@@ -152,6 +153,10 @@ def shown(value: Any) -> str:
         return "a number of thousands of digits"  # Python refuses to print it
 
 
+#: From this likeness on a name is an option with a letter missing.
+_MISSPELT = 0.9
+
+
 def unknown_name(name: str, prefix: str, known: Iterable[str]) -> str:
     """Return a message about an unknown name that suggests the closest known one."""
     # Compared without the prefix that all names share, which would make any two look alike.
@@ -159,6 +164,23 @@ def unknown_name(name: str, prefix: str, known: Iterable[str]) -> str:
     choices = ", ".join(prefix + choice for choice in known)
     hint = f"did you mean {prefix}{close[0]}?" if close else f"the names are: {choices}."
     return f"{name} is unknown; {hint}"
+
+
+def almost_option(name: str) -> str | None:
+    """
+    Return the option that a name without the prefix was surely meant to be, if any.
+
+    A name that is longer than an option (`clock_key`) may be an attribute of the application.
+    """
+    if name.startswith(PREFIX):
+        return None
+    bare = name.lower().replace("_", "")
+    for option in (PREFIX + known for known in OPTIONS):
+        same = bare in (option.replace("_", ""), f"red{option.replace('_', '')}")
+        likeness = difflib.SequenceMatcher(None, name, option).ratio()
+        if same or (len(name) <= len(option) and likeness >= _MISSPELT):
+            return option
+    return None
 
 
 def seconds(minimum: float) -> Callable[[Any], float]:

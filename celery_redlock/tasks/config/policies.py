@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
+from celery.exceptions import TaskPredicate
+
 from celery_redlock.errors import ConfigurationError, LockContended
 from celery_redlock.tasks.config.functions import check_function
 from celery_redlock.tasks.config.modes import Mode
@@ -89,8 +91,15 @@ def resolve_policy(task: Any, policy: Policy, error: LockContended, names: Seque
 
     Raises:
         ConfigurationError: the function returned no policy name.
+        Exception: it raised this, which gets a note that names it.
     """
-    name = policy(task, error) if callable(policy) else policy
+    try:
+        name = policy(task, error) if callable(policy) else policy
+    except TaskPredicate:
+        raise  # `task.retry()` and its like are how a function ends the task itself
+    except Exception as exc:
+        exc.add_note(f"lock_on_conflict of task {task.name} raised this when asked about: {error}")
+        raise
     if not isinstance(name, str) or name not in names:
         raise ConfigurationError(
             f"lock_on_conflict of task {task.name} returned {name!r}. It must return one of "

@@ -17,6 +17,7 @@ from celery_redlock.tasks.config.options import (
     OPTIONS,
     PREFIX,
     LockOptions,
+    almost_option,
     check_option,
     unknown_name,
 )
@@ -116,6 +117,8 @@ def _unknown(task: Any) -> Iterator[str]:
                 f"{unknown_name(name, PREFIX, OPTIONS)} Names that start with {PREFIX} "
                 "are reserved for options."
             )
+        elif not ours and module.partition(".")[0] != "celery" and (meant := almost_option(name)):
+            yield f"{name} is unknown; did you mean {meant}?"
 
 
 def _attribute(task: Any, name: str) -> Any:

@@ -22,7 +22,7 @@ app = Celery("sender", broker="memory://", backend="cache+memory://", set_as_cur
              autofinalize=given.get("autofinalize", True))
 app.conf.update(redlock_nodes=["memory://one"], **given["conf"])
 
-@app.task(name="vendor.report")
+@app.task(name="vendor.report", **given.get("options", {}))
 def report():
     pass
 
@@ -48,7 +48,7 @@ def sent(conf: dict[str, Any], **given: Any) -> dict[str, Any]:
         check=True,
     )
     told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    return {**told, "log": done.stderr}
 
 
 def test_every_message_is_marked_under_redlock_dedupe() -> None:
@@ -79,3 +79,25 @@ def test_an_app_that_is_to_be_finalized_by_hand_is_left_as_it_is() -> None:
 @pytest.mark.parametrize("conf", [{"redlock_dedupe": "yes"}, {"redlock_ttl": -1}])
 def test_a_wrong_setting_keeps_no_plain_task_from_being_sent(conf: dict[str, Any]) -> None:
     assert sent(conf)["messages"] == 3
+
+
+def test_the_first_message_of_a_pattern_is_logged_as_sent_without_its_lock() -> None:
+    log = sent(UNIQUE)["log"]
+    assert log.count("The first message of this process, of task vendor.report[") == 1
+    assert "Call app.finalize() once all tasks are imported" in log
+
+
+def test_a_pattern_that_locks_in_the_worker_has_no_such_message() -> None:
+    conf = {"redlock_tasks": {"vendor.*": {"lock_key": "report"}}}
+    assert "The first message" not in sent(conf)["log"]
+
+
+def test_a_wrong_setting_is_logged_in_its_own_words() -> None:
+    log = sent({"redlock_nods": ["memory://one"]})["log"]
+    assert "redlock_nods is unknown; did you mean redlock_nodes?" in log
+    assert "ConfigurationError(" not in log
+
+
+def test_options_of_a_task_that_does_not_lock_are_logged_once() -> None:
+    log = sent({}, options={"lock_key": "report"})["log"]
+    assert log.count("Task 'vendor.report' has lock_key, but is not a RedlockTask") == 1

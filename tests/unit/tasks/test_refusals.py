@@ -102,6 +102,14 @@ def test_a_coroutine_function_is_refused_when_its_task_is_bound(bench: Bench, bo
         job(bench, body, lock_key="k").bind(bench.app)
 
 
+def test_a_generator_function_is_refused_when_its_task_is_bound(bench: Bench) -> None:
+    def body(self: Any) -> Iterator[str]:
+        yield "ran"
+
+    with pytest.raises(ConfigurationError, match="task 'job': its body is a generator function"):
+        job(bench, body, lock_key="k").bind(bench.app)
+
+
 def test_a_coroutine_function_that_a_pattern_locks_is_refused() -> None:
     bench = Bench(redlock_tasks={"job": {"lock_key": "k"}})
     bench.app.task(coroutine_body, bind=True, name="job", shared=False)

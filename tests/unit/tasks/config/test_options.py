@@ -284,6 +284,19 @@ def test_an_unknown_option_of_a_base_class_is_refused() -> None:
     refused("lock_keys is unknown; did you mean lock_key?", base=Misspelt)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("lockkey", "key"), ("lockTtl", "ttl"), ("lok_key", "key"), ("redlock_wait", "wait")],
+)
+def test_a_name_that_is_surely_meant_as_an_option_is_refused(name: str, meant: str) -> None:
+    refused(f"{name} is unknown; did you mean lock_{meant}?", **{name: 3})
+
+
+@pytest.mark.parametrize("name", ["clock_key", "block_key", "look_key", "wait", "key", "ttl"])
+def test_an_attribute_that_only_resembles_an_option_is_the_applications(name: str) -> None:
+    assert resolve(lock_ttl=3, **{name: 3}).ttl == 3
+
+
 def test_our_own_methods_are_not_options() -> None:
     base = type(
         "Ours", (Task,), {"lock_holder": lambda self: None, "__module__": "celery_redlock.x"}

@@ -335,6 +335,14 @@ def test_a_function_decides_with_the_task_and_the_conflict(bench: Bench) -> None
     assert (outcome.state, asked) == ("SUCCESS", [("job", ["argument"], "k")])
 
 
+def test_an_error_of_a_function_that_decides_is_named(bench: Bench) -> None:
+    occupy(bench)
+    raised = bench.call(job(bench, lock_on_conflict=lambda task, error: 1 / 0), "argument").value
+    assert isinstance(raised, ZeroDivisionError)
+    (note,) = raised.__notes__
+    assert note.startswith("lock_on_conflict of task job raised this when asked about: Lock 'k'")
+
+
 def test_a_function_that_returns_no_policy_is_a_configuration_error(bench: Bench) -> None:
     occupy(bench)
     outcome = bench.call(job(bench, lock_on_conflict=lambda task, error: "drop"))
