@@ -3,6 +3,8 @@ Outages of lock nodes as a process sees them, and which of their changes are wor
 
 Two tables, without nodes, threads or a clock. A task that fails for lack of a quorum proves an
 outage; a poll proves it only the second time, because a busy process may take replies too late.
+While there is no quorum, single nodes that do not vote are not judged: the line about the quorum
+names them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ class Quorum(Enum):
 
     VOTES = auto()  #: it voted in the last poll
     IN_DOUBT = auto()  #: it missed in one poll, and no task has noticed
-    LOST = auto()  #: it is lost, and that was logged
+    UNMET = auto()  #: it is lost, that was logged, and no task has met it
+    LOST = auto()  #: it is lost, that was logged, and so was the first task that met it
 
 
 class Sign(Enum):
@@ -31,13 +34,33 @@ class Sign(Enum):
     POLL_WITH = auto()  #: a quorum voted in a poll
 
 
+class Node(Enum):
+    """The state of a node, as far as it is known."""
+
+    VOTES = auto()  #: it voted in the last poll that judged it
+    IN_DOUBT = auto()  #: it did not vote in one poll
+    SILENT = auto()  #: it does not vote, and that was logged
+    QUARANTINED = auto()  #: it is quarantined, and that was logged
+
+
+class Seen(Enum):
+    """What a poll has seen of a node."""
+
+    VOTE = auto()
+    NO_VOTE = auto()
+    QUARANTINE = auto()
+
+
 class Change(Enum):
     """A change that is worth a log line."""
 
     QUORUM_LOST = auto()
+    QUORUM_MET = auto()  #: the first task has met a loss that is known
     QUORUM_BACK = auto()
+    NODE_SILENT = auto()
     NODE_QUARANTINED = auto()
-    NODE_VOTES = auto()
+    NODE_VOTES = auto()  #: its quarantine has ended
+    NODE_BACK = auto()
 
 
 #: The next state, and the change to log.
@@ -46,19 +69,30 @@ QUORUM_MOVES: dict[tuple[Quorum, Sign], tuple[Quorum, Change | None]] = {
     (Quorum.VOTES, Sign.POLL_WITHOUT): (Quorum.IN_DOUBT, None),
     (Quorum.VOTES, Sign.POLL_WITH): (Quorum.VOTES, None),
     (Quorum.IN_DOUBT, Sign.TASK_WITHOUT): (Quorum.LOST, Change.QUORUM_LOST),
-    (Quorum.IN_DOUBT, Sign.POLL_WITHOUT): (Quorum.LOST, Change.QUORUM_LOST),
+    (Quorum.IN_DOUBT, Sign.POLL_WITHOUT): (Quorum.UNMET, Change.QUORUM_LOST),
     (Quorum.IN_DOUBT, Sign.POLL_WITH): (Quorum.VOTES, None),
+    (Quorum.UNMET, Sign.TASK_WITHOUT): (Quorum.LOST, Change.QUORUM_MET),
+    (Quorum.UNMET, Sign.POLL_WITHOUT): (Quorum.UNMET, None),
+    (Quorum.UNMET, Sign.POLL_WITH): (Quorum.VOTES, Change.QUORUM_BACK),
     (Quorum.LOST, Sign.TASK_WITHOUT): (Quorum.LOST, None),
     (Quorum.LOST, Sign.POLL_WITHOUT): (Quorum.LOST, None),
     (Quorum.LOST, Sign.POLL_WITH): (Quorum.VOTES, Change.QUORUM_BACK),
 }
 
-#: For a node that is known to be quarantined or not, and its vote: the same. A node that fails or
-#: is silent stays what it was.
-NODE_MOVES: dict[tuple[bool, type[Vote]], tuple[bool, Change]] = {
-    (False, Quarantined): (True, Change.NODE_QUARANTINED),
-    (True, Granted): (False, Change.NODE_VOTES),
-    (True, Refused): (False, Change.NODE_VOTES),
+#: The same for a node.
+NODE_MOVES: dict[tuple[Node, Seen], tuple[Node, Change | None]] = {
+    (Node.VOTES, Seen.VOTE): (Node.VOTES, None),
+    (Node.VOTES, Seen.NO_VOTE): (Node.IN_DOUBT, None),
+    (Node.VOTES, Seen.QUARANTINE): (Node.QUARANTINED, Change.NODE_QUARANTINED),
+    (Node.IN_DOUBT, Seen.VOTE): (Node.VOTES, None),
+    (Node.IN_DOUBT, Seen.NO_VOTE): (Node.SILENT, Change.NODE_SILENT),
+    (Node.IN_DOUBT, Seen.QUARANTINE): (Node.QUARANTINED, Change.NODE_QUARANTINED),
+    (Node.SILENT, Seen.VOTE): (Node.VOTES, Change.NODE_BACK),
+    (Node.SILENT, Seen.NO_VOTE): (Node.SILENT, None),
+    (Node.SILENT, Seen.QUARANTINE): (Node.QUARANTINED, Change.NODE_QUARANTINED),
+    (Node.QUARANTINED, Seen.VOTE): (Node.VOTES, Change.NODE_VOTES),
+    (Node.QUARANTINED, Seen.NO_VOTE): (Node.QUARANTINED, None),
+    (Node.QUARANTINED, Seen.QUARANTINE): (Node.QUARANTINED, None),
 }
 
 
@@ -87,20 +121,21 @@ class Outage:
 
     Attributes:
         quorum: its state.
-        quarantined: the nodes whose quarantine was logged.
+        nodes: the state of each node that does not vote.
     """
 
     def __init__(self) -> None:
         self.quorum = Quorum.VOTES
-        self.quarantined: set[str] = set()
+        self.nodes: dict[str, Node] = {}
         self._since = 0.0
         self._polled_at = 0.0
         self._task_at = 0.0
 
     @property
-    def is_over(self) -> bool:
-        """Whether nothing is left to wait for."""
-        return self.quorum is Quorum.VOTES and not self.quarantined
+    def is_urgent(self) -> bool:
+        """Whether a change is near or matters to every task: no quorum, a doubt, a quarantine."""
+        settled = set(self.nodes.values()) <= {Node.SILENT}
+        return self.quorum is not Quorum.VOTES or not settled
 
     def task_failed(self, at: float) -> list[Notice]:
         """Take in that a task failed for lack of a quorum at that time; return what to log."""
@@ -109,25 +144,28 @@ class Outage:
         self._task_at = max(at, self._task_at)
         return self._move(Sign.TASK_WITHOUT, at)
 
-    def polled(self, at: float, votes: Mapping[str, Vote], needed: int) -> list[Notice]:
+    def polled(self, at: float, votes: Mapping[str, Vote | None], needed: int) -> list[Notice]:
         """
         Take in a poll of all nodes, and return what to log.
 
         Args:
             at: when it began.
-            votes: by node.
+            votes: by node; None of a node that has not replied.
             needed: size of a quorum.
         """
+        seen = {node: _seen(vote) for node, vote in votes.items()}
+        has_quorum = sum(one is Seen.VOTE for one in seen.values()) >= needed
         notices = []
-        for node, vote in votes.items():
-            known = node in self.quarantined
-            is_quarantined, change = NODE_MOVES.get((known, type(vote)), (known, None))
-            if change is None:
+        for node, one in seen.items():
+            if one is Seen.NO_VOTE and not has_quorum:
                 continue
-            (self.quarantined.add if is_quarantined else self.quarantined.discard)(node)
-            seconds = vote.remaining if isinstance(vote, Quarantined) else 0.0
-            notices.append(Notice(change=change, node=node, seconds=seconds))
-        has_quorum = sum(isinstance(vote, Granted | Refused) for vote in votes.values()) >= needed
+            state, change = NODE_MOVES[self.nodes.pop(node, Node.VOTES), one]
+            if state is not Node.VOTES:
+                self.nodes[node] = state
+            if change is not None:
+                vote = votes[node]
+                seconds = vote.remaining if isinstance(vote, Quarantined) else 0.0
+                notices.append(Notice(change=change, node=node, seconds=seconds))
         previous, self._polled_at = self._polled_at, at
         if has_quorum and self.quorum is Quorum.LOST and self._task_at > previous:
             return notices  # tasks still fail; the next poll decides
@@ -141,3 +179,9 @@ class Outage:
             return []
         seconds = self._since if change is Change.QUORUM_LOST else at - self._since
         return [Notice(change=change, seconds=seconds)]
+
+
+def _seen(vote: Vote | None) -> Seen:
+    if isinstance(vote, Granted | Refused):
+        return Seen.VOTE
+    return Seen.QUARANTINE if isinstance(vote, Quarantined) else Seen.NO_VOTE

@@ -1,5 +1,5 @@
 """
-The worker's log of its lock nodes: a lost quorum, quarantined nodes, and the end of each.
+The worker's log of its lock nodes: a lost quorum, nodes that do not vote, and the end of each.
 
 One thread of the worker's main process keeps it, for all processes of the pool: a task that misses
 a quorum writes a line into a pipe that was made before the pool forked. The thread also polls the
@@ -24,7 +24,7 @@ from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock._greenlets.wakeup import PIPE_BUF, Pipe
 from celery_redlock.core.failures import describe_problems, node_problems
 from celery_redlock.core.node_poll import poll_nodes
-from celery_redlock.core.outage import Change, Notice, Outage, Quorum
+from celery_redlock.core.outage import Change, Notice, Outage
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.protocol.timing import quorum
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two polls during an outage.
 POLL_EVERY = 1.0
+#: Seconds between two polls while a minority of nodes does not vote.
+POLL_MINORITY = 5.0
 #: Seconds between two polls otherwise; and at most this part of a quarantine, to notice each.
 POLL_AT_REST = 20.0
 QUARANTINE_SHARE = 1 / 3
@@ -122,9 +124,10 @@ class NodeWatch:
             self._pipe.close()
 
     def _rest_between_polls(self) -> float:
-        if self._outage.quorum is not Quorum.VOTES or self._outage.quarantined:
+        if self._outage.is_urgent:
             return POLL_EVERY
-        return min(POLL_AT_REST, QUARANTINE_SHARE * self._redlock.settings.max_ttl)
+        rest = POLL_MINORITY if self._outage.nodes else POLL_AT_REST
+        return min(rest, QUARANTINE_SHARE * self._redlock.settings.max_ttl)
 
     def _take_reports(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -138,11 +141,7 @@ class NodeWatch:
     def _poll(self) -> None:
         redlock, at = self._redlock, clock()
         polled = poll_nodes(redlock.transport, redlock.settings)
-        votes = {
-            node: vote
-            for node, vote in zip(redlock.node_names, polled.votes, strict=True)
-            if vote is not None
-        }
+        votes = dict(zip(redlock.node_names, polled.votes, strict=True))
         for notice in self._outage.polled(at, votes, polled.needed):
             self._log(notice, node_problems(polled, redlock.node_names), "No task has met it yet.")
 
@@ -155,18 +154,28 @@ class NodeWatch:
                 f"No quorum of lock nodes since {since:%H:%M:%S}: {of} have to vote. "
                 f"{describe_problems(problems)}. {met_by} The end of this is logged."
             )
+        elif notice.change is Change.QUORUM_MET:
+            text = f"There is no quorum of lock nodes still. {met_by}"
         elif notice.change is Change.QUORUM_BACK:
             text = f"A quorum of lock nodes votes again, after {notice.seconds:.1f} s."
             if problems:
                 text += f" Without a vote still: {describe_problems(problems)}."
+        elif notice.change is Change.NODE_SILENT:
+            why = problems.get(notice.node, "no answer in time").rstrip(".")
+            text = (
+                f"Lock node {notice.node} does not vote: {why}. {of} nodes are needed, and the "
+                "others are a quorum. The end of this is logged."
+            )
         elif notice.change is Change.NODE_QUARANTINED:
             text = (
                 f"Lock node {notice.node} is quarantined for {notice.seconds:.3g} s more after a "
                 "restart, a loss of data or a change of role, and grants no lock until then; "
                 f"{of} nodes are needed. Brand-new nodes are armed by: celery-redlock init."
             )
-        else:
+        elif notice.change is Change.NODE_VOTES:
             text = f"Lock node {notice.node} votes again: its quarantine has ended."
+        else:
+            text = f"Lock node {notice.node} votes again."
         call_in_app(logger.warning, "%s", text)
 
 

@@ -20,6 +20,7 @@ QUIET = ("--loglevel=WARNING",)
 SHORT_TTL = {"redlock_max_ttl": 3.0, "redlock_ttl": 3.0}
 
 LOST, BACK = "No quorum of lock nodes", "A quorum of lock nodes votes again"
+SILENT = "does not vote"
 QUARANTINED, VOTES = "and grants no lock until then", "votes again: its quarantine has ended"
 
 StartQuiet = Callable[..., Worker]
@@ -95,6 +96,19 @@ def test_nodes_that_come_back_empty_are_logged_once_each_until_they_vote(
     for result in results:
         result.get(timeout=TIMEOUT)
     wait_until(lambda: counts(worker) == [1, 1, 2, 2], message=lambda: worker.log)
+
+
+def test_a_node_that_fails_while_a_worker_runs_is_logged_once_and_so_is_its_return(
+    start_quiet: StartQuiet, nodes: LocalCluster
+) -> None:
+    worker = start_quiet("prefork", **SHORT_TTL)
+    nodes.pause(0)
+    worker.wait_for_log(SILENT)
+    assert nodes.urls[0].removeprefix("redis://") in lines(worker, SILENT)[0]
+
+    nodes.resume(0)
+    wait_until(lambda: lines(worker, "votes again."), message=lambda: worker.log)
+    assert (len(lines(worker, SILENT)), counts(worker)) == (1, [0, 0, 0, 0])
 
 
 def test_a_lost_quorum_is_logged_where_no_task_runs_and_so_is_its_return(

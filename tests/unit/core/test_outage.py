@@ -6,7 +6,17 @@ import itertools
 
 import pytest
 
-from celery_redlock.core.outage import QUORUM_MOVES, Change, Notice, Outage, Quorum, Sign
+from celery_redlock.core.outage import (
+    NODE_MOVES,
+    QUORUM_MOVES,
+    Change,
+    Node,
+    Notice,
+    Outage,
+    Quorum,
+    Seen,
+    Sign,
+)
 from celery_redlock.protocol import Failed, Granted, Quarantined, Refused, Vote
 
 VOTE, HELD, SILENT, SITTING = Granted(1, 1), Refused(()), Failed("silent"), Quarantined(5.0)
@@ -17,7 +27,7 @@ def changes(notices: list[Notice]) -> list[Change]:
     return [notice.change for notice in notices]
 
 
-def poll(outage: Outage, at: float, *votes: Vote) -> list[Notice]:
+def poll(outage: Outage, at: float, *votes: Vote | None) -> list[Notice]:
     named = {f"node-{number}": vote for number, vote in enumerate(votes)}
     return outage.polled(at, named, len(votes) // 2 + 1)
 
@@ -29,17 +39,20 @@ def step(outage: Outage, at: float, kind: str) -> list[Change]:
     return changes(poll(outage, at, *votes))
 
 
-def test_the_table_has_a_row_for_every_state_and_sign() -> None:
+def test_the_tables_have_a_row_for_every_state_and_sign() -> None:
     assert set(QUORUM_MOVES) == set(itertools.product(Quorum, Sign))
+    assert set(NODE_MOVES) == set(itertools.product(Node, Seen))
 
 
 @pytest.mark.parametrize("steps", list(itertools.product(STEPS, repeat=5)), ids="-".join)
 def test_the_loss_and_the_return_of_a_quorum_take_turns(steps: tuple[str, ...]) -> None:
     outage = Outage()
-    logged = [change for at, kind in enumerate(steps) for change in step(outage, float(at), kind)]
+    changed = [change for at, kind in enumerate(steps) for change in step(outage, float(at), kind)]
+    logged = [change for change in changed if change in (Change.QUORUM_LOST, Change.QUORUM_BACK)]
     expected = itertools.cycle((Change.QUORUM_LOST, Change.QUORUM_BACK))
     assert logged == [change for _, change in zip(logged, expected, strict=False)]
-    assert (outage.quorum is Quorum.LOST) == (logged[-1:] == [Change.QUORUM_LOST])
+    is_lost = outage.quorum in (Quorum.LOST, Quorum.UNMET)
+    assert is_lost == (logged[-1:] == [Change.QUORUM_LOST])
 
 
 def test_a_task_without_a_quorum_is_logged_at_once_and_only_the_first() -> None:
@@ -68,6 +81,45 @@ def test_the_return_names_how_long_the_quorum_was_lost() -> None:
     assert poll(outage, 9.5, VOTE, VOTE, SILENT) == [Notice(change=Change.QUORUM_BACK, seconds=6.5)]
 
 
+def test_the_first_task_that_meets_a_known_loss_is_logged_and_no_other() -> None:
+    outage = Outage()
+    for at in (1.0, 2.0):
+        poll(outage, at, VOTE, SILENT, SILENT)
+    assert changes(outage.task_failed(3.0)) == [Change.QUORUM_MET]
+    assert outage.task_failed(4.0) == []
+
+
+def test_a_node_that_does_not_vote_twice_is_logged_once_and_so_is_its_return() -> None:
+    outage = Outage()
+    assert poll(outage, 1.0, VOTE, VOTE, SILENT) == []
+    silent = poll(outage, 2.0, VOTE, VOTE, None)
+    assert silent == [Notice(change=Change.NODE_SILENT, node="node-2")]
+    assert poll(outage, 3.0, VOTE, VOTE, SILENT) == []
+    assert poll(outage, 4.0, VOTE, VOTE, HELD) == [Notice(change=Change.NODE_BACK, node="node-2")]
+    assert poll(outage, 5.0, VOTE, VOTE, VOTE) == []
+
+
+def test_a_node_that_votes_again_after_one_poll_is_not_logged() -> None:
+    outage = Outage()
+    for at in range(6):
+        assert poll(outage, float(at), VOTE, VOTE, SILENT if at % 2 else VOTE) == []
+
+
+def test_nodes_that_a_lost_quorum_names_have_no_line_of_their_own() -> None:
+    outage = Outage()
+    assert poll(outage, 1.0, VOTE, SILENT, SILENT) == []
+    assert changes(poll(outage, 2.0, VOTE, SILENT, SILENT)) == [Change.QUORUM_LOST]
+    assert changes(poll(outage, 3.0, VOTE, VOTE, VOTE)) == [Change.QUORUM_BACK]
+
+
+def test_a_silent_minority_is_no_reason_to_hurry() -> None:
+    outage = Outage()
+    poll(outage, 1.0, VOTE, VOTE, SILENT)
+    assert outage.is_urgent
+    poll(outage, 2.0, VOTE, VOTE, SILENT)
+    assert not outage.is_urgent
+
+
 def test_a_poll_ends_no_outage_that_a_task_has_met_since_the_poll_before() -> None:
     outage = Outage()
     outage.task_failed(3.0)
@@ -83,7 +135,7 @@ def test_a_report_that_is_older_than_a_quorum_s_votes_proves_no_loss() -> None:
 
 def test_nodes_on_which_another_worker_holds_the_key_of_the_poll_vote() -> None:
     outage = Outage()
-    assert [poll(outage, at, HELD, HELD, SILENT) for at in (1.0, 2.0)] == [[], []]
+    assert [poll(outage, at, HELD, HELD, HELD) for at in (1.0, 2.0)] == [[], []]
 
 
 def test_a_quarantined_node_is_logged_once_with_the_seconds_left_and_once_when_it_votes() -> None:
