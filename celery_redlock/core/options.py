@@ -16,7 +16,6 @@ from celery_redlock.core.failures import not_acquired_error
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.retry import RetryBudget, RetryPolicy, checked_policy
 from celery_redlock.core.validation import (
-    as_seconds,
     checked_drift_factor,
     checked_node_keys,
     checked_prefix,
@@ -163,14 +162,13 @@ def client_settings(
     )
 
 
-def _or_nothing(name: str, value: float | timedelta) -> float:
-    """Return a duration that may be 0, in seconds."""
-    return 0.0 if as_seconds(value) == 0 else checked_seconds(name, value)
-
-
 def _checked_wait(wait: float | timedelta | None) -> float:
     """Return for how many seconds to try; infinite: until the lock is acquired."""
-    return limited(math.inf if wait is None or wait == math.inf else _or_nothing("wait", wait))
+    return limited(
+        math.inf
+        if wait is None or wait == math.inf
+        else checked_seconds("wait", wait, may_be_zero=True)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,5 +224,5 @@ def acquire_request(
             now=transport.now,
             give_up_on=None if give_up_on is None else gives_up,
         ),
-        at_least_for=_or_nothing("at_least_for", at_least_for),
+        at_least_for=checked_seconds("at_least_for", at_least_for, may_be_zero=True),
     )

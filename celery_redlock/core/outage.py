@@ -44,7 +44,7 @@ class Node(Enum):
 
 
 class Seen(Enum):
-    """What a poll has seen of a node."""
+    """The part of a node in a poll."""
 
     VOTE = auto()
     NO_VOTE = auto()

@@ -15,6 +15,7 @@ from celery_redlock.core import instrumentation
 from celery_redlock.core.attempt import Attempt, attempt_once, report_acquire
 from celery_redlock.core.current import refuse_own_lock, under_lease
 from celery_redlock.core.failures import not_acquired_error
+from celery_redlock.core.functions import check_on_lost
 from celery_redlock.core.inspection import LockInfo
 from celery_redlock.core.lease import Lease, release_leases
 from celery_redlock.core.options import (
@@ -245,9 +246,13 @@ class Redlock:
                 runs in a greenlet, which starts when the running one yields, and may block.
             max_hold: seconds after which the watchdog reports the lease as lost instead of
                 extending it; `math.inf` for no end.
+
+        Raises:
+            ConfigurationError: `on_lost` cannot be called with a lease; or as `acquire`.
         """
         check_names("lock", options, LOCK_OPTIONS)
         hold = checked_hold(max_hold)
+        check_on_lost(on_lost)
         lease = self.acquire(key, **options)
         try:
             self.watch(lease, on_lost=on_lost, max_hold=hold)

@@ -71,13 +71,16 @@ def checked_ttl(ttl: float | timedelta, max_ttl: float) -> float:
     )
 
 
-def checked_seconds(name: str, value: float | timedelta) -> float:
+def checked_seconds(name: str, value: float | timedelta, *, may_be_zero: bool = False) -> float:
     """Return a duration in seconds, or raise `ConfigurationError` under its name."""
     seconds = _number_of_seconds(name, value)
+    if may_be_zero and seconds == 0:
+        return 0.0
     if not seconds > 0:
-        raise ConfigurationError(f"{name}={seconds:g} is not a positive number of seconds.")
+        least = "0 or more seconds" if may_be_zero else "a positive number of seconds"
+        raise ConfigurationError(f"{name}={seconds:g} is not {least}.")
     if seconds > LONGEST:
-        raise ConfigurationError(f"{name}={seconds:g} s is longer than 100 years; give less.")
+        raise ConfigurationError(f"{name} is longer than 100 years; give less.")
     return seconds
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -14,10 +15,10 @@ from tenacity import AsyncRetrying, BaseRetrying
 from tenacity.wait import wait_base
 
 from celery_redlock.core import SHORTEST_TTL
+from celery_redlock.core.functions import check_function
 from celery_redlock.core.validation import LONGEST, as_seconds
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.texts import shortened
-from celery_redlock.tasks.config.functions import check_function
 from celery_redlock.tasks.config.modes import MODES, Mode
 from celery_redlock.tasks.config.policies import Policy, check_policies
 from celery_redlock.tasks.config.skip_result import DESCRIBED
@@ -188,11 +189,11 @@ def seconds(minimum: float) -> Callable[[Any], float]:
 
     def check(value: Any) -> float:
         found = as_seconds(value)
-        if found is None:
+        if found is None or math.isnan(found):
             raise ConfigurationError("is not a duration; give seconds as a number, or a timedelta")
         if found > LONGEST:
             raise ConfigurationError("is out of range; give at most 100 years")
-        if not found >= minimum:  # also not a number
+        if found < minimum:
             raise ConfigurationError(f"is out of range; give at least {minimum:g} seconds")
         return found
 

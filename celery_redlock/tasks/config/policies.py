@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 from celery.exceptions import TaskPredicate
 
+from celery_redlock.core.functions import check_function
 from celery_redlock.errors import ConfigurationError, LockContended
-from celery_redlock.tasks.config.functions import check_function
 from celery_redlock.tasks.config.modes import Mode
 from celery_redlock.tasks.config.task_options import PublishPolicyName, RunPolicyName
 

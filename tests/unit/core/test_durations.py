@@ -98,3 +98,19 @@ def test_no_wait_and_no_minimum_are_zero(redlock: Redlock, value: Any) -> None:
 def test_a_hold_without_end_is_infinite(redlock: Redlock) -> None:
     with redlock.lock("k", max_hold=math.inf) as lease:
         assert lease.is_valid
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"wait": -1}, "wait=-1 is not 0 or more seconds."),
+        ({"at_least_for": -1}, "at_least_for=-1 is not 0 or more seconds."),
+        ({"wait": 10**400}, "wait is longer than 100 years; give less."),
+    ],
+)
+def test_a_duration_that_is_out_of_range_is_told_in_one_true_sentence(
+    redlock: Redlock, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        redlock.acquire("k", **options)
+    assert str(caught.value) == message

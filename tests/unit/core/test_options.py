@@ -15,6 +15,7 @@ from celery_redlock.core.options import (
     acquire_request,
     client_settings,
 )
+from celery_redlock.errors import ConfigurationError
 
 NODES = "memory://options"
 
@@ -92,3 +93,19 @@ def test_the_typed_options_are_those_that_are_checked(
     assert get_type_hints(options) == {
         name: hint for name, hint in hints.items() if name not in OTHERS
     }
+
+
+@pytest.mark.parametrize(
+    ("on_lost", "message"),
+    [
+        ("interrupt", "on_lost='interrupt' cannot be called; give a function"),
+        (lambda: 1, r"on_lost=.*<lambda> is called with \(lease\) and takes \(\)"),
+    ],
+)
+def test_a_callback_that_cannot_be_called_is_refused_before_the_lock_is_taken(
+    redlock_memory_nodes: list[str], on_lost: Any, message: str
+) -> None:
+    with Redlock(redlock_memory_nodes) as client:
+        with pytest.raises(ConfigurationError, match=message), client.lock("k", on_lost=on_lost):
+            pass
+        assert client.holder("k") is None

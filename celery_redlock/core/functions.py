@@ -1,5 +1,5 @@
 """
-Functions as values of options: how they are called is known when they are declared.
+Functions as values of options: how they are called is known when they are given.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from celery_redlock.errors import ConfigurationError
 
-__all__ = ["check_function"]
+__all__ = ["check_function", "check_on_lost"]
 
 
 def check_function(function: Callable[..., Any], *arguments: str) -> Callable[..., Any]:
@@ -36,3 +36,19 @@ def check_function(function: Callable[..., Any], *arguments: str) -> Callable[..
             f"is called with ({', '.join(arguments)}) and takes {signature}: {exc}"
         ) from None
     return function
+
+
+def check_on_lost(on_lost: object) -> None:
+    """Raise `ConfigurationError` unless this is None or can be called with a lease."""
+    if on_lost is None:
+        return
+    name = getattr(on_lost, "__qualname__", repr(on_lost))
+    if not callable(on_lost):
+        raise ConfigurationError(
+            f"on_lost={name} cannot be called; give a function that takes the lease. 'interrupt' "
+            "and 'flag' are for AsyncRedlock.lock."
+        )
+    try:
+        check_function(on_lost, "lease")
+    except ConfigurationError as exc:
+        raise ConfigurationError(f"on_lost={name} {exc}.") from None
