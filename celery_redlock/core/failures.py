@@ -12,8 +12,8 @@ from celery_redlock.protocol import Failed, Granted, Phase, Quarantined, Refused
 from celery_redlock.protocol.keys import META_PREFIX, owner_label, user_key
 from celery_redlock.protocol.texts import enumerated, shortened
 
-#: Of a node in an error for a missing quorum: its vote did count; none came before the decision.
-VOTED, NO_REPLY = "voted", "no reply yet"
+#: Of a node in an error: its vote did count; the others had decided before it came.
+VOTED, NO_REPLY = "voted", "not waited for, the other nodes had decided"
 
 
 def not_acquired_error(

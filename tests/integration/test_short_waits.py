@@ -38,7 +38,8 @@ def test_an_eager_call_that_finds_its_key_held_gives_up_soon_and_names_the_limit
         + """
 def test_held():
     app.conf.task_always_eager = True
-    with Redlock(["memory://shop"]) as redlock, redlock.lock("account:7"):
+    with Redlock(["memory://shop"]) as redlock:
+        redlock.acquire("account:7")
         began = time.monotonic()
         with pytest.raises(LockNotAcquired, match="within 2 s, the limit of this test"):
             settle.delay(7).get()
@@ -47,14 +48,16 @@ def test_held():
 
 @pytest.mark.parametrize("redlock_testing", [0.3], indirect=True)
 def test_held_for_another_time(redlock_testing):
-    with Redlock(["memory://shop"]) as redlock, redlock.lock("account:7"):
+    with Redlock(["memory://shop"]) as redlock:
+        redlock.acquire("account:7")
         with pytest.raises(LockNotAcquired, match="within 0.3 s, the limit of this test"):
             settle.apply((7,)).get()
 
 
 @pytest.mark.parametrize("redlock_testing", [0.3], indirect=True)
 def test_a_client_does_not_wait_longer(redlock_testing):
-    with Redlock(["memory://shop"]) as one, one.lock("a"), Redlock(["memory://shop"]) as other:
+    with Redlock(["memory://shop"]) as one, Redlock(["memory://shop"]) as other:
+        one.acquire("a")
         with pytest.raises(LockContended, match="not taken within 0.3 s"):
             other.acquire("a", wait=3600)
 """,

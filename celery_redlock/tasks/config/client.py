@@ -22,6 +22,7 @@ from celery_redlock.tasks.config.settings import (
     read_settings,
 )
 from celery_redlock.transport import parse_nodes
+from celery_redlock.transport.redis.health import logged_elsewhere
 
 __all__ = ["close_clients", "log_nodes_once", "log_problems", "redlock_for"]
 
@@ -87,6 +88,7 @@ def log_nodes_once(settings: RedlockSettings) -> None:
         return
     _logged.add(names)
     logged_nodes.add(names)  # the client has nothing to add
+    logged_elsewhere.update(names)
     if settings.nodes_from_broker:
         logger.warning(
             "redlock_nodes is not set, so the broker %s is the only lock node. That excludes tasks "

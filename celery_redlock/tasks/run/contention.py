@@ -21,6 +21,7 @@ from celery.exceptions import Ignore, Reject
 from celery_redlock.core import Register
 from celery_redlock.core.wait_limit import described, limited
 from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired
+from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.duplicate_result import result_of
 from celery_redlock.tasks.message.envelope import WaitHistory
@@ -241,8 +242,17 @@ def _wait_in_place(case: Case) -> bool:
     running_lock, lock_request, error = case.running_lock, case.lock_request, case.why
     pause, attempts, is_logged = 0.01, 0, False
     while True:
-        if running_lock.is_held_around(getattr(error, "holder", None)):
-            raise error
+        if isinstance(error, LockContended) and running_lock.is_held_around(error.holder):
+            raise LockContended(
+                f"Task {case.name} was called eagerly by the body or block that holds its lock "
+                f"{shortened(error.key or '')!r}, and would wait for the end of its own caller. "
+                "Call it after that, or send it to a worker.",
+                error.key,
+                error.holder,
+                error.expires_in,
+                error.split,
+                error.keys,
+            ) from None
         waited = max(0.0, time.time() - lock_request.started)
         remaining = limited(lock_request.options.give_up_after) - waited
         if remaining <= 0:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import random
 import re
 from collections import deque
@@ -20,6 +21,12 @@ _logger = logging.getLogger(__name__)
 _MIN_BACKOFF = 0.05
 _MAX_BACKOFF = 2.0
 _MAX_DEFERRED = 1000
+
+#: Seconds between two log lines about the failures of one node.
+_QUIET = 60.0
+
+#: Names of the nodes whose failures a worker or a publisher logs, for all clients of the process.
+logged_elsewhere: set[str] = set()
 
 #: The consequence of a refused script that no caller waits for or needs a quorum of.
 _CONSEQUENCES = {
@@ -50,6 +57,7 @@ class NodeHealth:
         "_backoff_until",
         "_deferred",
         "_failures",
+        "_quiet_until",
         "lasting",
         "name",
         "reason",
@@ -65,16 +73,30 @@ class NodeHealth:
         self.refusals: dict[Script, str] = {}
         self._failures = 0
         self._backoff_until = 0.0
+        self._quiet_until = -math.inf
         self._deferred: deque[Command] = deque(maxlen=_MAX_DEFERRED)
 
     def record_failure(self, reason: str, now: float, *, lasting: bool = False) -> None:
-        """Let the node back off for a jittered time that doubles with each failure in a row."""
+        """
+        Let the node back off for a jittered time that doubles with each failure in a row.
+
+        The second in a row is logged, once in a minute: the first may be a connection that the
+        server closed because it was idle.
+        """
         self.reason, self.lasting = reason, lasting
         if now < self._backoff_until:
             return
         backoff = min(_MIN_BACKOFF * 2.0**self._failures, _MAX_BACKOFF)
         self._backoff_until = now + backoff * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
         self._failures = min(self._failures + 1, 16)
+        if self._failures > 1 and now >= self._quiet_until and self.name not in logged_elsewhere:
+            self._quiet_until = now + _QUIET
+            call_in_app(
+                _logger.warning,
+                "Lock node %s fails: %s. Locks are acquired as long as a quorum of nodes votes.",
+                self.name,
+                reason.rstrip("."),
+            )
 
     def record_success(self) -> None:
         """End the back-off."""

@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from celery_redlock import AsyncRedlock, Redlock, current_lease
+from celery_redlock.core.failures import NO_REPLY, VOTED
 from celery_redlock.errors import ConfigurationError, LockContended, QuorumUnavailable
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import parse_node
@@ -240,7 +241,7 @@ def test_a_missing_quorum_names_every_node(redlock: Redlock, nodes: list[MemoryN
 
     assert list(got.value.nodes) == list(redlock.node_names)
     assert list(got.value.nodes.values())[:3] == ["connection refused"] * 3
-    assert set(list(got.value.nodes.values())[3:]) <= {"voted", "no reply yet"}
+    assert set(list(got.value.nodes.values())[3:]) <= {VOTED, NO_REPLY}
     assert "voted" not in str(got.value)
 
 

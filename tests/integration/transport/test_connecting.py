@@ -306,6 +306,22 @@ def test_a_replica_takes_no_locks_and_is_warned_about(
     wait_until(lambda: caplog.text.count("is a slave, not a master, and takes no locks") == 2)
 
 
+def test_a_node_that_keeps_failing_is_logged_once(
+    nodes: ServerNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes.kill(0)
+    client = nodes.client()
+
+    def is_logged() -> bool:
+        assert client.acquire("key", wait=CALM).release()
+        return f"Lock node {client.node_names[0]} fails: " in caplog.text
+
+    wait_until(is_logged)
+    for _ in range(20):
+        assert client.acquire("key", wait=CALM).release()
+    assert caplog.text.count(" fails: ") == 1
+
+
 def test_a_policy_that_evicts_is_warned_about_once(
     nodes: ServerNodes, caplog: pytest.LogCaptureFixture
 ) -> None:

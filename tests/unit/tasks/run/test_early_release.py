@@ -90,4 +90,6 @@ def test_an_eager_call_in_a_block_that_holds_its_key_fails_at_once(bench: Bench)
     task = job(bench, lambda self: "ran", lock_key="k")
 
     with Redlock(bench.node_url) as redlock, redlock.lock("k"):
-        assert isinstance(task.apply().result, LockContended)
+        error = task.apply().result
+    assert isinstance(error, LockContended)
+    assert "would wait for the end of its own caller" in str(error)
