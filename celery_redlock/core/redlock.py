@@ -33,7 +33,7 @@ from celery_redlock.core.retry import retry_until_granted
 from celery_redlock.core.validation import checked_hold, checked_keys, checked_node_keys
 from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.errors import ConfigurationError, LockContended
-from celery_redlock.protocol.keys import user_key
+from celery_redlock.protocol.keys import owner_label, user_key
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport import (
     NodeAddress,
@@ -168,7 +168,7 @@ class Redlock:
         """Raise `ConfigurationError` if the client is closed."""
         if self._closed:
             raise ConfigurationError(
-                f"{self!r} is closed, so it acquires nothing. Close a client when its last user "
+                f"{self!r} is closed, so it asks no node. Close a client when its last user "
                 "has ended, or make a new one."
             )
 
@@ -318,8 +318,8 @@ class Redlock:
         self.check_open()
         (found,) = self.reservations.evict_holders((self.node_key(key),))
         if found is not None:
-            text = "Lock %r is taken away from %s"
-            call_in_app(_logger.warning, text, shortened(key), shortened(found.owner))
+            text, holder = "Lock %r is taken away from %r", shortened(owner_label(found.owner))
+            call_in_app(_logger.warning, text, shortened(key), holder)
         return found is not None
 
     def close(self) -> None:

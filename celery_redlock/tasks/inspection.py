@@ -12,8 +12,15 @@ from typing import Any
 
 from celery_redlock.core import LockInfo
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.protocol.keys import owner_label
+from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.config.client import redlock_for
-from celery_redlock.tasks.message.node_keys import publish_keys, stop_request_key
+from celery_redlock.tasks.message.node_keys import (
+    QUEUED,
+    RUNNING,
+    publish_keys,
+    stop_request_key,
+)
 from celery_redlock.tasks.message.owner_label import Role, parse_owner
 from celery_redlock.tasks.message.withdrawal import revoke_in_workers, withdraw
 
@@ -89,7 +96,10 @@ def force_release(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         if found is not None:
             released = True
             logger.warning(
-                "Lock %r of task %s is taken away from %s", node_key, task.name, found.owner
+                "Lock %r of task %s is taken away from %r",
+                redlock.user_key(node_key.removeprefix(QUEUED).removeprefix(RUNNING)),
+                task.name,
+                shortened(owner_label(found.owner)),
             )
     return released
 

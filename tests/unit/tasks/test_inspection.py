@@ -224,3 +224,12 @@ def test_a_broker_that_is_away_does_not_undo_a_revocation(
     monkeypatch.setattr(bench.app.control, "revoke", fail)
     assert task.revoke_queued().task_id == first.id
     assert not bench.is_held("k")
+
+
+def test_the_log_names_the_key_and_the_holder_of_a_lock_that_is_taken_away(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = declare(bench)
+    running(bench)
+    task.release_lock(1)
+    assert "Lock '1' of task job is taken away from 'running runner w@host" in caplog.text
