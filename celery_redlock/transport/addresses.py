@@ -99,12 +99,11 @@ def parse_nodes(urls: str | Iterable[str]) -> tuple[NodeAddress, ...]:
     """
     if isinstance(urls, str):
         urls = [url for url in urls.split(",") if url.strip()]
-    try:
-        entries = tuple(urls)
-    except TypeError:
+    if not isinstance(urls, Iterable):  # a redis.Redis can be iterated over, and asks its server
         raise ConfigurationError(
             f"Lock nodes are a list of URLs, not {type(urls).__name__}. Write one of: {_EXAMPLE}."
-        ) from None
+        )
+    entries = tuple(urls)
     nodes = tuple(_parse_entry(entries, place) for place in range(len(entries)))
     if not nodes:
         raise ConfigurationError(f"No lock node is given. Write one or more of: {_EXAMPLE}.")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -61,6 +62,10 @@ class CheckingParser(DefaultParser):  # type: ignore[misc, valid-type]
 _TLS_HANDSHAKE = 3
 
 
+#: The option in an error of redis-py; never a value, which may be a password.
+_quoted_name = re.compile(r"(?:keyword argument|Invalid value for) ['`](\w+)['`]").search
+
+
 class Connector:
     """
     Opens connections to one node.
@@ -91,9 +96,11 @@ class Connector:
             self._options = options
             self._type(**options)
         except (TypeError, ValueError) as exc:
+            named = _quoted_name(str(exc))
+            which = f"the option {named[1]}" if named else "an option"
             raise ConfigurationError(
-                f"Lock node {address.name}: its URL has an option that redis-py does not take "
-                f"({type(exc).__name__})."
+                f"Lock node {address.name}: its URL has {which} with a name or value that redis-py "
+                "does not take. Remove or correct what follows the ? in it."
             ) from None
 
     def connect(self, *, native: bool) -> tuple[NodeConnection, str | None]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pickle
 
 import pytest
+import redis
 
 from celery_redlock import ConfigurationError, Redlock
 from celery_redlock.transport import parse_node, parse_nodes
+from celery_redlock.transport.redis.connector import Connector
 
 SECRET = "s3cret"
 
@@ -132,3 +134,16 @@ def test_a_client_shows_no_password() -> None:
     with Redlock(f"redis://ana:{SECRET}@host:7000/1") as client:
         assert client.node_names == ("redis://host:7000/1",)
         assert SECRET not in repr(client)
+
+
+def test_a_client_instead_of_urls_is_refused_and_not_asked() -> None:
+    with pytest.raises(ConfigurationError, match="are a list of URLs, not Redis"):
+        parse_nodes(redis.Redis(port=1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("query", ["foo=1", "db=sesame"])
+def test_a_wrong_option_of_a_url_is_named_without_its_value(query: str) -> None:
+    option = query.partition("=")[0]
+    with pytest.raises(ConfigurationError, match=f"its URL has the option {option} ") as refused:
+        Connector(parse_node(f"redis://h?{query}"), 1.0)
+    assert "sesame" not in str(refused.value)
