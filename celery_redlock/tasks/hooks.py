@@ -86,11 +86,11 @@ def _first_publish(signal: Any, headers: Any = None, **_: Any) -> None:
 def _finalize(app: Any, headers: Any) -> None:
     try:
         settings = read_settings(app)
-        if settings.dedupe:
-            add_nonce(headers)
         if (settings.tasks or settings.dedupe) and not app.finalized:
             app.finalize(auto=True)  # waits for another thread that does it
             _warn_of_missing_lock(app, headers or {})
+        if settings.dedupe:
+            add_nonce(headers)
     except Exception as error:
         # Other apps of the program may be valid, and this must not stop the message.
         logger.error(  # noqa: TRY400

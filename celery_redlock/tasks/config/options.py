@@ -173,13 +173,14 @@ def almost_option(name: str) -> str | None:
 
     A name that is longer than an option (`clock_key`) may be an attribute of the application.
     """
-    if name.startswith(PREFIX):
+    if name.startswith((PREFIX, "_")):
         return None
     bare = name.lower().replace("_", "")
     for option in (PREFIX + known for known in OPTIONS):
-        same = bare in (option.replace("_", ""), f"red{option.replace('_', '')}")
-        likeness = difflib.SequenceMatcher(None, name, option).ratio()
-        if same or (len(name) <= len(option) and likeness >= _MISSPELT):
+        if bare in (option.replace("_", ""), f"red{option.replace('_', '')}"):
+            return option
+        is_shorter = len(option) - 2 <= len(name) <= len(option)
+        if is_shorter and difflib.SequenceMatcher(None, name, option).ratio() >= _MISSPELT:
             return option
     return None
 

@@ -81,8 +81,11 @@ def test_a_wrong_setting_keeps_no_plain_task_from_being_sent(conf: dict[str, Any
     assert sent(conf)["messages"] == 3
 
 
-def test_the_first_message_of_a_pattern_is_logged_as_sent_without_its_lock() -> None:
-    log = sent(UNIQUE)["log"]
+@pytest.mark.parametrize("conf", [UNIQUE, {**UNIQUE, "redlock_dedupe": True}])
+def test_the_first_message_of_a_pattern_is_logged_as_sent_without_its_lock(
+    conf: dict[str, Any],
+) -> None:
+    log = sent(conf)["log"]
     assert log.count("The first message of this process, of task vendor.report[") == 1
     assert "Call app.finalize() once all tasks are imported" in log
 
