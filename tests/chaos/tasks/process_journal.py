@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import redis
 
 from tests.chaos.history import Journal, now
 
@@ -20,7 +25,7 @@ class Notes:
         self._directory = directory
         self._name = name
         self._opened: tuple[int, Journal] | None = None
-        self._watcher: threading.Thread | None = None
+        self._watchers: list[threading.Thread] = []
         self._over = threading.Event()
 
     @property
@@ -34,14 +39,17 @@ class Notes:
 
     def watch_for_stalls(self) -> None:
         """Note from now on when this process did not get to run."""
-        self._watcher = threading.Thread(target=self._watch, daemon=True)
-        self._watcher.start()
+        self._start(self._watch)
+
+    def watch_for_late_replies(self, server: redis.Redis) -> None:
+        """Note from now on, as a stall of this process, when a server was late with a reply."""
+        self._start(partial(self._ask, server))
 
     def close(self) -> None:
         """Watch no longer; for a process that outlives the run."""
         self._over.set()
-        if self._watcher is not None:
-            self._watcher.join()
+        for watcher in self._watchers:
+            watcher.join()
         if self._opened is not None:
             self._opened[1].close()
 
@@ -51,6 +59,19 @@ class Notes:
             path = self._directory / f"{self._name}-{os.getpid()}.jsonl"
             opened = self._opened = (os.getpid(), Journal(path, worker=self.process))
         return opened[1]
+
+    def _start(self, watch: Callable[[], None]) -> None:
+        self._watchers.append(threading.Thread(target=watch, daemon=True))
+        self._watchers[-1].start()
+
+    def _ask(self, server: redis.Redis) -> None:
+        while not self._over.wait(_TICK):
+            asked = now()
+            with contextlib.suppress(redis.RedisError):
+                server.ping()
+            if (replied := now()) - asked > STALLED:
+                self.note("stalled", t=replied, since=asked)
+        server.close()
 
     def _watch(self) -> None:
         last = now()

@@ -36,6 +36,8 @@ _DRAINS_WITHIN = 45.0
 #: may yet publish its retry, or be put back.
 _QUIET = 1.0
 _REDELIVERS_EVERY = 1.0
+#: Seconds for a reply of a server that is asked whether it is late.
+_PATIENCE = 5.0
 #: Until keys have ended whose publisher died, and windows and leases.
 _KEYS_END_WITHIN = max(PUBLISH_GRACE, WINDOW) + TTL
 
@@ -78,6 +80,9 @@ class _Run:
         notes.watch_for_stalls()
         self._cluster = stack.enter_context(LocalCluster(NODES))
         broker = stack.enter_context(LocalCluster(1, armed=False))
+        # The same for the servers themselves, where the machine has other work.
+        for url in (*self._cluster.server_urls, *broker.server_urls):
+            notes.watch_for_late_replies(redis.Redis.from_url(url, socket_timeout=_PATIENCE))
         self._broker_url = broker.urls[0]
         self._backend_url = self._broker_url.removesuffix("0") + "1"
         self._broker = redis.Redis.from_url(self._broker_url)
