@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -76,6 +77,13 @@ class Worker(Program):
     def wait_until_ready(self) -> Self:
         self.wait_for_log(f"{self.nodename} ready.")
         return self
+
+    def signal(self, number: signal.Signals) -> None:
+        # A handler runs in the greenlet that it interrupts: Celery's for a cold shutdown would end with
+        # the body that it kills. A worker that answers is not in a body.
+        if number == signal.SIGQUIT and self.pool in {"gevent", "eventlet"}:
+            assert self.app.control.inspect([self.nodename], limit=1, timeout=TIMEOUT).ping()
+        super().signal(number)
 
     def send(self, task: str, *args: Any, **options: Any) -> AsyncResult:
         return self.app.send_task(task, args=args, **options)
