@@ -4,7 +4,17 @@ Faults in the exclusion: two hold one lock, or one holds it longer than the node
 
 from __future__ import annotations
 
-from tests.mutants.writing import ATTEMPT, NODE, ROUNDS, TIMING, TRUST, modelled, mutant
+from tests.mutants.writing import (
+    ACQUIRE_LUA,
+    ATTEMPT,
+    NODE,
+    ROUNDS,
+    TIMING,
+    TRUST,
+    modelled,
+    mutant,
+    tested,
+)
 
 EXCLUSION = (
     mutant(
@@ -86,6 +96,16 @@ EXCLUSION = (
             NODE,
             "if self.guard is None or self.guard.identity != self.identity:",
             "if self.guard is None:",
+        ),
+    ),
+    mutant(
+        "the script ignores whose record it is",
+        tested("test_guard.py", "test_nodes_that_may_have_forgotten_a_lease_do_not_grant_it_again"),
+        (
+            ACQUIRE_LUA,
+            "elseif record and string.sub(record, 41, 80) == "
+            "string.sub(replication, at + 1, at + 40) then",
+            "elseif record then",
         ),
     ),
     mutant(

@@ -8,38 +8,37 @@
 -- {nonce, 'H', index, holder, pttl in ms, ...}    other owners have these keys
 -- {nonce, 'Q', ms}                                in quarantine for that time
 --
--- The guard record is a string "<identity> <not before, in µs>". The identity changes with every
--- start of the server process (run_id) and every change of role (master_replid), and the record is
--- gone after FLUSHALL or an empty start; in each case this node may have lost keys of a lease that
--- is still valid, so it stays in quarantine for one longest lease. The check is in the same script
--- as the SET, so that it holds on live connections and through proxies.
+-- The guard record is a string "<run_id><master_replid> <not before, in µs>". The second id is new
+-- at every start of a master and at every promotion, and the record is gone after FLUSHALL or an
+-- empty start; in each case this node may have lost keys of a lease that is still valid, so it stays
+-- in quarantine for one longest lease. The check is in the same script as the SET, so that it holds
+-- on live connections and through proxies. The first id costs more to read than all the rest, and
+-- is only written, for those who check that the second one is new indeed.
 local owner, ttl, quarantine = ARGV[2], ARGV[3], tonumber(ARGV[5])
 local count = (#KEYS - 1) / 2
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
 if quarantine > 0 then
-  local server, replication = redis.pcall('INFO', 'server'), redis.pcall('INFO', 'replication')
-  local identity = 'hidden'
-  if type(server) == 'string' and type(replication) == 'string' then
-    local _, run = string.find(server, 'run_id:', 1, true)
-    local _, replid = string.find(replication, 'master_replid:', 1, true)
-    if run and replid then
-      identity = string.sub(server, run + 1, run + 40) .. string.sub(replication, replid + 1, replid + 40)
-    end
-  end
+  local replication = redis.pcall('INFO', 'replication')
+  local _, at = string.find(type(replication) == 'string' and replication or '', 'master_replid:', 1, true)
   local record = redis.call('GET', KEYS[#KEYS])
-  local identified = nil
-  if record and identity == 'hidden' then
-    -- This user cannot see the identity and has to believe the record. If it wrote another one,
-    -- users with and without INFO would each see a restart, and this node would never vote.
-    identified = string.find(record, ' ', 1, true)
-  elseif record and string.sub(record, 1, #identity + 1) == identity .. ' ' then
-    identified = #identity + 1
+  local not_before = nil
+  if record and not at then
+    -- This user cannot see the id and has to believe the record. If it wrote another one, users
+    -- with and without INFO would each see a restart, and this node would never vote.
+    not_before = tonumber(string.match(record, ' (%d+)$'))
+  elseif record and string.sub(record, 41, 80) == string.sub(replication, at + 1, at + 40) then
+    not_before = tonumber(string.sub(record, 82))
   end
-  local not_before = identified and tonumber(string.sub(record, identified + 1))
   if not not_before then
     not_before = now + quarantine * 1000
+    local identity = 'hidden'
+    if at then
+      local server = redis.call('INFO', 'server')
+      local _, run = string.find(server, 'run_id:', 1, true)
+      identity = string.sub(server, run + 1, run + 40) .. string.sub(replication, at + 1, at + 40)
+    end
     redis.call('SET', KEYS[#KEYS], identity .. ' ' .. string.format('%.0f', not_before))
   end
   if now < not_before then

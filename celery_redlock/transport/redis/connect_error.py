@@ -42,6 +42,11 @@ _WRONG_MODES = {
     "sentinel": "is a Sentinel, which stores no keys; name the masters themselves",
 }
 
+_KEEPS_ITS_ID = (
+    "has another run_id than before and the same master_replid, so the restart quarantine does not "
+    "notice its restarts; name a Redis or Valkey server that answers INFO itself"
+)
+
 
 class ConnectError(Exception):
     """
@@ -104,6 +109,24 @@ def check_mode(info: Mapping[str, str] | None) -> None:
     mode = "cluster" if info.get("cluster_enabled") == "1" else info.get("redis_mode", "")
     if mode in _WRONG_MODES:
         raise ConnectError(_WRONG_MODES[mode], lasting=True)
+
+
+def check_identity(info: Mapping[str, str] | None, record: str) -> None:
+    """
+    Check that a master has not kept its `master_replid` over a restart.
+
+    Args:
+        info: its reply to INFO; None if this user may not see it.
+        record: the guard record that it stores; empty if there is none.
+
+    Raises:
+        ConnectError: it has, so the restart quarantine cannot notice its restarts.
+    """
+    if info is None or info.get("role") != "master":
+        return
+    run_id, replication_id = info.get("run_id", ""), info.get("master_replid", "")
+    if replication_id and record[40:81] == f"{replication_id} " and record[:40] != run_id:
+        raise ConnectError(_KEEPS_ITS_ID, lasting=True)
 
 
 def describe_failure(exc: BaseException) -> str:

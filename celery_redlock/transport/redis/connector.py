@@ -21,9 +21,14 @@ from redis.retry import Retry
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock._greenlets.unpatched import unpatched
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.transport.addresses import NodeAddress
-from celery_redlock.transport.redis.connect_error import check_mode, explained
+from celery_redlock.transport.redis.connect_error import (
+    check_identity,
+    check_mode,
+    explained,
+)
 from celery_redlock.transport.redis.connection import NodeConnection
 from celery_redlock.transport.redis.framing import Framing, GarbageError
 
@@ -156,11 +161,14 @@ class Connector:
     @staticmethod
     def _handshake(connection: Any) -> dict[str, str] | None:
         connection.send_command("INFO")
+        connection.send_command("GET", GUARD_KEY)
         for source in SOURCE.values():
             connection.send_command("SCRIPT", "LOAD", source)
         reply = _response_or_error(connection)
         info = None if isinstance(reply, ResponseError) else read_info(reply)
         check_mode(info)
+        record = _response_or_error(connection)
+        check_identity(info, record.decode() if isinstance(record, bytes) else "")
         for _ in SOURCE:
             loaded = _response_or_error(connection)
             if isinstance(loaded, ResponseError):

@@ -21,12 +21,16 @@ def _redis_6_2() -> str:
     return str(Path(spec.origin).parent / "bin" / "redis-server")
 
 
+def binary_of(kind: str) -> str | None:
+    """Return the program of a sort of server; None for the embedded one."""
+    return {"servers": None, "debian": DEBIAN, "redis-6.2": _redis_6_2()}[kind]
+
+
 def _nodes(kind: str, request: pytest.FixtureRequest, shape: dict[str, Any]) -> Nodes:
     if kind == "memory":
         return MemoryNodes(request.getfixturevalue("redlock_memory_nodes"))
-    binary = {"servers": None, "debian": DEBIAN, "redis-6.2": _redis_6_2()}[kind]
     factory = request.getfixturevalue("redlock_cluster_factory")
-    return ServerNodes(factory(binary=binary, **shape))
+    return ServerNodes(factory(binary=binary_of(kind), **shape))
 
 
 DEBIAN_PARAM = pytest.param("debian", marks=pytest.mark.system)

@@ -12,6 +12,7 @@ from celery_redlock import LockNotAcquired, QuorumUnavailable, Redlock
 from celery_redlock.core import redlock
 from celery_redlock.core.failures import NO_REPLY, VOTED
 from celery_redlock.protocol import Quarantined
+from celery_redlock.protocol.keys import GUARD_KEY
 from tests.support.nodes import CALM, Nodes, ServerNodes
 from tests.support.waiting import wait_until
 
@@ -189,3 +190,22 @@ def test_a_user_without_info_does_not_unseat_those_who_have_it(servers: ServerNo
     finally:
         for node in range(5):
             servers.cluster.client(node).acl_deluser("blind")
+
+
+def test_the_record_names_the_process_and_its_role(servers: ServerNodes) -> None:
+    servers.flush(0)
+    servers.attempt(servers.client(), "key")
+    node = servers.cluster.client(0)
+    info = {**node.info("server"), **node.info("replication")}
+    assert node.get(GUARD_KEY)[:80].decode() == info["run_id"] + info["master_replid"]
+
+
+def test_a_server_that_keeps_its_replication_id_over_a_restart_takes_no_part(
+    servers: ServerNodes,
+) -> None:
+    for node in (0, 1, 2):
+        client = servers.cluster.client(node)
+        replication_id = client.info("replication")["master_replid"]
+        client.set(GUARD_KEY, f"{'0' * 40}{replication_id} 0")
+    with pytest.raises(QuorumUnavailable, match="does not notice its restarts"):
+        servers.client().acquire("key")

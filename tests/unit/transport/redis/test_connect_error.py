@@ -7,7 +7,12 @@ import ssl
 import pytest
 from redis import exceptions
 
-from celery_redlock.transport.redis.connect_error import ConnectError, check_mode, explained
+from celery_redlock.transport.redis.connect_error import (
+    ConnectError,
+    check_identity,
+    check_mode,
+    explained,
+)
 
 
 def explain(exc: Exception, *, tls: bool = False, has_password: bool = True) -> ConnectError:
@@ -97,3 +102,28 @@ def test_a_server_in_a_mode_without_locks_is_refused_for_good(
 @pytest.mark.parametrize("info", [None, {}, {"redis_mode": "standalone", "cluster_enabled": "0"}])
 def test_a_server_of_its_own_is_not_refused(info: dict[str, str] | None) -> None:
     check_mode(info)
+
+
+MASTER = {"role": "master", "run_id": "b" * 40, "master_replid": "c" * 40}
+
+
+def test_a_master_that_keeps_its_replication_id_over_a_restart_is_refused_for_good() -> None:
+    with pytest.raises(ConnectError, match="does not notice its restarts") as refused:
+        check_identity(MASTER, "a" * 40 + "c" * 40 + " 0")
+    assert refused.value.lasting
+
+
+@pytest.mark.parametrize(
+    ("info", "record"),
+    [
+        (None, "a" * 40 + "c" * 40 + " 0"),
+        (MASTER, ""),
+        (MASTER, "hidden 0"),
+        (MASTER, "b" * 40 + "c" * 40 + " 0"),
+        (MASTER, "a" * 40 + "d" * 40 + " 0"),
+        ({**MASTER, "role": "slave"}, "a" * 40 + "c" * 40 + " 0"),
+        ({"role": "master"}, "a" * 40 + " 0"),
+    ],
+)
+def test_no_other_record_refuses_a_server(info: dict[str, str] | None, record: str) -> None:
+    check_identity(info, record)
