@@ -48,14 +48,15 @@ class _IdleWatchdog(Watchdog):
 
     def add(self, watch: Watch) -> None:
         self._watches[watch.lease] = watch
-        self._push(watch)
+        self._push(self._losses, watch.lost_at, watch)
 
     def extend_now(self) -> None:
         for watch in self._watches.values():
             watch.extend_at = 0.0
         self._heap = [(0.0, number, watch) for number, watch in enumerate(self._watches.values())]
-        for transport, watches in self._take_due():
-            self._extend_due(transport, watches)
+        while due := self._take_due():
+            for transport, watches in due:
+                self._extend_due(transport, watches)
 
 
 def _round(redlock: Redlock, keys: list[str]) -> Callable[[], None]:

@@ -12,7 +12,7 @@ import sys
 import time
 import weakref
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
@@ -31,7 +31,7 @@ _BATCH = 100
 #: Seconds; leases that are due within this time are extended together.
 _COALESCE = 0.01
 
-#: Watches of released leases that may stay in the heap, beside as many live ones.
+#: Watches of released leases that may stay in a heap, beside as many live ones.
 _MAX_STALE = 100
 
 #: Seconds; for a shorter lease the watchdog connects at once, not when the first extension is due.
@@ -101,6 +101,10 @@ class Watch:
         return min(self.extend_at, self.lost_at, self.hold_until)
 
 
+#: The time, a number that keeps equal times apart, and the watch.
+_Heap: TypeAlias = list[tuple[float, int, Watch]]
+
+
 class _Thread:
     """One run of the watchdog's thread."""
 
@@ -124,7 +128,9 @@ class Watchdog:
     def __init__(self) -> None:
         self._lock = native_lock()
         self._watches: dict[WatchedLease, Watch] = {}
-        self._heap: list[tuple[float, int, Watch]] = []
+        self._heap: _Heap = []
+        # When each lease has to be reported, or earlier: an extension does not move its entry.
+        self._losses: _Heap = []
         self._extending: list[Watch] = []
         self._sequence = itertools.count()
         self._thread: _Thread | None = None
@@ -151,10 +157,8 @@ class Watchdog:
             if known is not None:
                 watch.extend_at = min(watch.extend_at, known.extend_at)
             self._watches[lease] = watch
-            if len(self._heap) > _MAX_STALE + 2 * len(self._watches):
-                self._heap = [entry for entry in self._heap if self._is_live(entry[2])]
-                heapq.heapify(self._heap)
-            self._push(watch)
+            self._push(self._heap, watch.due, watch)
+            self._push(self._losses, watch.lost_at, watch)
             if self._thread is None:
                 self._start()
             elif watch.due < self._wakes_at:
@@ -209,8 +213,11 @@ class Watchdog:
             self._thread = None
             raise
 
-    def _push(self, watch: Watch) -> None:
-        heapq.heappush(self._heap, (watch.due, next(self._sequence), watch))
+    def _push(self, heap: _Heap, at: float, watch: Watch) -> None:
+        if len(heap) > _MAX_STALE + 2 * len(self._watches):
+            heap[:] = [entry for entry in heap if self._is_live(entry[2])]
+            heapq.heapify(heap)
+        heapq.heappush(heap, (at, next(self._sequence), watch))
 
     def _is_live(self, watch: Watch) -> bool:
         return self._watches.get(watch.lease) is watch
@@ -258,7 +265,8 @@ class Watchdog:
                 if self._thread is not thread:
                     thread.wakeup.close()
                     return True
-                self._drop_unwatched()
+                if not self._drop_unwatched():
+                    continue
                 if self._heap:
                     idle_since = None
                     left = self._heap[0][0] - self._heap[0][2].lease.now()
@@ -279,16 +287,21 @@ class Watchdog:
             poller.poll(as_milliseconds(left))
             thread.wakeup.drain()
 
-    def _drop_unwatched(self) -> None:
-        while self._heap and not self._is_live(self._heap[0][2]):
+    def _drop_unwatched(self) -> bool:
+        """Drop some entries without a watch; return whether the first has one, or none is left."""
+        for _ in range(_BATCH):
+            if not self._heap or self._is_live(self._heap[0][2]):
+                return True
             heapq.heappop(self._heap)
+        return False
 
     def _take_due(self) -> list[tuple[Transport, list[Watch]]]:
+        """Take the next batch of due watches, by transport: `watch` waits for no more than that."""
         due: dict[int, tuple[Transport, list[Watch]]] = {}
-        taken: list[tuple[float, int, Watch]] = []
+        taken: _Heap = []
         with self._lock:
             try:
-                while self._heap:
+                while self._heap and len(taken) < _BATCH:
                     watch = self._heap[0][2]
                     if self._heap[0][0] > watch.lease.now() + _COALESCE:
                         break
@@ -301,11 +314,7 @@ class Watchdog:
                 for entry in taken:
                     heapq.heappush(self._heap, entry)
                 raise
-        return [
-            (transport, watches[start : start + _BATCH])
-            for transport, watches in due.values()
-            for start in range(0, len(watches), _BATCH)
-        ]
+        return list(due.values())
 
     def _extend_due(self, transport: Transport, watches: list[Watch]) -> None:
         with self._lock:
@@ -320,7 +329,7 @@ class Watchdog:
                 self._extending = []
                 for watch in watches:
                     if self._is_live(watch):
-                        self._push(watch)
+                        self._push(self._heap, watch.due, watch)
 
     def _report_if_over(self, watch: Watch) -> bool:
         """Report a lease whose time has come, and stop watching it."""
@@ -353,8 +362,17 @@ class Watchdog:
             raise
 
     def _next_loss(self) -> float:
+        """Return when the next lease has to be reported."""
         with self._lock:
-            return min((watch.lost_at for watch in self._watches.values()), default=float("inf"))
+            while self._losses:
+                at, sequence, watch = self._losses[0]
+                if not self._is_live(watch):
+                    heapq.heappop(self._losses)
+                elif watch.lost_at > at:  # extended since
+                    heapq.heapreplace(self._losses, (watch.lost_at, sequence, watch))
+                else:
+                    return at
+        return float("inf")
 
     def _reschedule(self, watch: Watch, *, granted: bool) -> None:
         lease = watch.lease

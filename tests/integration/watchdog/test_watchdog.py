@@ -197,7 +197,8 @@ def test_release_while_a_renewal_is_under_way_leaves_a_minimum_hold_as_it_is(
     watch = process_watchdog()._watches[lease]
     with process_watchdog()._lock:
         watch.extend_at = 0.0
-        process_watchdog()._push(watch)
+        dog = process_watchdog()
+        dog._push(dog._heap, watch.due, watch)
     process_watchdog()._thread.wakeup.wake()  # type: ignore[union-attr]
     wait_until(lambda: process_watchdog()._extending, interval=0.001)
     assert lease.release()
