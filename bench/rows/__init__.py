@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.results import Result
+from bench.rows.cost import client_cpu, delayed, growth, server_cpu
 from bench.rows.guards import guards
 from bench.rows.keys import keys_left
 from bench.rows.locks import floor, one_node, pottery, redlock_py
@@ -22,6 +23,10 @@ ROWS: dict[str, Callable[[bool], list[Result]]] = {
     "floor": floor,
     "pottery": pottery,
     "redlock-py": redlock_py,
+    "delayed": delayed,
+    "client-cpu": client_cpu,
+    "server-cpu": server_cpu,
+    "growth": growth,
     "stopped": stopped_nodes,
     "tasks": throughput,
     "publish": publish,
