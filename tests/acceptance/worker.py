@@ -79,8 +79,8 @@ class Worker(Program):
         return self
 
     def signal(self, number: signal.Signals) -> None:
-        # A handler runs in the greenlet that it interrupts: Celery's for a cold shutdown would end with
-        # the body that it kills. A worker that answers is not in a body.
+        # A handler runs in the greenlet that it interrupts: Celery's for a cold shutdown would end
+        # with the body that it kills. A worker that answers is not in a body.
         if number == signal.SIGQUIT and self.pool in {"gevent", "eventlet"}:
             assert self.app.control.inspect([self.nodename], limit=1, timeout=TIMEOUT).ping()
         super().signal(number)
