@@ -15,7 +15,12 @@ from celery_redlock.core import instrumentation
 from celery_redlock.core.attempt import AcquireParams, Attempt
 from celery_redlock.core.failures import describe_problems, node_votes
 from celery_redlock.core.instrumentation import ExtendDetails, Outcome, ReleaseDetails
-from celery_redlock.core.release import HANDBACK_TTL, release_to, send_release
+from celery_redlock.core.release import (
+    HANDBACK_TTL,
+    release_to,
+    send_release,
+    send_unawaited,
+)
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.validation import checked_ttl
 from celery_redlock.core.validity import LeaseState, LeaseValidity
@@ -124,14 +129,21 @@ class Lease(LeaseValidity):
                 nodes,
             )
 
-    def release(self) -> bool:
+    def release(self, *, wait: bool = True) -> bool:
         """
         Release the lock. Never raises; may be called again.
 
+        Args:
+            wait: whether to wait for a quorum of replies. A release that is not waited for is sent
+                when this returns; the process reads the replies within about a second and then
+                reports the release to the receivers of `observe`. A call in another thread may
+                reach a node earlier than the release.
+
         Returns:
-            Whether the lease was still valid and a quorum of nodes still had its keys.
+            Whether the lease was still valid and, with `wait`, a quorum of nodes still had its
+            keys.
         """
-        return self.release_with({})
+        return self.release_with({}, wait=wait)
 
     @property
     def released_in_time(self) -> bool:
@@ -154,6 +166,8 @@ class Lease(LeaseValidity):
         reservation: Reservation | None = None,
         *,
         grace: float = HANDBACK_TTL,
+        wait: bool = True,
+        on_settled: Callable[[bool], object] | None = None,
     ) -> bool:
         """
         Release the lock as `release` does, but leave some keys behind. Never raises.
@@ -163,32 +177,60 @@ class Lease(LeaseValidity):
             reservation: gets those of its keys that the lease has, until it expires. A node that
                 sets them late, because it was stopped, keeps them for `grace` only.
             grace: seconds.
+            wait: as for `release`; a release to a reservation is always waited for.
+            on_settled: called once, with what `release` returns when it waits.
 
         Returns:
-            Whether the lease was still valid and a quorum of nodes still had its keys.
+            As `release`.
         """
+        held = False
         try:
-            held = self.begin_release()
-            if held is None:
-                return False
-            command = self.release_command(actions, reservation, grace)
-            if reservation is None:
-                round_ = ReleaseRound(len(self._transport.names))
-                channel = send_release(self._transport, [(command, round_)], self.node_timeout)
-                self._released_as = round_.phase
-            else:
-                self._released_as, channel = release_to(
-                    self._transport, command, reservation, self.node_timeout
-                )
-            self.after_release(command, channel)
-            had = self._released_as is Phase.GRANTED
-            if instrumentation.receivers:
-                instrumentation.report(self.release_details(had=had))
+            begun = self.begin_release()
+            if begun is not None:
+                command = self.release_command(actions, reservation, grace)
+                if reservation is None and not wait:
+                    return self._release_unawaited(command, begun, on_settled)
+                held = self._settled(self._release_awaited(command, reservation))
         except Exception as exc:
             text = "Release of lock %r failed; it ends with its TTL"
             call_in_app(_logger.error, text, shortened(self.key), exc_info=exc)
-            return False
-        return held and had
+        if on_settled is not None:
+            on_settled(held)
+        return held
+
+    def _release_awaited(self, command: Command, reservation: Reservation | None) -> Phase:
+        if reservation is not None:
+            phase, channel = release_to(self._transport, command, reservation, self.node_timeout)
+        else:
+            round_ = ReleaseRound(len(self._transport.names))
+            channel = send_release(self._transport, [(command, round_)], self.node_timeout)
+            phase = round_.phase
+        self.after_release(command, channel)
+        return phase
+
+    def _release_unawaited(
+        self, command: Command, begun: bool, on_settled: Callable[[bool], object] | None
+    ) -> bool:
+        def settle(phase: Phase) -> None:
+            held = self._settled(phase)
+            if on_settled is not None:
+                on_settled(held)
+
+        sent = send_unawaited(self._transport, command, self.node_timeout, settle)
+        self.after_release(command, sent.channel)
+        if begun:
+            process_watchdog().settle_later(sent)
+        else:
+            settle(sent.round.phase)  # no reply can change that it was lost
+        return begun
+
+    def _settled(self, phase: Phase) -> bool:
+        """Note and report how the release ended; return whether the lease was held until then."""
+        self._released_as = phase
+        had = phase is Phase.GRANTED
+        if instrumentation.receivers:
+            instrumentation.report(self.release_details(had=had))
+        return had and self._was_valid
 
     def release_keys(self, node_keys: Sequence[str]) -> None:
         """
@@ -229,6 +271,7 @@ class Lease(LeaseValidity):
             held = self._state is LeaseState.HELD and self._valid_until > self._transport.now()
             self._state = LeaseState.RELEASED
             self._was_valid = held
+            self._ended_at = self._transport.now()
         return held
 
     def release_command(

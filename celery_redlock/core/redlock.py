@@ -339,8 +339,9 @@ class Redlock:
         except Exception as exc:
             text = "Locks could not be released at close; they end with their TTLs"
             call_in_app(_logger.error, text, exc_info=exc)
-        process_watchdog().stop_if_idle()
         self.transport.close()
+        process_watchdog().settle_now(self.transport)
+        process_watchdog().stop_if_idle()
 
     def _forget_expired(self) -> None:
         """Drop leases that expired without a release."""

@@ -5,11 +5,11 @@ Sending releases, and handing keys over to a reservation.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from celery_redlock.core.reservation import Reservation
-from celery_redlock.protocol import Command, Phase, ReleaseRound, extend
+from celery_redlock.protocol import Command, Phase, ReleaseRound, Vote, extend
 from celery_redlock.transport import AckedNodes, Channel, Transport, borrowed
 
 #: Seconds; TTL of handed-back keys until they are extended on the nodes that acknowledged them. A
@@ -19,6 +19,63 @@ HANDBACK_TTL = 10.0
 #: Seconds to wait for replies beyond the quorum before handed-back keys are extended: keys on all
 #: nodes survive more failures than keys on a bare quorum.
 _LINGER = 0.05
+
+#: Seconds after which the votes on an unawaited release are looked at.
+_SETTLE_AFTER = 1.0
+
+
+class UnawaitedRelease:
+    """
+    A release that nobody waits for: its votes count when they are read, and are reported once.
+
+    Calls that use the same connections read them; the watchdog does where none comes.
+
+    Attributes:
+        transport: to the nodes.
+        channel: the channel on which it was sent.
+        round: counts the votes.
+        settle_at: when to look at them next, on the transport's clock.
+    """
+
+    __slots__ = ("_give_up_at", "_on_settled", "channel", "round", "settle_at", "transport")
+
+    def __init__(
+        self,
+        transport: Transport,
+        channel: Channel,
+        node_timeout: float,
+        on_settled: Callable[[Phase], object],
+    ) -> None:
+        self.transport = transport
+        self.channel = channel
+        self.round = ReleaseRound(len(transport.names))
+        self.settle_at = transport.now() + _SETTLE_AFTER
+        self._give_up_at = self.settle_at + node_timeout
+        self._on_settled = on_settled
+
+    def record_vote(self, node: int, vote: Vote | None, now: float) -> None:
+        """Count a node's reply."""
+        if vote is not None:
+            self.round.vote(node, vote, now)
+
+    def settle(self, *, finally_: bool = False) -> bool:
+        """
+        Report how the release ended, if that is known or no longer waited for.
+
+        Args:
+            finally_: report it in any case.
+
+        Returns:
+            Whether it was reported.
+        """
+        if self.round.phase is Phase.VOTING:
+            self.transport.drain(self.channel)
+        now = self.transport.now()
+        if self.round.phase is Phase.VOTING and now < self._give_up_at and not finally_:
+            self.settle_at = now + _SETTLE_AFTER
+            return False
+        self._on_settled(self.round.phase)
+        return True
 
 
 def send_release(
@@ -32,9 +89,30 @@ def send_release(
         batch: releases, with the rounds that count their votes.
         node_timeout: seconds in which a node has to answer.
     """
-    with _sending(transport, batch, node_timeout) as channel:
+    with _sending(transport, [command for command, _ in batch], node_timeout) as channel:
         channel.exchange(batch, node_timeout)
     return channel
+
+
+def send_unawaited(
+    transport: Transport,
+    command: Command,
+    node_timeout: float,
+    on_settled: Callable[[Phase], object],
+) -> UnawaitedRelease:
+    """
+    Send a release to all nodes without waiting for their replies.
+
+    Args:
+        transport: to the nodes.
+        command: the release.
+        node_timeout: seconds in which a node has to answer.
+        on_settled: called once by `settle`, with the phase of the release's round.
+    """
+    with _sending(transport, [command], node_timeout) as channel:
+        sent = UnawaitedRelease(transport, channel, node_timeout, on_settled)
+        channel.send(command, receiver=sent)
+    return sent
 
 
 def release_to(
@@ -51,7 +129,7 @@ def release_to(
     """
     round_, check = ReleaseRound(len(transport.names)), ReleaseRound(len(transport.names))
     batch, acked = [(command, round_)], AckedNodes()
-    with _sending(transport, batch, node_timeout) as channel:
+    with _sending(transport, [command], node_timeout) as channel:
         channel.exchange(batch, node_timeout, linger=min(node_timeout, _LINGER), acked=acked)
         left = reservation.left_ms(transport.wall_us())
         if round_.phase is not Phase.GRANTED or left <= 0:
@@ -70,7 +148,7 @@ def release_to(
 
 @contextmanager
 def _sending(
-    transport: Transport, batch: Sequence[tuple[Command, ReleaseRound]], node_timeout: float
+    transport: Transport, commands: Sequence[Command], node_timeout: float
 ) -> Iterator[Channel]:
     """Borrow a channel to send releases; an exception still sends them to every node."""
     with borrowed(transport) as channel:
@@ -79,6 +157,6 @@ def _sending(
             yield channel
         except BaseException:
             # A time limit or Ctrl-C may have struck before every node was sent the release.
-            for command, _ in batch:
+            for command in commands:
                 channel.send(command)
             raise

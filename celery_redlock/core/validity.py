@@ -47,6 +47,7 @@ class LeaseValidity:
         self._transport = transport
         self._valid_until = valid_until
         self._acquired_at = transport.now()
+        self._ended_at: float | None = None
         self._pid = os.getpid()
         self._lock = native_lock()
         self._state = LeaseState.HELD
@@ -91,8 +92,8 @@ class LeaseValidity:
 
     @property
     def held_for(self) -> float:
-        """Seconds since the lock was acquired."""
-        return self._transport.now() - self._acquired_at
+        """Seconds since the lock was acquired, until its release."""
+        return (self._ended_at or self._transport.now()) - self._acquired_at
 
     @property
     def transport(self) -> Transport:

@@ -11,6 +11,7 @@ import random
 import sys
 import time
 import weakref
+from collections import deque
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -79,6 +80,16 @@ class WatchedLease(Protocol):
         """Take over the result of an extension."""
 
 
+class Settlement(Protocol):
+    """A release that was not waited for, as far as the watchdog needs it."""
+
+    transport: Transport
+    settle_at: float
+
+    def settle(self, *, finally_: bool = False) -> bool:
+        """Report how the release ended; return whether that was possible."""
+
+
 class Watch:
     """One lease under watch; times are on its transport's clock."""
 
@@ -117,7 +128,7 @@ class _Thread:
 
 class Watchdog:
     """
-    Extends leases at a third of their TTL until they are unwatched.
+    Extends leases at a third of their TTL until they are unwatched; settles unawaited releases.
 
     Guarantee: a lease that no quorum extends is reported as lost once, before it expires, if this
     thread gets to run; until then failures that may pass are retried. Limit: a stopped process, or
@@ -132,6 +143,8 @@ class Watchdog:
         # When each lease has to be reported, or earlier: an extension does not move its entry.
         self._losses: _Heap = []
         self._extending: list[Watch] = []
+        # All wait equally long, so the oldest is the next.
+        self._settlements: deque[Settlement] = deque()
         self._sequence = itertools.count()
         self._thread: _Thread | None = None
         self._known_transports: weakref.WeakSet[Transport] = weakref.WeakSet()
@@ -168,6 +181,25 @@ class Watchdog:
         """Stop extending `lease`. An extension that was sent may still be under way."""
         with self._lock:
             self._watches.pop(lease, None)
+
+    def settle_later(self, settlement: Settlement) -> None:
+        """Settle a release when its time has come."""
+        with self._lock:
+            self._settlements.append(settlement)
+            if self._thread is None:
+                self._start()
+            elif settlement.settle_at < self._wakes_at:
+                self._thread.wakeup.wake()
+
+    def settle_now(self, transport: Transport) -> None:
+        """Settle in this thread, finally, what is left for a transport."""
+        with self._lock:
+            left = [one for one in self._settlements if one.transport is transport]
+            self._settlements = deque(
+                one for one in self._settlements if one.transport is not transport
+            )
+        for settlement in left:
+            settlement.settle(finally_=True)
 
     def wait_for_extension(self, lease: WatchedLease, limit: float) -> None:
         """Wait up to `limit` seconds for the end of an extension of `lease` that is under way."""
@@ -244,6 +276,11 @@ class Watchdog:
             except BaseException as exc:
                 self._log_and_continue(exc)
                 continue
+            for settlement in self._take_settlements():
+                try:
+                    call_in_app(self._settle, settlement)
+                except BaseException as exc:
+                    self._log_and_continue(exc)
             for transport, watches in due:
                 try:
                     self._extend_due(transport, watches)
@@ -267,15 +304,13 @@ class Watchdog:
                     return True
                 if not self._drop_unwatched():
                     continue
-                if self._heap:
+                left = self._until_next()
+                if left is not None:
                     idle_since = None
-                    left = self._heap[0][0] - self._heap[0][2].lease.now()
-                    self._wakes_at = self._heap[0][0]
                 else:
                     now = time.monotonic()
                     idle_since = idle_since or now
                     left = idle_since + _IDLE_TIMEOUT - now
-                    self._wakes_at = float("inf")
                     if left <= 0 or self._stopping:
                         self._thread = None
                         self._stopping = False
@@ -286,6 +321,19 @@ class Watchdog:
                 return False
             poller.poll(as_milliseconds(left))
             thread.wakeup.drain()
+
+    def _until_next(self) -> float | None:
+        """Return the seconds until something is due; None if nothing will be."""
+        left = []
+        self._wakes_at = float("inf")
+        if self._heap:
+            self._wakes_at = self._heap[0][0]
+            left.append(self._wakes_at - self._heap[0][2].lease.now())
+        if self._settlements:
+            at = self._settlements[0].settle_at
+            self._wakes_at = min(self._wakes_at, at)
+            left.append(at - self._settlements[0].transport.now())
+        return min(left, default=None)
 
     def _drop_unwatched(self) -> bool:
         """Drop some entries without a watch; return whether the first has one, or none is left."""
@@ -315,6 +363,21 @@ class Watchdog:
                     heapq.heappush(self._heap, entry)
                 raise
         return list(due.values())
+
+    def _take_settlements(self) -> list[Settlement]:
+        """Take the next releases that are to be settled."""
+        due: list[Settlement] = []
+        with self._lock:
+            while self._settlements and len(due) < _BATCH:
+                first = self._settlements[0]
+                if first.settle_at > first.transport.now():
+                    break
+                due.append(self._settlements.popleft())
+        return due
+
+    def _settle(self, settlement: Settlement) -> None:
+        if not settlement.settle():
+            self.settle_later(settlement)
 
     def _extend_due(self, transport: Transport, watches: list[Watch]) -> None:
         with self._lock:

@@ -43,6 +43,20 @@ class NodeFailure:
     tried: bool = True
 
 
+class VoteReceiver(Protocol):
+    """A receiver of the replies to a command, also of those that come after its exchange."""
+
+    def record_vote(self, node: int, vote: Vote | None, now: float) -> Command | None:
+        """
+        Count a node's reply, and return the command that it calls for, if any.
+
+        Args:
+            node: position of the node.
+            vote: its reply; None if there was none.
+            now: reading of the transport's clock.
+        """
+
+
 class AckedNodes(set[int]):
     """
     Indexes of the nodes known to have executed a command; late replies add to it.
@@ -66,14 +80,7 @@ class AckedNodes(set[int]):
         self.followup_deadline = 0.0
 
     def record_vote(self, node: int, vote: Vote | None, now: float) -> Command | None:
-        """
-        Count a node's reply, and return the command that it calls for, if any.
-
-        Args:
-            node: position of the node.
-            vote: its reply; None if there was none.
-            now: reading of the transport's clock.
-        """
+        """Add the node if it has executed the command; see `VoteReceiver`."""
         if vote is None or isinstance(vote, Refused | Quarantined | Failed):
             return None
         if isinstance(vote, NotHeld):
@@ -118,12 +125,20 @@ class Channel(Protocol):
     def drain(self) -> None:
         """Take the replies that have come, without waiting for any."""
 
-    def send(self, command: Command, nodes: Sequence[int] | None = None) -> None:
+    def send(
+        self,
+        command: Command,
+        nodes: Sequence[int] | None = None,
+        *,
+        receiver: VoteReceiver | None = None,
+    ) -> None:
         """
         Send a command to all nodes (or to those given) without waiting for replies.
 
         Each node executes it after all earlier commands of this channel, also a node that is silent
-        now. A release is deferred to nodes that are not connected; other commands skip them.
+        now. A release is deferred to nodes that are not connected; other commands skip them. The
+        receiver gets each reply when a later call reads it, and none from a node whose connection
+        breaks before.
         """
 
     def nodes_in_doubt(self) -> frozenset[int]:
@@ -161,6 +176,9 @@ class Transport(Protocol):
     def discard(self, channel: Channel) -> None:
         """Close a channel whose state is not known."""
 
+    def drain(self, channel: Channel) -> None:
+        """Take the replies that have come on a channel; its borrower takes them, if it has one."""
+
     def send_behind(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Send a command behind those sent on `channel`, whichever call has borrowed it now."""
 
@@ -173,7 +191,11 @@ class Transport(Protocol):
         """
 
     def close(self) -> None:
-        """Close all connections. Idempotent."""
+        """
+        Close all connections, and first wait for replies that a receiver shall get. Idempotent.
+
+        The wait is as long as a node has to answer.
+        """
 
 
 class borrowed:  # noqa: N801 - reads as the verb of a `with` statement

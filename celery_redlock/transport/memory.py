@@ -18,7 +18,7 @@ from celery_redlock.protocol import Command, Failed, Phase, Round, Script, Vote
 from celery_redlock.protocol.node_model import ModelNode
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
-from celery_redlock.transport.base import AckedNodes, Channel, NodeFailure
+from celery_redlock.transport.base import AckedNodes, Channel, NodeFailure, VoteReceiver
 
 _starts = itertools.count(1)
 
@@ -206,12 +206,12 @@ class MemoryTransport:
     def discard(self, channel: Channel) -> None:
         """Do nothing."""
 
-    def drain(self) -> None:
-        """Do nothing: no reply is late."""
-
     def nodes_in_doubt(self) -> frozenset[int]:
         """Return no node: each command has been executed, or is in a paused node's order."""
         return frozenset()
+
+    def drain(self, channel: Channel | None = None) -> None:
+        """Do nothing: no reply is late."""
 
     def send_behind(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Do nothing: a node executes all commands in order, whatever their channel."""
@@ -254,7 +254,15 @@ class MemoryTransport:
             for round_, index in undecided:
                 round_.vote(index, Failed(f"no answer within {timeout:.3g} s"), self.now())
 
-    def send(self, command: Command, nodes: Sequence[int] | None = None) -> None:
-        """Send a command and ignore the replies."""
+    def send(
+        self,
+        command: Command,
+        nodes: Sequence[int] | None = None,
+        *,
+        receiver: VoteReceiver | None = None,
+    ) -> None:
+        """Send a command; the receiver gets the replies at once."""
         for index in range(len(self.nodes)) if nodes is None else nodes:
-            self.nodes[index].execute(command)
+            vote = self.nodes[index].execute(command)
+            if receiver is not None:
+                receiver.record_vote(index, vote, self.now())

@@ -26,6 +26,7 @@ from celery_redlock.core.reservations import PendingReservation, _cancel, _give_
 from celery_redlock.errors import LeaseLost, QuorumUnavailable
 from celery_redlock.protocol import Command, Failed, Phase, ReleaseAction, Round, Vote
 from celery_redlock.transport import AckedNodes
+from celery_redlock.transport.base import VoteReceiver
 
 #: One millisecond, in which models count time.
 TICK = 0.001
@@ -120,7 +121,7 @@ class Stage:
 
     def connect(self, patience: float = 0.0) -> None: ...
 
-    def drain(self) -> None:
+    def drain(self, channel: Stage | None = None) -> None:
         for node, vote in self.caught:
             command = self.acked.record_vote(node, vote, self.time)
             if command is not None:
@@ -135,7 +136,13 @@ class Stage:
     def nodes_in_doubt(self) -> frozenset[int]:
         return frozenset()
 
-    def send(self, command: Command, nodes: Sequence[int] | None = None) -> None:
+    def send(
+        self,
+        command: Command,
+        nodes: Sequence[int] | None = None,
+        *,
+        receiver: VoteReceiver | None = None,
+    ) -> None:
         if not self.stopped:
             self.said.append((command, self._all(nodes), False))
 

@@ -4,7 +4,17 @@ Faults in what answers come to: in how votes are told, in the transport, and in 
 
 from __future__ import annotations
 
-from tests.mutants.writing import CHANNEL, CLOCK, LINK, ROUNDS, modelled, mutant, simulated
+from tests.mutants.writing import (
+    CHANNEL,
+    CLOCK,
+    LEASE,
+    LINK,
+    ROUNDS,
+    modelled,
+    mutant,
+    simulated,
+    tested,
+)
 
 VOTES = (
     mutant(
@@ -37,6 +47,27 @@ TRANSPORT = (
             "            if old is not None:\n"
             "                old.pending.clear()\n",
         ),
+    ),
+    mutant(
+        "a release that is not awaited overtakes its own acquire",
+        tested("test_unawaited_release.py", "test_it_does_not_overtake_its_own_acquire"),
+        (LEASE, "        self.after_release(command, sent.channel)\n", ""),
+    ),
+    mutant(
+        "a late vote on a release counts for the next lease",
+        tested("test_unawaited_release.py", "test_late_votes_count_for_their_own_lease_alone"),
+        (
+            CHANNEL,
+            "            self._give(pending.receiver, index, connection, vote)\n",
+            "            self._give(pending.receiver, index, connection, vote)\n"
+            "            for round_ in tuple(self._open_rounds):\n"
+            "                self._vote(round_, index, vote, clock())\n",
+        ),
+    ),
+    mutant(
+        "a client that is closed loses the votes on its last release",
+        tested("test_unawaited_release.py", "test_closing_the_client_reports_it_first"),
+        ("transport/redis/transport.py", "            channel.await_receivers(until)\n", ""),
     ),
     mutant(
         "a finished message leaves no mark",

@@ -117,7 +117,7 @@ class Worker:
     def _release(self, hold: Hold) -> None:
         self._history.ended(hold)
         self._world.trace(f"{self._machine.name} releases {hold.token}")
-        hold.lease.release()
+        hold.lease.release(wait=hold.token % 3 > 0)
 
     def _modify(self, hold: Hold, pause: float) -> None:
         """Read, modify, write; one in three does not look whether it may still write."""

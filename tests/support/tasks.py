@@ -11,6 +11,7 @@ from celery import Celery
 from celery.app.trace import build_tracer
 
 from celery_redlock import Redlock, RedlockTask
+from celery_redlock.tasks.config.client import close_clients
 from celery_redlock.transport import parse_nodes
 from celery_redlock.transport.memory import MemoryNode, memory_node
 
@@ -102,4 +103,5 @@ class Bench:
 
     def close(self) -> None:
         self.elsewhere.close()
+        close_clients()
         self.app.close()

@@ -9,7 +9,9 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from celery_redlock.core import (
@@ -232,11 +234,15 @@ class RunningLock:
             lost = lease.lost
             # A body may release its own lease early, and nothing was lost then.
             excused = excused or lease.released_in_time
-            if not self._release(lease, state, result) and not excused:
-                if lease.release_is_unconfirmed:
-                    self._warn_unconfirmed(lease)
-                else:
-                    self._warn_lost(lease, lost)
+            log_end = partial(
+                _log_end,
+                f"{self.task.name}[{self.request.id}]",
+                lease,
+                lost,
+                under_lease=self.body_lease is not None,
+                excused=excused,
+            )
+            self._release(lease, state, result, log_end)
         self.move(Move.END)
         _active.discard(self)
         # Last: until the keys are released, `task_postrun` finds the lock here.
@@ -250,9 +256,12 @@ class RunningLock:
             _current.set(self.enclosing)
             set_current_leases(self._leases_around)
 
-    def _release(self, lease: Lease, state: str | None, result: Any) -> bool:
+    def _release(
+        self, lease: Lease, state: str | None, result: Any, on_settled: Callable[[bool], object]
+    ) -> None:
         if not self.lock_request.holds_until_postrun:
-            return lease.release()
+            lease.release_with({}, wait=False, on_settled=on_settled)
+            return
         ended = ended_of(self.lock_request, self.state, state, result, self._unwinding())
         actions, successor = release_plan(
             self.lock_request,
@@ -262,10 +271,15 @@ class RunningLock:
             handover=self.handover_reservation,
             age=self.age,
         )
-        held = lease.release_with(actions, successor, grace=self.lock_request.options.publish_grace)
+        lease.release_with(
+            actions,
+            successor,
+            grace=self.lock_request.options.publish_grace,
+            wait=False,
+            on_settled=on_settled,
+        )
         if successor is not None and successor is self.handover_reservation:
             self._cancel_if_dropped(successor)
-        return held
 
     def _cancel_if_dropped(self, successor: Reservation) -> None:
         """
@@ -301,30 +315,34 @@ class RunningLock:
         error = sys.exc_info()[1]
         return None if error is self._surrounding else error
 
-    def _warn_unconfirmed(self, lease: Lease) -> None:
+
+def _log_end(
+    task: str, lease: Lease, lost: str | None, held: bool, *, under_lease: bool, excused: bool
+) -> None:
+    """Warn of a body that was not under its lock to its end, or of nodes that may still keep it."""
+    if held or excused:
+        return
+    if lease.release_is_unconfirmed:
         refused = f" ({lease.unreleased})" if lease.unreleased else ""
         logger.warning(
-            "Task %s[%s] held its %s to the end, but no quorum of nodes confirmed the release%s. "
+            "Task %s held its %s to the end, but no quorum of nodes confirmed the release%s. "
             "Nodes that did not take it keep the lock for up to %.3g s more.",
-            self.task.name,
-            self.request.id,
+            task,
             lease_in_words(lease),
             refused,
             max(0.0, lease.valid_until - lease.now()),
         )
-
-    def _warn_lost(self, lease: Lease, lost: str | None) -> None:
-        logger.warning(
-            "Task %s[%s] ended without its %s: %s. %s",
-            self.task.name,
-            self.request.id,
-            lease_in_words(lease),
-            lost or LossReason.GONE,
-            "Another body may have run beside its last part; a resource that checks fencing tokens "
-            "has refused what came too late."
-            if self.body_lease is not None
-            else "If its message was delivered again, a second body may have run.",
-        )
+        return
+    logger.warning(
+        "Task %s ended without its %s: %s. %s",
+        task,
+        lease_in_words(lease),
+        lost or LossReason.GONE,
+        "Another body may have run beside its last part; a resource that checks fencing tokens "
+        "has refused what came too late."
+        if under_lease
+        else "If its message was delivered again, a second body may have run.",
+    )
 
 
 _current: ContextVar[RunningLock | None] = ContextVar("celery_redlock_running_lock", default=None)

@@ -14,7 +14,7 @@ import hiredis
 from celery_redlock.protocol import Command, Failed, Phase, Round, Script
 from celery_redlock.protocol.commands import read_reply
 from celery_redlock.protocol.scripts import SHA, SOURCE
-from celery_redlock.transport.base import AckedNodes
+from celery_redlock.transport.base import AckedNodes, VoteReceiver
 from celery_redlock.transport.clock import now as clock
 from celery_redlock.transport.redis.connection import (
     KEY_SETTING_SCRIPTS,
@@ -111,11 +111,17 @@ class RedisChannel:
         self._unanswered = {}
         self._send_deferred_to(self._connections.take_connected())
 
-    def send(self, command: Command, nodes: Sequence[int] | None = None) -> None:
+    def send(
+        self,
+        command: Command,
+        nodes: Sequence[int] | None = None,
+        *,
+        receiver: VoteReceiver | None = None,
+    ) -> None:
         """Send a command without waiting; a release also to nodes that are not connected yet."""
         nonce = b"%x" % next(_nonces)
         data = _pack(command, nonce)
-        entry = PendingReply(nonce, command, None, 0, clock())
+        entry = PendingReply(nonce, command, None, 0, clock(), receiver)
         for index in range(len(self._by_node)) if nodes is None else nodes:
             connection = self._by_node[index]
             if connection is None or connection.is_full_for(command):
@@ -144,6 +150,16 @@ class RedisChannel:
         self.drain()
         acked.followup, acked.followup_deadline = command, clock() + _FOLLOWUP_WINDOW
         self.send(command, sorted(acked))
+
+    def await_receivers(self, until: float) -> None:
+        """Wait for the replies that receivers shall get, from nodes that are not overdue."""
+        while (now := clock()) < until and any(
+            connection is not None
+            and any(entry.receiver is not None for entry in connection.pending)
+            and not connection.is_overdue(now, self._node_timeout)
+            for connection in self._by_node
+        ):
+            self._receive_replies(until - now)
 
     def close(self) -> None:
         """Close the connections."""
@@ -278,15 +294,14 @@ class RedisChannel:
                 return
             if not text.startswith("NOSCRIPT"):
                 text = self._health[index].record_refusal(pending.command.script, text)
-            vote: Any = Failed(text) if current else None
+            vote: Any = Failed(text)
         else:
             if self._health[index].refusals and reply[:1] == _ACKNOWLEDGED:
                 self._health[index].refusals.pop(pending.command.script, None)
-            vote = read_reply(reply) if current or pending.acked is not None else None
-            if pending.acked is not None:
-                self._record_ack(index, connection, pending.acked, vote)
-            vote = vote if current else None
-        if vote is None or pending.round is None:
+            vote = read_reply(reply) if current or pending.receiver is not None else None
+        if pending.receiver is not None:
+            self._give(pending.receiver, index, connection, vote)
+        if not current or vote is None or pending.round is None:
             return
         unanswered = self._unanswered.get(index, 0) - 1
         if unanswered > 0:
@@ -295,11 +310,11 @@ class RedisChannel:
             self._unanswered.pop(index, None)
         self._vote(pending.round, index, vote, clock())
 
-    def _record_ack(
-        self, index: int, connection: NodeConnection, acked: AckedNodes, vote: Any
+    def _give(
+        self, receiver: VoteReceiver, index: int, connection: NodeConnection, vote: Any
     ) -> None:
         now = clock()
-        command = acked.record_vote(index, vote, now)
+        command = receiver.record_vote(index, vote, now)
         if command is not None:
             nonce = b"%x" % next(_nonces)
             entry = PendingReply(nonce, command, None, 0, now)

@@ -12,7 +12,7 @@ from typing import Any
 import hiredis
 
 from celery_redlock.protocol import Command, Round, Script
-from celery_redlock.transport.base import AckedNodes
+from celery_redlock.transport.base import VoteReceiver
 from celery_redlock.transport.redis.framing import Framing, GarbageError
 
 _RECEIVE_SIZE = 65536
@@ -46,7 +46,7 @@ class PendingReply:
         round: the round in which the reply counts, while `exchange` is the one under way.
         exchange: number of the exchange that sent the command; 0 if no caller waits for the reply.
         sent_at: when the command was sent.
-        acked: the set that collects the nodes which have executed the command, if any.
+        receiver: what gets the reply, whenever it comes, if anything.
     """
 
     nonce: bytes
@@ -54,7 +54,7 @@ class PendingReply:
     round: Round | None
     exchange: int
     sent_at: float
-    acked: AckedNodes | None = None
+    receiver: VoteReceiver | None = None
 
 
 class NodeConnection:

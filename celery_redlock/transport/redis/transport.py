@@ -99,6 +99,20 @@ class RedisTransport:
         for send in queued:
             self._send_on_another(send)
 
+    def drain(self, channel: Channel) -> None:
+        """Take the replies that have come on a channel; its borrower takes them, if it has one."""
+        assert isinstance(channel, RedisChannel)
+        idle = self._idle_native if channel.native else self._idle
+        with self._lock:
+            try:
+                idle.remove(channel)
+            except ValueError:
+                return
+            try:
+                channel.drain()
+            finally:
+                idle.append(channel)
+
     def send_behind(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Send a command behind those sent on `channel`, whichever call has borrowed it now."""
         self._in_order(channel, lambda used: used.send(command, nodes))
@@ -144,7 +158,9 @@ class RedisTransport:
             self._idle_native.clear()
             for channel in channels:
                 channel.closed = True
+        until = clock.now() + self._nodes.node_timeout
         for channel in channels:
+            channel.await_receivers(until)
             channel.close()
         self._nodes.wait_for_connects()
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import redis
 from celery import Celery
+from celery.signals import task_postrun
 
 from celery_redlock import RedlockTask
 from celery_redlock.signals import counters
@@ -39,7 +40,7 @@ FAR_NODES = (3, 4)
 
 
 def make_app(store: str, nodes: list[str], grace: float) -> Celery:
-    """Return an app with one task, whose bodies are counted."""
+    """Return an app with one task, whose settled messages are counted: run, or skipped."""
     app = Celery("load", broker=f"{store}/0", set_as_current=False)
     app.conf.update(
         redlock_nodes=nodes,
@@ -49,8 +50,13 @@ def make_app(store: str, nodes: list[str], grace: float) -> Celery:
     )
     counted = redis.Redis.from_url(f"{store}/2")
 
-    def run(key: str) -> None:
-        counted.incr("ended")
+    def run(key: str) -> None: ...
+
+    def count(state: str | None = None, **_: object) -> None:
+        if state == "SUCCESS":
+            counted.incr("ended")
+
+    task_postrun.connect(count, weak=False)
 
     app.task(
         name="load.run",
@@ -146,7 +152,7 @@ def unlocked() -> int:
 
 
 def nobody_works(cluster: LocalCluster, counted: redis.Redis, sent: int) -> bool:
-    """Whether each message's body has ended, and no worker has a key on any node."""
+    """Whether each message is settled, and no worker has a key on any node."""
     ended: Any = counted.get("ended")
     if int(ended or 0) < sent:
         return False

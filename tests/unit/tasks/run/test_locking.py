@@ -219,16 +219,16 @@ def test_the_tasks_class_stays_a_celery_task(bench: Bench) -> None:
 def test_a_release_that_a_signal_cut_short_is_made_up_for_when_the_task_has_ended(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    release = Lease.release
+    release_with = Lease.release_with
     calls: list[Lease] = []
 
-    def interrupted_once(lease: Lease) -> bool:
+    def interrupted_once(lease: Lease, *args: Any, **options: Any) -> bool:
         calls.append(lease)
         if len(calls) == 1:
             raise SystemExit(1)
-        return release(lease)
+        return release_with(lease, *args, **options)
 
-    monkeypatch.setattr(Lease, "release", interrupted_once)
+    monkeypatch.setattr(Lease, "release_with", interrupted_once)
     with pytest.raises(SystemExit):
         bench.call(job(bench, lambda self: None))
     assert not bench.is_held("k")
