@@ -36,7 +36,7 @@ def renewal(quick: bool) -> list[Result]:
         Result(
             row="renewal",
             what=f"one watchdog round that extends {_LEASES} leases / one that extends 1",
-            goal=Goal(value=100.0, limit="most", unit="x"),
+            goal=Goal(value=40.0, limit="most", unit="x"),
             values=ratios(pairs),
             detail=in_microseconds(f"{_LEASES} leases", "1 lease", pairs),
         )

@@ -86,6 +86,8 @@ class Lease(LeaseValidity):
         self.owner = attempt.owner
         self.ttl = params.ttl
         self._params = params
+        # The last command that extended the lease, and what it was made of.
+        self._extension: tuple[AcquireParams, float, Command] | None = None
         self._on_released = on_released
         # Nodes where a command sent for this lease may yet set a key, as known when it was sent:
         # by the time a node replies, the key may have been set after a release that went to the
@@ -116,7 +118,7 @@ class Lease(LeaseValidity):
             self.ttl = checked_ttl(ttl, self._params.max_ttl)
         with borrowed(self._transport) as channel:
             channel.connect(self.expires_in)
-            command, round_ = self.extend_command()
+            command, round_ = self.extend_command(self._transport.now())
             channel.exchange([(command, round_)], min(self._params.node_timeout, self.expires_in))
             self.apply_extension(command, round_, channel)
         self.check()
@@ -326,28 +328,28 @@ class Lease(LeaseValidity):
             if nodes and used is not channel:
                 self._transport.send_behind(used, command, sorted(nodes))
 
-    def extend_command(self) -> tuple[Command, ExtendRound]:
+    def extend_command(self, now: float) -> tuple[Command, ExtendRound]:
         """Return the command that extends the lease, and the round that counts its votes."""
-        command = extend(
-            self._params.node_keys, self.owner, milliseconds(self.ttl), self.fencing_token
-        )
+        params, ttl, last = self._params, self.ttl, self._extension
+        if last is None or last[0] is not params or last[1] != ttl:
+            command = extend(params.node_keys, self.owner, milliseconds(ttl), self.fencing_token)
+            self._extension = last = (params, ttl, command)
         round_ = ExtendRound(
             len(self._transport.names),
-            sent_at=self._transport.now(),
-            ttl=self.ttl,
-            drift_factor=self._params.drift_factor,
+            sent_at=now,
+            ttl=ttl,
+            drift_factor=params.drift_factor,
             valid_until=self._valid_until,
         )
-        return command, round_
+        return last[2], round_
 
     def apply_extension(self, command: Command, round_: ExtendRound, channel: Channel) -> None:
         """Take over the result of an extension, and heal the nodes that lost our keys."""
-        # A command from before `release_keys` also names keys that the lease no longer has.
-        outdated = len(command.keys) > 2 * len(self._params.node_keys)
-        if round_.phase is Phase.GONE and not outdated:
-            self.mark_lost(LossReason.GONE)
         if round_.phase is Phase.GRANTED:
             self._apply_grant(round_, channel)
+        # A command from before `release_keys` also names keys that the lease no longer has.
+        elif round_.phase is Phase.GONE and len(command.keys) <= 2 * len(self._params.node_keys):
+            self.mark_lost(LossReason.GONE)
         if instrumentation.receivers:
             instrumentation.report(
                 ExtendDetails(

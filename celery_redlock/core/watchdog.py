@@ -12,6 +12,7 @@ import sys
 import time
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -21,13 +22,17 @@ from celery_redlock._greenlets.threads import call_in_app, start_native_thread
 from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock, unpatched
 from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock.errors import LossReason
-from celery_redlock.protocol import Command, ExtendRound, Phase
+from celery_redlock.protocol import BatchRound, Command, ExtendRound, Phase, Round, extend_together
 from celery_redlock.transport import Channel, Transport, borrowed
 
 _logger = logging.getLogger(__name__)
 
 #: Extensions sent to a node at once; more would delay the node's other clients.
 _BATCH = 100
+
+#: Keys in a command that extends several leases, fence counters included: the node does nothing
+#: else until it has executed it.
+_KEYS_AT_ONCE = 1000
 
 #: Seconds; leases that are due within this time are extended together.
 _COALESCE = 0.01
@@ -73,7 +78,7 @@ class WatchedLease(Protocol):
     def mark_lost(self, reason: LossReason) -> None:
         """Report the lease as lost."""
 
-    def extend_command(self) -> tuple[Command, ExtendRound]:
+    def extend_command(self, now: float) -> tuple[Command, ExtendRound]:
         """Return the command that extends the lease, and the round that counts its votes."""
 
     def apply_extension(self, command: Command, round_: ExtendRound, channel: Channel) -> None:
@@ -349,10 +354,9 @@ class Watchdog:
         taken: _Heap = []
         with self._lock:
             try:
-                while self._heap and len(taken) < _BATCH:
+                by = self._heap[0][2].lease.now() + _COALESCE if self._heap else 0.0
+                while self._heap and len(taken) < _BATCH and self._heap[0][0] <= by:
                     watch = self._heap[0][2]
-                    if self._heap[0][0] > watch.lease.now() + _COALESCE:
-                        break
                     taken.append(self._heap[0])
                     heapq.heappop(self._heap)
                     if self._is_live(watch):
@@ -384,7 +388,8 @@ class Watchdog:
             # Leases that were released during earlier batches are not extended.
             self._extending = watches = [watch for watch in watches if self._is_live(watch)]
         try:
-            alive = [watch for watch in watches if not self._report_if_over(watch)]
+            now = transport.now()
+            alive = [watch for watch in watches if not self._report_if_over(watch, now)]
             if alive:
                 self._extend(transport, alive)
         finally:
@@ -394,9 +399,8 @@ class Watchdog:
                     if self._is_live(watch):
                         self._push(self._heap, watch.due, watch)
 
-    def _report_if_over(self, watch: Watch) -> bool:
+    def _report_if_over(self, watch: Watch, now: float) -> bool:
         """Report a lease whose time has come, and stop watching it."""
-        now = watch.lease.now()
         if now >= watch.hold_until:
             reason = LossReason.MAX_HOLD
         elif now >= watch.lost_at:
@@ -412,10 +416,12 @@ class Watchdog:
             with borrowed(transport) as channel:
                 # No wait may run past the instant at which any lease has to be reported.
                 channel.connect(max(0.0, self._next_loss() - transport.now()))
-                batch = [watch.lease.extend_command() for watch in watches]
+                now = transport.now()
+                batch = [watch.lease.extend_command(now) for watch in watches]
                 left = max(0.001, self._next_loss() - transport.now())
                 node_timeout = min(watch.lease.node_timeout for watch in watches)
-                channel.exchange(batch, min(node_timeout, left), linger=min(node_timeout, left))
+                limit = min(node_timeout, left)
+                channel.exchange(_few_commands(batch), limit, linger=limit)
                 for watch, (command, round_) in zip(watches, batch, strict=True):
                     watch.lease.apply_extension(command, round_, channel)
                     self._reschedule(watch, granted=round_.phase is Phase.GRANTED)
@@ -439,14 +445,35 @@ class Watchdog:
 
     def _reschedule(self, watch: Watch, *, granted: bool) -> None:
         lease = watch.lease
-        # Asking for the loss reports one that nobody has noticed yet.
-        if lease.lost or not lease.is_valid:
+        if not lease.is_valid:
+            _ = lease.lost  # asking reports a loss that nobody has noticed yet
             self.unwatch(lease)
         elif granted:
             watch.extend_at = lease.now() + lease.ttl / 3
         else:
             pause = min(lease.ttl / 12, 1.0)
             watch.extend_at = lease.now() + pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+
+
+def _few_commands(
+    extensions: Sequence[tuple[Command, ExtendRound]],
+) -> Sequence[tuple[Command, Round]]:
+    """Return commands that extend many leases each: a call of a script costs a node the most."""
+    groups: list[list[tuple[Command, ExtendRound]]] = []
+    room = 0
+    for extension in extensions:
+        keys = len(extension[0].keys)
+        if keys > room:
+            groups.append([])
+            room = _KEYS_AT_ONCE
+        groups[-1].append(extension)
+        room -= keys
+    return [
+        (extend_together([command for command, _ in group]), BatchRound([own for _, own in group]))
+        if len(group) > 1
+        else group[0]
+        for group in groups
+    ]
 
 
 _watchdog = Watchdog()

@@ -25,6 +25,7 @@ from celery_redlock.protocol.votes import (
     KeyHolder,
     KeyState,
     KeyStates,
+    LeaseVotes,
     Quarantined,
     Refused,
     RegisterContents,
@@ -78,6 +79,8 @@ CHUNK_BYTES = 200_000
 
 _MISSING_PTTL = -2
 
+_OF_LEASE: dict[int, Vote] = {ord("A"): ACKNOWLEDGED, ord("M"): MISSING, ord("F"): FOREIGN}
+
 
 def _with_fences(keys: tuple[str, ...]) -> tuple[str, ...]:
     if len(keys) == 1:
@@ -119,7 +122,34 @@ def raise_fence(keys: tuple[str, ...], owner: str, token: int) -> Command:
 
 def extend(keys: tuple[str, ...], owner: str, ttl_ms: int, token: int) -> Command:
     """Extend our keys, never shorten them; raise the counters in any case."""
-    return Command(Script.EXTEND, _with_fences(keys), (owner, ttl_ms, token))
+    return Command(Script.EXTEND, _with_fences(keys), (owner, ttl_ms, token, len(keys)))
+
+
+def extend_together(extensions: Sequence[Command]) -> Command:
+    """Return one command that does what some extensions do; several get `LeaseVotes`."""
+    if len(extensions) == 1:
+        return extensions[0]
+    keys: list[str] = []
+    fences: list[str] = []
+    args: list[str | int] = []
+    for command in extensions:
+        count = len(command.keys) // 2
+        keys += command.keys[:count]
+        fences += command.keys[count:]
+        args += command.args
+    return Command(Script.EXTEND, (*keys, *fences), tuple(args))
+
+
+def split_extension(command: Command) -> list[Command]:
+    """Return the extension of each lease in a command."""
+    half, first, found = len(command.keys) // 2, 0, []
+    for at in range(0, len(command.args), 4):
+        args = command.args[at : at + 4]
+        last = first + int(args[3])
+        keys = (*command.keys[first:last], *command.keys[half + first : half + last])
+        found.append(Command(Script.EXTEND, keys, args))
+        first = last
+    return found
 
 
 def heal(keys: tuple[str, ...], owner: str, ttl_ms: int, token: int) -> Command:
@@ -215,6 +245,8 @@ def read_reply(fields: Sequence[Any]) -> Vote:
             return MISSING
         if code == b"F":
             return FOREIGN
+        if len(fields) == 1 and len(code) > 1:
+            return LeaseVotes(tuple(map(_OF_LEASE.__getitem__, code)))
         if code == b"H":
             triples = zip(fields[1::3], fields[2::3], fields[3::3], strict=True)
             return Refused(
@@ -232,7 +264,7 @@ def read_reply(fields: Sequence[Any]) -> Vote:
             return Superseded(_token(fields[1]))
         if code == b"R":
             return _fetched(_token(fields[1]), zip(fields[2::2], fields[3::2], strict=True))
-    except (TypeError, ValueError, OverflowError, IndexError, AttributeError):
+    except (TypeError, ValueError, OverflowError, LookupError, AttributeError):
         pass
     return Failed(f"replied something that is not a vote: {str(fields)[:80]}")
 

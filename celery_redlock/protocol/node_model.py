@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from celery_redlock.protocol.commands import Command, Script, granted_vote
+from celery_redlock.protocol.commands import Command, Script, granted_vote, split_extension
 from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US, MAX_TOKEN
 from celery_redlock.protocol.votes import (
     ACKNOWLEDGED,
@@ -19,6 +19,7 @@ from celery_redlock.protocol.votes import (
     KeyHolder,
     KeyState,
     KeyStates,
+    LeaseVotes,
     Quarantined,
     Refused,
     RegisterContents,
@@ -150,6 +151,8 @@ class ModelNode:
             return self._register(command).write(command)
         if script is Script.READ_REGISTER:
             return self._register(command).read(command)
+        if script is Script.EXTEND and len(several := split_extension(command)) > 1:
+            return LeaseVotes(tuple(self.run(one, now_us) for one in several))
         count = len(command.keys) // 2
         keys, fences = command.keys[:count], command.keys[count:]
         owners = [(key, self.owner(key, now_us)) for key in keys]
@@ -205,7 +208,7 @@ class ModelNode:
     def _extend(
         self, command: Command, owners: Owners, fences: tuple[str, ...], now_us: int
     ) -> Vote:
-        owner, ttl, token = command.args
+        owner, ttl, token, _ = command.args
         until = now_us // 1000 + int(ttl)
         for key, held_by in owners:
             if held_by == owner:

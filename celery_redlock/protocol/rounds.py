@@ -12,7 +12,7 @@ the largest counter to a quorum, on the condition that the keys are still ours.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from enum import Enum, auto
 
 from celery_redlock.protocol.timing import drift, quorum
@@ -23,6 +23,7 @@ from celery_redlock.protocol.votes import (
     KeyHolder,
     KeyState,
     KeyStates,
+    LeaseVotes,
     NotHeld,
     Quarantined,
     Refused,
@@ -304,6 +305,42 @@ class ExtendRound(_HolderRound):
                 return self._enter(Phase.GRANTED if now < self._old_valid_until else Phase.LATE)
             return self._phase
         return self._count_loss(vote)
+
+
+class BatchRound(Round):
+    """
+    The rounds of several leases that each node extends in one command.
+
+    GRANTED: each has left its phase VOTING, whatever its phase is now.
+    """
+
+    __slots__ = ("_replies", "rounds")
+
+    def __init__(self, rounds: Sequence[ExtendRound]) -> None:
+        super().__init__(len(rounds[0].votes))
+        self.rounds = rounds
+        self._replies = 0
+
+    def vote(self, node: int, vote: Vote, now: float) -> Phase:
+        """Count one node's reply for each lease and return the phase after it."""
+        if self.votes[node] is not None:
+            return self._phase
+        self.votes[node] = vote
+        self._replies += 1
+        if type(vote) is LeaseVotes and len(vote.votes) == len(self.rounds):
+            for round_, of_lease in zip(self.rounds, vote.votes, strict=True):
+                round_.vote(node, of_lease, now)
+        else:
+            failed = vote if type(vote) is Failed else Failed("replied for other leases")
+            for round_ in self.rounds:
+                round_.vote(node, failed, now)
+        if (
+            self._phase is Phase.VOTING
+            and self._replies >= self.needed
+            and all(round_.phase is not Phase.VOTING for round_ in self.rounds)
+        ):
+            return self._enter(Phase.GRANTED)
+        return self._phase
 
 
 class ReleaseRound(_HolderRound):

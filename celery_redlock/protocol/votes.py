@@ -75,6 +75,18 @@ class NotHeld:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseVotes:
+    """
+    Reply to the extension of several leases.
+
+    Attributes:
+        votes: one for each lease, as to its extension alone.
+    """
+
+    votes: tuple[Vote, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class KeyState:
     """
     One key on one node.
@@ -170,6 +182,7 @@ Vote = (
     | Quarantined
     | Acknowledged
     | NotHeld
+    | LeaseVotes
     | KeyStates
     | Superseded
     | RegisterContents

@@ -4,7 +4,7 @@ Faults in the extension of a lease: it lasts longer than its nodes keep it, or i
 
 from __future__ import annotations
 
-from tests.mutants.writing import LEASE, NODE, ROUNDS, modelled, mutant
+from tests.mutants.writing import EXTEND_LUA, LEASE, NODE, ROUNDS, modelled, mutant, tested
 
 EXTENSION = (
     mutant(
@@ -56,6 +56,26 @@ EXTENSION = (
         "an extension is taken over, and heals, after the deadline",
         modelled("trust-heal"),
         (LEASE, " or self._transport.now() >= old_valid_until", ""),
+    ),
+    mutant(
+        "leases that are extended together get each other's votes",
+        tested(
+            "test_extending.py",
+            "test_of_leases_that_are_extended_together_only_the_lost_one_is_lost",
+        ),
+        (
+            ROUNDS,
+            "zip(self.rounds, vote.votes, strict=True)",
+            "zip(self.rounds, (*vote.votes[1:], *vote.votes[:1]), strict=True)",
+        ),
+    ),
+    mutant(
+        "the script takes the first lease's keys for every lease",
+        tested(
+            "test_extending.py",
+            "test_a_key_of_another_type_spoils_no_lease_that_is_extended_with_it",
+        ),
+        (EXTEND_LUA, "votes[#votes + 1], first = vote, last + 1", "votes[#votes + 1] = vote"),
     ),
     mutant(
         "a heal counts for the extension",

@@ -22,6 +22,7 @@ LINK = "transport/redis/connection.py"
 RELEASING = "core/release.py"
 RESERVING = "core/reservations.py"
 ACQUIRE_LUA = "protocol/lua/acquire.lua"
+EXTEND_LUA = "protocol/lua/extend.lua"
 RELEASE_LUA = "protocol/lua/release.lua"
 
 

@@ -13,7 +13,15 @@ import hiredis
 from celery_redlock.protocol import Command, Script
 from celery_redlock.protocol.node_model import ModelNode
 from celery_redlock.protocol.scripts import SHA, SOURCE
-from celery_redlock.protocol.votes import Acknowledged, Granted, NotHeld, Quarantined, Refused
+from celery_redlock.protocol.votes import (
+    Acknowledged,
+    Granted,
+    LeaseVotes,
+    NotHeld,
+    Quarantined,
+    Refused,
+    Vote,
+)
 from tests.simulation.network import Wire
 from tests.simulation.scheduler import Clock, Scheduler
 
@@ -180,15 +188,21 @@ def _call(words: list[bytes]) -> tuple[bool, bytes, Command]:
     return in_full, words[3 + count], Command(kind, keys, args)
 
 
+def _letter(vote: Vote) -> bytes:
+    if isinstance(vote, NotHeld):
+        return b"M" if vote.missing else b"F"
+    return b"A"
+
+
 def _reply(nonce: bytes, keys: int, vote: Any) -> bytes:
     fields: list[Any] = [nonce]
     if isinstance(vote, Granted):
         fields += [b"G", b"%d" % vote.low]
         fields += [b"%d" % vote.high] * (keys - 1)
-    elif isinstance(vote, Acknowledged):
-        fields.append(b"A")
-    elif isinstance(vote, NotHeld):
-        fields.append(b"M" if vote.missing else b"F")
+    elif isinstance(vote, Acknowledged | NotHeld):
+        fields.append(_letter(vote))
+    elif isinstance(vote, LeaseVotes):
+        fields.append(b"".join(map(_letter, vote.votes)))
     elif isinstance(vote, Refused):
         fields.append(b"H")
         for holder in vote.holders:

@@ -1,28 +1,32 @@
--- Extend the keys that carry our owner value; never shorten one, never create one.
+-- Extend the keys of some leases that carry their owner values; never shorten one, never create one.
 -- The fence counters are raised in any case, also on a node that missed the acquire.
 --
--- KEYS  lock keys, then the fence counter of each
--- ARGV  nonce, owner, ttl in ms, token
+-- KEYS  the lock keys of all leases, then the fence counter of each
+-- ARGV  nonce, then for each lease: owner, ttl in ms, token, number of its keys
 --
--- {nonce, 'A'}   all keys are ours and live at least ttl from now
--- {nonce, 'M'}   some are missing, none has another owner
--- {nonce, 'F'}   another owner has one
-local count, ttl = #KEYS / 2, tonumber(ARGV[3])
-local ours, missing = 0, 0
-for i = 1, count do
-  local holder = redis.call('GET', KEYS[i])
-  if holder == ARGV[2] then
-    ours = ours + 1
-    if redis.call('PTTL', KEYS[i]) < ttl then redis.call('PEXPIRE', KEYS[i], ttl) end
-  elseif not holder then
-    missing = missing + 1
+-- {nonce, votes}   a letter for each lease:
+--   A   all its keys are its own and live at least ttl from now
+--   M   some are missing, none has another owner
+--   F   another owner has one
+local count = #KEYS / 2
+local votes, first = {}, 1
+for at = 2, #ARGV, 4 do
+  local owner, ttl, token = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2]
+  local last, vote = first + tonumber(ARGV[at + 3]) - 1, 'A'
+  for i = first, last do
+    -- pcall, so that a key that was overwritten with a list spoils no other lease.
+    local holder, counter = redis.pcall('GET', KEYS[i]), KEYS[count + i]
+    if holder == owner then
+      if redis.call('PTTL', KEYS[i]) < ttl then redis.call('PEXPIRE', KEYS[i], ttl) end
+    elseif holder then
+      vote = 'F'
+    elseif vote == 'A' then
+      vote = 'M'
+    end
+    if (tonumber(redis.pcall('GET', counter) or '0') or 0) < tonumber(token) then
+      redis.call('SET', counter, token)
+    end
   end
+  votes[#votes + 1], first = vote, last + 1
 end
-for i = count + 1, 2 * count do
-  if tonumber(redis.call('GET', KEYS[i]) or '0') < tonumber(ARGV[4]) then
-    redis.call('SET', KEYS[i], ARGV[4])
-  end
-end
-if ours == count then return {ARGV[1], 'A'} end
-if ours + missing == count then return {ARGV[1], 'M'} end
-return {ARGV[1], 'F'}
+return {ARGV[1], table.concat(votes)}

@@ -27,6 +27,7 @@ from celery_redlock.protocol import (
     Vote,
     acquire,
     extend,
+    extend_together,
     fence_key,
     heal,
     inspect,
@@ -73,13 +74,16 @@ written = st.dictionaries(
 asked = st.lists(fields, min_size=1, max_size=4, unique=True)
 readers = st.one_of(st.just(0), writers)
 
+extensions = st.builds(extend, keys, owners, lifetimes, tokens)
+
 commands = st.one_of(
     st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(0)),
     st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(LONG)),
     st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(0), owners),
     st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(LONG), owners),
     st.builds(raise_fence, keys, owners, tokens),
-    st.builds(extend, keys, owners, lifetimes, tokens),
+    extensions,
+    st.builds(extend_together, st.lists(extensions, min_size=2, max_size=4)),
     st.builds(heal, keys, owners, lifetimes, tokens),
     st.builds(release, keys, owners, st.one_of(st.just(0), tokens)),
     st.builds(release, keys, owners, tokens, lifetimes),

@@ -7,8 +7,18 @@ import uuid
 import pytest
 
 from celery_redlock import LeaseLost, QuorumUnavailable
-from celery_redlock.protocol import NotHeld, Quarantined, extend, heal
-from tests.support.nodes import CALM, PREFIX, Nodes
+from celery_redlock.protocol import (
+    Acknowledged,
+    BatchRound,
+    LeaseVotes,
+    NotHeld,
+    Phase,
+    Quarantined,
+    extend,
+    extend_together,
+    heal,
+)
+from tests.support.nodes import CALM, PREFIX, Nodes, ServerNodes
 from tests.support.waiting import wait_until
 
 KEY = (PREFIX + "key",)
@@ -49,6 +59,37 @@ def test_extend_creates_no_key_and_takes_none_over(any_nodes: Nodes) -> None:
     assert NotHeld(missing=True) == any_nodes.run(0, command)
     assert NotHeld(missing=False) == any_nodes.run(1, command)
     assert any_nodes.owners("key")[:2] == [None, "them"]
+
+
+def test_of_leases_that_are_extended_together_only_the_lost_one_is_lost(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    leases = [client.acquire(key, ttl=5.0) for key in ("first", "lost", "last")]
+    for lease in leases:
+        any_nodes.wait_held(lease)
+        lease.ttl = 30.0
+    for node in range(5):
+        any_nodes.forget(node, "lost")
+
+    extensions = [lease.extend_command(client.transport.now()) for lease in leases]
+    together = extend_together([command for command, _ in extensions])
+    channel = client.transport.checkout()
+    channel.exchange([(together, BatchRound([own for _, own in extensions]))], CALM)
+    client.transport.checkin(channel)
+
+    phases = [round_.phase for _, round_ in extensions]
+    assert phases == [Phase.GRANTED, Phase.GONE, Phase.GRANTED]
+    wait_until(lambda: min(any_nodes.left(4, "first"), any_nodes.left(4, "last")) > 20)
+
+
+def test_a_key_of_another_type_spoils_no_lease_that_is_extended_with_it(
+    servers: ServerNodes,
+) -> None:
+    servers.put(0, "key", "us")
+    servers.cluster.client(0).lpush(PREFIX + "list", "x")
+    together = extend_together(
+        [extend((PREFIX + "list",), "us", 60_000, 7), extend(KEY, "us", 60_000, 7)]
+    )
+    assert servers.run(0, together) == LeaseVotes((NotHeld(missing=False), Acknowledged()))
 
 
 def test_a_lost_lease_stays_lost_when_its_keys_come_back(nodes: Nodes) -> None:

@@ -197,7 +197,7 @@ def test_an_extension_that_was_under_way_when_keys_were_given_up_loses_nothing(
     client = nodes.connected()
     lease = client.reservations.acquire_for_task(["queued", "run"])
     nodes.wait_held(lease)
-    command, round_ = lease.extend_command()
+    command, round_ = lease.extend_command(client.transport.now())
     lease.release_keys([client.node_key("queued")])
     nodes.wait_free("queued")
     channel = client.transport.checkout()

@@ -16,6 +16,7 @@ from celery_redlock.protocol import (
     KeyHolder,
     KeyState,
     KeyStates,
+    LeaseVotes,
     NotHeld,
     Quarantined,
     Refused,
@@ -25,6 +26,8 @@ from celery_redlock.protocol import (
     Superseded,
     VersionedValue,
     acquire,
+    extend,
+    extend_together,
     fence_key,
     read_register,
     release,
@@ -58,6 +61,18 @@ def test_a_register_stands_alone_among_the_keys() -> None:
     assert write_register("register", 7, {}).keys == read_register("register").keys == ("register",)
 
 
+def test_extensions_together_name_all_keys_first_and_then_all_counters() -> None:
+    one, two = extend(("a",), "us", 1, 2), extend(("b", "c"), "them", 3, 4)
+    together = extend_together([one, two])
+    assert together.keys == ("a", "b", "c", *map(fence_key, "abc"))
+    assert together.args == ("us", 1, 2, 1, "them", 3, 4, 2)
+
+
+def test_an_extension_alone_is_sent_as_it_is() -> None:
+    one = extend(("a",), "us", 1, 2)
+    assert extend_together([one]) is one
+
+
 def test_a_store_says_name_version_and_text_of_each_field_and_no_version_to_delete() -> None:
     assert write_register("register", 7, {"a": (3, "text"), "b": None}).args == (
         *(7, "a", 3, "text"),
@@ -89,6 +104,10 @@ def test_a_fetch_promises_nothing_and_tells_everything_unless_it_is_told_to() ->
         ([b"A"], Acknowledged()),
         ([b"M"], NotHeld(missing=True)),
         ([b"F"], NotHeld(missing=False)),
+        (
+            [b"AMF"],
+            LeaseVotes((Acknowledged(), NotHeld(missing=True), NotHeld(missing=False))),
+        ),
         ([b"Q", 1500], Quarantined(1.5)),
         ([b"H", 0, b"owner", 2500], Refused((KeyHolder(0, "owner", 2.5),))),
         ([b"H", 0, b"\xff\xfe", -1], Refused((KeyHolder(0, "\ufffd\ufffd", -0.001),))),
