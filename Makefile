@@ -114,13 +114,18 @@ calls: $(READY) ## calls of unique tasks with real workers in 24 set-ups, on Red
 	@test -x /usr/lib/rabbitmq/bin/rabbitmq-server || { echo "calls needs rabbitmq-server: apt-get install rabbitmq-server" >&2; exit 1; }
 	$(BIN)/python -m tests.calls
 
+.PHONY: mixed
+mixed: $(READY) ## clients of the commit OLD and of this version on the same nodes; prints what they counted
+	@test -n "$(OLD)" || { echo "mixed needs a commit: make mixed OLD=..." >&2; exit 1; }
+	$(BIN)/python -m tests.mixed $(OLD)
+
 .PHONY: docs
 docs: $(READY) ## the documentation site, into build/docs
 	rm -rf build/docs build/doctrees
 	$(BIN)/python -m sphinx -E -a -W --keep-going -q -j auto -b html -d build/doctrees docs build/docs
 
 .PHONY: bench
-bench: $(BENCH_READY) ## measure against peers, as ratios in one run; writes bench/results.json
+bench: $(BENCH_READY) ## measure against peers, as ratios in one run; writes build/results.json
 	$(BENCH)/bin/python -m bench
 
 .PHONY: examples

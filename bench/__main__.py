@@ -1,5 +1,5 @@
 """
-Run the benchmark: `python -m bench [ROW ...] [--quick]`.
+Run the benchmark: `python -m bench [ROW ...] [--quick] [--publish]`.
 
 The numbers are reported, not asserted: the exit status is 0 unless something could not be measured.
 """
@@ -14,7 +14,10 @@ from rich.console import Console
 from bench.report import print_table, write_json
 from bench.rows import ROWS
 
-_RESULTS = Path(__file__).parent / "results.json"
+_ROOT = Path(__file__).resolve().parents[1]
+_RESULTS = _ROOT / "build" / "results.json"
+#: What the page about speed is made from.
+_MEASURED = _ROOT / "docs" / "measured.json"
 
 
 def main() -> None:
@@ -22,7 +25,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure as ratios.")
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--quick", action="store_true", help="fewer rounds, less precise")
+    parser.add_argument("--publish", action="store_true", help=f"also write {_MEASURED}")
     arguments = parser.parse_args()
+    if arguments.publish and (arguments.rows or arguments.quick):
+        parser.error("--publish needs a whole run: no ROW and no --quick")
     unknown = set(arguments.rows) - set(ROWS)
     if unknown:
         parser.error(f"no such row: {', '.join(sorted(unknown))}; there are: {', '.join(ROWS)}")
@@ -32,8 +38,10 @@ def main() -> None:
         with console.status(f"measuring {name}"):
             results += ROWS[name](arguments.quick)
     print_table(results, console)
-    write_json(results, _RESULTS)
-    console.print(f"Written to {_RESULTS}")
+    _RESULTS.parent.mkdir(exist_ok=True)
+    for path in (_RESULTS, _MEASURED) if arguments.publish else (_RESULTS,):
+        write_json(results, path)
+        console.print(f"Written to {path}")
 
 
 main()

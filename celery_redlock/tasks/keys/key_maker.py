@@ -17,7 +17,7 @@ from celery_redlock.errors import LockKeyError
 from celery_redlock.protocol.keys import validate_key
 from celery_redlock.tasks.keys.canonical import canonical, digest, is_model
 from celery_redlock.tasks.keys.received import as_received
-from celery_redlock.tasks.keys.templates import Template
+from celery_redlock.tasks.keys.templates import Template, type_of
 
 __all__ = ["KeyMaker"]
 
@@ -142,7 +142,7 @@ class KeyMaker:
             keys = list(answer) if isinstance(answer, list | tuple | set | frozenset) else [answer]
             if not keys or not all(isinstance(key, str) for key in keys):
                 raise self._error(
-                    f"lock_key {label} returned {type(answer).__name__}; it must return a str or "
+                    f"lock_key {label} returned {type_of(answer)}; it must return a str or "
                     "a non-empty list of str"
                 )
             if not all(keys):

@@ -23,7 +23,7 @@ from celery_redlock.protocol.keys import MAX_NAME_BYTES
 from celery_redlock.tasks.keys.canonical import canonical, digest, model_fields, scalar
 from celery_redlock.tasks.keys.received import as_received, named
 
-__all__ = ["Template"]
+__all__ = ["Template", "type_of"]
 
 FIELD = re.compile(r"(?P<name>[^\W\d]\w*)(?P<path>(?:\.[^\W_]\w*|\[[^\[\]]+\])*)")
 STEP = re.compile(r"\.(\w+)|\[([^\[\]]+)\]")
@@ -188,17 +188,22 @@ def _step(value: Any, step: str) -> Any:
             return value[int(step)]
         raise LockKeyError(f"has no element {step}; it has {len(value)}")
     if step.startswith("_"):
-        raise LockKeyError(f"reads the private name {step!r} of a {type(value).__name__}")
+        raise LockKeyError(f"reads the private name {step!r} of {type_of(value)}")
     try:
         found = getattr(value, step)
     except AttributeError:
         known = model_fields(value)
         hint = f"; it has {_listed(known)}" if known else ""
-        raise LockKeyError(f"reads {step!r} of a {type(value).__name__}{hint}") from None
+        raise LockKeyError(f"reads {step!r} of {type_of(value)}{hint}") from None
     if callable(found):
-        raise LockKeyError(f"reads {step!r} of a {type(value).__name__}, which is a method")
+        raise LockKeyError(f"reads {step!r} of {type_of(value)}, which is a method")
     return found
 
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
+
+
+def type_of(value: Any) -> str:
+    """Return the name of a value's type, as errors write it."""
+    return "None" if value is None else type(value).__name__

@@ -22,6 +22,7 @@ from celery_redlock.tasks.rules.facts import Row
 from celery_redlock.testing import plugin
 
 from .described import Described, options, settings
+from .measured import comparisons, machine
 
 __all__ = ["PAGES"]
 
@@ -212,6 +213,21 @@ def version() -> str:
     return celery_redlock.__version__
 
 
+def measured_table() -> str:
+    """The rows of the last whole run of the benchmark, and the machine that it ran on."""
+    rows = [
+        (
+            f"{_cell(row.what)}<br><small>{_cell(row.detail)}</small>",
+            row.goal,
+            row.shown(row.median),
+            f"{row.shown(row.low)} to {row.shown(row.high)}",
+        )
+        for row in comparisons()
+    ]
+    head = ("compared", "goal", "median", "middle half of the rounds")
+    return f"{_table(head, rows)}\n\nMeasured with {machine()}."
+
+
 #: The parts of the directive `redlock`.
 PAGES: dict[str, Callable[[], str]] = {
     "option-table": option_table,
@@ -231,6 +247,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "containers": containers,
     "container-sections": container_sections,
     "rights": rights,
+    "measured": measured_table,
 }
 
 

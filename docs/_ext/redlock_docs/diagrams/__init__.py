@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .goals import draw_goals
 from .modes import draw_modes
 from .rounds import draw_rounds
 from .sequence import draw_second_round, draw_slow_node
@@ -18,4 +19,5 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "slow-node": draw_slow_node,
     "second-round": draw_second_round,
     "modes": draw_modes,
+    "goals": draw_goals,
 }

@@ -1,0 +1,1 @@
+"""Clients of two versions that lock the same keys on the same nodes."""
