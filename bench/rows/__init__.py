@@ -12,7 +12,7 @@ from bench.rows.guards import guards
 from bench.rows.keys import keys_left
 from bench.rows.locks import floor, one_node, pottery, redlock_py
 from bench.rows.publish import publish
-from bench.rows.renewal import renewal
+from bench.rows.renewal import renewal, watchdog
 from bench.rows.sql_guards import sql_guards
 from bench.rows.stopped import stopped_nodes
 from bench.rows.throughput import throughput
@@ -31,6 +31,7 @@ ROWS: dict[str, Callable[[bool], list[Result]]] = {
     "tasks": throughput,
     "publish": publish,
     "renewal": renewal,
+    "watchdog": watchdog,
     "keys": keys_left,
     "guards": guards,
     "sql-guards": sql_guards,

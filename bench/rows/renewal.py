@@ -1,15 +1,17 @@
 """
-One round of the watchdog: a thousand leases that are due together, against a single one.
+The watchdog: a thousand leases that are due together, and a hundred thousand that are kept.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
+from functools import partial
 
 from bench.measure import Rounds, compare, time_each
 from bench.results import Goal, Result, in_microseconds, ratios
-from celery_redlock import Redlock
+from celery_redlock import Lease, Redlock
 from celery_redlock.core.watchdog import Watch, Watchdog
 from celery_redlock.testing import LocalCluster
 
@@ -40,6 +42,43 @@ def renewal(quick: bool) -> list[Result]:
             values=ratios(pairs),
             detail=in_microseconds(f"{_LEASES} leases", "1 lease", pairs),
         )
+    ]
+
+
+def watchdog(quick: bool) -> list[Result]:
+    """Keep many leases of 30 s; note what that takes, and how long `watch` waits meanwhile."""
+    count, rounds, ttl = (5_000, 5, 30.0) if quick else (100_000, 15, 30.0)
+    lost: list[Lease] = []
+    shares, waits = [], []
+    with LocalCluster(5) as nodes, Redlock(nodes.urls, ttl=ttl) as redlock:
+        leases = []
+        for number in range(count):
+            leases.append(redlock.acquire(f"kept {number}", wait=5.0))
+            redlock.watch(leases[-1], on_lost=lost.append)
+        time.sleep(ttl / 3)  # until the extensions are spread as they will be
+        for _ in range(rounds):
+            of_round = []
+            begun, used = time.monotonic(), time.process_time()
+            for lease in random.sample(leases, 200):
+                of_round += time_each(partial(redlock.watch, lease), 1)
+                time.sleep(0.01)
+            shares.append((time.process_time() - used) / (time.monotonic() - begun))
+            waits.append(sorted(of_round)[int(len(of_round) * 0.99)] * 1000)
+        if lost:
+            raise RuntimeError(f"{len(lost)} of {count} watched leases were lost")
+    return [
+        Result(
+            row="watchdog",
+            what=f"processor time of this process while it keeps {count} leases of {ttl:g} s",
+            goal=Goal(value=0.8, limit="most", unit=" cores"),
+            values=shares,
+        ),
+        Result(
+            row="watchdog",
+            what="… watch(), p99",
+            goal=Goal(value=1.0, limit="most", unit=" ms"),
+            values=waits,
+        ),
     ]
 
 

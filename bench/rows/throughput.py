@@ -57,7 +57,7 @@ def throughput(quick: bool) -> list[Result]:
                     rates[name].append(_drain(app, queue, name, stopwatch, log))
     app.close()
     return [
-        _result("tasks", "RedlockTask", rates[_LOCKED], rates[_PLAIN], 0.7),
+        _result("tasks", "RedlockTask", rates[_LOCKED], rates[_PLAIN], 0.75),
         _result("tasks", "RedlockTask without lock options", rates[_UNLOCKED], rates[_PLAIN], 0.98),
     ]
 
