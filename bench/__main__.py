@@ -16,7 +16,7 @@ from bench.rows import ROWS
 
 _ROOT = Path(__file__).resolve().parents[1]
 _RESULTS = _ROOT / "build" / "results.json"
-#: What the page about speed is made from.
+#: The figures of the page about speed.
 _MEASURED = _ROOT / "docs" / "measured.json"
 
 

@@ -11,6 +11,7 @@ import platform
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -49,12 +50,18 @@ def write_json(results: Sequence[Result], path: Path) -> None:
             "python": platform.python_version(),
             **{package: version(package) for package in _PACKAGES},
         },
-        "results": [
-            {**dataclasses.asdict(result), "values": list(result.values), "reached": result.reached}
-            for result in results
-        ],
     }
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    rows = ",\n".join(f"  {json.dumps(_row(result))}" for result in results)
+    head = json.dumps(document, indent=2).removesuffix("\n}")
+    path.write_text(f'{head},\n  "results": [\n{rows}\n  ]\n}}\n')
+
+
+def _row(result: Result) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(result),
+        "values": [float(f"{value:.4g}") for value in result.values],
+        "reached": result.reached,
+    }
 
 
 def _goal(goal: Goal | None) -> str:
