@@ -12,6 +12,7 @@ from tests.mutants.writing import (
     RELEASE_LUA,
     RELEASING,
     RESERVING,
+    attempted,
     modelled,
     mutant,
     tested,
@@ -197,7 +198,9 @@ HAND_OVER = (
     ),
     mutant(
         "a node that joins between the rounds counts as taken over",
-        ("tests.simulation", "--replay", "tests/simulation/seeds/left-behind-60.json"),
+        attempted(
+            "test_attempt.py", "test_only_a_node_that_had_the_keys_has_given_the_reservation_up"
+        ),
         (ATTEMPT, "(acked - acked.not_held)", "acked"),
     ),
     mutant(

@@ -38,6 +38,10 @@ def tested(path: str, test: str) -> tuple[str, ...]:
     return _pytest(f"tests/integration/protocol/{path}::{test}")
 
 
+def attempted(path: str, test: str) -> tuple[str, ...]:
+    return _pytest(f"tests/unit/core/{path}::{test}")
+
+
 def guarded(path: str, test: str) -> tuple[str, ...]:
     return _pytest(f"tests/fencing/{path}::{test}")
 

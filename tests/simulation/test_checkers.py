@@ -173,7 +173,7 @@ def test_a_conflict_with_somebody_who_never_had_a_quorum_is_seen() -> None:
 
 
 def test_a_key_that_nobody_releases_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_redlock.core.lease.Lease.release", lambda self: True)
+    monkeypatch.setattr("celery_redlock.core.lease.Lease.release", lambda self, *, wait=True: True)
     monkeypatch.setattr(History, "contended", lambda self, error: None)
     kinds = {
         broken.kind

@@ -64,7 +64,7 @@ class Tidiness:
         for node in world.nodes:
             now_us = node.clock.wall_us()
             ours = self._machine.owners | self._worker.owners | self._handed
-            others = [f"other {number}" for number in range(_THREADS)]
+            others = [f"other {number}" for number in range(_THREADS + 1)]
             for key in ("tidy", "message", "worker", *others):
                 owner = node.state.owner(key, now_us)
                 if owner is not None and owner in ours:
@@ -97,6 +97,10 @@ class Tidiness:
     def _passed(self) -> float:
         return self._world.scheduler.now - self._begun
 
+    def _until_tick(self) -> float:
+        now = self._world.scheduler.now
+        return (int(now / _TICK) + 1) * _TICK - now
+
     def _publish(self) -> None:
         rng, client = self._machine.random, self._client
         while self._passed() < _TROUBLE + _SENDING:
@@ -111,6 +115,7 @@ class Tidiness:
             self._machine.wait(rng.choice((0.0, 0.002, 0.1)))
             client.reservations.confirm(reserved)
             self._world.history.counters["tidy message"] += 1
+        self._contend(f"other {_THREADS}")
 
     def _work(self) -> None:
         rng = self._worker.random
@@ -119,11 +124,13 @@ class Tidiness:
             if lease is None:
                 # As a worker requeues: another message's lock may stand in the way of the first.
                 self._messages = [*self._messages[1:], *self._messages[:1]]
-                self._worker.wait(rng.expovariate(100.0))
-                if self._passed() > _TROUBLE + _SENDING:
-                    # In touch with the nodes: what they have not taken yet is sent then.
-                    with contextlib.suppress(LockNotAcquired):
-                        self._at_work.acquire("worker", ttl=_TTL).release()
+                if self._messages or self._passed() < _TROUBLE + _SENDING:
+                    self._worker.wait(rng.expovariate(100.0))
+                    continue
+                # In touch with the nodes: what they have not taken yet is sent then.
+                self._worker.wait(self._until_tick())
+                with contextlib.suppress(LockNotAcquired):
+                    self._at_work.acquire("worker", ttl=_TTL).release()
                 continue
             del self._messages[0]
             self._worker.wait(rng.choice((0.0, 0.005)))
@@ -158,7 +165,6 @@ class Tidiness:
             if in_peace:
                 # All at once, so that every connection is used again: a break that nobody has met
                 # yet is noticed then, and what was lost in it is said again.
-                tick = (int(scheduler.now / _TICK) + 1) * _TICK
-                self._machine.wait(tick - scheduler.now)
+                self._machine.wait(self._until_tick())
             else:
                 self._machine.wait(rng.expovariate(30.0))
