@@ -22,7 +22,10 @@ _TTL = 30.0
 #: Seconds of contention under faults, of peace in which the client goes on, and of silence.
 _TROUBLE, _PEACE, _SILENCE = 1.5, 4.5, 3.0
 
-_THREADS = 3
+#: The key of each thread of the client in the peace; the last thread sends messages before. Each
+#: may have connections of its own, and all of them are to be used again.
+_OTHERS = ("other 0", "other 1", "other 2", "other 3")
+*_CONTENDING, _SENDS_FIRST = _OTHERS
 
 _TICK = 0.4
 
@@ -53,8 +56,8 @@ class Tidiness:
     def judge(self) -> None:
         """Let it happen, then look what is left."""
         world, begun = self._world, self._begun
-        for number in range(_THREADS):
-            self._machine.spawn(lambda number=number: self._contend(f"other {number}"))
+        for other in _CONTENDING:
+            self._machine.spawn(lambda other=other: self._contend(other))
         self._machine.spawn(self._publish)
         self._worker.spawn(self._work)
         rng = self._machine.random
@@ -64,8 +67,7 @@ class Tidiness:
         for node in world.nodes:
             now_us = node.clock.wall_us()
             ours = self._machine.owners | self._worker.owners | self._handed
-            others = [f"other {number}" for number in range(_THREADS + 1)]
-            for key in ("tidy", "message", "worker", *others):
+            for key in ("tidy", "message", "worker", *_OTHERS):
                 owner = node.state.owner(key, now_us)
                 if owner is not None and owner in ours:
                     world.history.violate(
@@ -115,7 +117,7 @@ class Tidiness:
             self._machine.wait(rng.choice((0.0, 0.002, 0.1)))
             client.reservations.confirm(reserved)
             self._world.history.counters["tidy message"] += 1
-        self._contend(f"other {_THREADS}")
+        self._contend(_SENDS_FIRST)
 
     def _work(self) -> None:
         rng = self._worker.random
@@ -126,11 +128,11 @@ class Tidiness:
                 self._messages = [*self._messages[1:], *self._messages[:1]]
                 if self._messages or self._passed() < _TROUBLE + _SENDING:
                     self._worker.wait(rng.expovariate(100.0))
-                    continue
-                # In touch with the nodes: what they have not taken yet is sent then.
-                self._worker.wait(self._until_tick())
-                with contextlib.suppress(LockNotAcquired):
-                    self._at_work.acquire("worker", ttl=_TTL).release()
+                else:
+                    # In touch with the nodes: what they have not taken yet is sent then.
+                    self._worker.wait(self._until_tick())
+                    with contextlib.suppress(LockNotAcquired):
+                        self._at_work.acquire("worker", ttl=_TTL).release()
                 continue
             del self._messages[0]
             self._worker.wait(rng.choice((0.0, 0.005)))

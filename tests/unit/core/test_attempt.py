@@ -22,7 +22,7 @@ def test_only_a_node_that_had_the_keys_has_given_the_reservation_up(
     acked.record_vote(0, ACKNOWLEDGED, 0.0)
     acked.record_vote(1, vote, 0.0)
     round_ = AcquireRound(2, sent_at=0.0, ttl=1.0, drift_factor=0.01)
-    channel = MemoryTransport([MemoryNode("0"), MemoryNode("1")]).checkout()
+    channel = MemoryTransport([MemoryNode("0"), MemoryNode("1")])
 
     attempt = Attempt("owner", round_, channel, frozenset(), acked)
 
