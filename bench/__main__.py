@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.report import print_table, write_json
-from bench.rows import ROWS
+from bench.rows import ON_REQUEST, ROWS
 
 _ROOT = Path(__file__).resolve().parents[1]
 _RESULTS = _ROOT / "build" / "results.json"
@@ -34,7 +34,7 @@ def main() -> None:
         parser.error(f"no such row: {', '.join(sorted(unknown))}; there are: {', '.join(ROWS)}")
     console = Console()
     results = []
-    for name in arguments.rows or ROWS:
+    for name in arguments.rows or [name for name in ROWS if name not in ON_REQUEST]:
         with console.status(f"measuring {name}"):
             results += ROWS[name](arguments.quick)
     print_table(results, console)

@@ -16,6 +16,7 @@ from bench.rows.renewal import renewal, watchdog
 from bench.rows.sql_guards import sql_guards
 from bench.rows.stopped import stopped_nodes
 from bench.rows.throughput import throughput
+from bench.rows.waiting import waiting
 
 #: Each takes whether to be quick, at the price of precision.
 ROWS: dict[str, Callable[[bool], list[Result]]] = {
@@ -35,4 +36,8 @@ ROWS: dict[str, Callable[[bool], list[Result]]] = {
     "keys": keys_left,
     "guards": guards,
     "sql-guards": sql_guards,
+    "waiting": waiting,
 }
+
+#: Rows that take minutes are measured when they are named.
+ON_REQUEST = frozenset({"waiting"})

@@ -17,6 +17,7 @@ from celery_redlock.protocol import (
     Quarantined,
     ReleaseAction,
     ReserveRound,
+    Waiter,
     acquire,
     candidate_above,
     milliseconds,
@@ -44,6 +45,7 @@ class AcquireParams:
         quarantine_ms: for how long a restarted node grants nothing; 0: the guard is off.
         previous: a reservation whose keys are taken over.
         as_reservation: reserve the keys for a message; its receiver takes them over with a token.
+        waiter: who waits for the keys where they are held.
     """
 
     node_keys: tuple[str, ...]
@@ -56,6 +58,7 @@ class AcquireParams:
     quarantine_ms: int
     previous: Reservation | None = None
     as_reservation: bool = False
+    waiter: Waiter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,7 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
                 candidate,
                 params.quarantine_ms,
                 "" if previous is None else previous.owner,
+                params.waiter,
             )
             channel.exchange(((command, round_),), params.node_timeout, acked=acked)
             if round_.phase is Phase.RAISING:

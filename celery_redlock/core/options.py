@@ -24,7 +24,7 @@ from celery_redlock.core.validation import (
 )
 from celery_redlock.core.wait_limit import limited
 from celery_redlock.errors import ConfigurationError, LockContended
-from celery_redlock.protocol import Phase, milliseconds
+from celery_redlock.protocol import Phase, Waiter, milliseconds
 from celery_redlock.transport import Transport
 
 
@@ -111,6 +111,7 @@ class ClientSettings:
         previous: Reservation | None = None,
         *,
         as_reservation: bool = False,
+        waiter: Waiter | None = None,
     ) -> AcquireParams:
         """Return what an attempt asks of the nodes."""
         return AcquireParams(
@@ -124,6 +125,7 @@ class ClientSettings:
             quarantine_ms=self.quarantine_ms,
             previous=previous,
             as_reservation=as_reservation,
+            waiter=waiter,
         )
 
 
@@ -181,12 +183,14 @@ class AcquireRequest:
         params: what the nodes are asked.
         budget: for how long to try.
         at_least_for: seconds for which the keys stay locked even if the lease is released earlier.
+        waiter: by which name its tries wait; None: by one of its own, which waits with it only.
     """
 
     keys: tuple[str, ...]
     params: AcquireParams
     budget: RetryBudget
     at_least_for: float
+    waiter: Waiter | None = None
 
 
 def acquire_request(
@@ -202,11 +206,15 @@ def acquire_request(
     at_least_for: float | timedelta = 0.0,
     reservation: Reservation | None = None,
     give_up_on: Callable[[LockContended], bool] | None = None,
+    waiter: Waiter | None = None,
+    waits_already: bool = False,
 ) -> AcquireRequest:
     """Check the arguments of a call to acquire a lock; see `Reservations.acquire_for_task`."""
     node_keys = checked_node_keys(settings.key_prefix, keys, reserved_keys)
     seconds = settings.ttl if ttl is None else checked_ttl(ttl, settings.max_ttl)
-    params = settings.acquire_params(node_keys, seconds, label, reservation)
+    params = settings.acquire_params(
+        node_keys, seconds, label, reservation, waiter=waiter if waits_already else None
+    )
     longest_wait = _checked_wait(wait)
 
     def gives_up(attempt: Attempt) -> bool:
@@ -225,4 +233,5 @@ def acquire_request(
             give_up_on=None if give_up_on is None else gives_up,
         ),
         at_least_for=checked_seconds("at_least_for", at_least_for, may_be_zero=True),
+        waiter=waiter,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from datetime import timedelta
 from typing import Self, Unpack
 
@@ -31,6 +32,7 @@ from celery_redlock.core.options import (
 from celery_redlock.core.reservations import Reservations
 from celery_redlock.core.retry import retry_until_granted
 from celery_redlock.core.validation import checked_hold, checked_keys, checked_node_keys
+from celery_redlock.core.waiting import ThreadWait
 from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.errors import ConfigurationError, LockContended
 from celery_redlock.protocol.keys import owner_label, user_key
@@ -178,17 +180,15 @@ class Redlock:
         began = transport.now()
         attempt, attempts = attempt_once(transport, request.params), 1
         if not attempt.is_granted:
-            attempt, attempts = retry_until_granted(
-                attempt,
-                lambda: self._attempt_again(request),
-                request.budget,
-                transport.sleep,
-            )
+            with closing(ThreadWait(transport, request, attempt)) as wait:
+                attempt, attempts = retry_until_granted(
+                    attempt, lambda: self._attempt_again(wait), request.budget, wait.sleep
+                )
         return self._lease_from(request, attempt, attempts, began)
 
-    def _attempt_again(self, request: AcquireRequest) -> Attempt:
+    def _attempt_again(self, wait: ThreadWait) -> Attempt:
         self.check_open()
-        return attempt_once(self.transport, request.params)
+        return wait.attempt()
 
     def _lease_from(
         self, request: AcquireRequest, attempt: Attempt, attempts: int, began: float

@@ -36,6 +36,7 @@ from celery_redlock.protocol import (
     Phase,
     ReleaseAction,
     ReleaseRound,
+    Waiter,
     candidate_above,
     extend,
     milliseconds,
@@ -113,6 +114,8 @@ class Reservations:
         *,
         reservation: Reservation | None = None,
         give_up_on: Callable[[LockContended], bool] | None = None,
+        waiter: Waiter | None = None,
+        waits_already: bool = False,
         **options: Unpack[AcquireOptions],
     ) -> Lease:
         """
@@ -124,6 +127,8 @@ class Reservations:
             reservation: its keys count as free. If the lock is not granted, it gets them back on
                 the nodes that acknowledged the attempt.
             give_up_on: returns whether no retry can help after this error.
+            waiter: by which name it waits, also after this call.
+            waits_already: nodes may know that waiter; otherwise the first try does not name it.
             **options: see `AcquireOptions`.
 
         Raises:
@@ -138,6 +143,8 @@ class Reservations:
             reserved_keys,
             reservation=reservation,
             give_up_on=give_up_on,
+            waiter=waiter,
+            waits_already=waits_already,
             **options,
         )
         return self._acquire(request)

@@ -73,6 +73,27 @@ class ReleaseAction:
 
 DELETE = ReleaseAction()
 
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """
+    A waiter for the keys of an attempt; a node that refuses one of them remembers it.
+
+    Attributes:
+        name: by which it is woken; the same for all its attempts.
+        since_ms: when it began to wait, in ms since the epoch; the one that waits longest is woken
+            first.
+        keep_ms: for how long a node keeps the wait queue; 0: it waits no longer.
+        grace_ms: for how long, once woken, those that have waited longer go first although the key
+            is free; 0: the first attempt takes what is free.
+    """
+
+    name: str
+    since_ms: int
+    keep_ms: int
+    grace_ms: int = 0
+
+
 #: Maximum bytes of a register in one command or reply: more would take a node longer than its
 #: timeout, and would hold up its other clients.
 CHUNK_BYTES = 200_000
@@ -95,6 +116,7 @@ def acquire(
     candidate: int,
     quarantine_ms: int,
     previous: str = "",
+    waiter: Waiter | None = None,
 ) -> Command:
     """
     Acquire all keys or none.
@@ -106,13 +128,14 @@ def acquire(
         candidate: microseconds of wall time; the fencing token is at least as large.
         quarantine_ms: length of a restart quarantine; 0 turns it off.
         previous: keys with this owner value count as free and are taken over.
+        waiter: who is remembered where a key is refused, and no longer where all are granted.
     """
-    args = (owner, ttl_ms, candidate, quarantine_ms)
-    return Command(
-        Script.ACQUIRE,
-        (*_with_fences(keys), GUARD_KEY),
-        (*args, previous) if previous else args,
-    )
+    args: tuple[str | int, ...] = (owner, ttl_ms, candidate, quarantine_ms)
+    if waiter is not None:
+        args = (*args, previous, waiter.name, waiter.since_ms, waiter.keep_ms, waiter.grace_ms)
+    elif previous:
+        args = (*args, previous)
+    return Command(Script.ACQUIRE, (*_with_fences(keys), GUARD_KEY), args)
 
 
 def raise_fence(keys: tuple[str, ...], owner: str, token: int) -> Command:

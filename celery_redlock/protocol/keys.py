@@ -4,6 +4,7 @@ Node keys and owner values.
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 
 from celery_redlock.errors import LockKeyError
@@ -14,6 +15,13 @@ META_PREFIX = "redlock-meta:"
 GUARD_KEY = META_PREFIX + "guard"
 FENCE_PREFIX = META_PREFIX + "fence:"
 REGISTER_PREFIX = META_PREFIX + "register:"
+WAIT_QUEUE_PREFIX = META_PREFIX + "waiting:"
+
+#: How a node's reply begins the name of a waiter that goes first, where the holder would be.
+GOES_FIRST = "waiting "
+
+#: Where nodes publish whom a release wakes: one of 256 channels, by the key.
+WAKE_PREFIX = META_PREFIX + "wake:"
 
 #: A fixed number of counters bounds a node's memory, because counters must not expire. Keys can
 #: share one: fencing needs counters that never decrease, not one for each key.
@@ -42,6 +50,16 @@ def user_key(node_key: str, prefix: str) -> str:
 def fence_key(key: str) -> str:
     """Return the counter that orders the holders of `key`."""
     return _FENCE_KEYS[zlib.crc32(key.encode()) & (FENCE_BUCKETS - 1)]
+
+
+def wait_queue_key(key: str) -> str:
+    """Return the wait queue of a lock key."""
+    return WAIT_QUEUE_PREFIX + key
+
+
+def wake_channel(key: str) -> str:
+    """Return the channel on which nodes wake those who wait for a lock key."""
+    return WAKE_PREFIX + hashlib.sha1(key.encode(), usedforsecurity=False).hexdigest()[:2]
 
 
 def owner_value(entropy: bytes, wall_us: int, label: str = "") -> str:
@@ -110,7 +128,7 @@ def validate_node_key(place: str) -> str:
     """Return a node key, or raise `LockKeyError` if it cannot hold a lock."""
     if not isinstance(place, str) or not place.startswith(META_PREFIX):
         return validate_key(place)
-    if place == GUARD_KEY or place.startswith((FENCE_PREFIX, REGISTER_PREFIX)):
+    if place == GUARD_KEY or place.startswith((FENCE_PREFIX, REGISTER_PREFIX, WAIT_QUEUE_PREFIX)):
         raise LockKeyError(
             f"{shortened(place)!r} is one of the lock's own records and cannot hold a lock."
         )

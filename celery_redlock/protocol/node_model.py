@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 
 from celery_redlock.protocol.commands import Command, Script, granted_vote, split_extension
+from celery_redlock.protocol.keys import GOES_FIRST
 from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US, MAX_TOKEN
 from celery_redlock.protocol.votes import (
     ACKNOWLEDGED,
@@ -103,6 +104,28 @@ class StoredRegister:
 
 
 @dataclass(slots=True)
+class WaitQueue:
+    """Those who wait for a key: their scores (the smallest is woken first), and its expiry."""
+
+    scores: dict[str, int] = field(default_factory=dict)
+    expires_at: float = 0.0
+
+    def first(self, count: int) -> list[str]:
+        """Return those who are woken first."""
+        return sorted(self.scores, key=lambda name: (self.scores[name], name))[:count]
+
+
+#: The score of a waiter that was woken is that time in µs, beyond this; its own is a time in ms.
+WOKEN = 10**14
+
+#: Of more waiters of one key a node remembers those who have waited longest.
+MAX_WAITERS = 1000
+
+#: How many waiters a release wakes: the second one in case the first is gone.
+WOKEN_AT_ONCE = 2
+
+
+@dataclass(slots=True)
 class ModelNode:
     """
     One node: its data and the identity of the process that serves it.
@@ -113,6 +136,8 @@ class ModelNode:
         fences: fence counters.
         guard: the record of the restart quarantine; lost with the data.
         registers: all registers that a command has named.
+        waiting: wait queues by lock key.
+        published: lock key and waiter of each wake-up that nobody has taken yet.
     """
 
     identity: str
@@ -120,12 +145,15 @@ class ModelNode:
     fences: dict[str, int] = field(default_factory=dict)
     guard: GuardRecord | None = None
     registers: dict[str, StoredRegister] = field(default_factory=dict)
+    waiting: dict[str, WaitQueue] = field(default_factory=dict)
+    published: list[tuple[str, str]] = field(default_factory=list)
 
     def lose_data(self) -> None:
         """Lose all data, as FLUSHALL or a start without persistence does."""
         self.keys.clear()
         self.fences.clear()
         self.registers.clear()
+        self.waiting.clear()
         self.guard = None
 
     def arm(self) -> None:
@@ -168,6 +196,7 @@ class ModelNode:
 
     def _acquire(self, command: Command, now_us: int) -> Vote:
         owner, ttl, candidate, quarantine, *more = command.args
+        previous, waiter = more[:1], more[1:]
         count = len(command.keys) // 2
         keys, fences = command.keys[:count], command.keys[count:-1]
         if int(quarantine) > 0:
@@ -178,11 +207,18 @@ class ModelNode:
         held = []
         for index, key in enumerate(keys):
             holder = self.owner(key, now_us)
-            if holder is not None and holder not in more:
+            if holder is not None and (holder not in previous or not holder):
                 left = (self.keys[key].expires_at - now_us // 1000) / 1000
                 held.append(KeyHolder(index, holder, left))
+            elif holder is None and waiter and (first := self._goes_first(key, now_us, *waiter)):
+                held.append(KeyHolder(index, GOES_FIRST + first[0], first[1] / 1000))
         if held:
+            for refusal in held if waiter else ():
+                self._queue(keys[refusal.key], now_us, *waiter)
             return Refused(tuple(held))
+        for key in keys if waiter else ():
+            if key in self.waiting:
+                self.waiting[key].scores.pop(str(waiter[0]), None)
         expires_at = now_us // 1000 + int(ttl)
         for key in keys:
             self.keys[key] = StoredKey(str(owner), expires_at)
@@ -193,6 +229,58 @@ class ModelNode:
             self.fences[fence] = min(counter, MAX_TOKEN + 1)  # Lua's numbers stop counting there
             counters.append(self.fences[fence])
         return granted_vote(counters)
+
+    def _goes_first(
+        self, key: str, now_us: int, name: object, since: object, _: object, grace: object
+    ) -> tuple[str, int] | None:
+        """Return who goes before a waiter for a free key, and for how many ms yet."""
+        if not int(str(grace)):
+            return None
+        scores, grace_us = self._wait_queue(key, now_us).scores, int(str(grace)) * 1000
+        own = scores.get(str(name), int(str(since)))
+        for other in sorted(scores, key=lambda one: (scores[one], one)):
+            at = scores[other]
+            if at < WOKEN or other == name:
+                continue
+            if now_us - at > grace_us:
+                del scores[other]
+            elif own < WOKEN or at < own:
+                return other, math.ceil((grace_us - (now_us - at)) / 1000)
+        for first in self._wait_queue(key, now_us).first(1):
+            if first != name and scores[first] < min(WOKEN, int(str(since))):
+                scores[first] = max(WOKEN, now_us)
+                self.published.append((key, first))
+                return first, grace_us // 1000
+        return None
+
+    def _queue(
+        self, key: str, now_us: int, name: object, since: object, keep: object, _: object
+    ) -> None:
+        queue = self._wait_queue(key, now_us)
+        if not int(str(keep)):
+            queue.scores.pop(str(name), None)
+            return
+        queue.scores[str(name)] = int(str(since))
+        for dropped in queue.first(len(queue.scores))[MAX_WAITERS:]:
+            del queue.scores[dropped]
+        queue.expires_at = max(queue.expires_at, now_us // 1000 + int(str(keep)))
+
+    def _wait_queue(self, key: str, now_us: int) -> WaitQueue:
+        queue = self.waiting.get(key)
+        if queue is None or not queue.scores or now_us // 1000 > queue.expires_at:
+            queue = self.waiting[key] = WaitQueue()
+        return queue
+
+    def _wake(self, key: str, now_us: int) -> None:
+        if key not in self.waiting:
+            return
+        scores = (queue := self._wait_queue(key, now_us)).scores
+        for at, name in enumerate(queue.first(WOKEN_AT_ONCE)):
+            if scores[name] < WOKEN:
+                scores[name] = max(WOKEN, now_us) + 2 * at + 1
+            else:
+                del scores[name]
+            self.published.append((key, name))
 
     def _raise(self, command: Command, owners: Owners, fences: tuple[str, ...]) -> Vote:
         owner, token = command.args
@@ -242,6 +330,8 @@ class ModelNode:
                     self.keys[key] = StoredKey(str(value or owner), now_us // 1000 + int(keep))
                 else:
                     del self.keys[key]
+                    if int(token) > 0:
+                        self._wake(key, now_us)
         if int(token) > 0:
             self._raise_counters(fences, int(token))
         return ACKNOWLEDGED if all(held_by == owner for _, held_by in owners) else FOREIGN

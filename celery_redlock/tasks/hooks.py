@@ -26,6 +26,7 @@ from celery_redlock.tasks.message.envelope import HEADER
 from celery_redlock.tasks.patterns import lock_matching_tasks, warn_of_idle_options
 from celery_redlock.tasks.publish.cleanup import connect_cleanup
 from celery_redlock.tasks.run.running_lock import any_active
+from celery_redlock.tasks.waiting_messages import WakeStep
 
 __all__ = ["check_nodes_of_beat", "connect"]
 
@@ -116,7 +117,7 @@ def _warn_of_missing_lock(app: Any, headers: Mapping[str, Any]) -> None:
 
 def _worker_starts(sender: Any, **_: Any) -> None:
     sender.app.steps["worker"].update((LockStep, NodeWatchStep))
-    sender.app.steps["consumer"].add(NewTasksStep)
+    sender.app.steps["consumer"].update((NewTasksStep, WakeStep))
 
 
 def _child_starts(**_: Any) -> None:

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.transport.addresses import NodeAddress, advice_about, parse_node, parse_nodes
 from celery_redlock.transport.base import AckedNodes, Channel, Transport, borrowed
+from celery_redlock.transport.listeners import Listener, WaitingCall
 from celery_redlock.transport.memory import MemoryTransport, memory_node
 from celery_redlock.transport.redis.transport import RedisTransport
 
 __all__ = [
     "AckedNodes",
     "Channel",
+    "Listener",
     "NodeAddress",
     "Transport",
+    "WaitingCall",
     "advice_about",
     "borrowed",
     "open_transport",

@@ -25,6 +25,7 @@ from celery_redlock.protocol import (
     Script,
     Vote,
 )
+from celery_redlock.transport.listeners import WaitingCall, WakeUps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +167,13 @@ class Transport(Protocol):
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
+
+    def wait(self, call: WaitingCall, seconds: float) -> None:
+        """Let time pass until a call is woken, for so many seconds at most."""
+
+    @property
+    def wake_ups(self) -> WakeUps:
+        """The wake-ups that the nodes publish."""
 
     def checkout(self) -> Channel:
         """Borrow a channel for this thread; it ends with `checkin` or `discard`."""

@@ -10,15 +10,17 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.protocol import Command, Failed, Phase, Round, Script, Vote
+from celery_redlock.protocol.keys import wake_channel
 from celery_redlock.protocol.node_model import ModelNode
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.base import AckedNodes, Channel, NodeFailure, VoteReceiver
+from celery_redlock.transport.listeners import Listener, WaitingCall
 
 _starts = itertools.count(1)
 
@@ -86,6 +88,7 @@ class MemoryNode:
         self.paused = False
         self._backlog: list[Command] = []
         self._lock = native_lock()
+        self._listeners: dict[str, set[Listener]] = {}
 
     def now_us(self) -> int:
         """Read the node's wall clock."""
@@ -102,6 +105,7 @@ class MemoryNode:
             backlog, self._backlog = self._backlog, []
             for command in backlog:
                 self.state.run(command, self.now_us())
+        self._publish()
 
     def kill(self) -> None:
         """End the process; commands that it has not executed are lost."""
@@ -141,7 +145,28 @@ class MemoryNode:
                 self._backlog.append(command)
                 return None
             vote = self.state.run(command, self.now_us())
+        self._publish()
         return Failed("answered garbage") if self.garbage else vote
+
+    def add(self, listener: Listener, channels: Iterable[str]) -> None:
+        """Begin to call a listener for some channels. Idempotent."""
+        with self._lock:
+            for channel in channels:
+                self._listeners.setdefault(channel, set()).add(listener)
+
+    def remove(self, listener: Listener, channels: Iterable[str]) -> None:
+        """Call a listener no more for some channels. Idempotent."""
+        with self._lock:
+            for channel in channels:
+                self._listeners.get(channel, set()).discard(listener)
+
+    def _publish(self) -> None:
+        while self.state.published:
+            key, name = self.state.published.pop(0)
+            with self._lock:
+                listeners = tuple(self._listeners.get(wake_channel(key), ()))
+            for listener in listeners:
+                listener.on_wake(name)
 
 
 def _identity() -> str:
@@ -170,6 +195,7 @@ class MemoryTransport:
     def __init__(self, nodes: Sequence[MemoryNode]) -> None:
         self.nodes = list(nodes)
         self._time = self.nodes[0].time
+        self._listeners: set[Listener] = set()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -196,6 +222,34 @@ class MemoryTransport:
         """Let time pass."""
         self._time.sleep(seconds)
 
+    def wait(self, call: WaitingCall, seconds: float) -> None:
+        """Let time pass until a call is woken, for so many seconds at most."""
+        if isinstance(self._time, RealTime):
+            call.sleep(seconds)
+        else:
+            self.sleep(seconds)
+
+    @property
+    def wake_ups(self) -> MemoryTransport:
+        """Return itself."""
+        return self
+
+    def add(self, listener: Listener, channels: Iterable[str]) -> None:
+        """Begin to call a listener for some channels. Idempotent."""
+        self._listeners.add(listener)
+        for node in self.nodes:
+            node.add(listener, channels)
+
+    def remove(self, listener: Listener, channels: Iterable[str]) -> None:
+        """Call a listener no more for some channels. Idempotent."""
+        self._listeners.discard(listener)
+        for node in self.nodes:
+            node.remove(listener, channels)
+
+    def are_live(self, channels: frozenset[str]) -> bool:
+        """Return True: nodes call their listeners at once."""
+        return True
+
     def checkout(self) -> MemoryTransport:
         """Return itself: commands execute at once, so any number of callers can share it."""
         return self
@@ -221,7 +275,9 @@ class MemoryTransport:
         self.send(command, sorted(acked))
 
     def close(self) -> None:
-        """Do nothing."""
+        """Wake those who wait: they find the client closed."""
+        for listener in tuple(self._listeners):
+            listener.on_live()
 
     def connect(self, limit: float = math.inf) -> None:
         """Do nothing."""

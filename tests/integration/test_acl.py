@@ -5,14 +5,21 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tenacity import RetryCallState
+from tenacity.wait import wait_base
 
-from celery_redlock import Redlock
+from celery_redlock import Lease, Redlock
 from celery_redlock.core import Register, arm_nodes, probe_nodes
 from celery_redlock.errors import LockContended, RedlockError
+from celery_redlock.protocol import Waiter
+from celery_redlock.protocol.keys import wait_queue_key
+from celery_redlock.protocol.node_model import MAX_WAITERS
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.plugin import ClusterFactory
 from tests.support.waiting import wait_until
@@ -34,7 +41,7 @@ def _rules() -> list[str]:
 
 
 RULES = _rules()
-RIGHTS = [rule for rule in RULES if rule.startswith(("+", "~"))]
+RIGHTS = [rule for rule in RULES if rule.startswith(("+", "~", "&"))]
 
 
 @pytest.fixture(params=["embedded", pytest.param("debian", marks=pytest.mark.system)])
@@ -113,6 +120,75 @@ def do_everything(cluster: LocalCluster) -> None:
         assert list(register.read()) == ["entry"]
         assert register.read(["entry"])["entry"].text == "state"
 
+        wake(cluster, redlock)
+        go_in_order(redlock)
+
+
+class _WhenWoken(wait_base):
+    """Whoever is refused tries again by itself when the test is over."""
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        assert retry_state.outcome is not None
+        return 0.01 if retry_state.outcome.result().is_undecided else 2 * SOON
+
+
+def wake(cluster: LocalCluster, redlock: Redlock) -> None:
+    """Let a call wait for a lock, and another be one too many."""
+
+    def waiting(key: str) -> list[int]:
+        queue = wait_queue_key(f"redlock:{key}")
+        return [cluster.client(index).zcard(queue) for index in range(NODES)]
+
+    holder = redlock.acquire("d", ttl=30.0)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(redlock.acquire, "d", wait=2 * SOON, retry=_WhenWoken())
+        try:
+            wait_until(lambda: sum(waiting("d")) > NODES // 2, SOON, message="to be remembered")
+            time.sleep(0.2)  # what is published before somebody listens is missed
+        finally:
+            holder.release()
+        begun = time.monotonic()
+        call.result().release()
+    assert time.monotonic() - begun < SOON, "nobody was woken"
+    wait_until(lambda: not any(waiting("d")), SOON, message="to be forgotten")
+
+    crowd = {str(number): float(number) for number in range(MAX_WAITERS + 1)}
+    for index in range(NODES):
+        cluster.client(index).zadd(wait_queue_key("redlock:e"), crowd)
+        cluster.client(index).expire(wait_queue_key("redlock:e"), 60)
+    another = redlock.acquire("e", ttl=10.0)
+    with pytest.raises(LockContended):
+        redlock.acquire("e", wait=0.1)
+    another.release()
+    wait_until(
+        lambda: sum(count <= MAX_WAITERS for count in waiting("e")) > NODES // 2,
+        SOON,
+        message="the crowd to be bounded",
+    )
+
+
+def go_in_order(redlock: Redlock) -> None:
+    """Let two wait for locks whose waiters go in order."""
+
+    def ask(key: str, name: str, since: int, wait: float = 0.0) -> Lease:
+        waiter = Waiter(name, since, 60_000, 50_000)
+        return redlock.reservations.acquire_for_task(
+            (key,), ttl=10.0, waiter=waiter, waits_already=True, wait=wait
+        )
+
+    for key in ("f", "g"):
+        holder = redlock.acquire(key, ttl=30.0)
+        for name, since in (("first", 1), ("second", 2)):
+            with pytest.raises(LockContended):
+                ask(key, name, since)
+        assert holder.release()
+    ask("f", "first", 1, wait=SOON).release()
+    try:
+        ask("g", "second", 2)
+    except LockContended:
+        return
+    raise AssertionError("the second went first")
+
 
 def _reaches_all(cluster: LocalCluster, redlock: Redlock) -> bool:
     with redlock.lock("warm-up", ttl=10.0, wait=SOON):
@@ -188,7 +264,7 @@ def test_the_user_can_do_nothing_else() -> None:
 def test_the_readme_lists_exactly_these_rights() -> None:
     table = README.split("<!-- rights: begin")[1].split("<!-- rights: end")[0]
     first_cells = " ".join(re.findall(r"^\| (.+?) \| ", table, flags=re.MULTILINE))
-    told = re.findall(r"`([+~].+?)`", first_cells.replace("\\|", "|"))
+    told = re.findall(r"`([+~&].+?)`", first_cells.replace("\\|", "|"))
 
     assert sorted(told) == sorted(RIGHTS)
 

@@ -27,6 +27,8 @@ class Contender:
             or the name of a contender that has reserved or hands back.
         ends: what becomes of its keys: `release`, `finish` (the message's mark says so from then
             on), `hand back` (they are reserved again); of a reservation: `lengthen`, `cancel`.
+        waits: nodes that refuse it shall wake it.
+        fair: it lets those that have waited longer go first; implies `waits`.
     """
 
     candidate: int = 0
@@ -41,6 +43,8 @@ class Contender:
     reserves: bool = False
     takes_over: str = ""
     ends: tuple[str, ...] = ("release",)
+    waits: bool = False
+    fair: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +62,8 @@ class Setting:
         crashes: how many nodes may crash in total.
         crash_kinds: of `empty` (restart without data), `noticed` (the same, and somebody else asks
             the node at once), `stale` (restart with data from before the locks), `flush` (data lost
-            while running), `counters` (only the fence counters lost), `snapshot` (restart with data
-            from when the message was sent).
+            while running), `counters` (only the fence counters lost), `queues` (only the wait
+            queues lost), `snapshot` (restart with data from when the message was sent).
         leaps: how many times a node's clock may gain `leap` ticks.
         losses: how many commands may be lost on their way.
         fences: counters that each node has from before.
@@ -72,6 +76,7 @@ class Setting:
             otherwise.
         clears: a reservation that was taken over and given up is on no node for longer than its
             grace, once everything that was said is done.
+        wakes: whoever concluded that another has the lock is woken once that one has released it.
     """
 
     name: str
@@ -95,3 +100,4 @@ class Setting:
     brought: bool = False
     keeps: bool = False
     clears: bool = False
+    wakes: bool = False

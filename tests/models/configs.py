@@ -280,7 +280,60 @@ SPLIT = (
     ),
 )
 
+_WAITS = Contender(waits=True, gives_up=False)
+_FAIR = Contender(waits=True, fair=True, gives_up=False)
+
+WAITING = (
+    Setting(
+        name="waits-one",
+        contenders=(Contender(gives_up=False), _WAITS),
+        expiries=0,
+        wakes=True,
+        whole=True,
+        expects=frozenset({"contended (asks)", "granted (asks)"}),
+    ),
+    Setting(
+        name="waits-forgotten",
+        contenders=(Contender(gives_up=False), _WAITS),
+        expiries=0,
+        crashes=1,
+        crash_kinds=("queues",),
+        wakes=True,
+        whole=True,
+        expects=frozenset({"contended (asks)", "crash: queues"}),
+    ),
+    Setting(
+        name="waits-two",
+        contenders=(Contender(gives_up=False), _WAITS, _WAITS),
+        expiries=0,
+        wakes=True,
+        expects=frozenset({"contended (asks)", "split (asks)"}),
+    ),
+    Setting(
+        name="waits-in-order",
+        contenders=(Contender(gives_up=False), _FAIR, _FAIR),
+        expiries=0,
+        expects=frozenset({"contended (asks)", "granted (asks)", "refused to go first"}),
+    ),
+    Setting(
+        name="waits-in-order-expired",
+        contenders=(_STAYS, _FAIR, _FAIR),
+        expiries=3,
+        expects=frozenset({"contended (asks)", "granted (asks)", "refused to go first"}),
+    ),
+)
+
 ALL: dict[str, Setting | LeaderSetting | CallSetting | BodySetting | TableSetting] = {
     setting.name: setting
-    for setting in (*FENCING, *EXCLUSION, *SPLIT, *HAND_OVER, *LEADERS, *TABLES, *CALLS, *BODIES)
+    for setting in (
+        *FENCING,
+        *EXCLUSION,
+        *SPLIT,
+        *WAITING,
+        *HAND_OVER,
+        *LEADERS,
+        *TABLES,
+        *CALLS,
+        *BODIES,
+    )
 }

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from celery_redlock.core.attempt import AcquireParams
-from celery_redlock.protocol import Phase, Script
+from celery_redlock.protocol import Phase, Script, Waiter
 from celery_redlock.protocol.votes import Quarantined, Refused
 from tests.models import stepper
-from tests.models.config import Setting
+from tests.models.config import Contender, Setting
 from tests.models.exchange import Move, Talk, distinct, took
 from tests.models.handover import HandOver, barring, granted_by, previous_of
 from tests.models.state import NAMES, Part, Tables
-from tests.models.stepper import GRACE, MOMENT, TICK, Held, Stage
+from tests.models.stepper import GRACE, LONG, MOMENT, TICK, Held, Stage
 
 #: What a node says that has done nothing.
 _NOTHING = (Refused, Quarantined)
@@ -39,9 +39,15 @@ def terms_of(setting: Setting) -> list[AcquireParams]:
             quarantine_ms=setting.max_ttl,
             previous=previous_of(setting, contender),
             as_reservation=contender.reserves,
+            waiter=_waiter(index, contender),
         )
         for index, contender in enumerate(setting.contenders)
     ]
+
+
+def _waiter(index: int, contender: Contender) -> Waiter | None:
+    grace = LONG if contender.fair else 0
+    return Waiter(NAMES[index], index + 1, LONG, grace) if contender.waits else None
 
 
 @dataclass(slots=True)
@@ -61,7 +67,9 @@ class ContenderMoves:
     def __post_init__(self) -> None:
         self._hands_over = any(params.previous or params.as_reservation for params in self._params)
         # Where keys vanish at any moment, a quorum may have something at both ends and not between.
-        self._bars = self._hands_over and (self._setting.timed or not self._setting.expiries)
+        stays = self._setting.timed or not self._setting.expiries
+        in_order = any(contender.fair for contender in self._setting.contenders)
+        self._bars = in_order or (self._hands_over and stays)
         self._talk = Talk(self._tables, self._hands_over)
         self._hand_over = HandOver(
             self._setting, self._tables, self._params, self._reached, self._talk
@@ -200,7 +208,9 @@ class ContenderMoves:
                     undone = len(set(range(len(lanes))) - sure - refused)
                     self._reached.add("undone: all known" if not undone else "undone: some unknown")
                 then = Part(
-                    "ended", scalars=phase.name if self._setting.split else None, undone=undone
+                    "ended",
+                    scalars=phase.name if self._setting.split or self._setting.wakes else None,
+                    undone=undone,
                 )
                 freed = {
                     node

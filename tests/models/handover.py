@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from celery_redlock.core.attempt import AcquireParams
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.protocol import ReleaseAction, Script
-from celery_redlock.protocol.keys import owner_value
+from celery_redlock.protocol.keys import GOES_FIRST, owner_value
 from celery_redlock.protocol.votes import Granted
 from celery_redlock.transport import AckedNodes
 from tests.models import stepper
@@ -58,7 +58,11 @@ def is_reservation(setting: Setting, owner: str) -> bool:
 def barring(
     setting: Setting, tables: Tables, columns: tuple[int, ...], index: int
 ) -> frozenset[str]:
-    """Return the reservations and marks on a quorum of nodes that are in a contender's way."""
+    """
+    Return what a quorum of nodes has that is in a contender's way.
+
+    That is reservations, marks, and for a fair contender those that have waited longer.
+    """
     contender = setting.contenders[index]
     previous = previous_of(setting, contender)
     seen = Counter(
@@ -67,6 +71,14 @@ def barring(
         for key, owner, _ in tables.columns.things[column][0].keys
         if key in contender.keys and (owner == FINISHED or is_reservation(setting, owner))
     )
+    if contender.fair:
+        seen.update(
+            GOES_FIRST + name
+            for column in columns
+            for key, waiting in tables.columns.things[column][0].waiting
+            for name, _ in waiting
+            if key in contender.keys and NAMES.index(name) < index
+        )
     needed = setting.nodes // 2 + 1
     return frozenset(
         owner

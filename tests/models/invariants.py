@@ -123,6 +123,22 @@ class Invariants:
         if left:
             raise ViolationError(_ALL_DONE, f"a used reservation is left for long on {left} nodes")
 
+    def check_woken(self, columns: tuple[int, ...], parts: tuple[int, ...]) -> None:
+        """Raise if nobody has woken a contender whose lock was released after it was refused."""
+        there = [self._tables.parts.things[number] for number in parts]
+        if any(part.stands != "ended" for part in there):
+            return
+        woken: set[str] = set()
+        for column in columns:
+            node, lanes = self._tables.columns.things[column]
+            if any(self._tables.lanes.things[lane].under_way for lane in lanes):
+                return
+            woken |= node.woken
+        for index, part in enumerate(there):
+            waits = self._setting.contenders[index].waits
+            if waits and part.scalars == "CONTENDED" and NAMES[index] not in woken:
+                raise ViolationError(_ALL_DONE, f"nobody has woken {NAMES[index]}")
+
     def _trusted(self, number: int, index: int, time: int) -> bool:
         found = self._trust.get((number, time))
         if found is None:

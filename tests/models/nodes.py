@@ -4,11 +4,19 @@ What may happen to a node: it runs a command, loses one, forgets, crashes, or it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from celery_redlock.protocol import Command, Granted, Script, Vote, acquire
-from celery_redlock.protocol.node_model import GuardRecord, ModelNode, StoredKey
+from celery_redlock.protocol import Command, Granted, Refused, Script, Vote, acquire
+from celery_redlock.protocol.keys import GOES_FIRST
+from celery_redlock.protocol.node_model import (
+    WOKEN,
+    GuardRecord,
+    ModelNode,
+    StoredKey,
+    WaitQueue,
+)
 from tests.models.config import Setting
 from tests.models.handover import is_reservation
 from tests.models.state import NAMES, Globe, Lane, Node, Tables, owner_name
@@ -64,6 +72,8 @@ class NodeMoves:
                 then = Lane(tuple(rest), answer, lane.counted, lane.acked, late)
                 text = f"{{0}} runs {NAMES[index]}'s {command.script}: {_told(vote)}"
                 self._reached.add(f"{command.script}: {type(vote).__name__}")
+                if isinstance(vote, Refused) and vote.holders[0].owner.startswith(GOES_FIRST):
+                    self._reached.add("refused to go first")
                 danger = _robbed(index, command, node, changed)
                 # A refused one may find its value there, given back by whoever had replaced it.
                 if (
@@ -114,6 +124,8 @@ class NodeMoves:
     def _crashed(self, node: Node, kind: str, time: int) -> Node:
         if kind == "counters":
             return replace(node, fences=())
+        if kind == "queues":
+            return replace(node, waiting=())
         if kind == "flush":
             return Node(identity=node.identity, gained=node.gained)
         if kind == "snapshot":
@@ -133,6 +145,7 @@ class NodeMoves:
             {key: StoredKey(owner, until) for key, owner, until in node.keys},
             dict(node.fences),
             None if node.guard is None else GuardRecord(str(node.guard[0]), node.guard[1]),
+            waiting={key: _queue(waiting) for key, waiting in node.waiting},
         )
         vote = state.run(command, (time + node.gained) * 1000)
         guard = None
@@ -144,6 +157,12 @@ class NodeMoves:
             tuple(sorted(state.fences.items())),
             guard,
             node.gained,
+            tuple(
+                (key, tuple((name, queue.scores[name] >= WOKEN) for name in queue.first(9)))
+                for key, queue in sorted(state.waiting.items())
+                if queue.scores
+            ),
+            (node.woken - _refused_waiter(command, vote)) | {name for _, name in state.published},
         )
         return self._sweep(then, time), vote
 
@@ -182,6 +201,15 @@ def _robbed(index: int, command: Command, before: Node, after: Node) -> str:
         if key[1] not in spoken_for and key not in after.keys:
             return f"{NAMES[index]} ended or changed a key of {owner_name(key[1])}"
     return ""
+
+
+def _queue(waiting: tuple[tuple[str, bool], ...]) -> WaitQueue:
+    scores = {name: WOKEN + at if woken else at for at, (name, woken) in enumerate(waiting)}
+    return WaitQueue(scores, math.inf)
+
+
+def _refused_waiter(command: Command, vote: Vote) -> set[str]:
+    return {str(command.args[5])} if isinstance(vote, Refused) and len(command.args) > 5 else set()
 
 
 def _lasts(command: Command, after: Node, time: int) -> str:

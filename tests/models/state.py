@@ -37,6 +37,10 @@ class Node:
     fences: tuple[tuple[str, int], ...] = ()
     guard: tuple[int, int] | None = None
     gained: int = 0
+    #: Those who wait for a key, first to be woken first, and whether they were woken before.
+    waiting: tuple[tuple[str, tuple[tuple[str, bool], ...]], ...] = ()
+    #: Those whom the node has woken since it last refused them.
+    woken: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

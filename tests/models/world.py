@@ -68,6 +68,8 @@ class World:
         globe, columns, parts = state[0], state[1 : nodes + 1], state[nodes + 1 :]
         if self.setting.keeps:
             self._invariants.check_kept(columns, parts)
+        if self.setting.wakes:
+            self._invariants.check_woken(columns, parts)
         if self.setting.clears:
             self._invariants.check_cleared(columns, parts)
         before = -1

@@ -14,10 +14,12 @@ from tests.mutants.guarding import GUARDS
 from tests.mutants.handing_over import HAND_OVER
 from tests.mutants.interrupting import INTERRUPTING
 from tests.mutants.registering import LATE, REGISTER_FAULTS
+from tests.mutants.waiting import WAITING
 
 MUTANTS = (
     *(*FENCING, *EXCLUSION, *EXTENSION, *VOTES, *HAND_OVER, *TRANSPORT),
     *(*ARMING_FAULTS, *REGISTER_FAULTS, *LATE, *DECIDING, *GUARDS, *INTERRUPTING),
+    *WAITING,
 )
 
 #: Faults that cannot be seen, and why; they are not planted.

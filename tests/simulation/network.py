@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import hiredis
 
+from celery_redlock.transport import Listener
 from celery_redlock.transport.redis.connection import NodeConnection
 from tests.simulation.scheduler import Machine, Scheduler
 from tests.simulation.shims import READ, WRITE, Files, Poller
@@ -29,6 +31,7 @@ class Network:
         self.buffer = plan.buffer
         self.pieces = plan.buffer < 10_000
         self.late_replies = 0
+        self.woken = 0
         self.connections = 0
         self._seed = plan.seed
         self._delay = plan.delay
@@ -37,6 +40,12 @@ class Network:
         self._cut: dict[tuple[str, int], float] = {}
         self._slow: dict[tuple[str, int], tuple[float, float]] = {}
         self._wires: list[Wire] = []
+        self.subscribers: list[SimWakeUps] = []
+
+    def publish(self, node: int, channel: str, name: str) -> None:
+        """A node publishes something to all clients that are in touch with it."""
+        for subscriber in self.subscribers:
+            subscriber.publish(node, channel, name)
 
     def delay(self, machine: Machine, node: int) -> float:
         pair = (machine.name, node)
@@ -185,6 +194,10 @@ class Wire:
         data, said_at = self._to_node.popleft()
         self.node.receive(self, data, said_at)
 
+    def publish(self, channel: str, name: str) -> None:
+        """The node publishes something."""
+        self._network.publish(self.node.index, channel, name)
+
     def taken(self, size: int) -> None:
         """The node has read so many bytes."""
         full = self._in_flight >= self._network.buffer
@@ -224,6 +237,46 @@ class Wire:
     def refused(self) -> None:
         """Another process answers at this address: it knows nothing of this connection."""
         self._scheduler.after(self._network.delay(self.machine, self.node.index), self._reset)
+
+
+class SimWakeUps:
+    """The wake-ups of one client, as `WakeUps`: what a cut link would have brought is lost."""
+
+    def __init__(self, network: Network, files: Files) -> None:
+        self._network = network
+        self._files = files
+        self._machine: Machine | None = None
+        self._by_channel: dict[str, dict[Listener, None]] = {}
+        network.subscribers.append(self)
+
+    def add(self, listener: Listener, channels: Iterable[str]) -> None:
+        self._machine = self._files.machine()
+        for channel in channels:
+            self._by_channel.setdefault(channel, {})[listener] = None
+
+    def remove(self, listener: Listener, channels: Iterable[str]) -> None:
+        for channel in channels:
+            self._by_channel.get(channel, {}).pop(listener, None)
+
+    def are_live(self, channels: frozenset[str]) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._by_channel.clear()
+
+    def publish(self, node: int, channel: str, name: str) -> None:
+        network, machine = self._network, self._machine
+        if machine is None or machine.dead or not self._by_channel.get(channel):
+            return
+        if network.cut_until(machine, node) <= network.scheduler.now:
+            delay = network.delay(machine, node)
+            network.scheduler.after(delay, self._deliver, machine, channel, name)
+
+    def _deliver(self, machine: Machine, channel: str, name: str) -> None:
+        if not machine.dead:
+            for listener in tuple(self._by_channel.get(channel, ())):
+                self._network.woken += 1
+                listener.on_wake(name)
 
 
 class Connection:

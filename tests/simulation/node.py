@@ -11,6 +11,7 @@ from typing import Any
 import hiredis
 
 from celery_redlock.protocol import Command, Script
+from celery_redlock.protocol.keys import wake_channel
 from celery_redlock.protocol.node_model import ModelNode
 from celery_redlock.protocol.scripts import SHA, SOURCE
 from celery_redlock.protocol.votes import (
@@ -145,6 +146,9 @@ class SimNode:
             return b"-READONLY You can't write against a read only replica.\r\n"
         self.commands[kind] += 1
         vote = self.state.run(command, now_us)
+        while self.state.published:
+            key, name = self.state.published.pop(0)
+            wire.publish(wake_channel(key), name)
         if kind is Script.HEAL or type(vote) is Granted:
             self._set_on[command.args[0]] += 1
         if kind is Script.RELEASE and len(command.args) > _PLAIN:

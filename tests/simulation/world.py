@@ -18,8 +18,10 @@ import celery_redlock.core.attempt as attempt_module
 import celery_redlock.core.lease as lease_module
 import celery_redlock.core.redlock as redlock_module
 import celery_redlock.core.reservations as reservations_module
+import celery_redlock.core.waiting as waiting_module
 import celery_redlock.core.watchdog as watchdog_module
 import celery_redlock.transport.clock as clock_module
+import celery_redlock.transport.listeners as listeners_module
 import celery_redlock.transport.redis.channel as channel_module
 import celery_redlock.transport.redis.connections as connections_module
 import celery_redlock.transport.redis.node_set as node_set_module
@@ -29,7 +31,7 @@ from celery_redlock.errors import LockNotAcquired
 from celery_redlock.protocol import Phase, Quarantined
 from tests.simulation.faults import inflict
 from tests.simulation.history import History, Hold, Resource, Violation
-from tests.simulation.network import Network, SimConnector
+from tests.simulation.network import Network, SimConnector, SimWakeUps
 from tests.simulation.node import Parser, SimNode
 from tests.simulation.plan import Plan
 from tests.simulation.scheduler import Clock, Machine, Scheduler
@@ -105,6 +107,7 @@ class World:
             machine.kill()
         counters = self.history.counters
         counters["late reply"] += self.network.late_replies
+        counters["woken"] += self.network.woken
         counters["connections"] += self.network.connections
         for node in self.nodes:
             counters["commands"] += sum(node.commands.values())
@@ -306,6 +309,11 @@ def _simulated(world: World) -> Iterator[None]:
         (reservations_module, "os", os_),
         # How many bytes a command has, and so what fits into a buffer, depends on earlier nonces.
         (channel_module, "_nonces", itertools.count(1)),
+        (waiting_module, "attempt_once", attempt_once),
+        (waiting_module, "os", os_),
+        (listeners_module, "WakeupPipe", wakeup),
+        (listeners_module, "new_poller", new_poller),
+        (listeners_module, "on_native_thread", threads.on_native_thread),
         (watchdog_module, "WakeupPipe", wakeup),
         (watchdog_module, "unpatched", threads.unpatched),
         (watchdog_module, "time", time_),
@@ -322,6 +330,7 @@ def _simulated(world: World) -> Iterator[None]:
         (node_set_module, "time", time_),
         (transport_module, "on_native_thread", threads.on_native_thread),
         (transport_module, "time", time_),
+        (transport_module, "WakeUps", lambda _: SimWakeUps(world.network, files)),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in places]
     logger = logging.getLogger("celery_redlock")

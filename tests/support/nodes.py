@@ -12,7 +12,12 @@ from celery_redlock.core.attempt import Attempt, attempt_once
 from celery_redlock.core.options import acquire_request
 from celery_redlock.protocol import Command, Vote, fence_key
 from celery_redlock.protocol.commands import read_reply
-from celery_redlock.protocol.keys import META_PREFIX
+from celery_redlock.protocol.keys import (
+    META_PREFIX,
+    WAKE_PREFIX,
+    wait_queue_key,
+    wake_channel,
+)
 from celery_redlock.protocol.node_model import StoredKey
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.testing import LocalCluster
@@ -137,6 +142,14 @@ class Nodes(ABC):
         """Set a key's counter."""
 
     @abstractmethod
+    def waiting(self, node: int, name: str) -> list[str]:
+        """Return who waits for a key, first to be woken first."""
+
+    @abstractmethod
+    def woken(self, node: int) -> list[tuple[str, str]]:
+        """Return the channel and name of each wake-up since the last call; the first finds none."""
+
+    @abstractmethod
     def now_us(self, node: int) -> int:
         """Return a node's wall clock."""
 
@@ -196,6 +209,15 @@ class MemoryNodes(Nodes):
     def set_fence(self, node: int, name: str, value: int) -> None:
         self.nodes[node].state.fences[fence_key(place(name))] = value
 
+    def waiting(self, node: int, name: str) -> list[str]:
+        queue = self.nodes[node].state.waiting.get(place(name))
+        return [] if queue is None else queue.first(len(queue.scores))
+
+    def woken(self, node: int) -> list[tuple[str, str]]:
+        state = self.nodes[node].state
+        published, state.published = state.published, []
+        return [(wake_channel(key), name) for key, name in published]
+
     def now_us(self, node: int) -> int:
         return self.nodes[node].now_us()
 
@@ -233,6 +255,7 @@ class ServerNodes(Nodes):
     def __init__(self, cluster: LocalCluster) -> None:
         super().__init__(cluster.urls)
         self.cluster = cluster
+        self._subscribed: dict[int, Any] = {}
 
     def owner(self, node: int, name: str) -> str | None:
         found: Any = self.cluster.client(node).get(place(name))
@@ -254,6 +277,25 @@ class ServerNodes(Nodes):
 
     def set_fence(self, node: int, name: str, value: int) -> None:
         self.cluster.client(node).set(fence_key(place(name)), value)
+
+    def waiting(self, node: int, name: str) -> list[str]:
+        found: Any = self.cluster.client(node).zrange(wait_queue_key(place(name)), 0, -1)
+        return [waiter.decode() for waiter in found]
+
+    def woken(self, node: int) -> list[tuple[str, str]]:
+        subscribed = self._subscribed.get(node)
+        if subscribed is None:
+            self._subscribed[node] = subscribed = self.cluster.client(node).pubsub()
+            subscribed.psubscribe(f"{WAKE_PREFIX}*")
+        # The reply to the PING comes behind what was published before.
+        subscribed.ping("all")
+        found = []
+        while True:
+            message = subscribed.get_message(timeout=TIMEOUT)
+            if message["type"] == "pmessage":
+                found.append((message["channel"].decode(), message["data"].decode()))
+            elif message["type"] == "pong":
+                return found
 
     def now_us(self, node: int) -> int:
         seconds, micros = self.cluster.client(node).time()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -34,6 +35,7 @@ from celery_redlock.core.options import (
 from celery_redlock.core.redlock import LOCK_OPTIONS, MAX_HOLD, Redlock
 from celery_redlock.core.retry import retry_until_granted_async
 from celery_redlock.core.validation import checked_hold, checked_keys
+from celery_redlock.core.waiting import CoroutineWait
 from celery_redlock.errors import ConfigurationError
 
 #: A call takes as long as the fastest quorum of nodes. More threads suit slower nodes better, but
@@ -110,9 +112,10 @@ class AsyncRedlock:
         began = redlock.transport.now()
         attempt, attempts = await self._attempt(request), 1
         if not attempt.is_granted:
-            attempt, attempts = await retry_until_granted_async(
-                attempt, partial(self._attempt, request), request.budget, asyncio.sleep
-            )
+            with closing(CoroutineWait(redlock.transport, request, attempt)) as wait:
+                attempt, attempts = await retry_until_granted_async(
+                    attempt, partial(self._attempt, request, wait), request.budget, wait.sleep
+                )
         return AsyncLease(redlock._lease_from(request, attempt, attempts, began), self._holder_pool)
 
     @contextlib.asynccontextmanager
@@ -214,7 +217,7 @@ class AsyncRedlock:
         self._acquire_pool.close(wait=True)
         self._redlock.close()
 
-    async def _attempt(self, request: AcquireRequest) -> Attempt:
+    async def _attempt(self, request: AcquireRequest, wait: CoroutineWait | None = None) -> Attempt:
         redlock = self._redlock
 
         def give_back(attempt: Attempt) -> None:
@@ -222,7 +225,8 @@ class AsyncRedlock:
                 at_once = replace(request, at_least_for=0.0)
                 redlock._lease_from(at_once, attempt, 1, redlock.transport.now()).release()
 
-        attempt = partial(attempt_once, redlock.transport, request.params)
+        first = partial(attempt_once, redlock.transport, request.params)
+        attempt = first if wait is None else wait.attempt
         return await self._acquire_pool.run_or_undo(attempt, give_back)
 
     @contextlib.asynccontextmanager

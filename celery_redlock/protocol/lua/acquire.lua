@@ -2,7 +2,9 @@
 --
 -- KEYS  lock keys, then the fence counter of each, then the guard record
 -- ARGV  nonce, owner, ttl in ms, candidate token in µs, quarantine in ms (0: guard off),
---       previous owner (may be absent)
+--       previous owner ('': none; may be absent); a waiter may follow: its name, since when it waits
+--       in ms, for how long its wait queue is kept in ms (0: it waits no longer), and for how long
+--       in ms it lets those before it go first once they are woken (0: it takes what is free)
 --
 -- {nonce, 'G', counter, ...}                      granted, one counter for each key
 -- {nonce, 'H', index, holder, pttl in ms, ...}    other owners have these keys
@@ -14,6 +16,10 @@
 -- in quarantine for one longest lease. The check is in the same script as the SET, so that it holds
 -- on live connections and through proxies. The first id costs more to read than all the rest, and
 -- is only written, for those who check that the second one is new indeed.
+--
+-- A waiter that is refused a key is put into its wait queue, a sorted set beside the key, in this
+-- same step: a release that comes after the refusal finds it there. Commands on wait queues may
+-- fail, as for a user without the right; the waiter then is not woken, and tries again by itself.
 local owner, ttl, quarantine = ARGV[2], ARGV[3], tonumber(ARGV[5])
 local count = (#KEYS - 1) / 2
 local time = redis.call('TIME')
@@ -46,13 +52,46 @@ if quarantine > 0 then
   end
 end
 
+-- Return who goes before our waiter for a key that is free, and for how long yet in ms. Scores below
+-- 10^14 are times in ms since when a waiter waits, others times in µs when one was woken.
+local function goes_first(key)
+  local queue, grace = 'redlock-meta:waiting:' .. key, tonumber(ARGV[10])
+  local score = redis.pcall('ZSCORE', queue, ARGV[7])
+  local own = type(score) == 'string' and tonumber(score) or tonumber(ARGV[8])
+  local woken = redis.pcall('ZRANGEBYSCORE', queue, '100000000000000', '+inf', 'WITHSCORES')
+  for i = 1, #woken, 2 do
+    local at = tonumber(woken[i + 1])
+    if woken[i] ~= ARGV[7] and now - at > grace * 1000 then
+      redis.pcall('ZREM', queue, woken[i])
+    elseif woken[i] ~= ARGV[7] and (own < 100000000000000 or at < own) then
+      return woken[i], math.ceil(grace - (now - at) / 1000)
+    end
+  end
+  local first = redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES')
+  local since = tonumber(first[2])
+  if since and first[1] ~= ARGV[7] and since < tonumber(ARGV[8]) then
+    redis.pcall('ZADD', queue, string.format('%.0f', now), first[1])
+    redis.pcall('PUBLISH', 'redlock-meta:wake:' .. string.sub(redis.sha1hex(key), 1, 2), first[1])
+    return first[1], grace
+  end
+end
+
 local taken, adopted, held = {}, {}, {}
 for i = 1, count do
   if redis.call('SET', KEYS[i], owner, 'NX', 'PX', ttl) then
-    taken[#taken + 1] = KEYS[i]
+    local first, left
+    if ARGV[10] and ARGV[10] ~= '0' then first, left = goes_first(KEYS[i]) end
+    if first then
+      redis.call('DEL', KEYS[i])
+      held[#held + 1] = i - 1
+      held[#held + 1] = 'waiting ' .. first
+      held[#held + 1] = left
+    else
+      taken[#taken + 1] = KEYS[i]
+    end
   else
     local holder = redis.pcall('GET', KEYS[i])
-    if holder == ARGV[6] then
+    if holder == ARGV[6] and holder ~= '' then
       adopted[#adopted + 1] = KEYS[i]
     else
       held[#held + 1] = i - 1
@@ -63,7 +102,23 @@ for i = 1, count do
 end
 if #held > 0 then
   if #taken > 0 then redis.call('DEL', unpack(taken)) end
+  for i = 1, ARGV[7] and #held or 0, 3 do
+    local queue = 'redlock-meta:waiting:' .. KEYS[held[i] + 1]
+    if ARGV[9] == '0' then
+      redis.pcall('ZREM', queue, ARGV[7])
+    else
+      redis.pcall('ZADD', queue, ARGV[8], ARGV[7])
+      redis.pcall('ZREMRANGEBYRANK', queue, 1000, -1)
+      local left = redis.pcall('PTTL', queue)
+      if type(left) == 'number' and left < tonumber(ARGV[9]) then
+        redis.pcall('PEXPIRE', queue, ARGV[9])
+      end
+    end
+  end
   return {ARGV[1], 'H', unpack(held)}
+end
+for i = 1, ARGV[7] and count or 0 do
+  redis.pcall('ZREM', 'redlock-meta:waiting:' .. KEYS[i], ARGV[7])
 end
 -- Only now that no other key refuses, so that nothing has to be undone.
 for i = 1, #adopted do redis.call('SET', adopted[i], owner, 'PX', ttl) end

@@ -1,26 +1,51 @@
 -- Delete the keys that carry our owner value, or apply other actions; then raise the fence counters.
 -- The keys come first, so that a broken counter cannot keep a lock.
 --
+-- Where a holder (one with a token) deletes a key, its two longest-waiting waiters are woken: the
+-- second one in case the first is gone. They move to the end of the wait queue, and return to their
+-- places if they are refused again; one that has not returned when its turn comes once more is
+-- removed. An attempt that is undone wakes nobody: those woken might only be undone in turn.
+--
 -- KEYS  lock keys, then the fence counter of each
 -- ARGV  nonce, owner, token (0: none), ms to keep the keys for a minimum hold (0: delete now);
 --       optionally an action for each key: ms to keep it, value to set ('': keep its own)
 --
 -- {nonce, 'A'}   all keys were ours
 -- {nonce, 'F'}   not all were
-local count, keep = #KEYS / 2, tonumber(ARGV[4])
+local count, keep, token = #KEYS / 2, tonumber(ARGV[4]), tonumber(ARGV[3])
 local ours = 0
+
+local function wake(key)
+  local queue = 'redlock-meta:waiting:' .. key
+  local waiters = redis.pcall('ZRANGE', queue, 0, 1, 'WITHSCORES')
+  if not waiters[1] then return end
+  local time = redis.call('TIME')
+  -- The score of a waiter that was woken is that time in µs; its own is a time in ms.
+  local woken = time[1] * 1000000 + time[2]
+  local channel = 'redlock-meta:wake:' .. string.sub(redis.sha1hex(key), 1, 2)
+  for i = 1, #waiters, 2 do
+    if tonumber(waiters[i + 1]) < 100000000000000 then
+      redis.pcall('ZADD', queue, string.format('%.0f', woken + i), waiters[i])
+    else
+      redis.pcall('ZREM', queue, waiters[i])
+    end
+    redis.pcall('PUBLISH', channel, waiters[i])
+  end
+end
+
 for i = 1, count do
   -- pcall, so that a key that was overwritten with a list does not keep the others held.
   if redis.pcall('GET', KEYS[i]) == ARGV[2] then
     ours = ours + 1
     local value = ''
     if ARGV[5] then keep, value = tonumber(ARGV[2 * i + 3]), ARGV[2 * i + 4] end
-    if keep <= 0 then redis.call('DEL', KEYS[i])
+    if keep <= 0 then
+      redis.call('DEL', KEYS[i])
+      if token > 0 then wake(KEYS[i]) end
     elseif value == '' then redis.call('PEXPIRE', KEYS[i], keep)
     else redis.call('SET', KEYS[i], value, 'PX', keep) end
   end
 end
-local token = tonumber(ARGV[3])
 if token > 0 then
   for i = count + 1, 2 * count do
     if tonumber(redis.call('GET', KEYS[i]) or '0') < token then

@@ -72,8 +72,10 @@ class LockOptions:
         window: `until_expired` only: how long the key stays taken, counted from when the task is
             due.
         dedupe_window: How long workers recognise a redelivery of a finished message.
-        wait: How long a worker retries before it applies `lock_on_conflict`; at most half of the
-            task's time limit.
+        wait: How long a worker process retries before it applies `lock_on_conflict`; at most half
+            of the task's time limit. `None`: 0.5 s; but where the message would be requeued, only
+            while the holder has had the lock for less than 50 ms. A message in its queue costs no
+            process, and the release wakes it.
         retry: Pause between these attempts: a tenacity wait, or a whole `tenacity.Retrying`.
             `None`: full jitter, 10 to 250 ms.
         run_policy: Policy of a worker that finds the lock held by another task. `requeue`: send the
@@ -93,6 +95,12 @@ class LockOptions:
             nothing.
         give_up_after: How long a task waits for its lock over all requeues. Then it fails with
             `LockNotAcquired`.
+        requeue_max: Longest delay of a requeued message, after which it looks for its lock although
+            no release has woken it; never longer than `lock_ttl`.
+        fair: The message that has waited longest gets the lock next. One that arrives later does
+            not take a free key that another waits for. A message that does not come when it is
+            woken, because its worker was lost, holds the others up for 5 s. All tasks with the key
+            need the option.
         on_unavailable: Policy of a worker when fewer nodes than a quorum answer: `requeue`, `raise`
             (`QuorumUnavailable`) or `run_unlocked`.
         on_lost: Reaction to the loss of the lock while the body runs. `interrupt`: `LeaseLost` is
@@ -117,12 +125,14 @@ class LockOptions:
     publish_grace: float = 10.0
     window: float | None = None
     dedupe_window: float = 3600.0
-    wait: float = 0.5
+    wait: float | None = None
     retry: wait_base | BaseRetrying | None = None
     run_policy: Policy = "requeue"
     publish_policy: Policy = "existing"
     skip_result: Any = DESCRIBED
     give_up_after: float = 3600.0
+    requeue_max: float = 60.0
+    fair: bool = False
     on_unavailable: str = "requeue"
     on_lost: str | Callable[..., Any] = "interrupt"
     max_hold: float = 86400.0
@@ -208,6 +218,12 @@ def _key(value: Any) -> Any:
     raise ConfigurationError("is not a key; give a template, a function, a list of these, or True")
 
 
+def _flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ConfigurationError("is not a choice; give True or False")
+
+
 def _retry(value: Any) -> Any:
     if isinstance(value, wait_base | BaseRetrying) and not isinstance(value, AsyncRetrying):
         return value
@@ -247,6 +263,8 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     "on_conflict": check_policies,
     "skip_result": lambda value: value,
     "give_up_after": seconds(0),
+    "requeue_max": seconds(1),
+    "fair": _flag,
     "on_unavailable": one_of(UnavailablePolicyName),
     "on_lost": one_of(LossPolicyName, function=("task", "lease")),
     "max_hold": seconds(SHORTEST_TTL),

@@ -73,6 +73,8 @@ class TaskLockOptions(TypedDict, total=False):
     lock_on_conflict: RunPolicyName | PublishPolicyName | _AskOnConflict | ConflictPolicies | None
     lock_skip_result: Any
     lock_give_up_after: _Seconds | None
+    lock_requeue_max: _Seconds | None
+    lock_fair: bool | None
     lock_on_unavailable: UnavailablePolicyName | None
     lock_on_lost: LossPolicyName | Callable[[Any, Lease], str | None] | None
     lock_max_hold: _Seconds | None

@@ -46,7 +46,7 @@ def contradictions(
             f"lock_at_least_for={options.at_least_for:g} is above "
             f"lock_max_hold={options.max_hold:g}; raise lock_max_hold"
         )
-    if "wait" in resolved and options.wait > options.give_up_after:
+    if "wait" in resolved and (options.wait or 0.0) > options.give_up_after:
         yield (
             f"lock_wait={options.wait:g} is above lock_give_up_after={options.give_up_after:g}; "
             "one attempt would take longer than all of them may; lower lock_wait"

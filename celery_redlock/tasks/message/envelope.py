@@ -4,9 +4,10 @@ The header `redlock` of a message: its identity, its reservation and its waiting
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ from celery_redlock.tasks.message.header_values import read_count, read_moment, 
 from celery_redlock.tasks.message.owner_label import LONGEST_ID, Role, parse_owner
 from celery_redlock.tasks.message.tick import Tick
 
-__all__ = ["HEADER", "Envelope", "Original", "WaitHistory", "fresh_nonce"]
+__all__ = ["HEADER", "Envelope", "Original", "WaitHistory", "fresh_nonce", "waiter_name"]
 
 HEADER = "redlock"
 
@@ -28,6 +29,14 @@ MAX_KEYS = 1000
 LONGEST_KEYS = 1_000_000
 #: Of an owner value, in characters. It may be written to the nodes unchanged.
 LONGEST_OWNER = 4000
+#: Of the keys that a message waits for, in characters. Without them no release wakes it.
+LONGEST_WAITS_FOR = 20_000
+
+
+def waiter_name(task_id: str) -> str:
+    """Return the name of a message as a waiter; all of its deliveries share it."""
+    short = len(task_id) <= LONGEST_ID
+    return task_id if short else hashlib.sha256(task_id.encode()).hexdigest()
 
 
 def fresh_nonce() -> str:
@@ -86,6 +95,7 @@ class Envelope:
         duplicate_of: the call of which the message is a duplicate that had to be sent, if any.
         after: id, as in an owner value, of a task that had ended when the message was sent. That
             task may still hold the lock for a moment; the message waits for its release.
+        waits_for: node keys that were held when the message was requeued.
     """
 
     nonce: str = ""
@@ -97,6 +107,7 @@ class Envelope:
     tick: Tick | None = None
     duplicate_of: Original | None = None
     after: str | None = None
+    waits_for: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, headers: Mapping[str, Any] | None) -> Self:
@@ -114,6 +125,7 @@ class Envelope:
             tick=Tick.read(header.get("tick")),
             duplicate_of=_original(header.get("duplicate_of")),
             after=read_text(header.get("after"), LONGEST_ID),
+            waits_for=_waits_for(header.get("waits_for")),
         )
 
     def write(self) -> dict[str, Any]:
@@ -145,11 +157,16 @@ class Envelope:
             header["first_seen"] = self.wait_history.first_seen
             header["requeues"] = self.wait_history.requeues
             header["retries"] = self.wait_history.retries
+        if self.waits_for:
+            header["waits_for"] = list(self.waits_for)
         return header
 
-    def waiting(self, wait_history: WaitHistory, *, begun: bool) -> Self:
+    def waiting(
+        self, wait_history: WaitHistory, *, begun: bool, waits_for: Sequence[str] = ()
+    ) -> Self:
         """Return the envelope of the same message after a requeue."""
-        return replace(self, wait_history=wait_history, begun=begun)
+        short = tuple(waits_for) if sum(map(len, waits_for)) <= LONGEST_WAITS_FOR else ()
+        return replace(self, wait_history=wait_history, begun=begun, waits_for=short)
 
 
 def _reservation(lock: Any) -> Reservation | None:
@@ -172,6 +189,13 @@ def _reservation(lock: Any) -> Reservation | None:
     if value is None or owner is None or owner.role is not Role.QUEUED or expires_at is None:
         return None
     return Reservation(node_keys=keys, owner=value, expires_at=expires_at)
+
+
+def _waits_for(keys: Any) -> tuple[str, ...]:
+    if not isinstance(keys, list | tuple) or len(keys) > MAX_KEYS:
+        return ()
+    found = tuple(key for key in keys if read_text(key, LONGEST_WAITS_FOR) is not None)
+    return found if sum(map(len, found)) <= LONGEST_WAITS_FOR else ()
 
 
 def _original(value: Any) -> Original | None:

@@ -78,6 +78,8 @@ class Case:
         newest_token: fencing token of the newest leader that recorded its tick; None: not read.
         has_retaken: it has evicted a marker that did not concern it.
         has_taken_over: it was ending as replaced or revoked, and did not get its marker for that.
+        is_refused: the error is that of its own attempt, not a stand-in.
+        is_remembered: the nodes that refused it will wake it.
     """
 
     running_lock: RunningLock
@@ -85,6 +87,8 @@ class Case:
     newest_token: int | None = None
     has_retaken: bool = False
     has_taken_over: bool = False
+    is_refused: bool = False
+    is_remembered: bool = False
 
     @property
     def lock_request(self) -> LockRequest:
@@ -222,7 +226,12 @@ def _wait(case: Case) -> bool:
     return EFFECTS[rules.how_to_wait(waiting)](case)
 
 
-def _requeue(case: Case) -> NoReturn:
+def _requeue(case: Case) -> bool:
+    """Requeue a message, after a last try in which the nodes that refuse it remember it."""
+    error = case.error
+    is_held = case.is_refused and isinstance(error, LockContended) and not error.split
+    if is_held and not (case.is_remembered or case.lock_request.has_waited):
+        return _acquire_or_resolve(replace(case, is_remembered=True), to_requeue=True)
     try:
         requeue(case.lock_request, case.why)
     except LockNotAcquired:
@@ -283,11 +292,11 @@ def _retake(case: Case) -> bool:
     return _acquire_or_resolve(replace(case, has_retaken=True))
 
 
-def _acquire_or_resolve(case: Case) -> bool:
+def _acquire_or_resolve(case: Case, *, to_requeue: bool = False) -> bool:
     try:
-        case.running_lock.acquire()
+        case.running_lock.acquire(to_requeue=to_requeue)
     except LockNotAcquired as error:
-        return resolve(replace(case, error=error))
+        return resolve(replace(case, error=error, is_refused=True))
     return True
 
 
@@ -302,7 +311,7 @@ def _requeue_copy(case: Case) -> NoReturn:
         first_seen=time.time(), requeues=earlier.requeues, retries=earlier.retries
     )
     # It has to come back while the other's marker still shows that it has finished.
-    longest = min(longest_delay(task.app), lock_request.options.dedupe_window / 2)
+    longest = min(longest_delay(lock_request), lock_request.options.dedupe_window / 2)
     delay = delay_after(history.requeues, longest)
     try:
         # A tick that has begun is not late any more, whichever of its messages ends it.
@@ -432,7 +441,15 @@ def _leave_marker(case: Case, action: Action) -> None:
         running_lock.lease = lock_request.acquire_marker(over)
         running_lock.end_without_body(rules.MARKERS[action])
     except LockContended as met:
-        resolve(replace(case, error=met, has_retaken=True, has_taken_over=about_marker))
+        resolve(
+            replace(
+                case,
+                error=met,
+                is_refused=False,
+                has_retaken=True,
+                has_taken_over=about_marker,
+            )
+        )
     except LockNotAcquired as failure:
         logger.warning(
             "Task %s ends without a marker; another delivery of its message would be taken for "

@@ -13,10 +13,12 @@ from typing import Any
 
 from celery_redlock.core import Lease, Redlock, Reservation
 from celery_redlock.errors import LockContended, LockKeyError, QuorumUnavailable
+from celery_redlock.protocol import Waiter, milliseconds, owner_timestamp_us
+from celery_redlock.protocol.keys import GOES_FIRST
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
-from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.message.envelope import Envelope, waiter_name
 from celery_redlock.tasks.message.header_limits import with_bounded_lifetime, within_bounds
 from celery_redlock.tasks.message.in_words import in_words
 from celery_redlock.tasks.message.node_keys import (
@@ -40,6 +42,19 @@ from celery_redlock.tasks.run.window import Window
 __all__ = ["LockRequest", "lock_request_for"]
 
 logger = logging.getLogger(__name__)
+
+#: Seconds in which a worker process retries where `lock_wait` is not set.
+DEFAULT_WAIT = 0.5
+
+#: Seconds for which a holder has had its lock that may be about to release it: with short bodies a
+#: process that waits beside is faster than the way back to the queue.
+SHORT_BODY = 0.05
+
+#: Seconds for which others of a fair lock wait for one that was woken.
+FAIR_GRACE = 5.0
+
+#: Seconds for which nodes keep a wait queue after its latest waiter: a delay, and time in a queue.
+REMEMBERED_FOR = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,12 +213,30 @@ class LockRequest:
             accepted = bool(self.task.acks_late)
         return self.envelope.begun or bool(redelivered and accepted)
 
-    def acquire(self, is_final: Callable[[LockContended], bool]) -> Lease:
+    @property
+    def has_waited(self) -> bool:
+        """Whether the message was requeued, so that nodes may remember it as a waiter."""
+        return self.envelope.wait_history is not None
+
+    @property
+    def waiter(self) -> Waiter:
+        """The message, as nodes remember it where they refuse it."""
+        history = self.envelope.wait_history
+        since = self.started if history is None else history.first_seen
+        name = waiter_name(self.request.id or "")
+        grace = milliseconds(FAIR_GRACE) if self.options.fair else 0
+        return Waiter(name, milliseconds(since), milliseconds(REMEMBERED_FOR), grace)
+
+    def acquire(
+        self, is_final: Callable[[LockContended], bool], *, to_requeue: bool = False
+    ) -> Lease:
         """
         Acquire everything within `lock_wait`; the message's reservation is no obstacle.
 
         Args:
             is_final: whether waiting cannot help.
+            to_requeue: try once; if a key is held, its release wakes the message, which is about to
+                be requeued.
 
         Raises:
             LockContended: one of the keys is held; the error names it.
@@ -218,12 +251,14 @@ class LockRequest:
                 # The error names the first key that is held: a redelivery precedes all.
                 (self.dedupe_key, *extras) if self.dedupe_key else extras,
                 ttl=options.ttl,
-                wait=self._wait_limit,
+                wait=0.0 if to_requeue else self._wait_limit,
                 retry=options.retry,
                 label=self.label,
                 at_least_for=0.0 if self.holds_until_postrun else options.at_least_for,
                 reservation=self.envelope.reservation,
                 give_up_on=is_final,
+                waiter=self.waiter,
+                waits_already=to_requeue or self.has_waited or self.options.fair,
             )
         except LockContended as error:
             raise in_words(error, self.redlock) from None
@@ -254,13 +289,27 @@ class LockRequest:
         except (LockContended, QuorumUnavailable) as error:
             raise in_words(error, self.redlock) from None
 
+    def is_better_requeued(self, error: LockContended) -> bool:
+        """Return whether a message that can wait elsewhere should not wait in this process."""
+        if self.options.wait is not None or error.holder is None or self.request.is_eager:
+            return False
+        if error.holder.startswith(GOES_FIRST):
+            return True
+        taken_us = owner_timestamp_us(error.holder)
+        if taken_us is None:
+            return False
+        return self.redlock.transport.wall_us() - taken_us > SHORT_BODY * 1_000_000
+
     @property
     def _wait_limit(self) -> float:
         """Seconds to wait for the lock; a time limit that struck meanwhile would end the task."""
         hard, soft = self.request.timelimit or (None, None)
         limits = (hard or self.task.time_limit, soft or self.task.soft_time_limit)
         longest: float = min((limit / 2 for limit in limits if limit), default=math.inf)
-        return min(self.options.wait, longest)
+        if self.options.wait is not None:
+            return min(self.options.wait, longest)
+        requeues = self.options.run_policy == "requeue" and not self.request.is_eager
+        return min(2 * SHORT_BODY if requeues else DEFAULT_WAIT, longest)
 
 
 def lock_request_for(

@@ -9,14 +9,17 @@ our header, never in the task's `retries`; the message's identity and lock trave
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from celery.exceptions import Reject, Retry
 
 from celery_redlock.core.wait_limit import described, limited
-from celery_redlock.errors import LockNotAcquired
+from celery_redlock.errors import LockContended, LockNotAcquired
+from celery_redlock.protocol.keys import GOES_FIRST, META_PREFIX
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.envelope import HEADER, WaitHistory
 from celery_redlock.tasks.message.in_words import reason_of
@@ -36,7 +39,6 @@ logger = logging.getLogger(__name__)
 
 SHORTEST_DELAY = 0.25
 FIRST_DELAY = 1.0
-MAX_DELAY = 60.0
 #: Share of the time left until its deadline after which a message returns.
 LAST_TRY_SHARE = 0.9
 
@@ -71,9 +73,10 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
     now = time.time()
     wait_history = wait_history_of(lock_request)
     left = remaining_wait(lock_request)
-    delay = min(delay_after(wait_history.requeues, _longest_delay(lock_request, now)), left)
+    longest = min(_longest_delay(lock_request, now), _grace_left(error))
+    delay = min(delay_after(wait_history.requeues, longest), left)
     try:
-        again = republish(lock_request, wait_history, delay)
+        again = republish(lock_request, wait_history, delay, waits_for=_held_keys(error))
     except Exception as exc:
         _not_published(lock_request, error, exc)
     # Celery logs the text of `Retry` at INFO.
@@ -99,7 +102,7 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
 
 
 def _longest_delay(lock_request: LockRequest, now: float) -> float:
-    longest = longest_delay(lock_request.task.app)
+    longest = longest_delay(lock_request)
     if lock_request.overlap == "replace":
         # A run may need this long to notice the stop request.
         longest = min(longest, max(FIRST_DELAY, lock_request.options.ttl / 3))
@@ -107,7 +110,12 @@ def _longest_delay(lock_request: LockRequest, now: float) -> float:
 
 
 def republish(
-    lock_request: LockRequest, wait_history: WaitHistory, delay: float, *, begun: bool = False
+    lock_request: LockRequest,
+    wait_history: WaitHistory,
+    delay: float,
+    *,
+    begun: bool = False,
+    waits_for: Sequence[str] = (),
 ) -> Any:
     """
     Publish the same message to arrive after `delay` seconds, and return its signature.
@@ -117,6 +125,7 @@ def republish(
         episode: its way so far.
         delay: in seconds.
         begun: a body is at this very piece of work.
+        waits_for: keys whose release wakes it.
     """
     request = lock_request.request
     later = WaitHistory(
@@ -126,7 +135,9 @@ def republish(
     )
     headers = dict(request.as_execution_options()["headers"] or {})
     headers[HEADER] = lock_request.envelope.waiting(
-        later, begun=begun or lock_request.may_have_begun
+        later,
+        begun=begun or lock_request.may_have_begun,
+        waits_for=[_node_key(lock_request, key) for key in waits_for],
     ).write()
     again = lock_request.task.signature_from_request(
         request,
@@ -136,6 +147,21 @@ def republish(
     )
     again.apply_async()
     return again
+
+
+def _grace_left(error: LockNotAcquired) -> float:
+    """Return how long one that goes first has left: nobody is woken if it does not come."""
+    if isinstance(error, LockContended) and (error.holder or "").startswith(GOES_FIRST):
+        return max(SHORTEST_DELAY, error.expires_in or 0.0) + SHORTEST_DELAY
+    return math.inf
+
+
+def _held_keys(error: LockNotAcquired) -> Sequence[str]:
+    return error.keys or () if isinstance(error, LockContended) else ()
+
+
+def _node_key(lock_request: LockRequest, key: str) -> str:
+    return key if key.startswith(META_PREFIX) else lock_request.redlock.node_key(key)
 
 
 def ignores_result(task: Any, request: Any) -> Any:
@@ -204,12 +230,14 @@ def delay_after(requeues: int, longest: float) -> float:
     return random.uniform(floor, ceiling)  # noqa: S311  # spreads load, protects nothing
 
 
-def longest_delay(app: Any) -> float:
+def longest_delay(lock_request: LockRequest) -> float:
     """
-    Keep well below the visibility timeout.
+    Return the longest delay of a message, after which it looks again although nobody woke it.
 
-    A worker holds a delayed message unacknowledged; when the timeout passes, the broker delivers
-    it a second time.
+    A holder that died wakes nobody, and its lock ends with its TTL. And a worker holds a delayed
+    message unacknowledged: when the visibility timeout passes, the broker delivers it once more.
     """
-    visibility = (app.conf.broker_transport_options or {}).get("visibility_timeout")
-    return MAX_DELAY if not visibility else min(MAX_DELAY, float(visibility) / 2)
+    options, conf = lock_request.options, lock_request.task.app.conf
+    longest = min(options.requeue_max, max(FIRST_DELAY, options.ttl))
+    visibility = (conf.broker_transport_options or {}).get("visibility_timeout")
+    return longest if not visibility else min(longest, float(visibility) / 2)

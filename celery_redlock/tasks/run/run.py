@@ -58,7 +58,7 @@ def _acquire(running_lock: RunningLock) -> bool:
     try:
         running_lock.acquire()
     except LockNotAcquired as error:
-        return resolve(Case(running_lock=running_lock, error=error))
+        return resolve(Case(running_lock=running_lock, error=error, is_refused=True))
     return True
 
 

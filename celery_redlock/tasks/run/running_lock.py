@@ -28,7 +28,7 @@ from celery_redlock.tasks.message.in_words import lease_in_words
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
 from celery_redlock.tasks.message.owner_label import Role, parse_owner
 from celery_redlock.tasks.request_state import state_of
-from celery_redlock.tasks.rules.arrival import is_final
+from celery_redlock.tasks.rules.arrival import Action, is_final, on_contention
 from celery_redlock.tasks.rules.ending import (
     Leaving,
     Moment,
@@ -157,13 +157,17 @@ class RunningLock:
             around = around.enclosing
         return False
 
-    def acquire(self) -> None:
-        """Acquire what the request takes, if anything; errors as `LockRequest.acquire`."""
+    def acquire(self, *, to_requeue: bool = False) -> None:
+        """Acquire what the request takes, if anything; arguments and errors as `LockRequest`."""
         if not self.lock_request.is_empty:
-            self.lease = self.lock_request.acquire(self._is_final)
+            self.lease = self.lock_request.acquire(self._is_final, to_requeue=to_requeue)
 
     def _is_final(self, error: LockContended) -> bool:
-        return is_final(contention_of(self.lock_request, error))
+        contention = contention_of(self.lock_request, error)
+        if is_final(contention):
+            return True
+        waits = on_contention(contention) is Action.WAIT
+        return waits and self.lock_request.is_better_requeued(error)
 
     def hold(self) -> Lease | None:
         """Release what is not held in the body, which may begin; return the lease of the rest."""

@@ -9,7 +9,7 @@ import logging
 import re
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from redis import Connection, SSLConnection
@@ -132,6 +132,22 @@ class Connector:
             connection.disconnect()
             raise
 
+    def open_unchecked(self) -> tuple[Any, Any]:
+        """
+        Connect in a native thread to a node that other connections check and give its scripts.
+
+        Returns:
+            The connection as redis-py has it, and its socket.
+
+        Raises:
+            ConnectError: as `connect`.
+        """
+        # Published messages are lists then, with whatever protocol the node's URL names.
+        connection = _native_type(self._type)(**{**self._options, "protocol": 2})
+        with self._explained(connection):
+            connection.connect()
+        return connection, _unpatched_socket(connection)
+
     def open(self, *, native: bool = False) -> tuple[Any, dict[str, str] | None]:
         """
         Connect as `connect` does.
@@ -143,9 +159,15 @@ class Connector:
             ConnectError: the node cannot be used; the text gives the reason.
         """
         connection = (_native_type(self._type) if native else self._type)(**self._options)
-        try:
+        with self._explained(connection):
             connection.connect()
             return connection, self._handshake(connection)
+
+    @contextlib.contextmanager
+    def _explained(self, connection: Any) -> Iterator[None]:
+        """Close a connection after an error, and raise one that explains it."""
+        try:
+            yield
         except (RedisError, OSError) as exc:
             connection.disconnect()
             raise explained(

@@ -17,8 +17,10 @@ from celery_redlock.protocol import Command, Script
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.base import AckedNodes, Channel, NodeFailure
+from celery_redlock.transport.listeners import WaitingCall
 from celery_redlock.transport.redis.channel import RedisChannel
 from celery_redlock.transport.redis.node_set import NodeSet
+from celery_redlock.transport.redis.wake_ups import WakeUps
 
 _logger = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ class RedisTransport:
         self._idle: deque[RedisChannel] = deque()
         self._idle_native: deque[RedisChannel] = deque()
         self._lock = native_lock()
+        self._wake_ups = WakeUps(self._nodes)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,6 +69,15 @@ class RedisTransport:
     def sleep(self, seconds: float) -> None:
         """Let time pass, and other greenlets run."""
         time.sleep(seconds)
+
+    def wait(self, call: WaitingCall, seconds: float) -> None:
+        """Let time pass until a call is woken, for so many seconds at most."""
+        call.sleep(seconds)
+
+    @property
+    def wake_ups(self) -> WakeUps:
+        """The wake-ups that the nodes publish; connects when somebody listens."""
+        return self._wake_ups
 
     def checkout(self) -> RedisChannel:
         """Borrow the idle channel used last, so that a lease meets its own connections again."""
@@ -158,6 +170,7 @@ class RedisTransport:
             self._idle_native.clear()
             for channel in channels:
                 channel.closed = True
+        self._wake_ups.close()
         until = clock.now() + self._nodes.node_timeout
         for channel in channels:
             channel.await_receivers(until)

@@ -17,7 +17,7 @@ from celery_redlock import AsyncRedlock, Redlock, current_lease
 from celery_redlock.core.failures import NO_REPLY, VOTED
 from celery_redlock.errors import ConfigurationError, LockContended, QuorumUnavailable
 from celery_redlock.testing import LocalCluster
-from celery_redlock.transport import parse_node
+from celery_redlock.transport import WaitingCall, parse_node
 from celery_redlock.transport.memory import MemoryNode, memory_node
 from tests.support.waiting import wait_until
 
@@ -267,14 +267,14 @@ def test_a_client_that_is_closed_while_it_waits_acquires_nothing(
     redlock: Redlock, other: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = other.acquire("report")
-    sleep = redlock.transport.sleep
+    wait = redlock.transport.wait
 
-    def close_meanwhile(seconds: float) -> None:
+    def close_meanwhile(call: WaitingCall, seconds: float) -> None:
         redlock.close()
         held.release()
-        sleep(seconds)
+        wait(call, seconds)
 
-    monkeypatch.setattr(redlock.transport, "sleep", close_meanwhile)
+    monkeypatch.setattr(redlock.transport, "wait", close_meanwhile)
     with pytest.raises(ConfigurationError, match="is closed"):
         redlock.acquire("report", wait=10)
     assert other.holder("report") is None

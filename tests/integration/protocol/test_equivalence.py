@@ -25,6 +25,7 @@ from celery_redlock.protocol import (
     Refused,
     ReleaseAction,
     Vote,
+    Waiter,
     acquire,
     extend,
     extend_together,
@@ -36,8 +37,13 @@ from celery_redlock.protocol import (
     release,
     write_register,
 )
-from celery_redlock.protocol.keys import GUARD_KEY, REGISTER_PREFIX
-from celery_redlock.protocol.node_model import GuardRecord, ModelNode, StoredKey
+from celery_redlock.protocol.keys import (
+    GUARD_KEY,
+    REGISTER_PREFIX,
+    WAIT_QUEUE_PREFIX,
+    wait_queue_key,
+)
+from celery_redlock.protocol.node_model import WOKEN, GuardRecord, ModelNode, StoredKey
 from celery_redlock.testing import LocalCluster
 from tests.support.nodes import PREFIX, ServerNodes
 
@@ -74,6 +80,17 @@ written = st.dictionaries(
 asked = st.lists(fields, min_size=1, max_size=4, unique=True)
 readers = st.one_of(st.just(0), writers)
 
+waiters = st.builds(
+    Waiter,
+    st.sampled_from(["w1", "w2", "w3"]),
+    st.integers(1, 5),
+    st.sampled_from([0, LONG, LONG, LONGER]),
+    st.sampled_from([0, LONGER]),
+)
+waiting = st.builds(
+    acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(0), st.just(""), waiters
+)
+
 extensions = st.builds(extend, keys, owners, lifetimes, tokens)
 
 commands = st.one_of(
@@ -81,6 +98,8 @@ commands = st.one_of(
     st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(LONG)),
     st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(0), owners),
     st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(LONG), owners),
+    waiting,
+    waiting,
     st.builds(raise_fence, keys, owners, tokens),
     extensions,
     st.builds(extend_together, st.lists(extensions, min_size=2, max_size=4)),
@@ -111,6 +130,14 @@ register_steps = st.lists(st.one_of(register_commands, events), min_size=10, max
 def roughly(milliseconds: float) -> int:
     """Tell LONG from LONGER, however slow the machine is between two looks."""
     return round(milliseconds / LONG)
+
+
+def in_order(scores: dict[str, int]) -> tuple[dict[str, int], list[str]]:
+    """Return the scores of those that wait, and in which order the others were woken."""
+    woken = sorted((score, name) for name, score in scores.items() if score >= WOKEN)
+    return {name: score for name, score in scores.items() if score < WOKEN}, [
+        name for _, name in woken
+    ]
 
 
 class Pair:
@@ -156,6 +183,11 @@ class Pair:
                     name.decode(): text.decode() for name, text in self._redis.hgetall(key).items()
                 }
                 continue
+            if key.startswith(WAIT_QUEUE_PREFIX):
+                there = self._redis.zrange(key, 0, -1, withscores=True)
+                scores = {name.decode(): int(score) for name, score in there}
+                stored[key] = (*in_order(scores), roughly(self._redis.pttl(key)))
+                continue
             value = self._redis.get(key).decode()
             if key == GUARD_KEY:
                 identity, _, not_before = value.rpartition(" ")
@@ -178,6 +210,11 @@ class Pair:
             | {f"f:{name}": str(field) for name, field in register.fields.items()}
             for key, register in self.meaning.registers.items()
             if register.token
+        }
+        meant |= {
+            wait_queue_key(key): (*in_order(queue.scores), roughly(queue.expires_at - now_ms))
+            for key, queue in self.meaning.waiting.items()
+            if queue.scores
         }
         if self.meaning.guard is not None:
             meant[GUARD_KEY] = (self.meaning.guard.identity, self.meaning.guard.not_before > 0)

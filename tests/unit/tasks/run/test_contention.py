@@ -108,7 +108,7 @@ def test_a_requeued_task_runs_when_the_lock_is_free(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("longest_delay")
-@pytest.mark.parametrize(("visibility", "longest"), [(None, 60.0), (40, 20.0), (3600, 60.0)])
+@pytest.mark.parametrize(("visibility", "longest"), [(None, 30.0), (40, 20.0), (3600, 30.0)])
 def test_the_delay_stays_below_half_the_visibility_timeout(
     bench: Bench, visibility: float | None, longest: float
 ) -> None:

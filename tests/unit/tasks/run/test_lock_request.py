@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from celery_redlock.tasks.message.owner_label import Role, parse_owner
 from celery_redlock.tasks.run.contention import Case, resolve
 from celery_redlock.tasks.run.lock_request import lock_request_for
 from celery_redlock.tasks.run.running_lock import RunningLock
+from celery_redlock.transport import WaitingCall
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, QUEUE, declare, free, holder, mark, owned_by, role, value
 from tests.support.waiting import wait_until
@@ -96,13 +96,13 @@ def test_a_task_waits_for_another_that_has_only_some_of_its_keys(bench: Bench) -
 def test_a_process_that_ends_while_a_message_waits_leaves_its_lock_only_if_it_comes_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, acks_late: bool
 ) -> None:
-    def terminated(seconds: float) -> None:
+    def terminated(*_: object) -> None:
         raise SystemExit(1)
 
     options = {"lock_mode": "until_and_while_executing", "lock_wait": 10, "acks_late": acks_late}
     request = bench.send(declare(bench, **options))
     owned_by(bench, "other")
-    monkeypatch.setattr(time, "sleep", terminated)
+    monkeypatch.setattr(WaitingCall, "sleep", terminated)
     with pytest.raises(SystemExit):
         bench.run(request)
     monkeypatch.undo()

@@ -1,0 +1,99 @@
+"""
+Those who wait for keys, and are woken when a node publishes that they may try again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
+from celery_redlock._greenlets.threads import on_native_thread
+from celery_redlock._greenlets.wakeup import WakeupPipe
+from celery_redlock.protocol.keys import wake_channel
+
+
+class WakeUps(Protocol):
+    """The wake-ups that nodes publish."""
+
+    def add(self, listener: Listener, channels: Iterable[str]) -> None:
+        """Begin to call a listener for some channels. Idempotent."""
+
+    def remove(self, listener: Listener, channels: Iterable[str]) -> None:
+        """Call a listener no more for some channels. Idempotent."""
+
+    def are_live(self, channels: frozenset[str]) -> bool:
+        """Return whether a quorum of nodes publishes to all of these channels."""
+
+
+class Listener:
+    """
+    Somebody who is to be woken.
+
+    Attributes:
+        channels: where nodes may wake it.
+        on_wake: called with the name of each waiter that is woken on them, once by each node, in
+            a native thread; it must not block.
+        on_live: called in the same way when a quorum of nodes has begun to publish to it, as what
+            they had published before is missed.
+    """
+
+    def __init__(
+        self,
+        wake_ups: WakeUps,
+        channels: Iterable[str],
+        on_wake: Callable[[str], None],
+        on_live: Callable[[], None],
+    ) -> None:
+        self.channels = frozenset(channels)
+        self.on_wake = on_wake
+        self.on_live = on_live
+        self._wake_ups = wake_ups
+        wake_ups.add(self, self.channels)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a quorum of nodes publishes to it."""
+        return self._wake_ups.are_live(self.channels)
+
+    def move(self, channels: Iterable[str]) -> None:
+        """Listen to other channels from now on."""
+        before, self.channels = self.channels, frozenset(channels)
+        self._wake_ups.add(self, self.channels)
+        self._wake_ups.remove(self, before - self.channels)
+
+    def close(self) -> None:
+        """Listen no more. Idempotent."""
+        self._wake_ups.remove(self, self.channels)
+
+
+class WaitingCall(Listener):
+    """
+    A call that waits for keys in its thread or greenlet.
+
+    Args:
+        wake_ups: the nodes' wake-ups.
+        node_keys: the keys.
+        name: its name as a waiter.
+    """
+
+    def __init__(self, wake_ups: WakeUps, node_keys: Sequence[str], name: str) -> None:
+        self._pipe = WakeupPipe()
+        self._name = name
+        super().__init__(wake_ups, map(wake_channel, node_keys), self._woken, self._pipe.wake)
+
+    def _woken(self, name: str) -> None:
+        if name == self._name:
+            self._pipe.wake()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait until it is woken, for so many seconds at most."""
+        poller = new_poller(native=on_native_thread())
+        poller.register(self._pipe.fd, READ)
+        poller.poll(as_milliseconds(seconds))
+        self._pipe.drain()
+
+    def close(self) -> None:
+        """Listen no more. Idempotent."""
+        super().close()
+        self._pipe.close()

@@ -1,0 +1,261 @@
+"""
+Wake-ups: one connection to each node, on which it publishes who may try again for a lock.
+
+They only save time. A node that is not connected, or whose user has no right to its channels, wakes
+nobody; a waiter tries again by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import hiredis
+
+from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
+from celery_redlock._greenlets.threads import call_in_app, start_native_thread
+from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock._greenlets.wakeup import WakeupPipe
+from celery_redlock.transport import clock
+from celery_redlock.transport.listeners import Listener
+from celery_redlock.transport.redis.framing import Framing
+from celery_redlock.transport.redis.node_set import NodeSet
+
+_logger = logging.getLogger(__name__)
+
+#: Seconds for which connections are kept when nobody waits any more.
+_IDLE = 30.0
+
+#: Seconds after which a silent node is asked for a sign of life: its reply to a subscription that
+#: it has already.
+_PING_AFTER = 10.0
+
+#: Seconds until the next attempt to connect to a node, doubled after each that fails.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+
+#: Seconds after which a session looks at the clock, if nothing happens.
+_POLL = 5.0
+
+_RECEIVE_SIZE = 65536
+
+
+class WakeUps:
+    """
+    The wake-ups of all nodes of a client. Thread-safe.
+
+    Attributes:
+        lock: for very short sections.
+        closed: sessions end at once; the next listener opens them again.
+    """
+
+    def __init__(self, nodes: NodeSet) -> None:
+        self._nodes = nodes
+        self.lock = native_lock()
+        self._by_channel: dict[str, set[Listener]] = {}
+        self._readers = [_Reader(self, nodes, index) for index in range(len(nodes.names))]
+        self.closed = False
+
+    @property
+    def channels(self) -> frozenset[str]:
+        """The channels on which somebody listens."""
+        with self.lock:
+            return frozenset(self._by_channel)
+
+    def add(self, listener: Listener, channels: Iterable[str]) -> None:
+        """Begin to call a listener for some channels; connects in the background where need be."""
+        with self.lock:
+            self.closed = False
+            for channel in channels:
+                self._by_channel.setdefault(channel, set()).add(listener)
+            for reader in self._readers:
+                reader.notice()
+
+    def remove(self, listener: Listener, channels: Iterable[str]) -> None:
+        """Call a listener no more for some channels. Idempotent."""
+        with self.lock:
+            for channel in channels:
+                there = self._by_channel.get(channel)
+                if there is not None:
+                    there.discard(listener)
+                    if not there:
+                        del self._by_channel[channel]
+
+    def are_live(self, channels: frozenset[str]) -> bool:
+        """Return whether a quorum of nodes publishes to all of these channels."""
+        live = sum(channels <= reader.live for reader in self._readers)
+        return live >= self._nodes.quorum
+
+    def close(self) -> None:
+        """Close all connections. Idempotent."""
+        with self.lock:
+            self.closed = True
+            listeners = {one for group in self._by_channel.values() for one in group}
+            self._by_channel.clear()
+            for reader in self._readers:
+                reader.notice()
+        for listener in listeners:
+            listener.on_live()  # it finds the client closed
+
+    def woken(self, channel: str, name: str) -> None:
+        """Call the listeners of a channel: a node has woken a waiter."""
+        with self.lock:
+            listeners = tuple(self._by_channel.get(channel, ()))
+        for listener in listeners:
+            listener.on_wake(name)
+
+    def subscribed(self, channel: str) -> None:
+        """Call the listeners of a channel that a quorum of nodes publishes to by now."""
+        with self.lock:
+            listeners = tuple(self._by_channel.get(channel, ()))
+        for listener in listeners:
+            if listener.is_live:
+                listener.on_live()
+
+
+class _Reader:
+    """
+    Reads one node's wake-ups, in a native thread that runs while somebody listens.
+
+    Attributes:
+        live: the channels that the node publishes to us.
+    """
+
+    def __init__(self, wake_ups: WakeUps, nodes: NodeSet, index: int) -> None:
+        self.live: frozenset[str] = frozenset()
+        self._wake_ups = wake_ups
+        self._nodes = nodes
+        self._index = index
+        self._pipe: WakeupPipe | None = None
+
+    def notice(self) -> None:
+        """Look again at what is listened to. The caller has the lock of the wake-ups."""
+        if self._pipe is not None:
+            self._pipe.wake()
+        elif self._wake_ups.channels:
+            self._pipe = WakeupPipe()
+            try:
+                start_native_thread(self._run, "redlock-wake-ups")
+            except RuntimeError:
+                self._pipe = None  # no more threads: waiters try again by themselves
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while self._wake_ups.channels or not self._end():
+            begun = clock.now()
+            try:
+                self._serve()
+            except Exception as exc:
+                text = "Lock node %s wakes nobody now, so those who wait try by themselves: %s"
+                call_in_app(_logger.debug, text, self._nodes.names[self._index], exc)
+                if clock.now() - begun > _LONGEST_PAUSE:
+                    pause = _FIRST_PAUSE
+                self._wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _serve(self) -> None:
+        """Subscribe and read until nobody has listened for a while."""
+        connection, sock = self._nodes.connectors[self._index].open_unchecked()
+        try:
+            _Session(self, self._wake_ups, sock, self._nodes.node_timeout).serve(self._pipe)
+        finally:
+            self.live = frozenset()
+            connection.disconnect()
+
+    def _wait(self, seconds: float) -> None:
+        poller = new_poller(native=True)
+        until = clock.now() + seconds
+        if self._pipe is not None:
+            poller.register(self._pipe.fd, READ)
+        while self._wake_ups.channels and (left := until - clock.now()) > 0:
+            poller.poll(as_milliseconds(left))
+            if self._pipe is not None:
+                self._pipe.drain()
+
+    def _end(self) -> bool:
+        """End the thread, unless somebody listens again."""
+        with self._wake_ups.lock:
+            if self._wake_ups.channels:
+                return False
+            pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            pipe.close()
+        return True
+
+
+class _Session:
+    """One connection to one node."""
+
+    def __init__(self, reader: _Reader, wake_ups: WakeUps, sock: Any, timeout: float) -> None:
+        self._reader = reader
+        self._wake_ups = wake_ups
+        self._socket = sock
+        self._socket.settimeout(timeout)
+        self._timeout = timeout
+        self._framing = Framing()
+        self._parser = hiredis.Reader()
+        self._asked: frozenset[str] = frozenset()
+
+    def serve(self, pipe: Any) -> None:
+        """Read until nobody has listened for a while; raises what breaks the connection."""
+        poller = new_poller(native=True)
+        poller.register(self._socket.fileno(), READ)
+        poller.register(pipe.fd, READ)
+        heard_at = used_at = clock.now()
+        is_asked = False
+        while not self._wake_ups.closed:
+            wanted, now = self._wake_ups.channels, clock.now()
+            self._subscribe(wanted)
+            used_at = now if wanted else used_at
+            if now - used_at > _IDLE:
+                return
+            if now - heard_at > _PING_AFTER + self._timeout and is_asked:
+                raise OSError(f"no answer within {self._timeout:.3g} s")
+            if now - heard_at > _PING_AFTER and not is_asked:
+                self._send("SUBSCRIBE", next(iter(self._asked)))
+                is_asked = True
+            ready = [fd for fd, _ in poller.poll(as_milliseconds(_POLL))]
+            if pipe.fd in ready:
+                pipe.drain()
+            if self._socket.fileno() in ready:
+                self._receive()
+                heard_at, is_asked = clock.now(), False
+
+    def _subscribe(self, wanted: frozenset[str]) -> None:
+        # None is given up: who waits for a key waits for it again soon, and there are 256.
+        if new := wanted - self._asked:
+            self._send("SUBSCRIBE", *sorted(new))
+            self._asked |= new
+
+    def _send(self, *words: str) -> None:
+        self._socket.sendall(hiredis.pack_command(words))  # type: ignore[arg-type]
+
+    def _receive(self) -> None:
+        more = True
+        while more:
+            data = self._socket.recv(_RECEIVE_SIZE)
+            if not data:
+                raise OSError("closed the connection")
+            self._framing.check(data)
+            self._parser.feed(data)
+            while (reply := self._parser.gets()) is not False:
+                self._handle(reply)
+            # TLS hands out one record at a time, and a poll does not see what it has buffered.
+            pending = getattr(self._socket, "pending", None)
+            more = pending is not None and pending() > 0
+
+    def _handle(self, reply: Any) -> None:
+        if isinstance(reply, Exception):
+            raise reply
+        match reply:
+            case [b"message", bytes() as channel, bytes() as name]:
+                self._wake_ups.woken(
+                    channel.decode(errors="replace"), name.decode(errors="replace")
+                )
+            case [b"subscribe", bytes() as channel, _]:
+                new = (self._asked & {channel.decode(errors="replace")}) - self._reader.live
+                self._reader.live |= new
+                for subscribed in new:
+                    self._wake_ups.subscribed(subscribed)
+            case _:
+                raise OSError(f"answered garbage: {str(reply)[:80]}")

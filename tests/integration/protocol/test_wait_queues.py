@@ -1,0 +1,246 @@
+"""Nodes remember whom they refuse, and wake them when the key is released."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redlock.protocol import (
+    Granted,
+    Refused,
+    ReleaseAction,
+    Vote,
+    Waiter,
+    acquire,
+    release,
+)
+from celery_redlock.protocol.keys import GOES_FIRST, wait_queue_key, wake_channel
+from celery_redlock.protocol.node_model import MAX_WAITERS
+from tests.support.nodes import PREFIX, Nodes, ServerNodes
+
+KEY = PREFIX + "key"
+OTHER = PREFIX + "other"
+CHANNEL = wake_channel(KEY)
+
+LONG = 60_000
+
+#: Of a waiter of a fair lock.
+GRACE = 50_000
+
+
+def ask(
+    nodes: Nodes,
+    owner: str,
+    *keys: str,
+    since: int = 1,
+    keep: int = LONG,
+    grace: int = 0,
+) -> Vote:
+    """Let a waiter of the same name try to acquire keys on the first node."""
+    waiter = Waiter(owner, since, keep, grace)
+    return nodes.run(0, acquire(keys or (KEY,), owner, LONG, 0, 0, "", waiter))
+
+
+def end(nodes: Nodes, owner: str, *keys: str, token: int = 7) -> None:
+    """Release what an owner has on the first node."""
+    nodes.run(0, release(keys or (KEY,), owner, token))
+
+
+@pytest.fixture
+def held(any_nodes: Nodes) -> Nodes:
+    """Nodes of which the first has given the key to a holder."""
+    any_nodes.put(0, "key", "holder")
+    assert any_nodes.woken(0) == []
+    return any_nodes
+
+
+def test_a_node_remembers_whom_it_refuses(held: Nodes) -> None:
+    assert isinstance(ask(held, "us"), Refused)
+    assert held.waiting(0, "key") == ["us"]
+
+
+def test_a_release_wakes_whoever_waits(held: Nodes) -> None:
+    ask(held, "us")
+    end(held, "holder")
+    assert held.woken(0) == [(CHANNEL, "us")]
+
+
+def test_a_release_wakes_the_two_that_have_waited_longest(held: Nodes) -> None:
+    ask(held, "third", since=3)
+    ask(held, "first", since=1)
+    ask(held, "second", since=2)
+    end(held, "holder")
+    assert held.woken(0) == [(CHANNEL, "first"), (CHANNEL, "second")]
+
+
+def test_a_release_without_waiters_wakes_nobody(held: Nodes) -> None:
+    end(held, "holder")
+    assert held.woken(0) == []
+
+
+def test_an_attempt_that_is_undone_wakes_nobody(held: Nodes) -> None:
+    ask(held, "us")
+    end(held, "holder", token=0)
+    assert held.woken(0) == []
+
+
+def test_a_key_that_is_kept_wakes_nobody(held: Nodes) -> None:
+    ask(held, "us")
+    kept = {KEY: ReleaseAction(LONG, "finished")}
+    held.run(0, release((KEY,), "holder", 7, actions=kept))
+    assert held.woken(0) == []
+
+
+def test_somebody_else_s_release_wakes_nobody(held: Nodes) -> None:
+    ask(held, "us")
+    end(held, "them")
+    assert held.woken(0) == []
+
+
+def test_who_is_granted_the_key_is_not_woken_for_it(held: Nodes) -> None:
+    ask(held, "us")
+    held.forget(0, "key")
+    assert isinstance(ask(held, "us"), Granted)
+    assert held.waiting(0, "key") == []
+
+
+def test_who_waits_no_longer_is_not_woken(held: Nodes) -> None:
+    ask(held, "us")
+    assert isinstance(ask(held, "us", keep=0), Refused)
+    assert held.waiting(0, "key") == []
+
+
+def test_who_is_woken_goes_to_the_end(held: Nodes) -> None:
+    for at, name in enumerate(("first", "second", "third")):
+        ask(held, name, since=at)
+    end(held, "holder")
+    assert held.waiting(0, "key") == ["third", "first", "second"]
+
+
+def test_who_is_refused_again_returns_to_its_place(held: Nodes) -> None:
+    for at, name in enumerate(("first", "second", "third")):
+        ask(held, name, since=at)
+    end(held, "holder")
+    held.put(0, "key", "third")
+    ask(held, "first", since=0)
+    assert held.waiting(0, "key") == ["first", "third", "second"]
+
+
+def test_who_does_not_return_is_woken_once_more_and_removed(held: Nodes) -> None:
+    ask(held, "lost")
+    end(held, "holder")
+    held.put(0, "key", "another")
+    end(held, "another")
+    assert held.woken(0) == [(CHANNEL, "lost")] * 2
+    assert held.waiting(0, "key") == []
+
+
+def test_a_waiter_is_remembered_for_the_keys_that_it_is_refused(held: Nodes) -> None:
+    ask(held, "us", KEY, OTHER)
+    assert (held.waiting(0, "key"), held.waiting(0, "other")) == (["us"], [])
+
+
+def test_who_gets_all_its_keys_waits_for_none_of_them(held: Nodes) -> None:
+    held.put(0, "other", "holder")
+    ask(held, "us", KEY, OTHER)
+    held.forget(0, "key")
+    held.forget(0, "other")
+    ask(held, "us", KEY, OTHER)
+    assert (held.waiting(0, "key"), held.waiting(0, "other")) == ([], [])
+
+
+def test_of_too_many_those_are_remembered_that_have_waited_longest(held: Nodes) -> None:
+    for at in range(MAX_WAITERS + 2):
+        ask(held, f"w{at}", since=MAX_WAITERS + 2 - at)
+    waiting = held.waiting(0, "key")
+    assert (len(waiting), waiting[0], waiting[-1]) == (MAX_WAITERS, f"w{MAX_WAITERS + 1}", "w2")
+
+
+def test_a_wait_queue_lasts_as_long_as_its_longest_waiter(servers: ServerNodes) -> None:
+    servers.put(0, "key", "holder")
+    ask(servers, "us", keep=LONG)
+    ask(servers, "them", keep=1)
+    left = servers.cluster.client(0).pttl(wait_queue_key(KEY))
+    assert 0 < left <= LONG
+    assert left > LONG / 2
+
+
+def test_a_wait_queue_that_was_overwritten_keeps_nobody_from_the_lock(
+    servers: ServerNodes,
+) -> None:
+    servers.cluster.client(0).set(wait_queue_key(KEY), "not a sorted set")
+    for grace in (0, GRACE):
+        assert isinstance(ask(servers, "us", grace=grace), Granted)
+        assert isinstance(ask(servers, "them", grace=grace), Refused)
+        end(servers, "us")
+    assert servers.owner(0, "key") is None
+
+
+# Locks whose waiters go in order.
+
+
+def first_in_line(vote: Vote) -> str | None:
+    """Return who goes first, if that is why a node refused."""
+    if not isinstance(vote, Refused) or not vote.holders[0].owner.startswith(GOES_FIRST):
+        return None
+    return vote.holders[0].owner.removeprefix(GOES_FIRST)
+
+
+def test_a_free_key_that_nobody_waits_for_is_taken(any_nodes: Nodes) -> None:
+    assert isinstance(ask(any_nodes, "us", grace=GRACE), Granted)
+
+
+def test_who_comes_later_does_not_take_a_key_that_another_waits_for(held: Nodes) -> None:
+    ask(held, "first", since=1, grace=GRACE)
+    held.forget(0, "key")
+    assert first_in_line(ask(held, "later", since=2, grace=GRACE)) == "first"
+
+
+def test_who_would_have_overtaken_wakes_the_one_that_goes_first(held: Nodes) -> None:
+    ask(held, "first", since=1, grace=GRACE)
+    held.forget(0, "key")
+    ask(held, "later", since=2, grace=GRACE)
+    assert held.woken(0) == [(CHANNEL, "first")]
+
+
+def test_the_first_in_line_takes_the_key(held: Nodes) -> None:
+    ask(held, "first", since=1, grace=GRACE)
+    ask(held, "second", since=2, grace=GRACE)
+    end(held, "holder")
+    assert isinstance(ask(held, "first", since=1, grace=GRACE), Granted)
+
+
+def test_the_second_in_line_lets_the_first_go_first(held: Nodes) -> None:
+    ask(held, "first", since=1, grace=GRACE)
+    ask(held, "second", since=2, grace=GRACE)
+    end(held, "holder")
+    assert first_in_line(ask(held, "second", since=2, grace=GRACE)) == "first"
+
+
+def test_who_was_woken_goes_before_one_that_has_waited_longer_and_came_back(held: Nodes) -> None:
+    ask(held, "woken", since=2, grace=GRACE)
+    end(held, "holder")
+    assert first_in_line(ask(held, "older", since=1, grace=GRACE)) == "woken"
+
+
+def test_one_that_does_not_come_holds_the_others_up_for_its_grace_only(held: Nodes) -> None:
+    ask(held, "lost", since=1, grace=1)
+    ask(held, "second", since=2, grace=1)
+    end(held, "holder")
+    start = held.now_us(0)
+    while held.now_us(0) - start < 3000:
+        pass
+    assert isinstance(ask(held, "second", since=2, grace=1), Granted)
+
+
+def test_the_time_that_one_in_line_has_left_is_told(held: Nodes) -> None:
+    ask(held, "first", since=1, grace=GRACE)
+    held.forget(0, "key")
+    vote = ask(held, "later", since=2, grace=GRACE)
+    assert isinstance(vote, Refused)
+    assert 0 < vote.holders[0].expires_in <= GRACE / 1000
+
+
+def test_whoever_is_not_fair_takes_a_free_key(held: Nodes) -> None:
+    ask(held, "first", since=1, grace=GRACE)
+    held.forget(0, "key")
+    assert isinstance(ask(held, "later", since=2), Granted)

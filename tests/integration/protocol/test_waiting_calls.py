@@ -1,0 +1,251 @@
+"""A call that waits for its lock is woken by the release."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from tenacity import RetryCallState
+from tenacity.wait import wait_base
+
+from celery_redlock import AsyncRedlock, LockContended, Redlock
+from celery_redlock.core import Lease
+from celery_redlock.protocol import quorum
+from tests.support.greenlets import PATCH, run_with_greenlets
+from tests.support.nodes import CALM, Nodes, ServerNodes
+from tests.support.waiting import TIMEOUT, wait_until
+
+
+class _WhenWoken(wait_base):
+    """Whoever is refused tries again by itself when the test is over."""
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        assert retry_state.outcome is not None
+        return 0.01 if retry_state.outcome.result().is_undecided else 2 * TIMEOUT
+
+
+NEVER = _WhenWoken()
+
+Ask = Callable[[Nodes], Future[Any]]
+
+
+def in_a_thread(nodes: Nodes) -> Future[Any]:
+    """Wait for the lock in a thread."""
+    client = nodes.connected()
+    done: Future[Any] = Future()
+
+    def wait() -> None:
+        with client.lock("key", wait=TIMEOUT, retry=NEVER) as lease:
+            done.set_result(lease.fencing_token)
+
+    threading.Thread(target=wait, daemon=True).start()
+    return done
+
+
+def in_an_event_loop(nodes: Nodes) -> Future[Any]:
+    """Wait for the lock in a coroutine."""
+    done: Future[Any] = Future()
+
+    async def wait() -> None:
+        async with (
+            AsyncRedlock(nodes.urls, node_timeout=CALM) as redlock,
+            redlock.lock("key", wait=TIMEOUT, retry=NEVER) as lease,
+        ):
+            done.set_result(lease.fencing_token)
+
+    threading.Thread(target=lambda: asyncio.run(wait()), daemon=True).start()
+    return done
+
+
+@pytest.fixture(params=[in_a_thread, in_an_event_loop], ids=["thread", "event loop"])
+def ask(request: pytest.FixtureRequest) -> Ask:
+    found: Ask = request.param
+    return found
+
+
+def wait_until_remembered(nodes: Nodes, calls: int = 1) -> None:
+    """Wait until a quorum of nodes remembers each of those who wait for the key."""
+
+    def are_remembered() -> bool:
+        seen = Counter(name for node in range(len(nodes)) for name in nodes.waiting(node, "key"))
+        return len(seen) == calls and all(count >= quorum(len(nodes)) for count in seen.values())
+
+    wait_until(are_remembered)
+
+
+def test_a_release_wakes_a_call_that_waits(nodes: Nodes, ask: Ask) -> None:
+    lease = nodes.connected().acquire("key", ttl=60.0)
+    woken = ask(nodes)
+    wait_until_remembered(nodes)
+    lease.release()
+    assert woken.result(TIMEOUT) > lease.fencing_token
+
+
+def test_a_release_that_is_not_awaited_wakes_it_too(nodes: Nodes, ask: Ask) -> None:
+    lease = nodes.connected().acquire("key", ttl=60.0)
+    woken = ask(nodes)
+    wait_until_remembered(nodes)
+    lease.release(wait=False)
+    assert woken.result(TIMEOUT) > lease.fencing_token
+
+
+def test_a_lock_that_is_taken_away_wakes_it_too(nodes: Nodes) -> None:
+    client = nodes.connected()
+    client.acquire("key", ttl=60.0)
+    woken = in_a_thread(nodes)
+    wait_until_remembered(nodes)
+    assert client.force_release("key")
+    assert woken.result(TIMEOUT)
+
+
+def test_a_minority_of_dead_nodes_keeps_nobody_asleep(nodes: Nodes, ask: Ask) -> None:
+    lease = nodes.connected().acquire("key", ttl=60.0)
+    woken = ask(nodes)
+    wait_until_remembered(nodes)
+    nodes.kill(0, 1)
+    lease.release()
+    assert woken.result(TIMEOUT)
+
+
+def test_calls_that_wait_are_woken_one_after_the_other(nodes: Nodes) -> None:
+    lease = nodes.connected().acquire("key", ttl=60.0)
+    waiting = [in_a_thread(nodes) for _ in range(4)]
+    wait_until_remembered(nodes, len(waiting))
+    lease.release()
+    tokens = {one.result(TIMEOUT) for one in waiting}
+    assert len(tokens) == len(waiting)
+
+
+def test_a_call_that_gives_up_is_forgotten(nodes: Nodes) -> None:
+    client = nodes.connected()
+    client.acquire("key", ttl=60.0)
+    with pytest.raises(LockContended):
+        nodes.connected().acquire("key", wait=0.3)
+    wait_until_remembered(nodes, 0)
+
+
+def test_a_call_that_does_not_wait_is_not_remembered(nodes: Nodes) -> None:
+    client = nodes.connected()
+    client.acquire("key", ttl=60.0)
+    with pytest.raises(LockContended):
+        client.acquire("key")
+    assert nodes.waiting(0, "key") == []
+
+
+def test_a_client_that_is_closed_wakes_its_calls(nodes: Nodes) -> None:
+    nodes.connected().acquire("key", ttl=60.0)
+    client = nodes.connected()
+    ended = threading.Event()
+
+    def wait() -> None:
+        with contextlib.suppress(Exception):
+            client.acquire("key", wait=TIMEOUT, retry=NEVER)
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    wait_until_remembered(nodes)
+    client.close()
+    assert ended.wait(TIMEOUT)
+
+
+# Connections.
+
+
+def subscribers(nodes: ServerNodes, node: int = 0) -> list[Any]:
+    """Return the connections that listen to a node."""
+    found: list[Any] = nodes.cluster.client(node).client_list(_type="pubsub")
+    return found
+
+
+@pytest.fixture
+def waiting_calls(servers: ServerNodes) -> Iterator[tuple[Lease, list[Future[int]]]]:
+    """A held lock, and many calls of one client that wait for it."""
+    lease = servers.connected().acquire("key", ttl=60.0)
+    client: Redlock = servers.connected()
+
+    def wait() -> int:
+        with client.lock("key", wait=TIMEOUT, retry=NEVER) as held:
+            return held.fencing_token
+
+    with ThreadPoolExecutor(20) as pool:
+        calls = [pool.submit(wait) for _ in range(20)]
+        wait_until_remembered(servers, len(calls))
+        yield lease, calls
+        lease.release()
+
+
+@pytest.mark.usefixtures("waiting_calls")
+def test_all_calls_of_a_client_listen_on_one_connection_to_each_node(servers: ServerNodes) -> None:
+    wait_until(lambda: [len(subscribers(servers, node)) for node in range(5)] == [1] * 5)
+
+
+def test_a_client_that_waits_for_nothing_does_not_listen(servers: ServerNodes) -> None:
+    servers.connected().acquire("key").release()
+    assert subscribers(servers) == []
+
+
+def test_a_connection_that_breaks_is_made_again(
+    servers: ServerNodes, waiting_calls: tuple[Lease, list[Future[int]]]
+) -> None:
+    lease, calls = waiting_calls
+    wait_until(lambda: all(subscribers(servers, node) for node in range(5)))
+    before = {node: subscribers(servers, node)[0]["id"] for node in range(5)}
+    for node in range(5):
+        servers.cluster.client(node).client_kill_filter(_type="pubsub")
+    wait_until(
+        lambda: all(
+            (now := subscribers(servers, node)) and now[0]["id"] != before[node]
+            for node in range(5)
+        )
+    )
+    wait_until_remembered(servers, len(calls))
+    lease.release()
+    assert len({call.result(TIMEOUT) for call in calls}) == len(calls)
+
+
+def test_closing_a_client_ends_its_connections(servers: ServerNodes) -> None:
+    client = servers.connected()
+    lease = servers.connected().acquire("key", ttl=60.0)
+    with pytest.raises(LockContended):
+        client.acquire("key", wait=0.2)
+    wait_until(lambda: bool(subscribers(servers)))
+    client.close()
+    wait_until(lambda: not subscribers(servers))
+    lease.release()
+
+
+GREENLETS = """
+import sys, time
+from tenacity.wait import wait_base
+from celery_redlock import Redlock
+class WhenWoken(wait_base):
+    def __call__(self, state):
+        return 0.01 if state.outcome.result().is_undecided else 120.0
+client = Redlock(sys.argv[1:], node_timeout=5.0)
+done = []
+def wait():
+    with client.lock("key", wait=60.0, retry=WhenWoken()):
+        done.append(1)
+held = client.acquire("key", ttl=30.0, wait=20.0)
+for _ in range(5):
+    spawn(wait)
+time.sleep(0.5)
+assert not done
+held.release()
+while len(done) < 5:
+    time.sleep(0.01)
+client.close()
+print("all were woken")
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", PATCH)
+def test_a_release_wakes_greenlets(servers: ServerNodes, kind: str) -> None:
+    assert run_with_greenlets(kind, GREENLETS, *servers.urls) == "all were woken\n"

@@ -1,0 +1,118 @@
+"""
+Faults in who waits for a key, who is woken, and who goes first.
+"""
+
+from __future__ import annotations
+
+from tests.mutants.writing import (
+    ACQUIRE_LUA,
+    NODE,
+    RELEASE_LUA,
+    judged,
+    modelled,
+    mutant,
+    tested,
+)
+
+WAITING_MESSAGES = "tasks/waiting_messages.py"
+
+WAITING = (
+    mutant(
+        "who is refused is not remembered",
+        modelled("waits-one"),
+        (NODE, "for refusal in held if waiter else ():", "for refusal in held[1:]:"),
+    ),
+    mutant(
+        "a release wakes nobody",
+        modelled("waits-one"),
+        (NODE, "self._wake(key, now_us)", "pass"),
+    ),
+    mutant(
+        "one that waits takes a free key past one that has waited longer",
+        modelled("waits-in-order-expired"),
+        (NODE, "scores[first] < min(WOKEN, int(str(since)))", "scores[first] > int(str(since))"),
+    ),
+    mutant(
+        "one that waits takes a free key past one that was woken",
+        modelled("waits-in-order"),
+        (NODE, "elif own < WOKEN or at < own:", "elif at < own:"),
+    ),
+    mutant(
+        "the script remembers nobody",
+        tested("test_wait_queues.py", "test_a_node_remembers_whom_it_refuses"),
+        (ACQUIRE_LUA, "redis.pcall('ZADD', queue, ARGV[8], ARGV[7])", ""),
+    ),
+    mutant(
+        "the script remembers who has the key",
+        tested("test_wait_queues.py", "test_who_is_granted_the_key_is_not_woken_for_it"),
+        (ACQUIRE_LUA, "for i = 1, ARGV[7] and count or 0 do", "for i = 1, 0 do"),
+    ),
+    mutant(
+        "an attempt that is undone wakes others",
+        tested("test_wait_queues.py", "test_an_attempt_that_is_undone_wakes_nobody"),
+        (RELEASE_LUA, "if token > 0 then wake(KEYS[i]) end", "wake(KEYS[i])"),
+    ),
+    mutant(
+        "one that does not come is woken for ever",
+        tested("test_wait_queues.py", "test_who_does_not_return_is_woken_once_more_and_removed"),
+        (RELEASE_LUA, "redis.pcall('ZREM', queue, waiters[i])", ""),
+    ),
+    mutant(
+        "wait queues grow without bound",
+        tested(
+            "test_wait_queues.py",
+            "test_of_too_many_those_are_remembered_that_have_waited_longest",
+        ),
+        (ACQUIRE_LUA, "redis.pcall('ZREMRANGEBYRANK', queue, 1000, -1)", ""),
+    ),
+    mutant(
+        "a wait queue that was overwritten spoils the acquire",
+        tested(
+            "test_wait_queues.py",
+            "test_a_wait_queue_that_was_overwritten_keeps_nobody_from_the_lock",
+        ),
+        (ACQUIRE_LUA, "redis.pcall('ZADD', queue, ARGV[8]", "redis.call('ZADD', queue, ARGV[8]"),
+    ),
+    mutant(
+        "a message that Celery has started is started again",
+        judged(
+            "test_waiting_messages.py", "test_a_message_whose_eta_has_come_is_not_started_again"
+        ),
+        (
+            WAITING_MESSAGES,
+            "        if entry is not None:\n            entry.cancel()\n"
+            '            call = getattr(entry, "entry", entry)\n',
+            "        if True:\n            call = self._consumer.timer.Entry(\n"
+            "                self._consumer.start, (held.request,), {}\n            )\n",
+        ),
+    ),
+    mutant(
+        "a message that is started keeps its timer",
+        judged("test_waiting_messages.py", "test_a_message_starts_once"),
+        (WAITING_MESSAGES, "            entry.cancel()\n", ""),
+    ),
+    mutant(
+        "a message starts while its last run ends",
+        judged(
+            "test_waiting_messages.py",
+            "test_a_message_does_not_start_before_its_last_run_has_ended",
+        ),
+        (WAITING_MESSAGES, "left = held.arrived + SETTLING - time.monotonic()", "left = 0.0"),
+    ),
+    mutant(
+        "a wake-up that comes before its message is forgotten",
+        judged(
+            "test_waiting_messages.py", "test_a_wake_up_that_comes_before_its_message_is_remembered"
+        ),
+        (
+            WAITING_MESSAGES,
+            "is_early = now - self._early.pop(name, -math.inf) < EARLY",
+            "is_early = False",
+        ),
+    ),
+    mutant(
+        "every message of a key that is free is started",
+        judged("test_waiting_messages.py", "test_of_a_free_key_only_the_oldest_message_starts"),
+        (WAITING_MESSAGES, "key=lambda item: item[1].since", "key=lambda item: -item[1].since"),
+    ),
+)

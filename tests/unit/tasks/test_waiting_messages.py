@@ -1,0 +1,215 @@
+"""A worker starts a message that waits when it is woken, and each message once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery.worker.state import reserved_requests
+from kombu.asynchronous.timer import Timer
+
+from celery_redlock.tasks import waiting_messages
+from celery_redlock.tasks.message.envelope import Envelope, WaitHistory
+from celery_redlock.tasks.waiting_messages import SETTLING, WaitingMessages
+from tests.support.tasks import Bench
+from tests.support.waiting import wait_until
+
+KEY = "redlock:key"
+
+
+class Request:
+    """A message's request, as far as it matters here."""
+
+    def __init__(self, name: str) -> None:
+        self.id = name
+
+
+class Worker:
+    """The consumer of a worker whose timers fire when the test says so."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.timer = Timer()
+        self.started: list[str] = []
+        self.waiting = WaitingMessages(self)
+
+    def start(self, request: Request) -> None:
+        """What Celery's timer calls at the ETA of a message."""
+        self.started.append(request.id)
+
+    def receive(self, name: str, *, key: str = KEY, since: float = 1.0, eta: float = 60.0) -> Any:
+        """Receive a requeued message as Celery does: the signal first, then the timer."""
+        request = Request(name)
+        history = WaitHistory(first_seen=since, requeues=1, retries=0)
+        self.waiting.add(request, Envelope(wait_history=history, waits_for=(key,)))
+        self.timer.call_at(time.monotonic() + eta, self.start, (request,))
+        return request
+
+    def fire(self) -> None:
+        """Let the timers fire that are due."""
+        for wait, entry in self.timer:
+            if entry is None:
+                return
+            assert wait is None
+            entry()
+
+
+@pytest.fixture
+def worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    """A worker that is sure to have listened before any message came."""
+    monkeypatch.setattr(WaitingMessages, "_look_if_unsure", lambda *_: None)
+    found = Worker(bench.app)
+    yield found
+    found.waiting.close()
+
+
+def settle(worker: Worker, *started: str) -> None:
+    """Wait until these have been started."""
+
+    def look() -> bool:
+        worker.fire()
+        return worker.started == list(started)
+
+    wait_until(look, message=lambda: f"started: {worker.started}")
+
+
+def started(worker: Worker) -> list[str]:
+    """Return what has been started when a message starts that was woken after all others."""
+    worker.receive("last")
+    worker.waiting.on_wake("last")
+
+    def look() -> bool:
+        worker.fire()
+        return "last" in worker.started
+
+    wait_until(look)
+    worker.started.remove("last")
+    return worker.started
+
+
+def test_a_message_that_is_woken_starts(worker: Worker) -> None:
+    worker.receive("a")
+    worker.waiting.on_wake("a")
+    settle(worker, "a")
+
+
+def test_a_message_starts_once(worker: Worker) -> None:
+    worker.receive("a", eta=1.5 * SETTLING)
+    worker.waiting.on_wake("a")
+    settle(worker, "a")
+    assert started(worker) == ["a"]  # later than its ETA
+
+
+def test_a_message_whose_eta_has_come_is_not_started_again(worker: Worker) -> None:
+    worker.receive("a", eta=0.0)
+    settle(worker, "a")
+    worker.waiting.on_wake("a")
+    assert started(worker) == ["a"]
+
+
+def test_a_message_that_celery_is_starting_is_not_started_again(worker: Worker) -> None:
+    request = worker.receive("a")
+    reserved_requests.add(request)
+    worker.waiting.on_wake("a")
+    assert started(worker) == []
+
+
+def test_others_are_not_started(worker: Worker) -> None:
+    worker.receive("a")
+    worker.receive("b")
+    worker.waiting.on_wake("b")
+    settle(worker, "b")
+
+
+def test_a_wake_up_that_comes_before_its_message_is_remembered(worker: Worker) -> None:
+    worker.receive("other")
+    worker.waiting.on_wake("a")
+    worker.receive("a")
+    assert started(worker) == ["a"]
+
+
+def test_a_wake_up_is_used_up_by_one_message(worker: Worker) -> None:
+    worker.receive("other")
+    worker.waiting.on_wake("a")
+    worker.receive("a")
+    settle(worker, "a")
+    worker.receive("a")
+    assert started(worker) == ["a"]
+
+
+def test_what_all_nodes_publish_wakes_once(worker: Worker) -> None:
+    worker.receive("a")
+    for _ in range(5):
+        worker.waiting.on_wake("a")
+    settle(worker, "a")
+    worker.receive("a")
+    assert started(worker) == ["a"]
+
+
+def test_a_message_does_not_start_before_its_last_run_has_ended(worker: Worker) -> None:
+    worker.receive("a")
+    worker.waiting.on_wake("a")
+    worker.fire()
+    assert worker.started == []
+    settle(worker, "a")
+
+
+def test_a_worker_that_ends_starts_nothing(worker: Worker) -> None:
+    worker.receive("a")
+    worker.waiting.close()
+    worker.waiting.on_wake("a")
+    assert not [entry for entry in worker.timer.queue if entry.entry.fun != worker.start]
+
+
+def test_messages_whose_time_has_come_are_forgotten(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_messages, "PRUNED_FROM", 2)
+    for number in range(3):
+        worker.receive(f"over {number}", eta=0.0)
+    settle(worker, "over 0", "over 1", "over 2")
+    worker.receive("a")
+    worker.receive("b")
+    assert set(worker.waiting.names) == {"a", "b"}
+
+
+# A worker that may have begun to listen too late.
+
+
+@pytest.fixture
+def late(bench: Bench) -> Iterator[Worker]:
+    found = Worker(bench.app)
+    yield found
+    found.waiting.close()
+
+
+def first_started(worker: Worker) -> str:
+    """Wait until a message has been started, and return which."""
+
+    def look() -> list[str]:
+        worker.fire()
+        return worker.started
+
+    return wait_until(look)[0]
+
+
+def test_a_message_whose_key_is_free_already_starts(late: Worker) -> None:
+    late.receive("a")
+    settle(late, "a")
+
+
+def test_of_a_free_key_only_the_oldest_message_starts(late: Worker) -> None:
+    late.receive("young", since=2.0)
+    late.receive("old", since=1.0)
+    assert first_started(late) == "old"
+
+
+def test_a_message_whose_key_is_held_waits(late: Worker, bench: Bench) -> None:
+    lease = bench.elsewhere.acquire("key")
+    late.receive("a")
+    wait_until(lambda: late.waiting.has_looked)
+    late.fire()
+    assert late.started == []
+    lease.release()
