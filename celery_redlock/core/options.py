@@ -207,13 +207,13 @@ def acquire_request(
     reservation: Reservation | None = None,
     give_up_on: Callable[[LockContended], bool] | None = None,
     waiter: Waiter | None = None,
-    waits_already: bool = False,
+    is_named: bool = False,
 ) -> AcquireRequest:
     """Check the arguments of a call to acquire a lock; see `Reservations.acquire_for_task`."""
     node_keys = checked_node_keys(settings.key_prefix, keys, reserved_keys)
     seconds = settings.ttl if ttl is None else checked_ttl(ttl, settings.max_ttl)
     params = settings.acquire_params(
-        node_keys, seconds, label, reservation, waiter=waiter if waits_already else None
+        node_keys, seconds, label, reservation, waiter=waiter if is_named else None
     )
     longest_wait = _checked_wait(wait)
 

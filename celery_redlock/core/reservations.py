@@ -115,7 +115,7 @@ class Reservations:
         reservation: Reservation | None = None,
         give_up_on: Callable[[LockContended], bool] | None = None,
         waiter: Waiter | None = None,
-        waits_already: bool = False,
+        is_named: bool = False,
         **options: Unpack[AcquireOptions],
     ) -> Lease:
         """
@@ -128,7 +128,7 @@ class Reservations:
                 the nodes that acknowledged the attempt.
             give_up_on: returns whether no retry can help after this error.
             waiter: by which name it waits, also after this call.
-            waits_already: nodes may know that waiter; otherwise the first try does not name it.
+            is_named: the first try names it already; it may be remembered from an earlier call.
             **options: see `AcquireOptions`.
 
         Raises:
@@ -144,7 +144,7 @@ class Reservations:
             reservation=reservation,
             give_up_on=give_up_on,
             waiter=waiter,
-            waits_already=waits_already,
+            is_named=is_named,
             **options,
         )
         return self._acquire(request)

@@ -11,8 +11,14 @@ from celery_redlock.protocol.commands import Script
 
 _LUA = resources.files("celery_redlock.protocol") / "lua"
 
+#: Functions that stand before the scripts that call them.
+_WAIT_QUEUE = (_LUA / "wait_queue.lua").read_text()
+_BEFORE = {Script.ACQUIRE: _WAIT_QUEUE, Script.RELEASE: _WAIT_QUEUE}
+
 #: Source of each command's script.
-SOURCE: dict[Script, str] = {script: (_LUA / f"{script}.lua").read_text() for script in Script}
+SOURCE: dict[Script, str] = {
+    script: _BEFORE.get(script, "") + (_LUA / f"{script}.lua").read_text() for script in Script
+}
 
 #: SHA-1 of the source, which is what EVALSHA takes.
 SHA: dict[Script, str] = {

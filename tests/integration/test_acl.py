@@ -173,7 +173,7 @@ def go_in_order(redlock: Redlock) -> None:
     def ask(key: str, name: str, since: int, wait: float = 0.0) -> Lease:
         waiter = Waiter(name, since, 60_000, 50_000)
         return redlock.reservations.acquire_for_task(
-            (key,), ttl=10.0, waiter=waiter, waits_already=True, wait=wait
+            (key,), ttl=10.0, waiter=waiter, is_named=True, wait=wait
         )
 
     for key in ("f", "g"):

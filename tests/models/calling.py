@@ -415,7 +415,16 @@ class Calls:
         self.reached.add(action.name)
         holder = None if held is None else held[0]
         if action is Action.WAIT:
-            action = arrival.how_to_wait(Waiting(eager=False, is_exhausted=False))
+            # To try by name leads back to this state, and from there to both answers.
+            refused = obstacle is not Obstacle.NO_QUORUM
+            action = arrival.how_to_wait(
+                Waiting(eager=False, is_exhausted=False, is_refused=refused, is_named=False)
+            )
+            if action is Action.TRY_BY_NAME:
+                self.reached.add(action.name)
+                action = arrival.how_to_wait(
+                    Waiting(eager=False, is_exhausted=False, is_refused=True, is_named=True)
+                )
         again = delivery._replace(phase="queued", late=False, missed=False)
         if action is Action.REQUEUE:
             yield self._note(at, "requeued", scene.with_delivery(at, position, again), idle=True)

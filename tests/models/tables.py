@@ -765,6 +765,35 @@ _REQUEUES = (
         "a message does not circle longer than lock_give_up_after",
         lambda w, then: then is not Action.REQUEUE or not w.is_exhausted,
     ),
+    _promise(
+        "a message that was refused is requeued when nodes will wake it",
+        lambda w, then: then is not Action.REQUEUE or not w.is_refused or w.is_named,
+    ),
+    _promise(
+        "a message tries by name once",
+        lambda w, then: then is not Action.TRY_BY_NAME or not w.is_named,
+    ),
+)
+
+_IN_PLACE = (
+    _promise("nobody waits where that cannot help", lambda p, then: not (then and p.is_final)),
+    _promise(
+        "nobody ends without the lock before lock_wait is over",
+        lambda p, then: then or p.is_final or p.is_requeued,
+    ),
+    _promise(
+        "a lock_wait that is set is kept",
+        lambda p, then: then or p.is_final or not p.wait_is_set,
+    ),
+    _promise("under apply() a call waits here", lambda p, then: then or p.is_final or not p.eager),
+    _promise(
+        "a message that is woken later leaves its process to others",
+        lambda p, then: (
+            not (then and p.is_requeued and (p.goes_later or p.is_held_long))
+            or p.wait_is_set
+            or p.eager
+        ),
+    ),
 )
 
 _POSSIBLE: dict[type, Callable[[Any], bool]] = {
@@ -787,6 +816,7 @@ TABLES = tuple(
         ("contention", arrival.CONTENTION, arrival.Contention, _CONTENTION),
         ("final", arrival.FINAL, arrival.Contention, _FINAL),
         ("requeue", arrival.REQUEUES, arrival.Waiting, _REQUEUES),
+        ("in-place", arrival.IN_PLACE, arrival.InPlace, _IN_PLACE),
         ("outcome", ending.OUTCOMES, ending.Ended, _OUTCOMES),
         ("marker", ending.MARKERS, ending.Remains, _MARKERS),
         ("keys", ending.KEYS, ending.Remains, _KEYS),

@@ -379,6 +379,34 @@ _IN_CONTENTION = (
         "lambda w: w.is_exhausted, Action.GIVE_UP",
         "lambda w: False, Action.GIVE_UP",
     ),
+    _row(
+        "a message is requeued although no node would wake it",
+        "rules-requeue",
+        ARRIVAL,
+        "w.is_refused and not w.is_named,",
+        "False,",
+    ),
+    _row(
+        "a message that is requeued waits beside a long body",
+        "rules-in-place",
+        ARRIVAL,
+        "lambda p: p.is_held_long, False",
+        "lambda p: False, False",
+    ),
+    _row(
+        "a message that would be skipped does not wait for lock_wait",
+        "rules-in-place",
+        ARRIVAL,
+        "lambda p: not p.is_requeued, True",
+        "lambda p: False, True",
+    ),
+    _row(
+        "a lock_wait that is set is not kept",
+        "rules-in-place",
+        ARRIVAL,
+        "lambda p: p.wait_is_set, True",
+        "lambda p: False, True",
+    ),
 )
 
 _AT_THE_END = (

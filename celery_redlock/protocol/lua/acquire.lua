@@ -17,9 +17,8 @@
 -- on live connections and through proxies. The first id costs more to read than all the rest, and
 -- is only written, for those who check that the second one is new indeed.
 --
--- A waiter that is refused a key is put into its wait queue, a sorted set beside the key, in this
--- same step: a release that comes after the refusal finds it there. Commands on wait queues may
--- fail, as for a user without the right; the waiter then is not woken, and tries again by itself.
+-- A waiter that is refused a key is put into its wait queue in this same step: a release that comes
+-- after the refusal finds it there. (`wait_queue.lua` stands before this script.)
 local owner, ttl, quarantine = ARGV[2], ARGV[3], tonumber(ARGV[5])
 local count = (#KEYS - 1) / 2
 local time = redis.call('TIME')
@@ -52,18 +51,17 @@ if quarantine > 0 then
   end
 end
 
--- Return who goes before our waiter for a key that is free, and for how long yet in ms. Scores below
--- 10^14 are times in ms since when a waiter waits, others times in µs when one was woken.
+-- Return who goes before our waiter for a key that is free, and for how long yet in ms.
 local function goes_first(key)
-  local queue, grace = 'redlock-meta:waiting:' .. key, tonumber(ARGV[10])
+  local queue, grace = queue_of(key), tonumber(ARGV[10])
   local score = redis.pcall('ZSCORE', queue, ARGV[7])
   local own = type(score) == 'string' and tonumber(score) or tonumber(ARGV[8])
-  local woken = redis.pcall('ZRANGEBYSCORE', queue, '100000000000000', '+inf', 'WITHSCORES')
+  local woken = redis.pcall('ZRANGEBYSCORE', queue, string.format('%.0f', WOKEN), '+inf', 'WITHSCORES')
   for i = 1, #woken, 2 do
     local at = tonumber(woken[i + 1])
     if woken[i] ~= ARGV[7] and now - at > grace * 1000 then
       redis.pcall('ZREM', queue, woken[i])
-    elseif woken[i] ~= ARGV[7] and (own < 100000000000000 or at < own) then
+    elseif woken[i] ~= ARGV[7] and (own < WOKEN or at < own) then
       return woken[i], math.ceil(grace - (now - at) / 1000)
     end
   end
@@ -71,7 +69,7 @@ local function goes_first(key)
   local since = tonumber(first[2])
   if since and first[1] ~= ARGV[7] and since < tonumber(ARGV[8]) then
     redis.pcall('ZADD', queue, string.format('%.0f', now), first[1])
-    redis.pcall('PUBLISH', 'redlock-meta:wake:' .. string.sub(redis.sha1hex(key), 1, 2), first[1])
+    publish(key, first[1])
     return first[1], grace
   end
 end
@@ -103,7 +101,7 @@ end
 if #held > 0 then
   if #taken > 0 then redis.call('DEL', unpack(taken)) end
   for i = 1, ARGV[7] and #held or 0, 3 do
-    local queue = 'redlock-meta:waiting:' .. KEYS[held[i] + 1]
+    local queue = queue_of(KEYS[held[i] + 1])
     if ARGV[9] == '0' then
       redis.pcall('ZREM', queue, ARGV[7])
     else
@@ -118,7 +116,7 @@ if #held > 0 then
   return {ARGV[1], 'H', unpack(held)}
 end
 for i = 1, ARGV[7] and count or 0 do
-  redis.pcall('ZREM', 'redlock-meta:waiting:' .. KEYS[i], ARGV[7])
+  redis.pcall('ZREM', queue_of(KEYS[i]), ARGV[7])
 end
 -- Only now that no other key refuses, so that nothing has to be undone.
 for i = 1, #adopted do redis.call('SET', adopted[i], owner, 'PX', ttl) end

@@ -5,6 +5,7 @@
 -- second one in case the first is gone. They move to the end of the wait queue, and return to their
 -- places if they are refused again; one that has not returned when its turn comes once more is
 -- removed. An attempt that is undone wakes nobody: those woken might only be undone in turn.
+-- (`wait_queue.lua` stands before this script.)
 --
 -- KEYS  lock keys, then the fence counter of each
 -- ARGV  nonce, owner, token (0: none), ms to keep the keys for a minimum hold (0: delete now);
@@ -16,20 +17,18 @@ local count, keep, token = #KEYS / 2, tonumber(ARGV[4]), tonumber(ARGV[3])
 local ours = 0
 
 local function wake(key)
-  local queue = 'redlock-meta:waiting:' .. key
+  local queue = queue_of(key)
   local waiters = redis.pcall('ZRANGE', queue, 0, 1, 'WITHSCORES')
   if not waiters[1] then return end
   local time = redis.call('TIME')
-  -- The score of a waiter that was woken is that time in µs; its own is a time in ms.
   local woken = time[1] * 1000000 + time[2]
-  local channel = 'redlock-meta:wake:' .. string.sub(redis.sha1hex(key), 1, 2)
   for i = 1, #waiters, 2 do
-    if tonumber(waiters[i + 1]) < 100000000000000 then
+    if tonumber(waiters[i + 1]) < WOKEN then
       redis.pcall('ZADD', queue, string.format('%.0f', woken + i), waiters[i])
     else
       redis.pcall('ZREM', queue, waiters[i])
     end
-    redis.pcall('PUBLISH', channel, waiters[i])
+    publish(key, waiters[i])
   end
 end
 

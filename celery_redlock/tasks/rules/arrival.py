@@ -2,7 +2,7 @@
 Decisions about a message that a worker received: it takes its lock, waits, is requeued, or ends.
 
 `ARRIVALS` decides before the message takes anything, `CONTENTION` when it did not get what it
-takes, and `REQUEUES` how it waits. A duplicate that had to be sent is judged by the call that it
+takes, and `REQUEUES` and `IN_PLACE` how it waits. A duplicate that had to be sent is judged by the call that it
 repeats, not by who holds the key when the worker looks. Any other message is judged by who holds
 the key.
 """
@@ -28,9 +28,10 @@ from celery_redlock.tasks.rules.facts import (
     first_match,
 )
 
-__all__ = ["ARRIVALS", "CONTENTION", "FINAL", "MARKERS", "REQUEUES", "Action", "Arrival"]
-__all__ += ["Contention", "Sighting", "Waiting"]
+__all__ = ["ARRIVALS", "CONTENTION", "FINAL", "IN_PLACE", "MARKERS", "REQUEUES"]
+__all__ += ["Action", "Arrival", "Contention", "InPlace", "Sighting", "Waiting"]
 __all__ += ["evidence_of", "how_to_wait", "is_final", "on_arrival", "on_contention"]
+__all__ += ["waits_in_place"]
 
 
 class Action(Enum):
@@ -42,6 +43,7 @@ class Action(Enum):
     READ_RECORD = auto()  #: read what the leaders recorded of its tick; then decide anew
     ASK_POLICY = auto()  #: call the task's `lock_on_conflict`; then decide anew
     WAIT = auto()  #: it needs its lock later; `REQUEUES` decides how it waits
+    TRY_BY_NAME = auto()  #: try once more, so that nodes which refuse it wake it; then decide anew
     REQUEUE = auto()  #: publish it again, for later
     WAIT_IN_PLACE = auto()  #: the same under `apply()`, which has no queue
     REQUEUE_COPY = auto()  #: publish it again until the other delivery or message of it has ended
@@ -445,15 +447,20 @@ class Waiting:
     Attributes:
         eager: it runs under `apply()`.
         is_exhausted: it has waited for `lock_give_up_after`.
+        is_refused: another has a key that it has just tried to take.
+        is_named: its tries name it, so that nodes which refuse it wake it.
     """
 
     eager: bool
     is_exhausted: bool
+    is_refused: bool
+    is_named: bool
 
 
 REQUEUES: tuple[Row[Waiting, Action], ...] = (
     Row("apply() has no queue", lambda w: w.eager, Action.WAIT_IN_PLACE),
     Row("lock_give_up_after is over", lambda w: w.is_exhausted, Action.GIVE_UP),
+    Row("no node would wake it", lambda w: w.is_refused and not w.is_named, Action.TRY_BY_NAME),
     Row("later", lambda _: True, Action.REQUEUE),
 )
 
@@ -485,6 +492,44 @@ FINAL: tuple[Row[Contention, bool], ...] = (
 def is_final(contention: Contention) -> bool:
     """Return whether waiting for `lock_wait` cannot help a message."""
     return first_match(FINAL, contention).then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InPlace:
+    """
+    The facts of a message that may wait in its process for a moment.
+
+    Attributes:
+        is_final: waiting cannot help.
+        is_requeued: it would be requeued otherwise.
+        eager: it runs under `apply()`.
+        wait_is_set: the task has a `lock_wait` of its own.
+        goes_later: the key is free, and another that waits for it goes first.
+        is_held_long: the holder has had the key for longer than a short body takes.
+    """
+
+    is_final: bool
+    is_requeued: bool
+    eager: bool
+    wait_is_set: bool
+    goes_later: bool
+    is_held_long: bool
+
+
+IN_PLACE: tuple[Row[InPlace, bool], ...] = (
+    Row("waiting cannot help", lambda p: p.is_final, False),
+    Row("it would end without the lock", lambda p: not p.is_requeued, True),
+    Row("apply() has no queue to wait in", lambda p: p.eager, True),
+    Row("lock_wait is set", lambda p: p.wait_is_set, True),
+    Row("another goes first, and wakes it when it ends", lambda p: p.goes_later, False),
+    Row("the holder's body is long, and wakes it when it ends", lambda p: p.is_held_long, False),
+    Row("the key may be free in a moment", lambda _: True, True),
+)
+
+
+def waits_in_place(in_place: InPlace) -> bool:
+    """Return whether a message keeps its process for `lock_wait`."""
+    return first_match(IN_PLACE, in_place).then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,21 @@ from __future__ import annotations
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redlock.errors import LockContended, LockNotAcquired
+from celery_redlock.protocol import owner_timestamp_us
+from celery_redlock.protocol.keys import GOES_FIRST
 from celery_redlock.tasks.config.policies import PUBLISH, RUN, resolve_policy
 from celery_redlock.tasks.message.node_keys import dedupe_key_of, does_same_work
 from celery_redlock.tasks.message.owner_label import TaskOwner, parse_owner
 from celery_redlock.tasks.message.periodic import holder_may_expire
-from celery_redlock.tasks.rules.arrival import Arrival, Contention, Sighting
+from celery_redlock.tasks.rules.arrival import (
+    Action,
+    Arrival,
+    Contention,
+    InPlace,
+    Sighting,
+    is_final,
+    on_contention,
+)
 from celery_redlock.tasks.rules.facts import (
     Evidence,
     Holder,
@@ -25,11 +35,10 @@ from celery_redlock.tasks.rules.facts import (
     RunPolicy,
     Unavailable,
 )
-from celery_redlock.tasks.run.lock_request import LockRequest
+from celery_redlock.tasks.run.lock_request import SHORT_BODY, LockRequest
 
 __all__ = ["arrival_of", "at_publish_policy", "at_run_policy", "contention_of", "is_in_chord"]
-__all__ += ["raised_by", "sightings_of"]
-
+__all__ += ["in_place_of", "raised_by", "sightings_of"]
 
 _OVERLAPS = tuple(overlap.value for overlap in Overlap)
 
@@ -105,6 +114,21 @@ def contention_of(
         at_run=RunPolicy.FUNCTION if callable(at_run) else RunPolicy(at_run),
         unavailable=Unavailable(options.on_unavailable),
         eager=bool(request.is_eager),
+    )
+
+
+def in_place_of(lock_request: LockRequest, error: LockContended) -> InPlace:
+    """Return what is known of a message that may wait in its process."""
+    contention, options = contention_of(lock_request, error), lock_request.options
+    taken_us = owner_timestamp_us(error.holder or "")
+    now_us = lock_request.redlock.transport.wall_us()
+    return InPlace(
+        is_final=is_final(contention),
+        is_requeued=on_contention(contention) is Action.WAIT,
+        eager=contention.eager,
+        wait_is_set=options.wait is not None,
+        goes_later=(error.holder or "").startswith(GOES_FIRST),
+        is_held_long=taken_us is not None and now_us - taken_us > SHORT_BODY * 1_000_000,
     )
 
 

@@ -79,7 +79,7 @@ class Case:
         has_retaken: it has evicted a marker that did not concern it.
         has_taken_over: it was ending as replaced or revoked, and did not get its marker for that.
         is_refused: the error is that of its own attempt, not a stand-in.
-        is_remembered: the nodes that refused it will wake it.
+        is_named: that attempt named it, so that the nodes that refused it will wake it.
     """
 
     running_lock: RunningLock
@@ -88,7 +88,7 @@ class Case:
     has_retaken: bool = False
     has_taken_over: bool = False
     is_refused: bool = False
-    is_remembered: bool = False
+    is_named: bool = False
 
     @property
     def lock_request(self) -> LockRequest:
@@ -220,18 +220,23 @@ def _newest_leader(lock_request: LockRequest) -> int | None:
 
 
 def _wait(case: Case) -> bool:
-    request = case.lock_request.request
-    exhausted = not request.is_eager and remaining_wait(case.lock_request) <= 0
-    waiting = Waiting(eager=bool(request.is_eager), is_exhausted=exhausted)
+    lock_request, error = case.lock_request, case.error
+    eager = bool(lock_request.request.is_eager)
+    is_held = isinstance(error, LockContended) and not error.split
+    waiting = Waiting(
+        eager=eager,
+        is_exhausted=not eager and remaining_wait(lock_request) <= 0,
+        is_refused=case.is_refused and is_held,
+        is_named=case.is_named or lock_request.is_named,
+    )
     return EFFECTS[rules.how_to_wait(waiting)](case)
 
 
-def _requeue(case: Case) -> bool:
-    """Requeue a message, after a last try in which the nodes that refuse it remember it."""
-    error = case.error
-    is_held = case.is_refused and isinstance(error, LockContended) and not error.split
-    if is_held and not (case.is_remembered or case.lock_request.has_waited):
-        return _acquire_or_resolve(replace(case, is_remembered=True), to_requeue=True)
+def _try_by_name(case: Case) -> bool:
+    return _acquire_or_resolve(replace(case, is_named=True), by_name=True)
+
+
+def _requeue(case: Case) -> NoReturn:
     try:
         requeue(case.lock_request, case.why)
     except LockNotAcquired:
@@ -292,9 +297,9 @@ def _retake(case: Case) -> bool:
     return _acquire_or_resolve(replace(case, has_retaken=True))
 
 
-def _acquire_or_resolve(case: Case, *, to_requeue: bool = False) -> bool:
+def _acquire_or_resolve(case: Case, *, by_name: bool = False) -> bool:
     try:
-        case.running_lock.acquire(to_requeue=to_requeue)
+        case.running_lock.acquire(by_name=by_name)
     except LockNotAcquired as error:
         return resolve(replace(case, error=error, is_refused=True))
     return True
@@ -644,6 +649,7 @@ EFFECTS: Mapping[Action, Callable[[Case], bool]] = {
     Action.TAKE: _acquire_or_resolve,
     Action.RETAKE: _retake,
     Action.WAIT: _wait,
+    Action.TRY_BY_NAME: _try_by_name,
     Action.REQUEUE: _requeue,
     Action.WAIT_IN_PLACE: _wait_in_place,
     Action.GIVE_UP: _give_up,

@@ -13,8 +13,7 @@ from typing import Any
 
 from celery_redlock.core import Lease, Redlock, Reservation
 from celery_redlock.errors import LockContended, LockKeyError, QuorumUnavailable
-from celery_redlock.protocol import Waiter, milliseconds, owner_timestamp_us
-from celery_redlock.protocol.keys import GOES_FIRST
+from celery_redlock.protocol import Waiter, milliseconds
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
@@ -39,15 +38,14 @@ from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.node_watch import report_unavailable
 from celery_redlock.tasks.run.window import Window
 
-__all__ = ["LockRequest", "lock_request_for"]
+__all__ = ["SHORT_BODY", "LockRequest", "lock_request_for"]
 
 logger = logging.getLogger(__name__)
 
 #: Seconds in which a worker process retries where `lock_wait` is not set.
 DEFAULT_WAIT = 0.5
 
-#: Seconds for which a holder has had its lock that may be about to release it: with short bodies a
-#: process that waits beside is faster than the way back to the queue.
+#: Seconds that a short body takes: to wait beside it is faster than the way back to the queue.
 SHORT_BODY = 0.05
 
 #: Seconds for which others of a fair lock wait for one that was woken.
@@ -214,9 +212,9 @@ class LockRequest:
         return self.envelope.begun or bool(redelivered and accepted)
 
     @property
-    def has_waited(self) -> bool:
-        """Whether the message was requeued, so that nodes may remember it as a waiter."""
-        return self.envelope.wait_history is not None
+    def is_named(self) -> bool:
+        """Whether its tries name it from the first one on: nodes may remember it, or have to."""
+        return self.options.fair or self.envelope.wait_history is not None
 
     @property
     def waiter(self) -> Waiter:
@@ -228,15 +226,14 @@ class LockRequest:
         return Waiter(name, milliseconds(since), milliseconds(REMEMBERED_FOR), grace)
 
     def acquire(
-        self, is_final: Callable[[LockContended], bool], *, to_requeue: bool = False
+        self, is_final: Callable[[LockContended], bool], *, by_name: bool = False
     ) -> Lease:
         """
         Acquire everything within `lock_wait`; the message's reservation is no obstacle.
 
         Args:
-            is_final: whether waiting cannot help.
-            to_requeue: try once; if a key is held, its release wakes the message, which is about to
-                be requeued.
+            is_final: whether it waits no longer.
+            by_name: try once, so that nodes which refuse the message wake it.
 
         Raises:
             LockContended: one of the keys is held; the error names it.
@@ -251,14 +248,14 @@ class LockRequest:
                 # The error names the first key that is held: a redelivery precedes all.
                 (self.dedupe_key, *extras) if self.dedupe_key else extras,
                 ttl=options.ttl,
-                wait=0.0 if to_requeue else self._wait_limit,
+                wait=0.0 if by_name else self._wait_limit,
                 retry=options.retry,
                 label=self.label,
                 at_least_for=0.0 if self.holds_until_postrun else options.at_least_for,
                 reservation=self.envelope.reservation,
                 give_up_on=is_final,
                 waiter=self.waiter,
-                waits_already=to_requeue or self.has_waited or self.options.fair,
+                is_named=by_name or self.is_named,
             )
         except LockContended as error:
             raise in_words(error, self.redlock) from None
@@ -288,17 +285,6 @@ class LockRequest:
             )
         except (LockContended, QuorumUnavailable) as error:
             raise in_words(error, self.redlock) from None
-
-    def is_better_requeued(self, error: LockContended) -> bool:
-        """Return whether a message that can wait elsewhere should not wait in this process."""
-        if self.options.wait is not None or error.holder is None or self.request.is_eager:
-            return False
-        if error.holder.startswith(GOES_FIRST):
-            return True
-        taken_us = owner_timestamp_us(error.holder)
-        if taken_us is None:
-            return False
-        return self.redlock.transport.wall_us() - taken_us > SHORT_BODY * 1_000_000
 
     @property
     def _wait_limit(self) -> float:

@@ -28,7 +28,7 @@ from celery_redlock.tasks.message.in_words import lease_in_words
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
 from celery_redlock.tasks.message.owner_label import Role, parse_owner
 from celery_redlock.tasks.request_state import state_of
-from celery_redlock.tasks.rules.arrival import Action, is_final, on_contention
+from celery_redlock.tasks.rules.arrival import waits_in_place
 from celery_redlock.tasks.rules.ending import (
     Leaving,
     Moment,
@@ -41,7 +41,7 @@ from celery_redlock.tasks.rules.ending import (
     outcome_of,
 )
 from celery_redlock.tasks.rules.facts import Raised
-from celery_redlock.tasks.run.arrival_facts import contention_of, raised_by
+from celery_redlock.tasks.run.arrival_facts import in_place_of, raised_by
 from celery_redlock.tasks.run.lock_request import LockRequest
 from celery_redlock.tasks.run.outcome import celery_state, ended_of, release_plan
 from celery_redlock.tasks.run.stop_request import StoppingLock
@@ -157,17 +157,13 @@ class RunningLock:
             around = around.enclosing
         return False
 
-    def acquire(self, *, to_requeue: bool = False) -> None:
+    def acquire(self, *, by_name: bool = False) -> None:
         """Acquire what the request takes, if anything; arguments and errors as `LockRequest`."""
         if not self.lock_request.is_empty:
-            self.lease = self.lock_request.acquire(self._is_final, to_requeue=to_requeue)
+            self.lease = self.lock_request.acquire(self._is_final, by_name=by_name)
 
     def _is_final(self, error: LockContended) -> bool:
-        contention = contention_of(self.lock_request, error)
-        if is_final(contention):
-            return True
-        waits = on_contention(contention) is Action.WAIT
-        return waits and self.lock_request.is_better_requeued(error)
+        return not waits_in_place(in_place_of(self.lock_request, error))
 
     def hold(self) -> Lease | None:
         """Release what is not held in the body, which may begin; return the lease of the rest."""

@@ -1,0 +1,13 @@
+-- Who waits for a key: a sorted set beside it. A waiter's score is since when it waits, in ms, or, if
+-- it was woken, when that was, in µs. Commands on wait queues may fail, as for a user without the
+-- right; the waiter then is not woken, and tries again by itself.
+local WOKEN = 100000000000000  -- above every time in ms, and below those in µs
+
+local function queue_of(key)
+  return 'redlock-meta:waiting:' .. key
+end
+
+local function publish(key, name)
+  redis.pcall('PUBLISH', 'redlock-meta:wake:' .. string.sub(redis.sha1hex(key), 1, 2), name)
+end
+
