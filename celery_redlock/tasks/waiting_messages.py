@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery import bootsteps, signals
-from celery.worker.state import reserved_requests
+from kombu.asynchronous.timer import to_timestamp
 
 from celery_redlock._greenlets.threads import call_in_app, start_thread
 from celery_redlock._greenlets.unpatched import native_lock
@@ -48,6 +48,8 @@ MAX_EARLY = 10_000
 #: shorter time the release may have come before.
 SURE_AFTER = 5.0
 
+#: Seconds before its ETA from which on a message is left to Celery's timer.
+AT_ETA = 0.05
 
 #: From so many messages on, those whose time has come are forgotten now and then.
 PRUNED_FROM = 1000
@@ -55,13 +57,24 @@ PRUNED_FROM = 1000
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A message that waits for its ETA in this worker."""
+    """
+    A message that waits for its ETA in this worker.
+
+    Attributes:
+        request: of the message.
+        keys: for which it waits.
+        channels: on which it is woken.
+        since: since when it waits, in seconds since the epoch.
+        arrived: when it got here, on the monotonic clock.
+        until: its ETA, on the same clock.
+    """
 
     request: Any
     keys: tuple[str, ...]
     channels: frozenset[str]
     since: float
     arrived: float
+    until: float
 
 
 class WakeStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is untyped
@@ -155,10 +168,11 @@ class WaitingMessages:
             frozenset(map(wake_channel, envelope.waits_for)),
             0.0 if history is None else history.first_seen,
             now,
+            to_timestamp(request.eta),
         )
         with self._lock:
             if len(self._held) >= self._pruned_to + PRUNED_FROM:
-                self._prune()
+                self._prune(now)
             self._held[name] = held
             is_early = now - self._early.pop(name, -math.inf) < EARLY
         self._listen(held.channels)
@@ -236,10 +250,10 @@ class WaitingMessages:
         if left > 0:
             self._consumer.timer.call_after(left, self._start, (name,))
             return
-        if held.request in reserved_requests:
-            return  # its ETA has come
+        if time.monotonic() > held.until - AT_ETA:
+            return
         entry = _timer_entry(self._consumer.timer, held.request)
-        if entry is not None:
+        if entry is not None and not entry.canceled:
             entry.cancel()
             call = getattr(entry, "entry", entry)
             call.fun(*call.args, **call.kwargs)
@@ -291,29 +305,20 @@ class WaitingMessages:
         except RedlockError as error:
             logger.debug("The keys of waiting messages could not be looked at: %s", error)
 
-    def _prune(self) -> None:
+    def _prune(self, now: float) -> None:
         """Forget the messages whose ETA is over."""
-        timer = self._consumer.timer
-        waiting = {id(call.args[0]) for call in _calls(timer) if call.args}
-        gone = [name for name, held in self._held.items() if id(held.request) not in waiting]
-        for name in gone:
-            del self._held[name]
+        self._held = {name: held for name, held in self._held.items() if held.until > now}
         self._pruned_to = len(self._held)
 
 
 def _timer_entry(timer: Any, request: Any) -> Any:
-    """
-    Return what starts a message at its ETA, to be cancelled; None if it has been started.
-
-    Its ETA may have come: an entry that has run is not in the timer's queue any more.
-    """
+    """Return what starts a message at its ETA; in a pool of greenlets it is a greenlet."""
+    known = getattr(request, "_eta_timer_entry", None)
+    if known is not None:
+        return known
+    # Celery before 5.7 does not keep it.
     for scheduled in timer.queue:
         entry = scheduled.entry
-        if entry.args and entry.args[0] is request and not entry.canceled:
-            # In a pool of greenlets, each entry is a greenlet, which is cancelled itself.
+        if entry.args and entry.args[0] is request:
             return scheduled if hasattr(scheduled, "kill") else entry
     return None
-
-
-def _calls(timer: Any) -> list[Any]:
-    return [scheduled.entry for scheduled in timer.queue]

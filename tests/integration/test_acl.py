@@ -5,24 +5,21 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tenacity import RetryCallState
-from tenacity.wait import wait_base
 
 from celery_redlock import Lease, Redlock
 from celery_redlock.core import Register, arm_nodes, probe_nodes
 from celery_redlock.errors import LockContended, RedlockError
 from celery_redlock.protocol import Waiter
-from celery_redlock.protocol.keys import wait_queue_key
+from celery_redlock.protocol.keys import wait_queue_key, wake_channel
 from celery_redlock.protocol.node_model import MAX_WAITERS
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.plugin import ClusterFactory
-from tests.support.waiting import wait_until
+from tests.support.waiting import WHEN_WOKEN, wait_until
 
 DOCKER = Path(__file__).parents[2] / "docker"
 ACL = DOCKER / "redis/lock.acl"
@@ -124,14 +121,6 @@ def do_everything(cluster: LocalCluster) -> None:
         go_in_order(redlock)
 
 
-class _WhenWoken(wait_base):
-    """Whoever is refused tries again by itself when the test is over."""
-
-    def __call__(self, retry_state: RetryCallState) -> float:
-        assert retry_state.outcome is not None
-        return 0.01 if retry_state.outcome.result().is_undecided else 2 * SOON
-
-
 def wake(cluster: LocalCluster, redlock: Redlock) -> None:
     """Let a call wait for a lock, and another be one too many."""
 
@@ -139,17 +128,21 @@ def wake(cluster: LocalCluster, redlock: Redlock) -> None:
         queue = wait_queue_key(f"redlock:{key}")
         return [cluster.client(index).zcard(queue) for index in range(NODES)]
 
+    def listening() -> list[int]:
+        channel = wake_channel("redlock:d")
+        heard = [cluster.client(index).pubsub_numsub(channel) for index in range(NODES)]
+        return [listeners for ((_, listeners),) in heard]
+
     holder = redlock.acquire("d", ttl=30.0)
     with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(redlock.acquire, "d", wait=2 * SOON, retry=_WhenWoken())
+        call = pool.submit(redlock.acquire, "d", wait=2 * SOON, retry=WHEN_WOKEN)
         try:
             wait_until(lambda: sum(waiting("d")) > NODES // 2, SOON, message="to be remembered")
-            time.sleep(0.2)  # what is published before somebody listens is missed
+            wait_until(lambda: sum(listening()) > NODES // 2, SOON, message="to listen")
         finally:
             holder.release()
-        begun = time.monotonic()
+        wait_until(call.done, SOON, message="to be woken")
         call.result().release()
-    assert time.monotonic() - begun < SOON, "nobody was woken"
     wait_until(lambda: not any(waiting("d")), SOON, message="to be forgotten")
 
     crowd = {str(number): float(number) for number in range(MAX_WAITERS + 1)}
@@ -229,7 +222,10 @@ def _refused(cluster: LocalCluster) -> set[str]:
 
 
 @pytest.mark.parametrize("right", RIGHTS)
-def test_without_any_one_of_its_rights_something_fails(cluster: LocalCluster, right: str) -> None:
+def test_without_any_one_of_its_rights_something_fails(
+    cluster: LocalCluster, right: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "SOON", 1.0)
     _define(cluster, [rule for rule in RULES if rule != right])
 
     with pytest.raises((AssertionError, RedlockError)):

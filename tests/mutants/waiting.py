@@ -80,10 +80,8 @@ WAITING = (
         ),
         (
             WAITING_MESSAGES,
-            "        if entry is not None:\n            entry.cancel()\n"
-            '            call = getattr(entry, "entry", entry)\n',
-            "        if True:\n            call = self._consumer.timer.Entry(\n"
-            "                self._consumer.start, (held.request,), {}\n            )\n",
+            "if time.monotonic() > held.until - AT_ETA:",
+            "if False:",
         ),
     ),
     mutant(

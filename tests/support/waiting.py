@@ -6,10 +6,24 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from tenacity import RetryCallState
+from tenacity.wait import wait_base
+
 T = TypeVar("T")
 
 # Long enough for a busy two-core machine: it is only ever used up by a test that fails.
 TIMEOUT = 30.0
+
+
+class _WhenWoken(wait_base):
+    """After a refusal the next try comes when the test is over, unless a release wakes the call."""
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        assert retry_state.outcome is not None
+        return 0.01 if retry_state.outcome.result().is_undecided else 4 * TIMEOUT
+
+
+WHEN_WOKEN = _WhenWoken()
 
 
 def wait_until(

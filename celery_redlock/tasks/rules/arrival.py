@@ -2,9 +2,9 @@
 Decisions about a message that a worker received: it takes its lock, waits, is requeued, or ends.
 
 `ARRIVALS` decides before the message takes anything, `CONTENTION` when it did not get what it
-takes, and `REQUEUES` and `IN_PLACE` how it waits. A duplicate that had to be sent is judged by the call that it
-repeats, not by who holds the key when the worker looks. Any other message is judged by who holds
-the key.
+takes, and `REQUEUES` and `IN_PLACE` how it waits. A duplicate that had to be sent is judged by the
+call that it repeats, not by who holds the key when the worker looks. Any other message is judged by
+who holds the key.
 """
 
 from __future__ import annotations

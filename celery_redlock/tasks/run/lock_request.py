@@ -225,9 +225,7 @@ class LockRequest:
         grace = milliseconds(FAIR_GRACE) if self.options.fair else 0
         return Waiter(name, milliseconds(since), milliseconds(REMEMBERED_FOR), grace)
 
-    def acquire(
-        self, is_final: Callable[[LockContended], bool], *, by_name: bool = False
-    ) -> Lease:
+    def acquire(self, is_final: Callable[[LockContended], bool], *, by_name: bool = False) -> Lease:
         """
         Acquire everything within `lock_wait`; the message's reservation is no obstacle.
 

@@ -11,26 +11,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tenacity import RetryCallState
-from tenacity.wait import wait_base
 
 from celery_redlock import AsyncRedlock, LockContended, Redlock
 from celery_redlock.core import Lease
 from celery_redlock.protocol import quorum
 from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.nodes import CALM, Nodes, ServerNodes
-from tests.support.waiting import TIMEOUT, wait_until
-
-
-class _WhenWoken(wait_base):
-    """Whoever is refused tries again by itself when the test is over."""
-
-    def __call__(self, retry_state: RetryCallState) -> float:
-        assert retry_state.outcome is not None
-        return 0.01 if retry_state.outcome.result().is_undecided else 2 * TIMEOUT
-
-
-NEVER = _WhenWoken()
+from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until
 
 Ask = Callable[[Nodes], Future[Any]]
 
@@ -41,7 +28,7 @@ def in_a_thread(nodes: Nodes) -> Future[Any]:
     done: Future[Any] = Future()
 
     def wait() -> None:
-        with client.lock("key", wait=TIMEOUT, retry=NEVER) as lease:
+        with client.lock("key", wait=TIMEOUT, retry=WHEN_WOKEN) as lease:
             done.set_result(lease.fencing_token)
 
     threading.Thread(target=wait, daemon=True).start()
@@ -55,7 +42,7 @@ def in_an_event_loop(nodes: Nodes) -> Future[Any]:
     async def wait() -> None:
         async with (
             AsyncRedlock(nodes.urls, node_timeout=CALM) as redlock,
-            redlock.lock("key", wait=TIMEOUT, retry=NEVER) as lease,
+            redlock.lock("key", wait=TIMEOUT, retry=WHEN_WOKEN) as lease,
         ):
             done.set_result(lease.fencing_token)
 
@@ -145,7 +132,7 @@ def test_a_client_that_is_closed_wakes_its_calls(nodes: Nodes) -> None:
 
     def wait() -> None:
         with contextlib.suppress(Exception):
-            client.acquire("key", wait=TIMEOUT, retry=NEVER)
+            client.acquire("key", wait=TIMEOUT, retry=WHEN_WOKEN)
         ended.set()
 
     threading.Thread(target=wait, daemon=True).start()
@@ -170,7 +157,7 @@ def waiting_calls(servers: ServerNodes) -> Iterator[tuple[Lease, list[Future[int
     client: Redlock = servers.connected()
 
     def wait() -> int:
-        with client.lock("key", wait=TIMEOUT, retry=NEVER) as held:
+        with client.lock("key", wait=TIMEOUT, retry=WHEN_WOKEN) as held:
             return held.fencing_token
 
     with ThreadPoolExecutor(20) as pool:
@@ -222,15 +209,12 @@ def test_closing_a_client_ends_its_connections(servers: ServerNodes) -> None:
 
 GREENLETS = """
 import sys, time
-from tenacity.wait import wait_base
 from celery_redlock import Redlock
-class WhenWoken(wait_base):
-    def __call__(self, state):
-        return 0.01 if state.outcome.result().is_undecided else 120.0
+from tests.support.waiting import WHEN_WOKEN
 client = Redlock(sys.argv[1:], node_timeout=5.0)
 done = []
 def wait():
-    with client.lock("key", wait=60.0, retry=WhenWoken()):
+    with client.lock("key", wait=60.0, retry=WHEN_WOKEN):
         done.append(1)
 held = client.acquire("key", ttl=30.0, wait=20.0)
 for _ in range(5):
