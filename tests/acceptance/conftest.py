@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from celery_redlock import Lease, Redlock
 from celery_redlock.testing import LocalCluster
 from tests.acceptance.matrix import POOLS
 from tests.acceptance.scene import Journal, Lock
@@ -138,6 +139,13 @@ def lock(key: str, cluster: LocalCluster) -> Iterator[Lock]:
     lock = Lock(key, list(cluster.urls))
     yield lock
     lock.close()
+
+
+@pytest.fixture
+def holder(cluster: LocalCluster, key: str) -> Iterator[Lease]:
+    """The lease of somebody who holds the key until the test releases it."""
+    with Redlock(list(cluster.urls), node_timeout=2.0) as redlock:
+        yield redlock.acquire(key, ttl=60.0)
 
 
 @pytest.fixture

@@ -89,6 +89,10 @@ ROWS = {
             event="requeue on conflict",
             lock="waits for the holder under the same id, not charged to max_retries",
         ),
+        Row(
+            event="the lock is released while a message waits",
+            lock="the message that has waited longest starts at once",
+        ),
         Row(event="skip on conflict", lock="untouched; the task ends with lock_skip_result"),
         Row(event="raise on conflict", lock="untouched; LockContended is the result"),
         Row(event="reject on conflict", lock="untouched; the message is rejected"),
@@ -147,6 +151,10 @@ ROWS = {
         Row(
             event="SIGTERM to the worker (warm shutdown)",
             lock="extended while the body runs, released after it",
+        ),
+        Row(
+            event="SIGTERM to a worker that keeps messages which wait",
+            lock="the messages go back to the queue; the next worker starts one whose lock is free",
         ),
         Row(
             event="SIGQUIT to the worker with worker_soft_shutdown_timeout (soft shutdown)",

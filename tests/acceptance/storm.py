@@ -2,8 +2,9 @@
 Send tasks while the broker is killed and started again, and count those that are lost.
 
 `python -m tests.acceptance.storm` runs the same storm with plain tasks, with tasks that lock while
-they run, and with unique ones: what plain tasks lose as well is between Celery and its broker. The
-broker is a Valkey that loses nothing that it has acknowledged (`appendonly`); lock nodes stay up.
+they run, with tasks that wait for a few keys, and with unique ones. What plain tasks lose as well
+is between Celery and its broker. The broker is a Valkey that loses nothing that it has acknowledged
+(`appendonly`); lock nodes stay up.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 from celery_redlock.testing import LocalCluster
 from tests.acceptance.program import Program
 
-KINDS = ("plain", "locked", "unique")
+KINDS = ("plain", "locked", "waiting", "unique")
 #: Seconds for which the broker is up, and then down.
 UP, DOWN = 2.0, 0.3
 #: Seconds for what is left in queues to be run, redelivery after the visibility timeout included.

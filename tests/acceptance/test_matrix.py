@@ -16,6 +16,6 @@ def test_the_page_about_pools_is_what_the_table_says() -> None:
 
 @pytest.mark.parametrize("event", ROWS)
 def test_every_row_of_the_table_has_a_test(event: str) -> None:
-    sources = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    sources = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
 
     assert f'@row("{event}")' in re.sub(r"\s*\n\s*", "", sources)

@@ -106,6 +106,8 @@ def task_figures(outcome: TaskOutcome) -> dict[str, object]:
         "pairs_run_twice": verdict.pairs.twice,
         "answered_for_revoked": verdict.pairs.revoked,
         "bodies_beside_another": verdict.beside,
+        "requeued": verdict.requeued,
+        "woken": verdict.woken,
         "broken": dict(verdict.broken),
         "violations": _listed(verdict.violations),
     }

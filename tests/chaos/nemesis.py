@@ -196,6 +196,8 @@ class Nemesis:
         elif fault.kind == "wipe majority":
             for each in fault.targets:
                 self._cluster.restart(each)
+        elif fault.kind == "cut wake-ups":
+            self._cluster.client(node).client_kill_filter(_type="pubsub")
         elif fault.kind.startswith(("clock", "majority")):
             yield from self._bend_clocks(fault)
         else:

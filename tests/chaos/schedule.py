@@ -43,6 +43,7 @@ NODE_FAULTS = (
     "late replies",
     "refuse",
     "garbage",
+    "cut wake-ups",
 )
 CLOCK_NODE_FAULT = "clock back"
 CLOCK_FAULTS = ("clock rate", "clock nudge")

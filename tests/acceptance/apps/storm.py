@@ -1,4 +1,4 @@
-"""The app of a storm: one task in three kinds, whose bodies note that they ran in a file."""
+"""The app of a storm: one task in four kinds, whose bodies note that they ran in a file."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ def note(number: int) -> None:
 
 COMMON: dict[str, Any] = {"acks_late": os.environ["STORM_LATE"] == "1"}
 LOCKED = {**COMMON, "base": RedlockTask, "lock_key": "{number}", "lock_ttl": 5}
+WAITING = {**LOCKED, "lock_key": lambda number: f"one of {number % 4}"}
 KINDS = {
     "plain": app.task(note, name="plain", **COMMON),
     "locked": app.task(note, name="locked", **LOCKED),
+    "waiting": app.task(note, name="waiting", **WAITING),
     "unique": app.task(note, name="unique", lock_mode="until_executed", **LOCKED),
 }

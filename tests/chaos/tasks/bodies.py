@@ -14,7 +14,6 @@ from celery_redlock.errors import DuplicateTask, LeaseLost
 from tests.chaos.history import now
 from tests.chaos.tasks.kinds import (
     KINDS,
-    LOCK_WAIT,
     PUBLISH_GRACE,
     QUEUE_TTL,
     SKIPPED,
@@ -105,7 +104,7 @@ def _options(kind: Kind) -> dict[str, Any]:
     options: dict[str, Any] = {
         "lock_key": "{key}",
         "lock_mode": kind.mode,
-        "lock_wait": LOCK_WAIT,
+        **({} if kind.lock_wait is None else {"lock_wait": kind.lock_wait}),
         "acks_late": kind.acks_late,
         "autoretry_for": (AgainError, LeaseLost),
         "max_retries": None,

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from celery_redlock.tasks.run.requeue import FIRST_DELAY
 from tests.chaos.checks import (
     Violation,
     check_exclusion,
@@ -14,7 +15,8 @@ from tests.chaos.checks import (
     check_tokens,
     find_overlaps,
 )
-from tests.chaos.history import History
+from tests.chaos.history import Event, History
+from tests.chaos.schedule import TTL
 from tests.chaos.tasks import duplicates, leftovers, order, outcomes
 from tests.chaos.tasks.duplicates import Pairs, check_answers, check_pairs, check_skips
 from tests.chaos.tasks.history import Body, TaskHistory
@@ -23,7 +25,11 @@ from tests.chaos.tasks.leftovers import check_leftovers
 from tests.chaos.tasks.order import check_newest, check_once
 from tests.chaos.tasks.outcomes import check_followers, check_outcomes, outcome_of
 
+#: Seconds by which a message has to come before its time to count as woken.
+_EARLY = 0.1
+
 _TOKEN_RULE = "a body that is to hold its lock has a lease and a token"
+_DELAY_RULE = "a message that waits looks again within the TTL of its lock"
 _DRAINED_RULE = "the broker is empty some time after everything is mended"
 
 #: All rules of the task layer, in the order in which people read them.
@@ -39,6 +45,7 @@ RULES = (
     *duplicates.RULES,
     *order.RULES,
     *leftovers.RULES,
+    _DELAY_RULE,
     _DRAINED_RULE,
     "workers and publishers do not die by themselves",
     "workers and publishers end when told to",
@@ -56,6 +63,8 @@ class Verdict:
         outcomes: for each kind of task, how often calls came to which outcome.
         endings: how bodies ended.
         beside: bodies that ran beside another of their key, after their lease had been lost.
+        requeued: how often a message was put back to wait.
+        woken: how often it came back before its time, because a release woke it.
     """
 
     violations: list[Violation] = field(default_factory=list)
@@ -63,6 +72,8 @@ class Verdict:
     endings: Counter[str] = field(default_factory=Counter)
     pairs: Pairs = field(default_factory=Pairs)
     beside: int = 0
+    requeued: int = 0
+    woken: int = 0
 
     @property
     def broken(self) -> Counter[str]:
@@ -76,6 +87,8 @@ def judge(history: TaskHistory) -> Verdict:
         outcomes=count_outcomes(history),
         endings=Counter(body.how or "killed" for body in history.bodies),
         beside=sum(1 for _ in _beside(history)),
+        requeued=sum(1 for _ in _requeues(history)),
+        woken=count_woken(history),
     )
     found = verdict.violations
     found += check_processes(history)
@@ -89,6 +102,7 @@ def judge(history: TaskHistory) -> Verdict:
     found += check_newest(history)
     found += check_once(history)
     found += check_leftovers(history)
+    found += check_delays(history)
     found += check_drained(history)
     return verdict
 
@@ -131,6 +145,29 @@ def check_processes(history: TaskHistory) -> Iterator[Violation]:
         if event["event"] == "violation":
             what = event.get("what", "seen while running")
             yield Violation(rule=event["rule"], what=what, lines=[event])
+
+
+def count_woken(history: TaskHistory) -> int:
+    """Return how many of those that were put back to wait came back before their time."""
+    woken = 0
+    for requeued in _requeues(history):
+        due = requeued["t"] + requeued["delay"] - _EARLY
+        events = history.by_task[requeued["id"]]
+        came = (event["t"] for event in events if event["event"] == "arrived")
+        woken += any(requeued["t"] < at < due for at in came)
+    return woken
+
+
+def check_delays(history: TaskHistory) -> Iterator[Violation]:
+    """Nobody wakes a message whose lock ends with its TTL, so it is not put back for longer."""
+    for requeued in _requeues(history):
+        if requeued["delay"] > max(FIRST_DELAY, TTL):
+            what = f"{requeued['id']} is put back for {requeued['delay']:.2f} s"
+            yield Violation(rule=_DELAY_RULE, what=what, lines=[requeued])
+
+
+def _requeues(history: TaskHistory) -> Iterator[Event]:
+    return (event for event in history.events if event["event"] == "requeued")
 
 
 def check_drained(history: TaskHistory) -> Iterator[Violation]:

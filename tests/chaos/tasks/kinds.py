@@ -41,6 +41,11 @@ class Kind:
     acks_late: bool = False
 
     @property
+    def lock_wait(self) -> float | None:
+        """Its `lock_wait`: set for half of the kinds."""
+        return None if self.acks_late else LOCK_WAIT
+
+    @property
     def task(self) -> str:
         """The name of the task."""
         return f"chaos.{self.name}"

@@ -52,6 +52,11 @@ def _cards(outcome: TaskOutcome) -> str:
             f"second bodies of {pairs.judged} pairs of which one call waited, in calm",
         ),
         ("", verdict.beside, "bodies that outlived a lost lease beside the next holder"),
+        (
+            "",
+            verdict.woken,
+            f"of {verdict.requeued} messages that were put back to wait were woken by a release",
+        ),
         ("", pairs.revoked, "duplicates of a task that was revoked (not judged)"),
     ]
     return "".join(

@@ -6,7 +6,14 @@ from typing import Any
 
 from celery_redlock.protocol.keys import META_PREFIX
 from tests.chaos.tasks.builder import build_history
-from tests.chaos.tasks.checks import check_drained, check_locks, check_tokens_of_bodies, judge
+from tests.chaos.tasks.checks import (
+    check_delays,
+    check_drained,
+    check_locks,
+    check_tokens_of_bodies,
+    count_woken,
+    judge,
+)
 from tests.chaos.tasks.duplicates import Pairs, check_answers, check_pairs, check_skips
 from tests.chaos.tasks.history import Left, TaskHistory
 from tests.chaos.tasks.kinds import SKIPPED
@@ -481,3 +488,19 @@ def test_a_key_from_an_old_snapshot_is_excused_at_that_node_only():
     assert len(rules(check_leftovers(script.history()))) == 1
     script.note(2.0, "mended", kind="restart stale", nodes=[3])
     assert rules(check_leftovers(script.history())) == []
+
+
+def requeued(delay: float, came_after: float) -> TaskHistory:
+    script = Script().note(1.0, "requeued", "w0.1/2", id="a", delay=delay)
+    return script.note(1.0 + came_after, "arrived", "w0.1/2", id="a").history()
+
+
+def test_a_message_that_comes_back_before_its_time_was_woken():
+    assert count_woken(requeued(1.0, 0.3)) == 1
+    assert count_woken(requeued(1.0, 1.01)) == 0
+
+
+def test_a_message_that_is_put_back_for_longer_than_the_ttl_is_seen():
+    assert list(check_delays(requeued(1.0, 0.3))) == []
+    (violation,) = check_delays(requeued(2.0, 0.3))
+    assert "2.00 s" in violation.what

@@ -1,0 +1,49 @@
+"""Messages that wait for a key in a worker, for much longer than a test has patience."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from celery.result import AsyncResult
+
+from celery_redlock.tasks.message.envelope import HEADER, Envelope, WaitHistory
+from tests.acceptance.scene import Journal
+from tests.acceptance.worker import Worker
+from tests.support.waiting import TIMEOUT, wait_until
+
+INCLUDE = ["tests.acceptance.apps.plain", "tests.acceptance.apps.waiting"]
+
+#: Seconds that a message has left to wait when its key is released, so that it is seen to be early.
+LONG = 5.0
+
+#: A message that was requeued so often waits for up to `lock_ttl` the next time.
+_REQUEUES = 6
+
+
+def send_waiter(worker: Worker, key: str, task: str = "waiting.run", **options: Any) -> AsyncResult:
+    """Send a message whose key is held, and return when a worker keeps it for long."""
+    history = WaitHistory(first_seen=time.time(), requeues=_REQUEUES, retries=0)
+    headers = {HEADER: Envelope(wait_history=history).write()}
+    result = worker.send(task, key, headers=headers, **options)
+    wait_until(lambda: _left(worker, result.id) > LONG, message="the message to wait for long")
+    return result
+
+
+def assert_ran_early(journal: Journal, *task_ids: str) -> None:
+    """Wait until these have run, in this order and each before its ETA."""
+    journal.wait_for("ran", len(task_ids))
+    ran = journal.of("ran")
+    assert [entry["id"] for entry in ran] == list(task_ids)
+    assert all(entry["early_by"] > 0 for entry in ran), ran
+
+
+def _left(worker: Worker, task_id: str) -> float:
+    """Return for how many seconds a worker goes on keeping a message; 0 if it does not."""
+    told = worker.app.control.inspect([worker.nodename], limit=1, timeout=TIMEOUT).scheduled()
+    for entry in (told or {}).get(worker.nodename, []):
+        if entry["request"]["id"] == task_id:
+            eta = datetime.fromisoformat(entry["eta"])
+            return (eta - datetime.now(UTC)).total_seconds()
+    return 0.0
