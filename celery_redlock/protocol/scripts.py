@@ -11,7 +11,7 @@ from celery_redlock.protocol.commands import Script
 
 _LUA = resources.files("celery_redlock.protocol") / "lua"
 
-#: Functions that stand before the scripts that call them.
+#: Functions that precede the scripts which call them.
 _WAIT_QUEUE = (_LUA / "wait_queue.lua").read_text()
 _BEFORE = {Script.ACQUIRE: _WAIT_QUEUE, Script.RELEASE: _WAIT_QUEUE}
 

@@ -18,7 +18,7 @@
 -- is only written, for those who check that the second one is new indeed.
 --
 -- A waiter that is refused a key is put into its wait queue in this same step: a release that comes
--- after the refusal finds it there. (`wait_queue.lua` stands before this script.)
+-- after the refusal finds it there. (The functions of `wait_queue.lua` precede this script.)
 local owner, ttl, quarantine = ARGV[2], ARGV[3], tonumber(ARGV[5])
 local count = (#KEYS - 1) / 2
 local time = redis.call('TIME')

@@ -5,7 +5,7 @@
 -- second one in case the first is gone. They move to the end of the wait queue, and return to their
 -- places if they are refused again; one that has not returned when its turn comes once more is
 -- removed. An attempt that is undone wakes nobody: those woken might only be undone in turn.
--- (`wait_queue.lua` stands before this script.)
+-- (The functions of `wait_queue.lua` precede this script.)
 --
 -- KEYS  lock keys, then the fence counter of each
 -- ARGV  nonce, owner, token (0: none), ms to keep the keys for a minimum hold (0: delete now);

@@ -63,7 +63,7 @@ class Verdict:
         outcomes: for each kind of task, how often calls came to which outcome.
         endings: how bodies ended.
         beside: bodies that ran beside another of their key, after their lease had been lost.
-        requeued: how often a message was put back to wait.
+        requeued: how often a message was requeued to wait.
         woken: how often it came back before its time, because a release woke it.
     """
 
@@ -148,7 +148,7 @@ def check_processes(history: TaskHistory) -> Iterator[Violation]:
 
 
 def count_woken(history: TaskHistory) -> int:
-    """Return how many of those that were put back to wait came back before their time."""
+    """Return how many requeued messages came back before their time."""
     woken = 0
     for requeued in _requeues(history):
         due = requeued["t"] + requeued["delay"] - _EARLY
@@ -159,10 +159,10 @@ def count_woken(history: TaskHistory) -> int:
 
 
 def check_delays(history: TaskHistory) -> Iterator[Violation]:
-    """Nobody wakes a message whose lock ends with its TTL, so it is not put back for longer."""
+    """Nobody wakes a message whose lock ends with its TTL, so its delay is not longer."""
     for requeued in _requeues(history):
         if requeued["delay"] > max(FIRST_DELAY, TTL):
-            what = f"{requeued['id']} is put back for {requeued['delay']:.2f} s"
+            what = f"{requeued['id']} is requeued for {requeued['delay']:.2f} s"
             yield Violation(rule=_DELAY_RULE, what=what, lines=[requeued])
 
 

@@ -55,7 +55,7 @@ def _cards(outcome: TaskOutcome) -> str:
         (
             "",
             verdict.woken,
-            f"of {verdict.requeued} messages that were put back to wait were woken by a release",
+            f"of {verdict.requeued} requeued messages were woken by a release",
         ),
         ("", pairs.revoked, "duplicates of a task that was revoked (not judged)"),
     ]

@@ -500,7 +500,7 @@ def test_a_message_that_comes_back_before_its_time_was_woken():
     assert count_woken(requeued(1.0, 1.01)) == 0
 
 
-def test_a_message_that_is_put_back_for_longer_than_the_ttl_is_seen():
+def test_a_message_that_is_requeued_for_longer_than_the_ttl_is_seen():
     assert list(check_delays(requeued(1.0, 0.3))) == []
     (violation,) = check_delays(requeued(2.0, 0.3))
     assert "2.00 s" in violation.what

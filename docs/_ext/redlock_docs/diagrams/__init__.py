@@ -10,6 +10,7 @@ from .goals import draw_goals
 from .modes import draw_modes
 from .rounds import draw_rounds
 from .sequence import draw_second_round, draw_slow_node
+from .waiting import draw_waiting
 
 __all__ = ["DIAGRAMS"]
 
@@ -20,4 +21,5 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "second-round": draw_second_round,
     "modes": draw_modes,
     "goals": draw_goals,
+    "waiting": draw_waiting,
 }
