@@ -24,14 +24,20 @@ class Program:
     """
 
     def __init__(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str], logs: Path
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        logs: Path,
+        *,
+        cwd: Path = ROOT,
     ) -> None:
         self.name = name
         self._log = logs / f"{name}.log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
-                cwd=ROOT,
+                cwd=cwd,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

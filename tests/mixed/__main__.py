@@ -1,8 +1,10 @@
 """
 Let an older version and this one lock the same keys on the same nodes: `python -m tests.mixed OLD`.
 
-Prints what they counted. Exit status 1 if two held one key, a token was not larger than the one
-before, a lease was lost, a node was quarantined, a key is left, or one version got no lock.
+Clients hold the keys first; then workers of both versions share a queue whose messages wait for
+each other. Prints what they counted. Exit status 1 if two held one key, a token was not larger than
+the one before, a lease was lost, a node was quarantined, a key is left, a message ran twice, or one
+version got no lock.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 
 from celery_redlock.testing import LocalCluster
 from tests.mixed.client import KEYS
+from tests.mixed.workers import run_workers
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,14 +58,18 @@ def main() -> int:
             )
         }
         left = keys_left(nodes)
-    for name, count in {**counted, "keys left": left, "clients that failed": failed}.items():
+        versions = {"old": Path(old), "new": ROOT}
+        bodies = run_workers(versions, nodes, store.urls[0].removesuffix("0") + "1")
+    told = {**counted, "keys left": left, "clients that failed": failed, **bodies}
+    for name, count in told.items():
         print(f"{name:20} {count}")
-    broken = ("overlaps", "disorder", "losses", "quarantines")
+    broken = ("overlaps", "disorder", "losses", "quarantines", "bodies twice", "bodies at once")
+    ran = ("holds:old", "holds:new", "bodies:old", "bodies:new")
     return int(
-        any(counted[name] for name in broken)
+        any(told[name] for name in broken)
         or left > 0
         or failed > 0
-        or not (counted["holds:old"] and counted["holds:new"])
+        or not all(told[name] for name in ran)
     )
 
 

@@ -80,5 +80,5 @@ def check_once(history: TaskHistory) -> Iterator[Violation]:
             yield Violation(
                 rule=_ONCE_RULE,
                 what=f"{task_id} of {first.key}, retry {retries}, ran {len(bodies)} bodies",
-                lines=[*first.events, *second.events],
+                lines=history.by_task[task_id],
             )
