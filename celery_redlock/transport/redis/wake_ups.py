@@ -127,6 +127,7 @@ class _Reader:
         self._nodes = nodes
         self._index = index
         self._pipe: WakeupPipe | None = None
+        self._has_warned = False
 
     def notice(self) -> None:
         """Look again at what is listened to. The caller has the lock of the wake-ups."""
@@ -146,12 +147,19 @@ class _Reader:
             try:
                 self._serve()
             except Exception as exc:
-                text = "Lock node %s wakes nobody now, so those who wait try by themselves: %s"
-                call_in_app(_logger.debug, text, self._nodes.names[self._index], exc)
+                self._log(exc)
                 if clock.now() - begun > _LONGEST_PAUSE:
                     pause = _FIRST_PAUSE
                 self._wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _log(self, exc: Exception) -> None:
+        """Log why nobody is woken: a refusal, as of a user without the right, once as a warning."""
+        warns = isinstance(exc, hiredis.ReplyError) and not self._has_warned
+        self._has_warned |= warns
+        level = logging.WARNING if warns else logging.DEBUG
+        text = "Lock node %s wakes nobody, so those who wait look again after a delay: %s"
+        call_in_app(_logger.log, level, text, self._nodes.names[self._index], exc)
 
     def _serve(self) -> None:
         """Subscribe and read until nobody has listened for a while."""

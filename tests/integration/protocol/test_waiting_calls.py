@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +21,7 @@ from celery_redlock.core import Lease
 from celery_redlock.protocol import quorum
 from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.nodes import CALM, Nodes, ServerNodes
+from tests.support.tls import make_certificate, terminate_tls
 from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until
 
 Ask = Callable[[Nodes], Future[Any]]
@@ -233,3 +238,41 @@ print("all were woken")
 @pytest.mark.parametrize("kind", PATCH)
 def test_a_release_wakes_greenlets(servers: ServerNodes, kind: str) -> None:
     assert run_with_greenlets(kind, GREENLETS, *servers.urls) == "all were woken\n"
+
+
+def test_a_node_whose_user_may_not_listen_is_logged_once(
+    servers: ServerNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    for node in range(5):
+        rules = ("on", "nopass", "allkeys", "allcommands", "resetchannels")
+        servers.cluster.client(node).execute_command("ACL", "SETUSER", "deaf", *rules)
+    urls = [url.replace("redis://", "redis://deaf:any@") for url in servers.urls]
+    servers.connected().acquire("key", ttl=60.0)
+
+    def warned() -> list[str]:
+        return [message for message in caplog.messages if "wakes nobody" in message]
+
+    with caplog.at_level(logging.WARNING), Redlock(urls, node_timeout=CALM) as client:
+        for _ in range(2):
+            with pytest.raises(LockContended):
+                client.acquire("key", wait=1.0)
+            wait_until(lambda: len(warned()) == 5, message=lambda: f"warned: {caplog.messages}")
+    assert all("NOPERM" in message or "permission" in message for message in warned())
+
+
+def test_a_release_wakes_over_tls(servers: ServerNodes, tmp_path: Path) -> None:
+    assert shutil.which("openssl")
+    certificate, key = make_certificate(tmp_path)
+    with ExitStack() as stack:
+        ports = [
+            stack.enter_context(terminate_tls(int(url.split(":")[2][:-2]), certificate, key))
+            for url in servers.urls
+        ]
+        urls = [f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}" for port in ports]
+        client = stack.enter_context(Redlock(urls, node_timeout=CALM))
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        lease = client.acquire("key", ttl=60.0, wait=TIMEOUT)
+        call = pool.submit(client.acquire, "key", wait=TIMEOUT, retry=WHEN_WOKEN)
+        wait_until_remembered(servers)
+        lease.release()
+        assert call.result(TIMEOUT).release()
