@@ -180,15 +180,12 @@ class Redlock:
         began = transport.now()
         attempt, attempts = attempt_once(transport, request.params), 1
         if not attempt.is_granted:
-            with closing(ThreadWait(transport, request, attempt)) as wait:
+            with closing(ThreadWait(transport, request, attempt, self.check_open)) as wait:
                 attempt, attempts = retry_until_granted(
-                    attempt, lambda: self._attempt_again(wait), request.budget, wait.sleep
+                    attempt, wait.attempt, request.budget, wait.sleep
                 )
+            attempts += wait.woken_tries
         return self._lease_from(request, attempt, attempts, began)
-
-    def _attempt_again(self, wait: ThreadWait) -> Attempt:
-        self.check_open()
-        return wait.attempt()
 
     def _lease_from(
         self, request: AcquireRequest, attempt: Attempt, attempts: int, began: float

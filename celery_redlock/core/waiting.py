@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once
@@ -15,6 +16,9 @@ from celery_redlock.core.retry import DEFAULT_WAIT
 from celery_redlock.protocol import Phase, Waiter, milliseconds
 from celery_redlock.protocol.keys import wake_channel
 from celery_redlock.transport import Listener, Transport, WaitingCall
+
+#: Seconds for which a call has to wait at least to listen: for less it does not pay to subscribe.
+LISTENS_FROM = 1.0
 
 #: Seconds between the tries of a call that a release would wake, unless it has a policy of its own.
 _LISTENING_PAUSE = 1.0
@@ -25,108 +29,176 @@ _KEEP = 3600.0
 
 class Wait:
     """
-    A call that waits for its keys.
+    A call that waits for its keys, and is woken while its policy pauses.
 
     Its first try asks for the keys as any call does. When they are held it begins to listen, and
-    its tries name it from then on: a release that comes after a refusal wakes it.
+    its tries name it from then on: a release that comes after a refusal wakes it. Tries that a
+    wake-up brings do not count for the policy.
+
+    Attributes:
+        woken_tries: how many there were.
     """
 
     def __init__(self, transport: Transport, request: AcquireRequest, first: Attempt) -> None:
-        budget = request.budget
-        self.transport = transport
-        self._waiter = request.waiter
-        self.name = os.urandom(8).hex() if self._waiter is None else self._waiter.name
+        budget, waiter = request.budget, request.waiter
+        self.woken_tries = 0
+        self._transport = transport
         self._params = request.params
         self._latest = first
-        self._since_ms = transport.wall_us() // 1000
+        self._found: Attempt | None = None
+        self._name = os.urandom(8).hex() if waiter is None else waiter.name
+        self._since_ms = transport.wall_us() // 1000 if waiter is None else waiter.since_ms
+        self._grace_ms = 0 if waiter is None else waiter.grace_ms
         self._until = transport.now() + budget.wait
-        self._waits = budget.wait > 0
+        self._may_listen = budget.wait >= LISTENS_FROM
         self._has_own_policy = budget.policy is not DEFAULT_WAIT
+        self._give_up_on = budget.give_up_on
         self._listener: Listener | None = None
 
-    def attempt(self) -> Attempt:
+    def ask(self) -> Attempt:
         """Try once more."""
-        self._latest = attempt_once(self.transport, self._next_params())
+        self._latest = attempt_once(self._transport, self._next_params())
         return self._latest
-
-    def _next_params(self) -> AcquireParams:
-        if self._listener is None:
-            return self._params
-        if self._waiter is not None:
-            return replace(self._params, waiter=self._waiter)
-        left = self._until - self.transport.now()
-        keep = 0 if left <= 0 else milliseconds(min(left, _KEEP))
-        return replace(self._params, waiter=Waiter(self.name, self._since_ms, keep))
-
-    def begins_to_listen(self) -> bool:
-        """Return whether it is time to listen; the next try then follows at once."""
-        listens = self._listener is not None or not self._waits
-        return not listens and self._latest.phase is Phase.CONTENDED
-
-    def listen(self, listener: Listener) -> None:
-        """Be woken by a listener."""
-        self._listener = listener
-
-    def pause(self, seconds: float) -> float:
-        """Return how long to sleep where the policy asks for so many seconds."""
-        if self._has_own_policy or self._latest.phase is not Phase.CONTENDED:
-            return seconds
-        if self._listener is None or not self._listener.is_live:
-            return seconds
-        return max(seconds, min(_LISTENING_PAUSE, self._until - self.transport.now()))
 
     def close(self) -> None:
         """Listen no more. Idempotent."""
         if self._listener is not None:
             self._listener.close()
 
+    def _next_params(self) -> AcquireParams:
+        if self._listener is None:
+            return self._params
+        left = self._until - self._transport.now()
+        keep = 0 if left <= 0 else milliseconds(min(left, _KEEP))
+        waiter = Waiter(self._name, self._since_ms, keep, self._grace_ms)
+        return replace(self._params, waiter=waiter)
+
+    def _begins_to_listen(self) -> bool:
+        is_time = self._may_listen and self._listener is None
+        return is_time and self._latest.phase is Phase.CONTENDED
+
+    def _until_next(self, seconds: float) -> float:
+        """Return until when to sleep where the policy asks for a pause of so many seconds."""
+        now = self._transport.now()
+        listens = self._listener is not None and self._listener.is_live
+        if listens and not self._has_own_policy and self._latest.phase is Phase.CONTENDED:
+            seconds = max(seconds, min(_LISTENING_PAUSE, self._until - now))
+        return now + seconds
+
+    def _note(self, attempt: Attempt) -> bool:
+        """Note a try that a wake-up brought; return whether the policy has to know it."""
+        gives_up = self._give_up_on is not None and self._give_up_on(attempt)
+        if attempt.phase is Phase.CONTENDED and not gives_up:
+            self.woken_tries += 1
+            return False
+        self._found = attempt
+        return True
+
 
 class ThreadWait(Wait):
-    """A call that waits in its thread or greenlet."""
+    """
+    A call that waits in its thread or greenlet.
 
-    _call: WaitingCall | None = None
+    Args:
+        transport: to the nodes.
+        request: what it asks for.
+        first: its first try.
+        check_open: raises if the client is closed.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        request: AcquireRequest,
+        first: Attempt,
+        check_open: Callable[[], None],
+    ) -> None:
+        super().__init__(transport, request, first)
+        self._check_open = check_open
+        self._call: WaitingCall | None = None
+
+    def attempt(self) -> Attempt:
+        """Return what a wake-up has brought, or else try."""
+        found, self._found = self._found, None
+        if found is not None:
+            return found
+        self._check_open()
+        return self.ask()
 
     def sleep(self, seconds: float) -> None:
-        """Wait until it is woken, for so many seconds at most."""
-        if self.begins_to_listen():
-            self._call = WaitingCall(self.transport.wake_ups, self._params.node_keys, self.name)
-            self.listen(self._call)
-        elif self._call is None:
-            self.transport.sleep(seconds)
-        else:
-            self.transport.wait(self._call, self.pause(seconds))
+        """Pause for so many seconds, unless a try that a wake-up brings ends the call's wait."""
+        if self._begins_to_listen():
+            wake_ups, keys = self._transport.wake_ups, self._params.node_keys
+            self._listener = self._call = WaitingCall(wake_ups, keys, self._name)
+            if self._is_over():
+                return
+        if self._call is None:
+            self._transport.sleep(seconds)
+            return
+        until = self._until_next(seconds)
+        while (left := until - self._transport.now()) > 0:
+            if self._transport.wait(self._call, left) and self._is_over():
+                return
+
+    def _is_over(self) -> bool:
+        self._check_open()
+        return self._note(self.ask())
 
 
 class CoroutineWait(Wait):
-    """A call that waits in its event loop; its attempts are made elsewhere."""
+    """
+    A call that waits in its event loop.
 
-    _woken: asyncio.Event
+    Args:
+        transport: to the nodes.
+        request: what it asks for.
+        first: its first try.
+        run: runs a try elsewhere.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        request: AcquireRequest,
+        first: Attempt,
+        run: Callable[[Callable[[], Attempt]], Awaitable[Attempt]],
+    ) -> None:
+        super().__init__(transport, request, first)
+        self._run = run
+        self._woken = asyncio.Event()
+
+    async def attempt(self) -> Attempt:
+        """Return what a wake-up has brought, or else try."""
+        found, self._found = self._found, None
+        return await self._run(self.ask) if found is None else found
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until it is woken, for so many seconds at most."""
-        if self.begins_to_listen():
-            self._woken = asyncio.Event()
-            loop, wake = asyncio.get_running_loop(), self._woken.set
-
-            def on_wake(name: str) -> None:
-                if name == self.name:
-                    on_live()
-
-            def on_live() -> None:
-                with contextlib.suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(wake)
-
-            self.listen(
-                Listener(
-                    self.transport.wake_ups,
-                    map(wake_channel, self._params.node_keys),
-                    on_wake,
-                    on_live,
-                )
-            )
-        elif self._listener is None:
+        """Pause for so many seconds, unless a try that a wake-up brings ends the call's wait."""
+        if self._begins_to_listen():
+            self._listener = self._listen()
+            if self._note(await self._run(self.ask)):
+                return
+        if self._listener is None:
             await asyncio.sleep(seconds)
-        else:
+            return
+        until = self._until_next(seconds)
+        while (left := until - self._transport.now()) > 0:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), self.pause(seconds))
-            self._woken.clear()
+                await asyncio.wait_for(self._woken.wait(), left)
+                self._woken.clear()
+                if self._note(await self._run(self.ask)):
+                    return
+
+    def _listen(self) -> Listener:
+        loop, wake = asyncio.get_running_loop(), self._woken.set
+
+        def on_live() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(wake)
+
+        def on_wake(name: str) -> None:
+            if name == self._name:
+                on_live()
+
+        channels = map(wake_channel, self._params.node_keys)
+        return Listener(self._transport.wake_ups, channels, on_wake, on_live)

@@ -124,6 +124,12 @@ MAX_WAITERS = 1000
 #: How many waiters a release wakes: the second one in case the first is gone.
 WOKEN_AT_ONCE = 2
 
+#: As many more are woken as were woken before and have not returned, up to so many.
+MISSING_AT_MOST = 100
+
+#: After so long they are gone.
+RETURNS_WITHIN_US = 5_000_000
+
 
 @dataclass(slots=True)
 class ModelNode:
@@ -213,8 +219,12 @@ class ModelNode:
             elif holder is None and waiter and (first := self._goes_first(key, now_us, *waiter)):
                 held.append(KeyHolder(index, GOES_FIRST + first[0], first[1] / 1000))
         if held:
-            for refusal in held if waiter else ():
-                self._queue(keys[refusal.key], now_us, *waiter)
+            refused = {refusal.key for refusal in held}
+            for index, key in enumerate(keys if waiter else ()):
+                if index in refused:
+                    self._queue(key, now_us, *waiter)
+                elif key in self.waiting and self.owner(key, now_us) is None:
+                    self.waiting[key].scores.pop(str(waiter[0]), None)
             return Refused(tuple(held))
         for key in keys if waiter else ():
             if key in self.waiting:
@@ -237,21 +247,23 @@ class ModelNode:
         if not int(str(grace)):
             return None
         scores, grace_us = self._wait_queue(key, now_us).scores, int(str(grace)) * 1000
-        own = scores.get(str(name), int(str(since)))
+        own, gone = scores.get(str(name), int(str(since))), 0
         for other in sorted(scores, key=lambda one: (scores[one], one)):
             at = scores[other]
             if at < WOKEN or other == name:
                 continue
             if now_us - at > grace_us:
                 del scores[other]
+                gone += 1
             elif own < WOKEN or at < own:
                 return other, math.ceil((grace_us - (now_us - at)) / 1000)
-        for first in self._wait_queue(key, now_us).first(1):
-            if first != name and scores[first] < min(WOKEN, int(str(since))):
-                scores[first] = max(WOKEN, now_us)
-                self.published.append((key, first))
-                return first, grace_us // 1000
-        return None
+        woken = []
+        for at, other in enumerate(self._wait_queue(key, now_us).first(1 + 2 * gone)):
+            if other != name and scores[other] < min(WOKEN, int(str(since))):
+                scores[other] = max(WOKEN, now_us) + 2 * at + 1
+                self.published.append((key, other))
+                woken.append(other)
+        return (woken[0], grace_us // 1000) if woken else None
 
     def _queue(
         self, key: str, now_us: int, name: object, since: object, keep: object, _: object
@@ -275,7 +287,12 @@ class ModelNode:
         if key not in self.waiting:
             return
         scores = (queue := self._wait_queue(key, now_us)).scores
-        for at, name in enumerate(queue.first(WOKEN_AT_ONCE)):
+        in_order = queue.first(len(scores))
+        missing = [name for name in in_order if scores[name] >= WOKEN][:MISSING_AT_MOST]
+        for name in missing:
+            if now_us - scores[name] > RETURNS_WITHIN_US:
+                del scores[name]
+        for at, name in enumerate(queue.first(WOKEN_AT_ONCE + len(missing))):
             if scores[name] < WOKEN:
                 scores[name] = max(WOKEN, now_us) + 2 * at + 1
             else:

@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,10 +38,7 @@ logger = logging.getLogger(__name__)
 #: that requeued it only after it was published; a result of the next run would be overwritten.
 SETTLING = 0.1
 
-#: Seconds in which wake-ups of one message count once: every node publishes each release.
-SAME_RELEASE = 0.05
-
-#: Seconds for which a wake-up is remembered whose message is still on its way to a worker.
+#: Seconds for which a wake-up is remembered whose message is on its way to a worker.
 EARLY = 5.0
 MAX_EARLY = 10_000
 
@@ -51,8 +49,8 @@ SURE_AFTER = 5.0
 #: Seconds before its ETA from which on a message is left to Celery's timer.
 AT_ETA = 0.05
 
-#: From so many messages on, those whose time has come are forgotten now and then.
-PRUNED_FROM = 1000
+#: Seconds between two looks for messages whose ETA is over.
+PRUNED_EVERY = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ class WakeStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is unty
 
     def start(self, parent: Any) -> None:
         """Follow the messages that arrive from now on."""
-        signals.task_received.connect(self._connect, weak=False, dispatch_uid=_uid(parent))
+        signals.task_received.connect(self._connect, sender=parent, weak=False)
 
     def register_with_event_loop(self, parent: Any, hub: Any) -> None:
         """Start messages in the worker's event loop."""
@@ -97,7 +95,7 @@ class WakeStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is unty
 
     def stop(self, parent: Any) -> None:
         """Start no more messages before their time: the worker gives them back."""
-        signals.task_received.disconnect(dispatch_uid=_uid(parent))
+        signals.task_received.disconnect(self._connect, sender=parent)
         if self._waiting is not None:
             self._waiting.close()
             self._waiting = None
@@ -116,10 +114,6 @@ class WakeStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is unty
         return self._waiting
 
 
-def _uid(parent: Any) -> str:
-    return f"celery_redlock.task_received.{id(parent)}"
-
-
 class WaitingMessages:
     """
     The waiting messages of one worker, and who is woken.
@@ -134,17 +128,21 @@ class WaitingMessages:
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._lock = native_lock()
+        self._listening_lock = native_lock()
         self._held: dict[str, Held] = {}
         self._woken: list[str] = []
-        # When each waiter was last woken; and when those were whose message was not here.
-        self._woken_at: OrderedDict[str, float] = OrderedDict()
+        # When those were woken whose message was not here.
         self._early: OrderedDict[str, float] = OrderedDict()
+        self._hub: Any = None
         self._pipe: WakeupPipe | None = None
         self._listener: Listener | None = None
+        # Since when a quorum of nodes publishes to us, by channel.
         self._live_since: dict[str, float] = {}
-        self._looking = False
+        # Messages whose keys may have been released before anybody listened.
+        self._unsure: set[str] = set()
+        self._is_looking = False
+        self._is_pruned_later = False
         self._closed = False
-        self._pruned_to = 0
         self.has_looked = False
 
     @property
@@ -152,10 +150,16 @@ class WaitingMessages:
         """The names of the messages, by which they are woken."""
         return list(self._held)
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether nodes publish to it, or will."""
+        return self._listener is not None
+
     def use_hub(self, hub: Any) -> None:
         """Start messages in an event loop, which may be a new one."""
         if self._pipe is None:
             self._pipe = WakeupPipe()
+        self._hub = hub
         hub.add_reader(self._pipe.fd, self._on_pipe)
 
     def add(self, request: Any, envelope: Envelope) -> None:
@@ -171,54 +175,44 @@ class WaitingMessages:
             to_timestamp(request.eta),
         )
         with self._lock:
-            if len(self._held) >= self._pruned_to + PRUNED_FROM:
-                self._prune(now)
             self._held[name] = held
             is_early = now - self._early.pop(name, -math.inf) < EARLY
         self._listen(held.channels)
-        if is_early:
-            self._start_later(name)
-        else:
-            self._look_if_unsure(held, now)
+        self._prune_later()
+        with self._lock:
+            since = [self._live_since.get(channel, now) for channel in held.channels]
+        if is_early or any(now - at < SURE_AFTER for at in since):
+            self._look([name])
 
     def close(self) -> None:
-        """Start no more messages."""
+        """Start no more messages. Idempotent."""
         self._closed = True
-        if self._listener is not None:
-            self._listener.close()
+        with self._listening_lock:
+            self._stop_listening()
         if self._pipe is not None:
+            self._hub.remove_reader(self._pipe.fd)
             self._pipe.close()
+            self._pipe = None
 
     # Called in threads of the wake-ups.
 
     def on_wake(self, name: str) -> None:
         """Start a message soon: a node has woken it."""
-        now = time.monotonic()
         with self._lock:
-            before = self._woken_at.pop(name, None)
-            if before is not None and now - before < SAME_RELEASE:
-                self._woken_at[name] = before
-                return
-            self._woken_at[name] = now
-            if name not in self._held:
-                self._early[name] = now
-            for remembered in (self._woken_at, self._early):
-                if len(remembered) > MAX_EARLY:
-                    remembered.popitem(last=False)
-            if name in self._early:
-                return
-        self._start_later(name)
+            is_here = name in self._held
+            if not is_here:
+                self._early[name] = time.monotonic()
+                if len(self._early) > MAX_EARLY:
+                    self._early.popitem(last=False)
+        if is_here:
+            self._start_soon(name)
 
     def on_live(self) -> None:
         """Look what was missed: a quorum of nodes publishes to this worker by now."""
-        now = time.monotonic()
-        listener = self._listener
-        with self._lock:
-            for channel in listener.channels if listener is not None else ():
-                self._live_since.setdefault(channel, now)
-        call_in_app(self._look)
+        self._note_live()
+        call_in_app(self._look, self.names)
 
-    def _start_later(self, name: str) -> None:
+    def _start_soon(self, name: str) -> None:
         if self._closed:
             return
         self._woken.append(name)
@@ -236,89 +230,132 @@ class WaitingMessages:
 
     def _start_woken(self) -> None:
         while self._woken and not self._closed:
-            self._start(self._woken.pop(0))
+            name = self._woken.pop(0)
+            try:
+                self._start(name)
+            except Exception:  # an error of one message must not end the worker's event loop
+                logger.exception("The message %s could not be started before its ETA", name)
 
     def _start(self, name: str) -> None:
         """Start a message as its timer would: rate limits and revocations count as ever."""
         with self._lock:
-            held = self._held.get(name)
+            held = None if self._closed else self._held.get(name)
             if held is None:
                 return
-            left = held.arrived + SETTLING - time.monotonic()
+            now = time.monotonic()
+            left = held.arrived + SETTLING - now
             if left <= 0:
                 del self._held[name]
         if left > 0:
             self._consumer.timer.call_after(left, self._start, (name,))
             return
-        if time.monotonic() > held.until - AT_ETA:
-            return
         entry = _timer_entry(self._consumer.timer, held.request)
-        if entry is not None and not entry.canceled:
-            entry.cancel()
-            call = getattr(entry, "entry", entry)
-            call.fun(*call.args, **call.kwargs)
+        if entry is None or now > held.until - AT_ETA:
+            return
+        entry.cancel()
+        call = getattr(entry, "entry", entry)
+        fun, args, kwargs = call.fun, call.args, call.kwargs
+        call.args = ()  # Celery shows what its timers are for as scheduled
+        fun(*args, **kwargs)
+
+    def _prune_later(self) -> None:
+        if not self._is_pruned_later:
+            self._is_pruned_later = True
+            self._consumer.timer.call_after(PRUNED_EVERY, self.prune)
+
+    def prune(self) -> None:
+        """Forget messages whose ETA is over; listen no more when none is left."""
+        now = time.monotonic()
+        self._is_pruned_later = False
+        with self._listening_lock:
+            with self._lock:
+                for name in [name for name, held in self._held.items() if held.until < now]:
+                    del self._held[name]
+                channels = frozenset().union(*(held.channels for held in self._held.values()))
+                for channel in self._live_since.keys() - channels:
+                    del self._live_since[channel]
+            if self._listener is not None:
+                self._listener.move(channels)
+            if not channels:
+                self._stop_listening()
+        if channels and not self._closed:
+            self._prune_later()
 
     # Listening.
 
     def _listen(self, channels: frozenset[str]) -> None:
-        listener = self._listener
-        if listener is None:
-            wake_ups = self._redlock.transport.wake_ups
-            self._listener = Listener(wake_ups, channels, self.on_wake, self.on_live)
-        elif not channels <= listener.channels:
-            listener.move(listener.channels | channels)
+        with self._listening_lock:
+            listener = self._listener
+            if listener is None:
+                wake_ups = self._redlock.transport.wake_ups
+                self._listener = Listener(wake_ups, channels, self.on_wake, self.on_live)
+            elif not channels <= listener.channels:
+                listener.move(listener.channels | channels)
+            else:
+                return
+        self._note_live()
+
+    def _stop_listening(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+        with self._lock:
+            self._live_since.clear()
+
+    def _note_live(self) -> None:
+        listener, now = self._listener, time.monotonic()
+        if listener is not None and listener.is_live:
+            with self._lock:
+                for channel in listener.channels:
+                    self._live_since.setdefault(channel, now)
 
     @property
     def _redlock(self) -> Redlock:
         return redlock_for(self._consumer.app)
 
-    def _look_if_unsure(self, held: Held, now: float) -> None:
-        """Ask the nodes if a message's keys may have been released before anybody listened."""
+    def _look(self, names: Iterable[str]) -> None:
+        """Ask the nodes whether keys of some messages are free already."""
         with self._lock:
-            since = [self._live_since.get(channel) for channel in held.channels]
-        if any(at is None or now - at < SURE_AFTER for at in since):
-            self._look()
-
-    def _look(self) -> None:
-        with self._lock:
-            if self._looking or self._closed:
+            self._unsure.update(names)
+            if self._is_looking or self._closed or not self._unsure:
                 return
-            self._looking = True
+            self._is_looking = True
         with contextlib.suppress(RuntimeError):  # the process ends
             start_thread(self._ask_nodes, "redlock-waiting")
             return
-        self._looking = False
+        self._is_looking = False
 
     def _ask_nodes(self) -> None:
         """Start the message of each free key that has waited longest."""
         time.sleep(SETTLING)
         with self._lock:
-            self._looking = False
+            self._is_looking = False
+            unsure = {self._held[name].keys for name in self._unsure if name in self._held}
+            self._unsure.clear()
             oldest: dict[tuple[str, ...], str] = {}
             for name, held in sorted(self._held.items(), key=lambda item: item[1].since):
-                oldest.setdefault(held.keys, name)
+                if held.keys in unsure:
+                    oldest.setdefault(held.keys, name)
         try:
             for keys, name in oldest.items():
                 if not any(self._redlock.reservations.inspect(keys)):
-                    self._start_later(name)
+                    self._start_soon(name)
             self.has_looked = True
         except RedlockError as error:
             logger.debug("The keys of waiting messages could not be looked at: %s", error)
 
-    def _prune(self, now: float) -> None:
-        """Forget the messages whose ETA is over."""
-        self._held = {name: held for name, held in self._held.items() if held.until > now}
-        self._pruned_to = len(self._held)
-
 
 def _timer_entry(timer: Any, request: Any) -> Any:
-    """Return what starts a message at its ETA; in a pool of greenlets it is a greenlet."""
-    known = getattr(request, "_eta_timer_entry", None)
-    if known is not None:
-        return known
-    # Celery before 5.7 does not keep it.
-    for scheduled in timer.queue:
-        entry = scheduled.entry
-        if entry.args and entry.args[0] is request:
-            return scheduled if hasattr(scheduled, "kill") else entry
-    return None
+    """
+    Return what starts a message at its ETA; None if it was cancelled.
+
+    In a pool of greenlets it is a greenlet.
+    """
+    entry = getattr(request, "_eta_timer_entry", None)
+    if entry is None:  # Celery before 5.7 does not keep it
+        for scheduled in list(timer.schedule._queue):
+            call = scheduled.entry
+            if call.args and call.args[0] is request:
+                entry = scheduled if hasattr(scheduled, "kill") else call
+    is_cancelled = entry is None or entry.canceled or getattr(entry, "dead", False)
+    return None if is_cancelled else entry

@@ -168,8 +168,8 @@ class Transport(Protocol):
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
 
-    def wait(self, call: WaitingCall, seconds: float) -> None:
-        """Let time pass until a call is woken, for so many seconds at most."""
+    def wait(self, call: WaitingCall, seconds: float) -> bool:
+        """Let so many seconds pass, or fewer if a call is woken; return whether it was."""
 
     @property
     def wake_ups(self) -> WakeUps:

@@ -86,12 +86,13 @@ class WaitingCall(Listener):
         if name == self._name:
             self._pipe.wake()
 
-    def sleep(self, seconds: float) -> None:
-        """Wait until it is woken, for so many seconds at most."""
+    def sleep(self, seconds: float) -> bool:
+        """Sleep for so many seconds, or until it is woken; return whether it was."""
         poller = new_poller(native=on_native_thread())
         poller.register(self._pipe.fd, READ)
-        poller.poll(as_milliseconds(seconds))
+        is_woken = bool(poller.poll(as_milliseconds(seconds)))
         self._pipe.drain()
+        return is_woken
 
     def close(self) -> None:
         """Listen no more. Idempotent."""

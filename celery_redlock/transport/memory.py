@@ -222,12 +222,12 @@ class MemoryTransport:
         """Let time pass."""
         self._time.sleep(seconds)
 
-    def wait(self, call: WaitingCall, seconds: float) -> None:
-        """Let time pass until a call is woken, for so many seconds at most."""
+    def wait(self, call: WaitingCall, seconds: float) -> bool:
+        """Let so many seconds pass, or fewer if a call is woken; return whether it was."""
         if isinstance(self._time, RealTime):
-            call.sleep(seconds)
-        else:
-            self.sleep(seconds)
+            return call.sleep(seconds)
+        self.sleep(seconds)
+        return False
 
     @property
     def wake_ups(self) -> MemoryTransport:

@@ -151,7 +151,7 @@ def wake(cluster: LocalCluster, redlock: Redlock) -> None:
         cluster.client(index).expire(wait_queue_key("redlock:e"), 60)
     another = redlock.acquire("e", ttl=10.0)
     with pytest.raises(LockContended):
-        redlock.acquire("e", wait=0.1)
+        ask(redlock, "e", "one too many", 1)
     another.release()
     wait_until(
         lambda: sum(count <= MAX_WAITERS for count in waiting("e")) > NODES // 2,
@@ -160,24 +160,25 @@ def wake(cluster: LocalCluster, redlock: Redlock) -> None:
     )
 
 
+def ask(redlock: Redlock, key: str, name: str, since: int, wait: float = 0.0) -> Lease:
+    """Ask for a lock whose waiters go in order."""
+    waiter = Waiter(name, since, 60_000, 50_000)
+    return redlock.reservations.acquire_for_task(
+        (key,), ttl=10.0, waiter=waiter, is_named=True, wait=wait
+    )
+
+
 def go_in_order(redlock: Redlock) -> None:
     """Let two wait for locks whose waiters go in order."""
-
-    def ask(key: str, name: str, since: int, wait: float = 0.0) -> Lease:
-        waiter = Waiter(name, since, 60_000, 50_000)
-        return redlock.reservations.acquire_for_task(
-            (key,), ttl=10.0, waiter=waiter, is_named=True, wait=wait
-        )
-
     for key in ("f", "g"):
         holder = redlock.acquire(key, ttl=30.0)
         for name, since in (("first", 1), ("second", 2)):
             with pytest.raises(LockContended):
-                ask(key, name, since)
+                ask(redlock, key, name, since)
         assert holder.release()
-    ask("f", "first", 1, wait=SOON).release()
+    ask(redlock, "f", "first", 1, wait=SOON).release()
     try:
-        ask("g", "second", 2)
+        ask(redlock, "g", "second", 2)
     except LockContended:
         return
     raise AssertionError("the second went first")

@@ -418,12 +418,12 @@ class Calls:
             # To try by name leads back to this state, and from there to both answers.
             refused = obstacle is not Obstacle.NO_QUORUM
             action = arrival.how_to_wait(
-                Waiting(eager=False, is_exhausted=False, is_refused=refused, is_named=False)
+                Waiting(eager=False, is_exhausted=False, is_refused=refused, is_remembered=False)
             )
             if action is Action.TRY_BY_NAME:
                 self.reached.add(action.name)
                 action = arrival.how_to_wait(
-                    Waiting(eager=False, is_exhausted=False, is_refused=True, is_named=True)
+                    Waiting(eager=False, is_exhausted=False, is_refused=True, is_remembered=True)
                 )
         again = delivery._replace(phase="queued", late=False, missed=False)
         if action is Action.REQUEUE:

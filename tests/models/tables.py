@@ -767,11 +767,11 @@ _REQUEUES = (
     ),
     _promise(
         "a message that was refused is requeued when nodes will wake it",
-        lambda w, then: then is not Action.REQUEUE or not w.is_refused or w.is_named,
+        lambda w, then: then is not Action.REQUEUE or not w.is_refused or w.is_remembered,
     ),
     _promise(
         "a message tries by name once",
-        lambda w, then: then is not Action.TRY_BY_NAME or not w.is_named,
+        lambda w, then: then is not Action.TRY_BY_NAME or not w.is_remembered,
     ),
 )
 

@@ -383,7 +383,7 @@ _IN_CONTENTION = (
         "a message is requeued although no node would wake it",
         "rules-requeue",
         ARRIVAL,
-        "w.is_refused and not w.is_named,",
+        "w.is_refused and not w.is_remembered,",
         "False,",
     ),
     _row(

@@ -110,12 +110,14 @@ class AsyncRedlock:
         if request.budget.wait:
             refuse_own_lock(redlock.transport, request.params.node_keys)
         began = redlock.transport.now()
-        attempt, attempts = await self._attempt(request), 1
+        run = partial(self._run_attempt, request)
+        attempt, attempts = await run(partial(attempt_once, redlock.transport, request.params)), 1
         if not attempt.is_granted:
-            with closing(CoroutineWait(redlock.transport, request, attempt)) as wait:
+            with closing(CoroutineWait(redlock.transport, request, attempt, run)) as wait:
                 attempt, attempts = await retry_until_granted_async(
-                    attempt, partial(self._attempt, request, wait), request.budget, wait.sleep
+                    attempt, wait.attempt, request.budget, wait.sleep
                 )
+            attempts += wait.woken_tries
         return AsyncLease(redlock._lease_from(request, attempt, attempts, began), self._holder_pool)
 
     @contextlib.asynccontextmanager
@@ -217,7 +219,9 @@ class AsyncRedlock:
         self._acquire_pool.close(wait=True)
         self._redlock.close()
 
-    async def _attempt(self, request: AcquireRequest, wait: CoroutineWait | None = None) -> Attempt:
+    async def _run_attempt(
+        self, request: AcquireRequest, attempt: Callable[[], Attempt]
+    ) -> Attempt:
         redlock = self._redlock
 
         def give_back(attempt: Attempt) -> None:
@@ -225,8 +229,6 @@ class AsyncRedlock:
                 at_once = replace(request, at_least_for=0.0)
                 redlock._lease_from(at_once, attempt, 1, redlock.transport.now()).release()
 
-        first = partial(attempt_once, redlock.transport, request.params)
-        attempt = first if wait is None else wait.attempt
         return await self._acquire_pool.run_or_undo(attempt, give_back)
 
     @contextlib.asynccontextmanager

@@ -56,22 +56,26 @@ local function goes_first(key)
   local queue, grace = queue_of(key), tonumber(ARGV[10])
   local score = redis.pcall('ZSCORE', queue, ARGV[7])
   local own = type(score) == 'string' and tonumber(score) or tonumber(ARGV[8])
-  local woken = redis.pcall('ZRANGEBYSCORE', queue, string.format('%.0f', WOKEN), '+inf', 'WITHSCORES')
+  local woken, gone = woken_in(queue, -1), 0
   for i = 1, #woken, 2 do
     local at = tonumber(woken[i + 1])
     if woken[i] ~= ARGV[7] and now - at > grace * 1000 then
       redis.pcall('ZREM', queue, woken[i])
+      gone = gone + 1
     elseif woken[i] ~= ARGV[7] and (own < WOKEN or at < own) then
       return woken[i], math.ceil(grace - (now - at) / 1000)
     end
   end
-  local first = redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES')
-  local since = tonumber(first[2])
-  if since and first[1] ~= ARGV[7] and since < tonumber(ARGV[8]) then
-    redis.pcall('ZADD', queue, string.format('%.0f', now), first[1])
-    publish(key, first[1])
-    return first[1], grace
+  -- For each that did not come two are woken, so that a crowd of those who are gone is passed soon.
+  local longest, first = redis.pcall('ZRANGE', queue, 0, 2 * gone, 'WITHSCORES'), nil
+  for i = 1, #longest, 2 do
+    if longest[i] ~= ARGV[7] and tonumber(longest[i + 1]) < tonumber(ARGV[8]) then
+      redis.pcall('ZADD', queue, string.format('%.0f', now + i), longest[i])
+      publish(key, longest[i])
+      first = first or longest[i]
+    end
   end
+  return first, grace
 end
 
 local taken, adopted, held = {}, {}, {}
@@ -100,6 +104,8 @@ for i = 1, count do
 end
 if #held > 0 then
   if #taken > 0 then redis.call('DEL', unpack(taken)) end
+  -- It waits for the others now; whoever waits for these must not wait for it.
+  for i = 1, ARGV[7] and #taken or 0 do redis.pcall('ZREM', queue_of(taken[i]), ARGV[7]) end
   for i = 1, ARGV[7] and #held or 0, 3 do
     local queue = queue_of(KEYS[held[i] + 1])
     if ARGV[9] == '0' then

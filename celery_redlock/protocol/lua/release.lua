@@ -3,9 +3,9 @@
 --
 -- Where a holder (one with a token) deletes a key, its two longest-waiting waiters are woken: the
 -- second one in case the first is gone. They move to the end of the wait queue, and return to their
--- places if they are refused again; one that has not returned when its turn comes once more is
--- removed. An attempt that is undone wakes nobody: those woken might only be undone in turn.
--- (The functions of `wait_queue.lua` precede this script.)
+-- places if they are refused again. As many more are woken as have not returned; those are removed
+-- after 5 s, or when their turn comes once more. An attempt that is undone wakes nobody: those woken
+-- might only be undone in turn. (The functions of `wait_queue.lua` precede this script.)
 --
 -- KEYS  lock keys, then the fence counter of each
 -- ARGV  nonce, owner, token (0: none), ms to keep the keys for a minimum hold (0: delete now);
@@ -18,13 +18,17 @@ local ours = 0
 
 local function wake(key)
   local queue = queue_of(key)
-  local waiters = redis.pcall('ZRANGE', queue, 0, 1, 'WITHSCORES')
-  if not waiters[1] then return end
+  if not redis.pcall('ZRANGE', queue, 0, 0)[1] then return end
   local time = redis.call('TIME')
-  local woken = time[1] * 1000000 + time[2]
+  local now = time[1] * 1000000 + time[2]
+  local missing = woken_in(queue, 100)
+  for i = 1, #missing, 2 do
+    if now - tonumber(missing[i + 1]) > 5000000 then redis.pcall('ZREM', queue, missing[i]) end
+  end
+  local waiters = redis.pcall('ZRANGE', queue, 0, 1 + #missing / 2, 'WITHSCORES')
   for i = 1, #waiters, 2 do
     if tonumber(waiters[i + 1]) < WOKEN then
-      redis.pcall('ZADD', queue, string.format('%.0f', woken + i), waiters[i])
+      redis.pcall('ZADD', queue, string.format('%.0f', now + i), waiters[i])
     else
       redis.pcall('ZREM', queue, waiters[i])
     end

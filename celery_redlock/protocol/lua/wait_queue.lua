@@ -3,6 +3,11 @@
 -- right; the waiter then is not woken, and tries again by itself.
 local WOKEN = 100000000000000  -- above every time in ms, and below those in µs
 
+local function woken_in(queue, most)
+  local from = string.format('%.0f', WOKEN)
+  return redis.pcall('ZRANGEBYSCORE', queue, from, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
+end
+
 local function queue_of(key)
   return 'redlock-meta:waiting:' .. key
 end

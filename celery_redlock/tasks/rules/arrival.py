@@ -43,7 +43,9 @@ class Action(Enum):
     READ_RECORD = auto()  #: read what the leaders recorded of its tick; then decide anew
     ASK_POLICY = auto()  #: call the task's `lock_on_conflict`; then decide anew
     WAIT = auto()  #: it needs its lock later; `REQUEUES` decides how it waits
-    TRY_BY_NAME = auto()  #: try once more, so that nodes which refuse it wake it; then decide anew
+    TRY_BY_NAME = (
+        auto()
+    )  #: try once more, so that nodes which refuse it remember it; then decide anew
     REQUEUE = auto()  #: publish it again, for later
     WAIT_IN_PLACE = auto()  #: the same under `apply()`, which has no queue
     REQUEUE_COPY = auto()  #: publish it again until the other delivery or message of it has ended
@@ -448,19 +450,23 @@ class Waiting:
         eager: it runs under `apply()`.
         is_exhausted: it has waited for `lock_give_up_after`.
         is_refused: another has a key that it has just tried to take.
-        is_named: its tries name it, so that nodes which refuse it wake it.
+        is_remembered: the nodes that refused it remember it, and will wake it.
     """
 
     eager: bool
     is_exhausted: bool
     is_refused: bool
-    is_named: bool
+    is_remembered: bool
 
 
 REQUEUES: tuple[Row[Waiting, Action], ...] = (
     Row("apply() has no queue", lambda w: w.eager, Action.WAIT_IN_PLACE),
     Row("lock_give_up_after is over", lambda w: w.is_exhausted, Action.GIVE_UP),
-    Row("no node would wake it", lambda w: w.is_refused and not w.is_named, Action.TRY_BY_NAME),
+    Row(
+        "no node would wake it",
+        lambda w: w.is_refused and not w.is_remembered,
+        Action.TRY_BY_NAME,
+    ),
     Row("later", lambda _: True, Action.REQUEUE),
 )
 

@@ -32,7 +32,7 @@ from celery_redlock.tasks.message.periodic import NEXT_RUN_TTLS
 from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules import arrival as rules
 from celery_redlock.tasks.rules.arrival import Action, Waiting
-from celery_redlock.tasks.rules.facts import Evidence, Obstacle, Record
+from celery_redlock.tasks.rules.facts import Evidence, Obstacle, Record, RunPolicy
 from celery_redlock.tasks.run.arrival_facts import (
     arrival_of,
     at_publish_policy,
@@ -79,7 +79,8 @@ class Case:
         has_retaken: it has evicted a marker that did not concern it.
         has_taken_over: it was ending as replaced or revoked, and did not get its marker for that.
         is_refused: the error is that of its own attempt, not a stand-in.
-        is_named: that attempt named it, so that the nodes that refused it will wake it.
+        is_remembered: the nodes that refused it remember it.
+        answered: the holder for which `lock_on_conflict` was called, and its answer.
     """
 
     running_lock: RunningLock
@@ -88,7 +89,8 @@ class Case:
     has_retaken: bool = False
     has_taken_over: bool = False
     is_refused: bool = False
-    is_named: bool = False
+    is_remembered: bool = False
+    answered: tuple[str, RunPolicy] | None = None
 
     @property
     def lock_request(self) -> LockRequest:
@@ -184,7 +186,11 @@ def resolve(case: Case) -> bool:
     action = rules.on_contention(known)
     if action is Action.ASK_POLICY and isinstance(error, LockContended):
         if known.obstacle is Obstacle.LOCK:
-            known = replace(known, at_run=at_run_policy(case.lock_request, error))
+            holder, answer = case.answered or ("", None)
+            if answer is None or holder != case.holder_value:
+                answer = at_run_policy(case.lock_request, error)
+                case = replace(case, answered=(case.holder_value, answer))
+            known = replace(known, at_run=answer)
         else:
             known = replace(known, at_publish=at_publish_policy(case.lock_request, error))
         action = rules.on_contention(known)
@@ -227,13 +233,13 @@ def _wait(case: Case) -> bool:
         eager=eager,
         is_exhausted=not eager and remaining_wait(lock_request) <= 0,
         is_refused=case.is_refused and is_held,
-        is_named=case.is_named or lock_request.is_named,
+        is_remembered=case.is_remembered or lock_request.is_remembered,
     )
     return EFFECTS[rules.how_to_wait(waiting)](case)
 
 
 def _try_by_name(case: Case) -> bool:
-    return _acquire_or_resolve(replace(case, is_named=True), by_name=True)
+    return _acquire_or_resolve(replace(case, is_remembered=True), by_name=True)
 
 
 def _requeue(case: Case) -> NoReturn:

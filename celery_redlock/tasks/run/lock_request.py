@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from celery_redlock.core import Lease, Redlock, Reservation
+from celery_redlock.core.wait_limit import limited
+from celery_redlock.core.waiting import LISTENS_FROM
 from celery_redlock.errors import LockContended, LockKeyError, QuorumUnavailable
 from celery_redlock.protocol import Waiter, milliseconds
 from celery_redlock.tasks.config.client import redlock_for
@@ -212,18 +214,20 @@ class LockRequest:
         return self.envelope.begun or bool(redelivered and accepted)
 
     @property
-    def is_named(self) -> bool:
-        """Whether its tries name it from the first one on: nodes may remember it, or have to."""
-        return self.options.fair or self.envelope.wait_history is not None
+    def is_remembered(self) -> bool:
+        """Whether nodes remember it where they refuse it: it has waited, and will wait again."""
+        history = self.envelope.wait_history
+        if history is None or self._wait_limit >= LISTENS_FROM:
+            return False
+        return self.started - history.first_seen < limited(self.options.give_up_after)
 
-    @property
-    def waiter(self) -> Waiter:
-        """The message, as nodes remember it where they refuse it."""
+    def _waiter(self, *, is_remembered: bool) -> Waiter:
         history = self.envelope.wait_history
         since = self.started if history is None else history.first_seen
         name = waiter_name(self.request.id or "")
+        keep = milliseconds(REMEMBERED_FOR) if is_remembered else 0
         grace = milliseconds(FAIR_GRACE) if self.options.fair else 0
-        return Waiter(name, milliseconds(since), milliseconds(REMEMBERED_FOR), grace)
+        return Waiter(name, milliseconds(since), keep, grace)
 
     def acquire(self, is_final: Callable[[LockContended], bool], *, by_name: bool = False) -> Lease:
         """
@@ -231,13 +235,13 @@ class LockRequest:
 
         Args:
             is_final: whether it waits no longer.
-            by_name: try once, so that nodes which refuse the message wake it.
+            by_name: try once, so that nodes which refuse the message remember it.
 
         Raises:
             LockContended: one of the keys is held; the error names it.
             QuorumUnavailable: too few nodes answered.
         """
-        options = self.options
+        options, is_remembered = self.options, by_name or self.is_remembered
         queued = self.publish_keys if options.mode_spec.own_queue_key else ()
         extras = (*queued, *self.stop_request_keys)
         try:
@@ -252,8 +256,10 @@ class LockRequest:
                 at_least_for=0.0 if self.holds_until_postrun else options.at_least_for,
                 reservation=self.envelope.reservation,
                 give_up_on=is_final,
-                waiter=self.waiter,
-                is_named=by_name or self.is_named,
+                waiter=self._waiter(is_remembered=is_remembered),
+                # To go in order it has to be named from its first try on; nodes then forget it if
+                # it had waited, and do not begin to remember it.
+                is_named=is_remembered or self.envelope.wait_history is not None or options.fair,
             )
         except LockContended as error:
             raise in_words(error, self.redlock) from None

@@ -70,9 +70,9 @@ class RedisTransport:
         """Let time pass, and other greenlets run."""
         time.sleep(seconds)
 
-    def wait(self, call: WaitingCall, seconds: float) -> None:
-        """Let time pass until a call is woken, for so many seconds at most."""
-        call.sleep(seconds)
+    def wait(self, call: WaitingCall, seconds: float) -> bool:
+        """Let so many seconds pass, or fewer if a call is woken; return whether it was."""
+        return call.sleep(seconds)
 
     @property
     def wake_ups(self) -> WakeUps:

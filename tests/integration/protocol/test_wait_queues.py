@@ -134,6 +134,28 @@ def test_who_does_not_return_is_woken_once_more_and_removed(held: Nodes) -> None
     assert held.waiting(0, "key") == []
 
 
+def test_as_many_more_are_woken_as_have_not_returned(held: Nodes) -> None:
+    for at in range(9):
+        ask(held, f"w{at}", since=at)
+    end(held, "holder")
+    held.put(0, "key", "another")
+    end(held, "another")
+    woken = [name for _, name in held.woken(0)]
+    assert woken == ["w0", "w1", "w2", "w3", "w4", "w5"]
+
+
+def test_those_that_have_returned_are_not_woken_for_twice(held: Nodes) -> None:
+    for at in range(9):
+        ask(held, f"w{at}", since=at)
+    end(held, "holder")
+    held.put(0, "key", "another")
+    for at in range(2):
+        ask(held, f"w{at}", since=at)
+    end(held, "another")
+    woken = [name for _, name in held.woken(0)]
+    assert woken == ["w0", "w1"] * 2
+
+
 def test_a_waiter_is_remembered_for_the_keys_that_it_is_refused(held: Nodes) -> None:
     ask(held, "us", KEY, OTHER)
     assert (held.waiting(0, "key"), held.waiting(0, "other")) == (["us"], [])
@@ -230,6 +252,26 @@ def test_one_that_does_not_come_holds_the_others_up_for_its_grace_only(held: Nod
     while held.now_us(0) - start < 3000:
         pass
     assert isinstance(ask(held, "second", since=2, grace=1), Granted)
+
+
+def test_a_crowd_of_those_that_are_gone_is_passed_soon(held: Nodes) -> None:
+    for at in range(30):
+        ask(held, f"gone{at}", since=at, grace=1)
+    end(held, "holder")
+    tries = 0
+    while not isinstance(ask(held, "later", since=100, grace=1), Granted):
+        start, tries = held.now_us(0), tries + 1
+        while held.now_us(0) - start < 1500:
+            pass
+    assert tries <= 6  # graces, in which 2, 4 + 1, 10 + 1 and so on are woken
+
+
+def test_one_that_lacks_another_key_holds_nobody_up(held: Nodes) -> None:
+    held.put(0, "other", "them")
+    ask(held, "us", KEY, OTHER, since=1, grace=GRACE)
+    end(held, "holder")
+    assert isinstance(ask(held, "us", KEY, OTHER, since=1, grace=GRACE), Refused)
+    assert isinstance(ask(held, "later", since=2, grace=GRACE), Granted)
 
 
 def test_the_time_that_one_in_line_has_left_is_told(held: Nodes) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tenacity import Retrying, stop_after_attempt, wait_fixed
 
 from celery_redlock import AsyncRedlock, LockContended, Redlock
 from celery_redlock.core import Lease
@@ -118,8 +119,26 @@ def test_a_call_that_gives_up_is_forgotten(nodes: Nodes) -> None:
     client = nodes.connected()
     client.acquire("key", ttl=60.0)
     with pytest.raises(LockContended):
-        nodes.connected().acquire("key", wait=0.3)
+        nodes.connected().acquire("key", wait=1.1)
     wait_until_remembered(nodes, 0)
+
+
+def test_a_call_that_waits_for_a_moment_only_does_not_listen(servers: ServerNodes) -> None:
+    servers.connected().acquire("key", ttl=60.0)
+    with pytest.raises(LockContended):
+        servers.connected().acquire("key", wait=0.3)
+    assert subscribers(servers) == []
+
+
+def test_tries_that_a_wake_up_brings_do_not_count_for_the_policy(nodes: Nodes) -> None:
+    nodes.connected().acquire("key", ttl=60.0)
+    made: list[int] = []
+    policy = Retrying(
+        stop=stop_after_attempt(3), wait=wait_fixed(0.1), after=lambda _: made.append(1)
+    )
+    with pytest.raises(LockContended):
+        nodes.connected().acquire("key", wait=TIMEOUT, retry=policy)
+    assert len(made) == 3
 
 
 def test_a_call_that_does_not_wait_is_not_remembered(nodes: Nodes) -> None:
@@ -205,7 +224,7 @@ def test_closing_a_client_ends_its_connections(servers: ServerNodes) -> None:
     client = servers.connected()
     lease = servers.connected().acquire("key", ttl=60.0)
     with pytest.raises(LockContended):
-        client.acquire("key", wait=0.2)
+        client.acquire("key", wait=1.1)
     wait_until(lambda: bool(subscribers(servers)))
     client.close()
     wait_until(lambda: not subscribers(servers))
