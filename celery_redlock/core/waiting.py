@@ -18,7 +18,7 @@ from celery_redlock.protocol.keys import wake_channel
 from celery_redlock.transport import Listener, Transport, WaitingCall
 
 #: Seconds for which a call has to wait at least to listen: for less it does not pay to subscribe.
-LISTENS_FROM = 1.0
+LISTENS_FROM = 0.1
 
 #: Seconds between the tries of a call that a release would wake, unless it has a policy of its own.
 _LISTENING_PAUSE = 1.0
@@ -48,6 +48,7 @@ class Wait:
         self._found: Attempt | None = None
         self._name = os.urandom(8).hex() if waiter is None else waiter.name
         self._since_ms = transport.wall_us() // 1000 if waiter is None else waiter.since_ms
+        self._keep_ms = 0 if waiter is None else waiter.keep_ms
         self._grace_ms = 0 if waiter is None else waiter.grace_ms
         self._until = transport.now() + budget.wait
         self._may_listen = budget.wait >= LISTENS_FROM
@@ -68,9 +69,9 @@ class Wait:
     def _next_params(self) -> AcquireParams:
         if self._listener is None:
             return self._params
-        left = self._until - self._transport.now()
-        keep = 0 if left <= 0 else milliseconds(min(left, _KEEP))
-        waiter = Waiter(self._name, self._since_ms, keep, self._grace_ms)
+        left = min(_KEEP, max(0.0, self._until - self._transport.now()))
+        keep_ms = self._keep_ms or milliseconds(left)
+        waiter = Waiter(self._name, self._since_ms, keep_ms, self._grace_ms)
         return replace(self._params, waiter=waiter)
 
     def _begins_to_listen(self) -> bool:

@@ -124,10 +124,10 @@ MAX_WAITERS = 1000
 #: How many waiters a release wakes: the second one in case the first is gone.
 WOKEN_AT_ONCE = 2
 
-#: As many more are woken as were woken before and have not returned, up to so many.
+#: As many more are woken as were woken before and have not returned, up to this number.
 MISSING_AT_MOST = 100
 
-#: After so long they are gone.
+#: Microseconds after which they are gone.
 RETURNS_WITHIN_US = 5_000_000
 
 

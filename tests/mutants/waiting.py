@@ -58,6 +58,21 @@ WAITING = (
         (RELEASE_LUA, "redis.pcall('ZREM', queue, waiters[i])", ""),
     ),
     mutant(
+        "those that are gone keep the others asleep",
+        tested("test_wait_queues.py", "test_as_many_more_are_woken_as_have_not_returned"),
+        (RELEASE_LUA, "0, 1 + #missing / 2, 'WITHSCORES'", "0, 1, 'WITHSCORES'"),
+    ),
+    mutant(
+        "a crowd of those that are gone goes first, one after the other",
+        tested("test_wait_queues.py", "test_a_crowd_of_those_that_are_gone_is_passed_soon"),
+        (ACQUIRE_LUA, "queue, 0, 2 * gone, 'WITHSCORES'", "queue, 0, 0, 'WITHSCORES'"),
+    ),
+    mutant(
+        "one that lacks another key goes first",
+        tested("test_wait_queues.py", "test_one_that_lacks_another_key_holds_nobody_up"),
+        (ACQUIRE_LUA, "for i = 1, ARGV[7] and #taken or 0 do", "for i = 1, 0 do"),
+    ),
+    mutant(
         "wait queues grow without bound",
         tested(
             "test_wait_queues.py",
@@ -107,6 +122,14 @@ WAITING = (
             "is_early = now - self._early.pop(name, -math.inf) < EARLY",
             "is_early = False",
         ),
+    ),
+    mutant(
+        "a worker that is closed starts a message",
+        judged(
+            "test_waiting_messages.py",
+            "test_a_message_that_a_closed_worker_has_kept_for_a_moment_is_not_started",
+        ),
+        (WAITING_MESSAGES, "held = None if self._closed else self._held", "held = self._held"),
     ),
     mutant(
         "every message of a key that is free is started",

@@ -104,7 +104,7 @@ for i = 1, count do
 end
 if #held > 0 then
   if #taken > 0 then redis.call('DEL', unpack(taken)) end
-  -- It waits for the others now; whoever waits for these must not wait for it.
+  -- It waits for the others now, and those that wait for these must not wait for it.
   for i = 1, ARGV[7] and #taken or 0 do redis.pcall('ZREM', queue_of(taken[i]), ARGV[7]) end
   for i = 1, ARGV[7] and #held or 0, 3 do
     local queue = queue_of(KEYS[held[i] + 1])

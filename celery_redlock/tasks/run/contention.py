@@ -229,11 +229,13 @@ def _wait(case: Case) -> bool:
     lock_request, error = case.lock_request, case.error
     eager = bool(lock_request.request.is_eager)
     is_held = isinstance(error, LockContended) and not error.split
+    is_remembered = case.is_remembered or lock_request.is_remembered
     waiting = Waiting(
         eager=eager,
-        is_exhausted=not eager and remaining_wait(lock_request) <= 0,
+        # One that nodes remember comes back once more, so that they forget it.
+        is_exhausted=not (eager or is_remembered) and remaining_wait(lock_request) <= 0,
         is_refused=case.is_refused and is_held,
-        is_remembered=case.is_remembered or lock_request.is_remembered,
+        is_remembered=is_remembered,
     )
     return EFFECTS[rules.how_to_wait(waiting)](case)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from celery_redlock.core import Lease, Redlock, Reservation
 from celery_redlock.core.wait_limit import limited
-from celery_redlock.core.waiting import LISTENS_FROM
 from celery_redlock.errors import LockContended, LockKeyError, QuorumUnavailable
 from celery_redlock.protocol import Waiter, milliseconds
 from celery_redlock.tasks.config.client import redlock_for
@@ -217,7 +216,7 @@ class LockRequest:
     def is_remembered(self) -> bool:
         """Whether nodes remember it where they refuse it: it has waited, and will wait again."""
         history = self.envelope.wait_history
-        if history is None or self._wait_limit >= LISTENS_FROM:
+        if history is None or (self.options.run_policy != "requeue" and self.overlap is None):
             return False
         return self.started - history.first_seen < limited(self.options.give_up_after)
 

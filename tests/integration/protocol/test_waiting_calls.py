@@ -126,7 +126,7 @@ def test_a_call_that_gives_up_is_forgotten(nodes: Nodes) -> None:
 def test_a_call_that_waits_for_a_moment_only_does_not_listen(servers: ServerNodes) -> None:
     servers.connected().acquire("key", ttl=60.0)
     with pytest.raises(LockContended):
-        servers.connected().acquire("key", wait=0.3)
+        servers.connected().acquire("key", wait=0.05)
     assert subscribers(servers) == []
 
 

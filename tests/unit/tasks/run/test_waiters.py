@@ -1,0 +1,78 @@
+"""Nodes remember a message that waits for its lock, and no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_redlock.errors import LockNotAcquired
+from tests.support.tasks import Bench
+from tests.unit.tasks.jobs import job
+
+FAIR = pytest.mark.parametrize("fair", [False, True])
+
+
+def occupy(bench: Bench) -> Any:
+    return bench.elsewhere.acquire("k", ttl=60)
+
+
+def remembered(bench: Bench) -> list[str]:
+    queue = bench.node.state.waiting.get("redlock:k")
+    return [] if queue is None else list(queue.scores)
+
+
+@FAIR
+def test_a_message_that_is_requeued_is_remembered(bench: Bench, fair: bool) -> None:
+    occupy(bench)
+    request = bench.send(job(bench, lock_fair=fair))
+    assert bench.run(request).state == "RETRY"
+    assert remembered(bench) == [request["id"]]
+
+
+@FAIR
+@pytest.mark.parametrize("policy", ["skip", "raise", "reject"])
+def test_a_message_that_ends_without_its_lock_is_not(bench: Bench, fair: bool, policy: str) -> None:
+    occupy(bench)
+    bench.call(job(bench, lock_fair=fair, lock_on_conflict=policy, acks_late=True))
+    assert remembered(bench) == []
+
+
+@FAIR
+def test_a_message_that_has_waited_for_too_long_is_forgotten(bench: Bench, fair: bool) -> None:
+    occupy(bench)
+    outcome = bench.call(job(bench, lock_fair=fair, lock_give_up_after=0.3))
+    while outcome.state == "RETRY":
+        outcome = bench.run(bench.receive())
+    assert isinstance(outcome.value, LockNotAcquired)
+    assert remembered(bench) == []
+
+
+@FAIR
+def test_a_message_that_gets_its_lock_is_forgotten(bench: Bench, fair: bool) -> None:
+    holder = occupy(bench)
+    bench.run(bench.send(job(bench, lock_fair=fair)))
+    holder.release()
+    assert bench.run(bench.receive()).state == "SUCCESS"
+    assert remembered(bench) == []
+
+
+@FAIR
+def test_a_message_that_waits_in_its_process_and_is_skipped_then_is_forgotten(
+    bench: Bench, fair: bool
+) -> None:
+    occupy(bench)
+    bench.call(job(bench, lock_fair=fair, lock_on_conflict="skip", lock_wait=1.1))
+    assert remembered(bench) == []
+
+
+def test_a_conflict_function_is_called_once_for_each_holder(bench: Bench) -> None:
+    asked: list[str] = []
+
+    def decide(task: Any, conflict: Any) -> str:
+        asked.append(conflict.holder)
+        return "requeue"
+
+    occupy(bench)
+    assert bench.call(job(bench, lock_on_conflict=decide)).state == "RETRY"
+    assert len(asked) == 1
