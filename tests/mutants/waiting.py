@@ -20,7 +20,7 @@ WAITING = (
     mutant(
         "who is refused is not remembered",
         modelled("waits-one"),
-        (NODE, "for refusal in held if waiter else ():", "for refusal in held[1:]:"),
+        (NODE, "if index in refused:", "if False:"),
     ),
     mutant(
         "a release wakes nobody",
@@ -30,7 +30,7 @@ WAITING = (
     mutant(
         "one that waits takes a free key past one that has waited longer",
         modelled("waits-in-order-expired"),
-        (NODE, "scores[first] < min(WOKEN, int(str(since)))", "scores[first] > int(str(since))"),
+        (NODE, "scores[other] < min(WOKEN, int(str(since)))", "scores[other] > int(str(since))"),
     ),
     mutant(
         "one that waits takes a free key past one that was woken",
@@ -95,14 +95,14 @@ WAITING = (
         ),
         (
             WAITING_MESSAGES,
-            "if time.monotonic() > held.until - AT_ETA:",
-            "if False:",
+            "if entry is None or now > held.until - AT_ETA:",
+            "if entry is None:",
         ),
     ),
     mutant(
         "a message that is started keeps its timer",
         judged("test_waiting_messages.py", "test_a_message_starts_once"),
-        (WAITING_MESSAGES, "            entry.cancel()\n", ""),
+        (WAITING_MESSAGES, "        entry.cancel()\n", ""),
     ),
     mutant(
         "a message starts while its last run ends",
@@ -110,7 +110,7 @@ WAITING = (
             "test_waiting_messages.py",
             "test_a_message_does_not_start_before_its_last_run_has_ended",
         ),
-        (WAITING_MESSAGES, "left = held.arrived + SETTLING - time.monotonic()", "left = 0.0"),
+        (WAITING_MESSAGES, "left = held.arrived + SETTLING - now", "left = 0.0"),
     ),
     mutant(
         "a wake-up that comes before its message is forgotten",
