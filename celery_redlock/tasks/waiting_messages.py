@@ -216,8 +216,9 @@ class WaitingMessages:
         if self._closed:
             return
         self._woken.append(name)
-        if self._pipe is not None:
-            self._pipe.wake()
+        pipe = self._pipe  # another thread may close it
+        if pipe is not None:
+            pipe.wake()
         else:
             call_in_app(self._consumer.timer.call_after, 0, self._start_woken)
 
