@@ -16,7 +16,7 @@ MAX_BYTES = 16 * 1024 * 1024
 #: Our scripts reply with one list; a RESP3 push or the reply to HELLO may have nested lists.
 MAX_DEPTH = 8
 
-#: This package subscribes to no push messages.
+#: No connection of this package asks for push messages: wake-ups are lists (RESP2).
 MAX_PUSHES = 1000
 
 _LONGEST_TEXT = 4096

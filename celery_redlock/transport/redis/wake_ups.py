@@ -34,6 +34,9 @@ _PING_AFTER = 10.0
 #: Seconds until the next attempt to connect to a node, doubled after each that fails.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 
+#: The same where the node refuses its user, which may get the right meanwhile.
+_REFUSED_PAUSE = 300.0
+
 #: Seconds after which a session looks at the clock, if nothing happens.
 _POLL = 5.0
 
@@ -150,7 +153,7 @@ class _Reader:
                 self._log(exc)
                 if clock.now() - begun > _LONGEST_PAUSE:
                     pause = _FIRST_PAUSE
-                self._wait(pause)
+                self._wait(_REFUSED_PAUSE if isinstance(exc, hiredis.ReplyError) else pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _log(self, exc: Exception) -> None:
