@@ -31,18 +31,22 @@ HAND_OVER = (
     mutant(
         "a takeover ignores whose lock it is",
         modelled("hand-twins"),
-        (NODE, "if holder is not None and holder not in more:", "if holder and not more:"),
+        (
+            NODE,
+            "if holder is not None and (holder not in previous or not holder):",
+            "if holder and not previous:",
+        ),
     ),
     mutant(
         "a takeover takes the lock although the message's mark is refused",
         modelled("hand-mark"),
         (
             NODE,
-            "        if held:\n            return Refused(tuple(held))\n",
+            "        if held:\n            refused = ",
             "        for key in keys:\n"
-            "            if self.owner(key, now_us) in more:\n"
+            "            if self.owner(key, now_us) in previous:\n"
             "                self.keys[key] = StoredKey(str(owner), now_us // 1000 + int(ttl))\n"
-            "        if held:\n            return Refused(tuple(held))\n",
+            "        if held:\n            refused = ",
         ),
     ),
     mutant(
@@ -153,7 +157,7 @@ HAND_OVER = (
     mutant(
         "the script takes over whatever is there",
         tested("test_taking_over.py", "test_a_key_that_somebody_else_has_is_not_taken_over"),
-        (ACQUIRE_LUA, "    if holder == ARGV[6] then\n", "    if ARGV[6] then\n"),
+        (ACQUIRE_LUA, "if holder == ARGV[6] and holder ~= '' then", "if ARGV[6] then"),
     ),
     mutant(
         "a replacement takes the lock, and withdraws the older message later",
