@@ -182,7 +182,7 @@ class Redlock:
         if not attempt.is_granted:
             with closing(ThreadWait(transport, request, attempt, self.check_open)) as wait:
                 attempt, attempts = retry_until_granted(
-                    attempt, wait.attempt, request.budget, wait.sleep
+                    attempt, wait.attempt, wait.budget, wait.sleep
                 )
             attempts += wait.woken_tries
         return self._lease_from(request, attempt, attempts, began)

@@ -36,11 +36,13 @@ class Wait:
     wake-up brings do not count for the policy.
 
     Attributes:
+        budget: the request's; it asks once for each try whether no retry can help.
         woken_tries: how many there were.
     """
 
     def __init__(self, transport: Transport, request: AcquireRequest, first: Attempt) -> None:
         budget, waiter = request.budget, request.waiter
+        self.budget = replace(budget, give_up_on=budget.give_up_on and self._gives_up)
         self.woken_tries = 0
         self._transport = transport
         self._params = request.params
@@ -54,6 +56,7 @@ class Wait:
         self._may_listen = budget.wait >= LISTENS_FROM
         self._has_own_policy = budget.policy is not DEFAULT_WAIT
         self._give_up_on = budget.give_up_on
+        self._judged: tuple[Attempt, bool] | None = None
         self._listener: Listener | None = None
 
     def ask(self) -> Attempt:
@@ -86,10 +89,14 @@ class Wait:
             seconds = max(seconds, min(_LISTENING_PAUSE, self._until - now))
         return now + seconds
 
+    def _gives_up(self, attempt: Attempt) -> bool:
+        if self._judged is None or self._judged[0] is not attempt:
+            self._judged = attempt, self._give_up_on is not None and self._give_up_on(attempt)
+        return self._judged[1]
+
     def _note(self, attempt: Attempt) -> bool:
         """Note a try that a wake-up brought; return whether the policy has to know it."""
-        gives_up = self._give_up_on is not None and self._give_up_on(attempt)
-        if attempt.phase is Phase.CONTENDED and not gives_up:
+        if attempt.phase is Phase.CONTENDED and not self._gives_up(attempt):
             self.woken_tries += 1
             return False
         self._found = attempt

@@ -115,7 +115,7 @@ class AsyncRedlock:
         if not attempt.is_granted:
             with closing(CoroutineWait(redlock.transport, request, attempt, run)) as wait:
                 attempt, attempts = await retry_until_granted_async(
-                    attempt, wait.attempt, request.budget, wait.sleep
+                    attempt, wait.attempt, wait.budget, wait.sleep
                 )
             attempts += wait.woken_tries
         return AsyncLease(redlock._lease_from(request, attempt, attempts, began), self._holder_pool)
