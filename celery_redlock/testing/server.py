@@ -211,8 +211,13 @@ class Server:
         self._drop_client()
 
     def save(self) -> None:
-        """Write all data to disk now."""
-        self.client().save()
+        """Write all data to disk now; a copy in progress, as for a replica, ends first."""
+        client, deadline = self.client(), time.monotonic() + _CLIENT_TIMEOUT
+        while client.info("persistence")["rdb_bgsave_in_progress"]:
+            if time.monotonic() > deadline:
+                break  # the server refuses, and names the reason
+            time.sleep(0.01)
+        client.save()
 
     def forget_data(self) -> None:
         """Remove all files of a dead server except its log."""

@@ -95,6 +95,13 @@ def test_a_node_restarts_with_its_data_on_request(cluster: LocalCluster, before:
     assert cluster.client(0).get("key") == b"value"
 
 
+def test_a_node_restarts_with_its_data_while_it_writes_a_copy(cluster: LocalCluster) -> None:
+    cluster.client(0).set("key", "value")
+    cluster.client(0).bgsave()
+    cluster.restart(0, keep_data=True)
+    assert cluster.client(0).get("key") == b"value"
+
+
 def test_a_killed_node_comes_back_with_its_last_snapshot(cluster: LocalCluster) -> None:
     cluster.client(0).set("key", "old")
     cluster.client(0).save()
