@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from datetime import timedelta
 from typing import Self, Unpack
 
@@ -180,7 +179,9 @@ class Redlock:
         began = transport.now()
         attempt, attempts = attempt_once(transport, request.params), 1
         if not attempt.is_granted:
-            with closing(ThreadWait(transport, request, attempt, self.check_open)) as wait:
+            with contextlib.closing(
+                ThreadWait(transport, request, attempt, self.check_open)
+            ) as wait:
                 attempt, attempts = retry_until_granted(
                     attempt, wait.attempt, wait.budget, wait.sleep
                 )

@@ -37,21 +37,20 @@ class Wait:
 
     Attributes:
         budget: the request's; it asks once for each try whether no retry can help.
-        woken_tries: how many there were.
+        woken_tries: how many tries wake-ups have brought beside those of the policy.
     """
 
     def __init__(self, transport: Transport, request: AcquireRequest, first: Attempt) -> None:
-        budget, waiter = request.budget, request.waiter
+        budget = request.budget
         self.budget = replace(budget, give_up_on=budget.give_up_on and self._gives_up)
         self.woken_tries = 0
         self._transport = transport
         self._params = request.params
         self._latest = first
         self._found: Attempt | None = None
-        self._name = os.urandom(8).hex() if waiter is None else waiter.name
-        self._since_ms = transport.wall_us() // 1000 if waiter is None else waiter.since_ms
-        self._keep_ms = 0 if waiter is None else waiter.keep_ms
-        self._grace_ms = 0 if waiter is None else waiter.grace_ms
+        # One of its own is kept for as long as the call waits.
+        own = Waiter(os.urandom(8).hex(), transport.wall_us() // 1000, keep_ms=0)
+        self._waiter = request.waiter or own
         self._until = transport.now() + budget.wait
         self._may_listen = budget.wait >= LISTENS_FROM
         self._has_own_policy = budget.policy is not DEFAULT_WAIT
@@ -73,9 +72,8 @@ class Wait:
         if self._listener is None:
             return self._params
         left = min(_KEEP, max(0.0, self._until - self._transport.now()))
-        keep_ms = self._keep_ms or milliseconds(left)
-        waiter = Waiter(self._name, self._since_ms, keep_ms, self._grace_ms)
-        return replace(self._params, waiter=waiter)
+        keep_ms = self._waiter.keep_ms or milliseconds(left)
+        return replace(self._params, waiter=replace(self._waiter, keep_ms=keep_ms))
 
     def _begins_to_listen(self) -> bool:
         is_time = self._may_listen and self._listener is None
@@ -137,7 +135,7 @@ class ThreadWait(Wait):
         """Pause for so many seconds, unless a try that a wake-up brings ends the call's wait."""
         if self._begins_to_listen():
             wake_ups, keys = self._transport.wake_ups, self._params.node_keys
-            self._listener = self._call = WaitingCall(wake_ups, keys, self._name)
+            self._listener = self._call = WaitingCall(wake_ups, keys, self._waiter.name)
             if self._is_over():
                 return
         if self._call is None:
@@ -205,7 +203,7 @@ class CoroutineWait(Wait):
                 loop.call_soon_threadsafe(wake)
 
         def on_wake(name: str) -> None:
-            if name == self._name:
+            if name == self._waiter.name:
                 on_live()
 
         channels = map(wake_channel, self._params.node_keys)

@@ -76,7 +76,7 @@ class Setting:
             otherwise.
         clears: a reservation that was taken over and given up is on no node for longer than its
             grace, once everything that was said is done.
-        wakes: whoever concluded that another has the lock is woken once that one has released it.
+        wakes: each contender that was refused is woken after the holder's release.
     """
 
     name: str

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -113,7 +112,9 @@ class AsyncRedlock:
         run = partial(self._run_attempt, request)
         attempt, attempts = await run(partial(attempt_once, redlock.transport, request.params)), 1
         if not attempt.is_granted:
-            with closing(CoroutineWait(redlock.transport, request, attempt, run)) as wait:
+            with contextlib.closing(
+                CoroutineWait(redlock.transport, request, attempt, run)
+            ) as wait:
                 attempt, attempts = await retry_until_granted_async(
                     attempt, wait.attempt, wait.budget, wait.sleep
                 )

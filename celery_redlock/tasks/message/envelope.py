@@ -165,8 +165,9 @@ class Envelope:
         self, wait_history: WaitHistory, *, begun: bool, waits_for: Sequence[str] = ()
     ) -> Self:
         """Return the envelope of the same message after a requeue."""
-        short = tuple(waits_for) if sum(map(len, waits_for)) <= LONGEST_WAITS_FOR else ()
-        return replace(self, wait_history=wait_history, begun=begun, waits_for=short)
+        return replace(
+            self, wait_history=wait_history, begun=begun, waits_for=_waits_for(list(waits_for))
+        )
 
 
 def _reservation(lock: Any) -> Reservation | None:

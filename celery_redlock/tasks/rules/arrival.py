@@ -43,9 +43,7 @@ class Action(Enum):
     READ_RECORD = auto()  #: read what the leaders recorded of its tick; then decide anew
     ASK_POLICY = auto()  #: call the task's `lock_on_conflict`; then decide anew
     WAIT = auto()  #: it needs its lock later; `REQUEUES` decides how it waits
-    TRY_BY_NAME = (
-        auto()
-    )  #: try once more, so that nodes which refuse it remember it; then decide anew
+    TRY_BY_NAME = auto()  #: try once more; nodes that refuse it remember it; then decide anew
     REQUEUE = auto()  #: publish it again, for later
     WAIT_IN_PLACE = auto()  #: the same under `apply()`, which has no queue
     REQUEUE_COPY = auto()  #: publish it again until the other delivery or message of it has ended
