@@ -329,6 +329,8 @@ class WaitingMessages:
     def _ask_nodes(self) -> None:
         """Start the message of each free key that has waited longest."""
         time.sleep(SETTLING)
+        if self._closed:
+            return
         with self._lock:
             self._is_looking = False
             unsure = {self._held[name].keys for name in self._unsure if name in self._held}

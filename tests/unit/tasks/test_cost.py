@@ -15,13 +15,14 @@ from tests.support.unique import declare
 
 
 @pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[Script]:
-    """Note what is said to the nodes and waited for."""
+def waits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Script]:
+    """Note what is said to the bench's node and waited for; other tests may have threads left."""
     said: list[Script] = []
     exchange = MemoryTransport.exchange
 
     def noted(transport: MemoryTransport, batch: Any, *args: Any, **kwargs: Any) -> None:
-        said.extend(command.script for command, _ in batch)
+        if bench.node in transport.nodes:
+            said.extend(command.script for command, _ in batch)
         exchange(transport, batch, *args, **kwargs)
 
     monkeypatch.setattr(MemoryTransport, "exchange", noted)
