@@ -19,6 +19,9 @@ CONTAINERS_READY := $(CONTAINERS)/.ready
 BENCH := .venvs/bench
 BENCH_READY := $(BENCH)/.ready
 
+# Most targets start hundreds of interpreters; without bytecode each of them compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 PIP_FLAGS := --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help

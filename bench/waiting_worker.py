@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 from celery import Celery
 
 from celery_redlock import RedlockTask
+from celery_redlock.signals import task_requeued
 
 app = Celery("waiting", broker=os.environ["BENCH_BROKER"], set_as_current=False)
 app.conf.update(
@@ -39,6 +41,24 @@ def hot(number: int, seconds: float) -> None:
 def hot_fair(number: int, seconds: float) -> None:
     """Wait for the one key in order."""
     _hold(number, seconds)
+
+
+@app.task(name="bench.limited", base=RedlockTask, lock_limit=5)
+def limited(number: int, seconds: float) -> None:
+    """Wait for one of five slots."""
+    _hold(number, seconds)
+
+
+@app.task(name="bench.rated", base=RedlockTask, lock_rate="20/s")
+def rated(number: int, seconds: float) -> None:
+    """Wait for a turn."""
+    _hold(number, seconds)
+
+
+@task_requeued.connect  # type: ignore[untyped-decorator]
+def _note_requeue(sender: Any, task_id: str, **_: object) -> None:
+    with open(os.environ["BENCH_TIMES"] + ".requeued", "a") as file:
+        file.write(f"{sender.name} {task_id}\n")
 
 
 @app.task(name="bench.unrelated")

@@ -29,11 +29,12 @@ from celery_redlock.errors import (
 )
 
 if TYPE_CHECKING:
-    from celery_redlock.core import Lease, Redlock, current_lease, observe
+    from celery_redlock.core import Lease, Limit, Rate, Redlock, current_lease, observe
     from celery_redlock.core.aio import AsyncLease, AsyncRedlock
     from celery_redlock.tasks import (
         DuplicateResult,
         LockHolder,
+        LockUsage,
         RedlockTask,
         SkippedResult,
         TaskLockOptions,
@@ -56,12 +57,15 @@ __all__ = [
     "InvalidResourceName",
     "Lease",
     "LeaseLost",
+    "Limit",
     "LockContended",
     "LockHolder",
     "LockKeyError",
     "LockNotAcquired",
+    "LockUsage",
     "LossReason",
     "QuorumUnavailable",
+    "Rate",
     "Redlock",
     "RedlockError",
     "RedlockTask",
@@ -81,7 +85,10 @@ _HOME = {
     "AsyncRedlock": "celery_redlock.core.aio",
     "DuplicateResult": "celery_redlock.tasks",
     "Lease": "celery_redlock.core",
+    "Limit": "celery_redlock.core",
     "LockHolder": "celery_redlock.tasks",
+    "LockUsage": "celery_redlock.tasks",
+    "Rate": "celery_redlock.core",
     "Redlock": "celery_redlock.core",
     "RedlockTask": "celery_redlock.tasks",
     "SkippedResult": "celery_redlock.tasks",

@@ -63,9 +63,9 @@ class LockContended(LockNotAcquired):
 
     Attributes:
         key: the lock key, or None where it is not known.
-        holder: the holder's owner value as stored on the nodes.
+        holder: the holder's owner value as stored on the nodes; None for a key with a rate.
         expires_in: seconds until the holder's key expires if it is not extended; negative if it
-            has no expiry.
+            has no expiry. For a key with a rate, until the attempt's turn.
         split: several contenders share the nodes and none has a quorum, so this is no proof that
             another task does the work; never skip or drop because of it.
         keys: the requested lock keys that the holder has; a holder of only some of several
@@ -219,4 +219,4 @@ class InvalidFencingToken(RedlockError, ValueError):
 
 
 class InvalidResourceName(ConfigurationError, ValueError):
-    """A fence refuses this name of a resource: it is no text, or a name of the fence's own."""
+    """A fence refuses this name of a resource: no text, a name of the fence's own, or no slot."""

@@ -15,10 +15,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
@@ -101,10 +103,13 @@ class Stage:
             )
         return Process(process, log)
 
-    def start_worker(self, app: str, processes: int = 4, cwd: Path | None = None) -> Process:
+    def start_worker(
+        self, app: str, processes: int = 4, cwd: Path | None = None, name: str = "celery"
+    ) -> Process:
         """Start `celery -A <app> worker`, and wait until it is ready."""
         worker = self.start(
             *(sys.executable, "-m", "celery", "-A", app, "worker", f"--concurrency={processes}"),
+            f"--hostname={name}@%h",
             # Messages of an earlier run, which another broker may still have.
             "--purge",
             *("--loglevel=INFO", "--without-gossip", "--without-mingle"),
@@ -164,11 +169,44 @@ def until(condition: Callable[[], T], what: str, *needed: Process) -> T:
     return value
 
 
+@contextmanager
+def http_server(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Run an HTTP server in threads of this process; yield its host and port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield "{}:{}".format(*server.server_address)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 def expect(claim: str, seen: bool) -> None:
     """Print a claim that was seen; end the example with an error if it was not."""
     if not seen:
         raise SystemExit(f"NOT SEEN: {claim}")
     print(f"Seen: {claim}")
+
+
+def most_in_any(seconds: float, grants: Iterable[tuple[float, float]]) -> int:
+    """
+    Return how many locks were surely granted within so many seconds, wherever these begin.
+
+    Args:
+        seconds: length of the time.
+        grants: for each lock, when it was asked for and when its body began. The grant was between
+            the two, so nothing slow makes it look as if there were more.
+    """
+    grants = list(grants)
+    asked, began = sorted(first for first, _ in grants), sorted(last for _, last in grants)
+    most = min(1, len(grants))
+    while any(
+        later - earlier < seconds for earlier, later in zip(asked, began[most:], strict=False)
+    ):
+        most += 1
+    return most
 
 
 def _tail(log: Path) -> str:

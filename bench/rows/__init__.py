@@ -10,6 +10,7 @@ from bench.results import Result
 from bench.rows.cost import client_cpu, delayed, growth, server_cpu
 from bench.rows.guards import guards
 from bench.rows.keys import keys_left
+from bench.rows.limits import limit_cost, limits
 from bench.rows.locks import floor, one_node, pottery, redlock_py
 from bench.rows.publish import publish
 from bench.rows.renewal import renewal, watchdog
@@ -37,7 +38,9 @@ ROWS: dict[str, Callable[[bool], list[Result]]] = {
     "guards": guards,
     "sql-guards": sql_guards,
     "waiting": waiting,
+    "limit-cost": limit_cost,
+    "limits": limits,
 }
 
 #: Rows that take minutes are measured when they are named.
-ON_REQUEST = frozenset({"waiting"})
+ON_REQUEST = frozenset({"waiting", "limits"})

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,17 +75,23 @@ class Scene:
             found = [body for body in bodies if body.number in numbers]
         return sorted(found, key=lambda body: body.begun)
 
+    def requeues(self, task: str) -> Counter[str]:
+        """Return how often each call of a task was requeued that was, by its id."""
+        noted = self._times.with_name(f"{self._times.name}.requeued")
+        lines = noted.read_text().splitlines() if noted.exists() else []
+        return Counter(line.split()[1] for line in lines if line.split()[0] == task)
+
 
 def waiting(quick: bool) -> list[Result]:
     """Measure how busy a key is kept, what its waiters cost others, and who goes first."""
     long, short = (20, 100) if quick else (60, 200)
     with LocalCluster(5) as nodes:
-        with _worker(nodes, awake=True) as scene:
+        with worker(nodes) as scene:
             keeps_busy, gaps = _busy(scene, long, 0.5)
             keeps_busy_short, _ = _busy(scene, short, 0.02)
             late = _late(scene, long + 40)
             inversions = _inversions(scene, long)
-        with _worker(nodes, awake=False) as scene:
+        with worker(nodes, awake=False) as scene:
             kept_busy, gaps_before = _busy(scene, long, 0.5)
             kept_busy_short, _ = _busy(scene, short, 0.02)
             late_before = _late(scene, long + 40)
@@ -170,7 +177,8 @@ def _at(sorted_values: list[float], share: float) -> float:
 
 
 @contextlib.contextmanager
-def _worker(nodes: LocalCluster, *, awake: bool) -> Iterator[Scene]:
+def worker(nodes: LocalCluster, *, awake: bool = True, processes: int = 4) -> Iterator[Scene]:
+    """Run a prefork worker; `awake`: releases wake those who wait."""
     urls = nodes.urls
     if not awake:
         for index in range(len(urls)):
@@ -191,7 +199,7 @@ def _worker(nodes: LocalCluster, *, awake: bool) -> Iterator[Scene]:
         app = importlib.reload(waiting_worker).app
         command = [
             *(sys.executable, "-m", "celery", "-A", "bench.waiting_worker", "worker"),
-            *("--concurrency=4", "--queues=waiting", "--loglevel=WARNING"),
+            *(f"--concurrency={processes}", "--queues=waiting", "--loglevel=WARNING"),
         ]
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - our own command line

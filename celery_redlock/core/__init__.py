@@ -11,6 +11,7 @@ from celery_redlock.core.current import (
 from celery_redlock.core.inspection import LockInfo
 from celery_redlock.core.instrumentation import observe
 from celery_redlock.core.lease import Lease
+from celery_redlock.core.limits import Limit, Rate
 from celery_redlock.core.node_admin import ArmResult, ProbeResult, arm_nodes, probe_nodes
 from celery_redlock.core.redlock import MAX_HOLD, Redlock
 from celery_redlock.core.register import Register, VersionedValue
@@ -24,9 +25,11 @@ __all__ = [
     "SHORTEST_TTL",
     "ArmResult",
     "Lease",
+    "Limit",
     "LockInfo",
     "PendingReservation",
     "ProbeResult",
+    "Rate",
     "Redlock",
     "Register",
     "ReleaseAction",

@@ -12,11 +12,13 @@ from celery_redlock.core.instrumentation import AcquireDetails, Outcome, Quarant
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.protocol import (
     AcquireRound,
+    Command,
     Failed,
     Phase,
     Quarantined,
     ReleaseAction,
     ReserveRound,
+    SlotRound,
     Waiter,
     acquire,
     candidate_above,
@@ -25,7 +27,16 @@ from celery_redlock.protocol import (
     raise_fence,
     release,
 )
-from celery_redlock.protocol.keys import META_PREFIX
+from celery_redlock.protocol.commands import forget_waiter, has_limit, move
+from celery_redlock.protocol.keys import (
+    LimitedKey,
+    all_places,
+    is_lock_key,
+    is_rate,
+    lock_of,
+    slot_count,
+    stays,
+)
 from celery_redlock.transport import AckedNodes, Channel, Transport, borrowed
 
 
@@ -35,7 +46,8 @@ class AcquireParams:
     The parameters of one attempt.
 
     Attributes:
-        node_keys: lock keys and reserved keys as nodes store them.
+        node_keys: lock keys and reserved keys as nodes store them; those with a limit as
+            `LimitedKey`.
         ttl: lease length in seconds.
         max_ttl: longest length that the lease can be extended to, in seconds.
         key_prefix: what lock keys begin with on the nodes.
@@ -59,6 +71,11 @@ class AcquireParams:
     previous: Reservation | None = None
     as_reservation: bool = False
     waiter: Waiter | None = None
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The keys, a limited one as all its slots: what the votes number."""
+        return all_places(self.node_keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +112,25 @@ class Attempt:
         )
 
     @property
+    def slots(self) -> tuple[int, ...]:
+        """The slot of each limited key, if it is granted."""
+        return self.round.slots if isinstance(self.round, SlotRound) else ()
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether others hold the keys, as a quorum shows."""
+        if self.phase is Phase.SPLIT and isinstance(self.round, SlotRound):
+            return bool(self.round.refused())
+        return self.phase is Phase.CONTENDED
+
+    @property
+    def turn_in(self) -> float:
+        """Seconds until a slot of a key with a rate is free for it; 0 where none refuses it."""
+        if self.phase is Phase.CONTENDED and isinstance(self.round, SlotRound):
+            return self.round.turn_in()
+        return 0.0
+
+    @property
     def is_granted(self) -> bool:
         """Whether a quorum has the keys."""
         return self.round.phase is Phase.GRANTED
@@ -125,12 +161,7 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
             if previous is not None:
                 candidate = max(candidate, candidate_above(previous.owner, candidate))
             owner = owner_value(os.urandom(16), candidate, params.label)
-            round_ = (ReserveRound if params.as_reservation else AcquireRound)(
-                len(transport.names),
-                sent_at=transport.now(),
-                ttl=params.ttl,
-                drift_factor=params.drift_factor,
-            )
+            round_ = _new_round(transport, params)
             command = acquire(
                 params.node_keys,
                 owner,
@@ -142,10 +173,13 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
             )
             channel.exchange(((command, round_),), params.node_timeout, acked=acked)
             if round_.phase is Phase.RAISING:
-                second = raise_fence(params.node_keys, owner, round_.token)
+                second = _second_command(params, owner, round_)
                 # A node that is silent now may have been stopped since it acknowledged.
                 acked = None if acked is None else AckedNodes()
                 channel.exchange(((second, round_),), params.node_timeout, acked=acked)
+            if round_.phase is Phase.GRANTED and params.waiter is not None:
+                # A node that refused it, or has not replied, would wake it in the place of others.
+                channel.send(forget_waiter(params.node_keys, params.waiter.name))
             if previous is not None and _is_held_by_another(round_, params, previous):
                 acked = None
             if round_.phase is not Phase.GRANTED:
@@ -157,14 +191,49 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
             raise
 
 
+def _new_round(transport: Transport, params: AcquireParams) -> AcquireRound:
+    """Return the round of an attempt whose command is sent now."""
+    nodes, sent_at, ttl, factor = (
+        len(transport.names),
+        transport.now(),
+        params.ttl,
+        params.drift_factor,
+    )
+    if has_limit(params.node_keys):
+        return SlotRound(
+            nodes,
+            sent_at=sent_at,
+            ttl=ttl,
+            drift_factor=factor,
+            places=[slot_count(key) for key in params.node_keys],
+            rates=[at for at, key in enumerate(params.node_keys) if is_rate(key)],
+        )
+    kind = ReserveRound if params.as_reservation else AcquireRound
+    return kind(nodes, sent_at=sent_at, ttl=ttl, drift_factor=factor)
+
+
+def _second_command(params: AcquireParams, owner: str, round_: AcquireRound) -> Command:
+    if isinstance(round_, SlotRound):
+        return move(
+            params.node_keys,
+            owner,
+            round_.token,
+            round_.slots,
+            milliseconds(params.ttl),
+            params.quarantine_ms,
+        )
+    return raise_fence(params.node_keys, owner, round_.token)
+
+
 def _is_held_by_another(round_: AcquireRound, params: AcquireParams, previous: Reservation) -> bool:
     """
     Return whether a quorum has shown that the reservation, or its message, has another owner.
 
     Then no message needs it back: keys given back on a minority would only block others.
     """
+    places = params.places
     return any(
-        params.node_keys[at] in previous.node_keys or params.node_keys[at].startswith(META_PREFIX)
+        places[at] in previous.node_keys or not is_lock_key(places[at])
         for at in round_.taken_keys()
     )
 
@@ -188,8 +257,26 @@ def _undo(
     channel.drain()
     nodes = sorted(acked or ())
     actions = dict.fromkeys(previous.node_keys, ReleaseAction(remaining_ms, previous.owner))
-    channel.send(release(params.node_keys, owner, 0, actions=actions), nodes)
+    given_back, limits = _places_of(params, previous)
+    channel.send(release(given_back, owner, 0, actions=actions, limits=limits), nodes)
     channel.send(undoing, [node for node in range(len(transport.names)) if node not in nodes])
+
+
+def _places_of(
+    params: AcquireParams, previous: Reservation
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Return the places that an attempt gives back, and how many slots the key of a slot has."""
+    places: list[str] = []
+    limits = {}
+    for key in params.node_keys:
+        slots = [
+            place for place in previous.node_keys if lock_of(place) == key and not stays(place)
+        ]
+        places += slots or [key]
+        # A replacement does not know which slot its predecessor has: any that is ours now.
+        if isinstance(key, LimitedKey) and len(slots) == 1:
+            limits[slots[0]] = key.slots
+    return tuple(places), limits
 
 
 _OUTCOMES = {

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeAlias
 
 from celery_redlock.errors import LockContended
+from celery_redlock.protocol.keys import lock_of, slot_count
 from celery_redlock.protocol.texts import shortened
 
 if TYPE_CHECKING:
@@ -75,10 +77,13 @@ def refuse_own_lock(transport: Transport, node_keys: Sequence[str]) -> None:
         transport: to the nodes.
         node_keys: the keys as nodes store them.
     """
+    held: Counter[str] = Counter()
     for lease, flow in _current.get():
         same_nodes = set(lease.transport.names) == set(transport.names)
-        own = same_nodes and not set(node_keys).isdisjoint(lease.node_keys)
-        if own and lease.is_valid and flow == _flow():
+        if not same_nodes or flow != _flow() or not lease.is_valid:
+            continue
+        held.update(map(lock_of, lease.node_keys))
+        if any(held[key] >= slot_count(key) for key in node_keys):
             raise LockContended(
                 f"Lock {shortened(lease.key)!r} is held by the block or task that asks for it, and "
                 "locks are not re-entrant. Use current_lease(), or hand the lease over.",

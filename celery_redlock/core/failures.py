@@ -4,13 +4,32 @@ Errors for attempts that were not granted, and what kept each node from granting
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from celery_redlock.core.attempt import AcquireParams, Attempt
 from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
-from celery_redlock.protocol import Failed, Granted, Phase, Quarantined, Refused, Round
-from celery_redlock.protocol.keys import META_PREFIX, owner_label, user_key
-from celery_redlock.protocol.texts import enumerated, shortened
+from celery_redlock.protocol import (
+    AcquireRound,
+    Failed,
+    Granted,
+    KeyHolder,
+    Phase,
+    Quarantined,
+    Refused,
+    Round,
+    SlotRound,
+)
+from celery_redlock.protocol.keys import (
+    META_PREFIX,
+    LimitedKey,
+    is_lock_key,
+    is_rate,
+    owner_label,
+    slots_of,
+    user_key,
+)
+from celery_redlock.protocol.texts import enumerated, readable, shortened
 
 #: Of a node in an error: its vote did count; the others had decided before it came.
 VOTED, NO_REPLY = "voted", "not waited for, the other nodes had decided"
@@ -30,33 +49,30 @@ def not_acquired_error(
     """
     round_ = attempt.round
     shown = [user_key(node_key, params.key_prefix) for node_key in params.node_keys]
-    key = shown[0] if len(shown) == 1 else enumerated(shown)
     # Reserved keys are no business of the reader, unless there are no others.
     named = [name for name in shown if not name.startswith(META_PREFIX)] or shown
     name = repr(shortened(named[0]) if len(named) == 1 else enumerated(named))
     after = f" within {waited:g} s" if waited else ""
     if round_.phase in (Phase.CONTENDED, Phase.SPLIT):
-        records = [
-            at for at, node_key in enumerate(params.node_keys) if node_key.startswith(META_PREFIX)
-        ]
-        holder = round_.holder(records)
         split = round_.phase is Phase.SPLIT
-        if holder is None or split:
+        found = _obstacle(round_, params, attempt.turn_in)
+        key = shown[0] if len(shown) == 1 else enumerated(shown)
+        if found is None or split:
             text = (
                 f"Lock {name} was not taken{after}: several contenders share the nodes and none "
                 "holds a quorum. Try again."
             )
         else:
-            key = shown[holder.key]
-            by, till = shortened(owner_label(holder.owner)), holder.expires_in
-            text = f"Lock {shortened(key)!r} is held by {by!r} {_for_how_long(till, after)}"
+            key = shown[found.key]
+            text = _refusal(key, found.holder, after)
         return LockContended(
             text,
             key,
-            holder.owner if holder else None,
-            holder.expires_in if holder else None,
+            # A rate has starts, and no holder.
+            None if found is None or is_rate(params.node_keys[found.key]) else found.holder.owner,
+            found.holder.expires_in if found else None,
             split,
-            [shown[at] for at in sorted(round_.taken_keys(holder.owner))] if holder else (),
+            [shown[at] for at in found.keys] if found else (),
             {**node_votes(round_, nodes), **_contenders(round_, nodes)},
         )
     votes = node_votes(round_, nodes)
@@ -70,6 +86,60 @@ def not_acquired_error(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Obstacle:
+    """
+    The key that refused an attempt.
+
+    Attributes:
+        key: its position.
+        holder: its holder. Of a limited key, that of the slot that expires first; of one with a
+            period, `expires_in` is when it is the attempt's turn.
+        keys: positions of all keys that this holder has, or of all limited keys that are full.
+    """
+
+    key: int
+    holder: KeyHolder
+    keys: Sequence[int]
+
+
+def _obstacle(round_: AcquireRound, params: AcquireParams, turn_in: float) -> _Obstacle | None:
+    """Return what refused an attempt: reserved keys come first, keys with a limit last."""
+    key_at = [at for at, key in enumerate(params.node_keys) for _ in slots_of(key)]
+    full = (round_.full() or round_.refused()) if isinstance(round_, SlotRound) else []
+    limited = [at for at in full if isinstance(params.node_keys[at], LimitedKey)]
+    if limited == full != []:
+        at = limited[0]
+        of_key = [place for place, key in enumerate(key_at) if key == at]
+        holders = [holder for place in of_key if (holder := round_.holder([place]))]
+        first = min(holders, key=lambda holder: holder.expires_in)
+        turn = turn_in if is_rate(params.node_keys[at]) else first.expires_in
+        return _Obstacle(at, replace(first, expires_in=turn), limited)
+    records = [place for place, at in enumerate(key_at) if not is_lock_key(params.node_keys[at])]
+    ordinary = [place for place, at in enumerate(key_at) if at in full and at not in limited]
+    holder = round_.holder(records) or round_.holder(ordinary)
+    if holder is None:
+        return None
+    keys = sorted({key_at[place] for place in round_.taken_keys(holder.owner)})
+    return _Obstacle(key_at[holder.key], holder, [at for at in keys if at not in limited])
+
+
+def _refusal(key: str, holder: KeyHolder, after: str) -> str:
+    """Return which key refused, and until when."""
+    name, by = repr(shortened(key)), repr(shortened(owner_label(holder.owner)))
+    if not isinstance(key, LimitedKey):
+        return f"Lock {name} is held by {by} {_for_how_long(holder.expires_in, after)}"
+    if is_rate(key):
+        return (
+            f"Lock {name} was got {key.slots} times within its period, and is free again in "
+            f"{readable(holder.expires_in)} s; not taken{after}. Wait longer, or try again then."
+        )
+    return (
+        f"Lock {name} is held by {key.slots} others, as many as its limit, one of them {by} "
+        f"{_for_how_long(holder.expires_in, after)}"
+    )
+
+
 def _for_how_long(expires_in: float, after: str) -> str:
     if expires_in < 0:
         return (
@@ -77,8 +147,8 @@ def _for_how_long(expires_in: float, after: str) -> str:
             f"taken{after}. Call force_release() once that program has ended."
         )
     return (
-        f"for up to {expires_in:.3g} s more unless extended; not taken{after}. Wait longer, or try "
-        "again later."
+        f"for up to {readable(expires_in)} s more unless extended; not taken{after}. Wait longer, "
+        "or try again later."
     )
 
 
@@ -99,9 +169,9 @@ def node_problems(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
             found[name] = vote.reason
         elif isinstance(vote, Quarantined):
             found[name] = (
-                f"is quarantined for {vote.remaining:.3g} s more after a restart, a loss of data "
-                "or a change of role (brand-new nodes are armed by: celery-redlock init --nodes "
-                "URL,...)"
+                f"is quarantined for {readable(vote.remaining)} s more after a restart, a loss of "
+                "data or a change of role (brand-new nodes are armed by: celery-redlock init "
+                "--nodes URL,...)"
             )
     return found
 

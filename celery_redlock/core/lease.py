@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -38,7 +38,8 @@ from celery_redlock.protocol import (
     milliseconds,
     release,
 )
-from celery_redlock.protocol.keys import user_key
+from celery_redlock.protocol.commands import granted_keys, limits_of
+from celery_redlock.protocol.keys import is_lock_key, lock_of, slot_number, stays, user_key
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport import Channel, Transport, borrowed
 
@@ -68,6 +69,7 @@ class Lease(LeaseValidity):
     Attributes:
         key: the lock key as it was asked for (the first, if there are several).
         keys: all lock keys as they were asked for.
+        slots: the slot that it holds of each key with a limit, by the key.
         owner: the value that marks this lease on the nodes.
         fencing_token: larger than the token of every earlier holder; fixed for the lease's life.
         ttl: length in seconds that each extension asks for.
@@ -85,6 +87,19 @@ class Lease(LeaseValidity):
         super().__init__(transport, keys, round_.token, round_.valid_until)
         self.owner = attempt.owner
         self.ttl = params.ttl
+        granted = granted_keys(params.node_keys, attempt.slots)
+        self._limits = limits_of(params.node_keys, granted)
+        self._slot_of = {lock_of(key): key for key in self._limits}
+        self._staying = tuple(key for key in self._limits if stays(key))
+        if self._limits:
+            held = tuple(key for key in granted if key not in self._staying)
+            params = replace(params, node_keys=held)
+        # A slot of a rate is another's after the period, although this lease may still be valid.
+        self.slots = {
+            user_key(key, params.key_prefix): slot_number(key) or 0
+            for key in self._limits
+            if is_lock_key(key) and not stays(key)
+        }
         self._params = params
         # The last command that extended the lease, and what it was made of.
         self._extension: tuple[AcquireParams, float, Command] | None = None
@@ -101,6 +116,11 @@ class Lease(LeaseValidity):
     def __repr__(self) -> str:
         state = f"lost: {self.lost}" if self.lost else f"{self.expires_in:.3f} s left"
         return f"<Lease {shortened(self.key)!r} token {self.fencing_token} ({state})>"
+
+    @property
+    def slot(self) -> int | None:
+        """The slot of the first key with a limit; None if no key has one."""
+        return next(iter(self.slots.values()), None)
 
     def extend(self, ttl: float | timedelta | None = None) -> None:
         """
@@ -241,9 +261,10 @@ class Lease(LeaseValidity):
         Args:
             node_keys: keys as nodes store them.
         """
+        named = self.places(node_keys)
         with self._lock:
-            given = tuple(key for key in self._params.node_keys if key in node_keys)
-            left = tuple(key for key in self._params.node_keys if key not in node_keys)
+            given = tuple(key for key in self._params.node_keys if key in named)
+            left = tuple(key for key in self._params.node_keys if key not in named)
             if self._pid != os.getpid() or self._state is LeaseState.RELEASED or not given:
                 return
             if not left:
@@ -257,6 +278,10 @@ class Lease(LeaseValidity):
         round_ = ReleaseRound(len(self._transport.names))
         channel = send_release(self._transport, [(command, round_)], self._params.node_timeout)
         self._send_where_in_doubt(command, channel)
+
+    def places(self, node_keys: Iterable[str]) -> tuple[str, ...]:
+        """Return keys as nodes store them, with the slots of this lease for limited ones."""
+        return tuple(self._slot_of.get(key, key) for key in node_keys)
 
     def hold_at_least(self, seconds: float) -> None:
         """Let a release before that time only shorten the TTL, so that it ends at that time."""
@@ -288,12 +313,15 @@ class Lease(LeaseValidity):
             left = reservation.left_ms(self._transport.wall_us())
             back = ReleaseAction(min(left, milliseconds(grace)), reservation.owner)
             actions = {**(actions or {}), **dict.fromkeys(reservation.node_keys, back)}
+        if actions and self._limits:
+            actions = dict(zip(self.places(actions), actions.values(), strict=True))
         if keep or (
             actions and any(action.keep_ms and not action.value for action in actions.values())
         ):
             # An extension that arrives after the release would undo the shortened TTL.
             process_watchdog().wait_for_extension(self, self._params.node_timeout)
-        return release(self._params.node_keys, self.owner, self.fencing_token, keep, actions)
+        keys = self._params.node_keys + self._staying
+        return release(keys, self.owner, self.fencing_token, keep, actions, self._limits)
 
     def release_details(self, *, had: bool) -> ReleaseDetails:
         """Return what to report of the release; `had`: a quorum of nodes still had the keys."""

@@ -16,7 +16,9 @@ from celery_redlock.core.failures import not_acquired_error
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.retry import RetryBudget, RetryPolicy, checked_policy
 from celery_redlock.core.validation import (
+    LockKeys,
     checked_drift_factor,
+    checked_keys,
     checked_node_keys,
     checked_prefix,
     checked_seconds,
@@ -24,7 +26,7 @@ from celery_redlock.core.validation import (
 )
 from celery_redlock.core.wait_limit import limited
 from celery_redlock.errors import ConfigurationError, LockContended
-from celery_redlock.protocol import Phase, Waiter, milliseconds
+from celery_redlock.protocol import Waiter, milliseconds
 from celery_redlock.transport import Transport
 
 
@@ -63,8 +65,10 @@ class AcquireOptions(TypedDict, total=False):
         retry: how to wait between tries; the client's policy if not given.
         label: suffix of the owner value, for people who read keys on a node.
         at_least_for: seconds for which the keys stay locked even if the lease is released earlier.
+        limit: how many may hold the key at once, up to 128; of several, name a `Limit`.
     """
 
+    limit: int | None
     ttl: float | timedelta | None
     wait: float | timedelta | None
     retry: RetryPolicy | None
@@ -196,9 +200,10 @@ class AcquireRequest:
 def acquire_request(
     settings: ClientSettings,
     transport: Transport,
-    keys: tuple[str, ...],
+    key: LockKeys,
     reserved_keys: Sequence[str] = (),
     *,
+    limit: int | None = None,
     ttl: float | timedelta | None = None,
     wait: float | timedelta | None = 0.0,
     retry: RetryPolicy | None = None,
@@ -210,6 +215,7 @@ def acquire_request(
     is_named: bool = False,
 ) -> AcquireRequest:
     """Check the arguments of a call to acquire a lock; see `Reservations.acquire_for_task`."""
+    keys = checked_keys(key, limit)
     node_keys = checked_node_keys(settings.key_prefix, keys, reserved_keys)
     seconds = settings.ttl if ttl is None else checked_ttl(ttl, settings.max_ttl)
     params = settings.acquire_params(
@@ -218,7 +224,7 @@ def acquire_request(
     longest_wait = _checked_wait(wait)
 
     def gives_up(attempt: Attempt) -> bool:
-        if give_up_on is None or attempt.phase is not Phase.CONTENDED:
+        if give_up_on is None or not attempt.is_refused:
             return False
         error = not_acquired_error(attempt, params, transport.names, longest_wait)
         return isinstance(error, LockContended) and give_up_on(error)

@@ -18,6 +18,7 @@ from celery_redlock.core.failures import not_acquired_error
 from celery_redlock.core.functions import check_on_lost
 from celery_redlock.core.inspection import LockInfo
 from celery_redlock.core.lease import Lease, release_leases
+from celery_redlock.core.limits import Limit, Rate
 from celery_redlock.core.options import (
     ACQUIRE_OPTIONS,
     CLIENT_OPTIONS,
@@ -30,11 +31,11 @@ from celery_redlock.core.options import (
 )
 from celery_redlock.core.reservations import Reservations
 from celery_redlock.core.retry import retry_until_granted
-from celery_redlock.core.validation import checked_hold, checked_keys, checked_node_keys
+from celery_redlock.core.validation import LockKeys, checked_hold, checked_keys, checked_node_keys
 from celery_redlock.core.waiting import ThreadWait
 from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.errors import ConfigurationError, LockContended
-from celery_redlock.protocol.keys import owner_label, user_key
+from celery_redlock.protocol.keys import owner_label, slots_of, user_key
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport import (
     NodeAddress,
@@ -134,21 +135,22 @@ class Redlock:
         """The nodes, without users and passwords."""
         return self.transport.names
 
-    def node_key(self, key: str) -> str:
+    def node_key(self, key: str | Limit | Rate) -> str:
         """Return a lock key as nodes store it."""
-        return checked_node_keys(self.settings.key_prefix, (key,), ())[0]
+        return checked_node_keys(self.settings.key_prefix, checked_keys(key), ())[0]
 
     def user_key(self, node_key: str) -> str:
         """Return a lock key as users write it; a reserved key as it is."""
         return user_key(node_key, self.settings.key_prefix)
 
-    def acquire(self, key: str | Sequence[str], **options: Unpack[AcquireOptions]) -> Lease:
+    def acquire(self, key: LockKeys, **options: Unpack[AcquireOptions]) -> Lease:
         """
         Acquire a lock, or several at once, for `ttl` seconds; the watchdog does not extend it.
 
         Args:
             key: the lock's key, of at most 10,000 bytes with the prefix; of several, at most 1,000,
-                all or none are acquired, in any order without deadlock.
+                all or none are acquired, in any order without deadlock. A `Limit` is a key that
+                several may hold, a `Rate` one that only so many get in a time.
             **options: see `AcquireOptions`.
 
         Raises:
@@ -159,8 +161,7 @@ class Redlock:
             ConfigurationError: the client is closed, or an option cannot work.
         """
         check_names("acquire", options, ACQUIRE_OPTIONS)
-        keys = checked_keys(key)
-        request = acquire_request(self.settings, self.transport, keys, **options)
+        request = acquire_request(self.settings, self.transport, key, **options)
         if request.budget.wait:
             refuse_own_lock(self.transport, request.params.node_keys)
         return self._acquire(request)
@@ -225,7 +226,7 @@ class Redlock:
     @contextlib.contextmanager
     def lock(
         self,
-        key: str | Sequence[str],
+        key: LockKeys,
         *,
         on_lost: Callable[[Lease], None] | None = None,
         max_hold: float | timedelta = MAX_HOLD,
@@ -289,17 +290,28 @@ class Redlock:
         """
         Return the holder of a lock key, or None: what a quorum of nodes has at this moment.
 
+        Errors as `holders`.
+        """
+        return self.holders(key)[0]
+
+    def holders(self, key: str | Limit | Rate) -> tuple[LockInfo | None, ...]:
+        """
+        Return the holder of each slot of a key with a limit or rate; None for a free slot.
+
+        The next slot is free when the first of them expires, if not before. A key without a limit
+        has one slot.
+
         Raises:
             QuorumUnavailable: fewer nodes than a quorum answered.
             LockKeyError: the key cannot be used.
             ConfigurationError: the client is closed.
         """
         self.check_open()
-        return self.reservations.inspect((self.node_key(key),))[0]
+        return self.reservations.inspect(slots_of(self.node_key(key)))
 
-    def force_release(self, key: str) -> bool:
+    def force_release(self, key: str | Limit | Rate) -> bool:
         """
-        Take a lock key away from its holder, on all nodes.
+        Take a lock key away from its holder, or from all that hold it, on all nodes.
 
         For people, when a lock is in the way. The holder finds out at its next extension, and may
         write until then, beside a new holder; only a resource that checks fencing tokens refuses
@@ -314,11 +326,12 @@ class Redlock:
             ConfigurationError: the client is closed.
         """
         self.check_open()
-        (found,) = self.reservations.evict_holders((self.node_key(key),))
-        if found is not None:
-            text, holder = "Lock %r is taken away from %r", shortened(owner_label(found.owner))
-            call_in_app(_logger.warning, text, shortened(key), holder)
-        return found is not None
+        node_key = self.node_key(key)
+        found = [info for info in self.reservations.evict_holders(slots_of(node_key)) if info]
+        for info in found:
+            text, holder = "Lock %r is taken away from %r", shortened(owner_label(info.owner))
+            call_in_app(_logger.warning, text, shortened(str(self.user_key(node_key))), holder)
+        return bool(found)
 
     def close(self) -> None:
         """

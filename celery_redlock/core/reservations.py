@@ -16,6 +16,7 @@ from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once, re
 from celery_redlock.core.failures import not_acquired_error
 from celery_redlock.core.inspection import LockInfo, inspect_locks, owners_by_node
 from celery_redlock.core.lease import Lease
+from celery_redlock.core.limits import Limit, Rate
 from celery_redlock.core.options import (
     AcquireOptions,
     AcquireRequest,
@@ -45,7 +46,15 @@ from celery_redlock.protocol import (
     release,
     validate_node_key,
 )
-from celery_redlock.protocol.keys import META_PREFIX, check_key_count, user_key
+from celery_redlock.protocol.commands import granted_keys
+from celery_redlock.protocol.keys import (
+    all_places,
+    check_key_count,
+    is_lock_key,
+    slot_count,
+    stays,
+    user_key,
+)
 from celery_redlock.protocol.texts import enumerated
 from celery_redlock.transport import AckedNodes, Channel, Transport, borrowed
 
@@ -66,7 +75,8 @@ class PendingReservation:
         # From here on the message may be sent, so a late reply may come from a node that its
         # receiver has reached first. Such a reply counts only if the node had nothing newer.
         acked.max_counter = owner_timestamp_us(reservation.owner)
-        acked.undo = release(reservation.node_keys, reservation.owner, 0)
+        if reservation.node_keys:
+            acked.undo = release(reservation.node_keys, reservation.owner, 0)
         self.reservation = reservation
         self._channel = channel
         self._acked = acked
@@ -75,7 +85,7 @@ class PendingReservation:
     def confirm(self, transport: Transport) -> None:
         """Extend the reservation to its end on the nodes that acknowledged it."""
         left = self.reservation.left_ms(transport.wall_us())
-        if self._pid == os.getpid() and left > 0:
+        if self._pid == os.getpid() and left > 0 and self.reservation.node_keys:
             command = extend(self.reservation.node_keys, self.reservation.owner, left, 0)
             transport.send_after_ack(self._channel, command, self._acked)
 
@@ -109,7 +119,7 @@ class Reservations:
 
     def acquire_for_task(
         self,
-        keys: Sequence[str],
+        keys: Sequence[str | Limit | Rate],
         reserved_keys: Sequence[str] = (),
         *,
         reservation: Reservation | None = None,
@@ -192,7 +202,9 @@ class Reservations:
         self._check_open()
         keys = _checked_node_keys(node_keys)
         beside = tuple(map(validate_node_key, reserved_keys))
-        replaced = Reservation(node_keys=keys, owner=previous, expires_at=previous_until)
+        replaced = Reservation(
+            node_keys=all_places(keys), owner=previous, expires_at=previous_until
+        )
         params = self._settings.acquire_params(
             (*keys, *beside),
             min(grace, ttl),
@@ -206,7 +218,9 @@ class Reservations:
         )
         reserved = None
         if attempt.is_granted:
-            reserved = _reserved_by(attempt, keys, self._transport.wall_us(), ttl)
+            granted = granted_keys(params.node_keys, attempt.slots)[: len(keys)]
+            own = tuple(key for key in granted if not stays(key))
+            reserved = _reserved_by(attempt, own, self._transport.wall_us(), ttl)
         if instrumentation.receivers:
             shown = tuple(user_key(key, self._settings.key_prefix) for key in params.node_keys)
             try:
@@ -252,7 +266,7 @@ class Reservations:
         """
         Drop a reservation whose message will not arrive. Never raises.
 
-        Has no effect on keys that another owner has taken over.
+        Has no effect on keys that another owner has taken over, nor on rates.
 
         Args:
             reservation: the reservation.
@@ -263,6 +277,8 @@ class Reservations:
         Returns:
             Whether a quorum of nodes still had it; True at once without `wait`.
         """
+        if not reservation.node_keys:
+            return True
         try:
             if previous:
                 before = Reservation(
@@ -361,7 +377,7 @@ class Reservations:
 def _checked_node_keys(node_keys: Sequence[str]) -> tuple[str, ...]:
     """Return node keys, each once, or raise `LockKeyError`."""
     keys = tuple(dict.fromkeys(map(validate_node_key, node_keys)))
-    check_key_count(sum(not key.startswith(META_PREFIX) for key in keys))
+    check_key_count(sum(slot_count(key) for key in keys if is_lock_key(key)))
     return keys
 
 

@@ -7,16 +7,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
+from celery_redlock.core.limits import Limit, Rate, named_keys
 from celery_redlock.errors import ConfigurationError, InvalidFencingToken, LockKeyError
 from celery_redlock.protocol.keys import (
     META_PREFIX,
+    LimitedKey,
     check_key_count,
+    slot_count,
     validate_key,
     validate_reserved_key,
 )
 from celery_redlock.protocol.timing import MAX_TOKEN
+
+#: The keys that a caller names.
+LockKeys: TypeAlias = str | Limit | Rate | Sequence[str | Limit | Rate]
 
 #: Seconds; a shorter lease would expire while slow nodes still answer.
 SHORTEST_TTL = 0.2
@@ -24,15 +30,25 @@ SHORTEST_TTL = 0.2
 LONGEST = 100 * 365.25 * 86_400
 
 
-def checked_keys(key: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the keys that one or several names stand for, or raise `LockKeyError`."""
-    if isinstance(key, str):
-        return (key,)
+def checked_keys(key: LockKeys, limit: int | None = None) -> tuple[str, ...]:
+    """
+    Return the keys that one or several names stand for.
+
+    Args:
+        key: the names.
+        limit: of the only key.
+
+    Raises:
+        LockKeyError: they are no names.
+        ConfigurationError: a limit or rate cannot work.
+    """
+    if isinstance(key, str | Limit | Rate):
+        return named_keys((key,), limit)
     if isinstance(key, bytes) or not isinstance(key, Iterable):
         raise LockKeyError(
             f"A lock key is a str or several, not {type(key).__name__}: {key!r:.80}."
         )
-    return tuple(key)
+    return named_keys(tuple(key), limit)
 
 
 def checked_node_keys(
@@ -41,15 +57,15 @@ def checked_node_keys(
     """Return the names that keys and reserved records have on the nodes, each once."""
     try:
         if len(keys) == 1:
-            node_keys: tuple[str, ...] = (validate_key(prefix + keys[0]),)
+            node_keys: tuple[str, ...] = (_node_key(prefix, keys[0]),)
         else:
-            node_keys = tuple(dict.fromkeys(validate_key(prefix + name) for name in keys))
+            node_keys = tuple(dict.fromkeys(_node_key(prefix, name) for name in keys))
     except TypeError:
         wrong = next(name for name in keys if not isinstance(name, str))
         raise LockKeyError(
             f"A lock key is a str, not {type(wrong).__name__}: {wrong!r:.80}."
         ) from None
-    check_key_count(len(node_keys))
+    check_key_count(sum(slot_count(key) for key in node_keys))
     if not all(keys) or not (keys or reserved_keys):
         raise LockKeyError("A lock key cannot be empty. Name one key or several.")
     return (
@@ -57,6 +73,11 @@ def checked_node_keys(
         if reserved_keys
         else node_keys
     )
+
+
+def _node_key(prefix: str, key: str) -> str:
+    name = validate_key(prefix + key)
+    return key.on_nodes(name) if isinstance(key, LimitedKey) else name
 
 
 def checked_ttl(ttl: float | timedelta, max_ttl: float) -> float:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once
 from celery_redlock.core.options import AcquireRequest
 from celery_redlock.core.retry import DEFAULT_WAIT
-from celery_redlock.protocol import Phase, Waiter, milliseconds
+from celery_redlock.protocol import Waiter, milliseconds
 from celery_redlock.protocol.keys import wake_channel
 from celery_redlock.transport import Listener, Transport, WaitingCall
 
@@ -77,13 +77,16 @@ class Wait:
 
     def _begins_to_listen(self) -> bool:
         is_time = self._may_listen and self._listener is None
-        return is_time and self._latest.phase is Phase.CONTENDED
+        return is_time and self._latest.is_refused
 
     def _until_next(self, seconds: float) -> float:
         """Return until when to sleep where the policy asks for a pause of so many seconds."""
         now = self._transport.now()
+        # No release makes a slot of a rate free. But others that wait may not come.
+        if turn := self._latest.turn_in:
+            return now + max(0.0, min(turn, _LISTENING_PAUSE, self._until - now))
         listens = self._listener is not None and self._listener.is_live
-        if listens and not self._has_own_policy and self._latest.phase is Phase.CONTENDED:
+        if listens and not self._has_own_policy and self._latest.is_refused:
             seconds = max(seconds, min(_LISTENING_PAUSE, self._until - now))
         return now + seconds
 
@@ -94,7 +97,7 @@ class Wait:
 
     def _note(self, attempt: Attempt) -> bool:
         """Note a try that a wake-up brought; return whether the policy has to know it."""
-        if attempt.phase is Phase.CONTENDED and not self._gives_up(attempt):
+        if attempt.is_refused and not self._gives_up(attempt):
             self.woken_tries += 1
             return False
         self._found = attempt

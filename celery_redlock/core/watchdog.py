@@ -463,7 +463,7 @@ def _few_commands(
     room = 0
     for extension in extensions:
         keys = len(extension[0].keys)
-        if keys > room:
+        if not groups or keys > room:
             groups.append([])
             room = _KEYS_AT_ONCE
         groups[-1].append(extension)

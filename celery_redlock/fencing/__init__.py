@@ -7,9 +7,10 @@ compares and writes in one step, accepts an equal token (a holder may write ofte
 `StaleFencingToken` without a change if a newer token was there.
 
 Two rules. Tokens order the holders of one lock key, so always write a resource under the same key
-(a task with several keys has one token for all). And a holder that reads before it writes first
-lets the resource see its token (`claim`): otherwise an earlier holder may write between that read
-and that write, and its update is lost although no token was stale.
+(a task with several keys has one token for all); of a key with a limit they order the holders of
+one slot, and each slot writes under a name of its own (`slot_resource`). And a holder that reads
+before it writes first lets the resource see its token (`claim`): otherwise an earlier holder may
+write between that read and that write, and its update is lost although no token was stale.
 
 A fence is imported when it is first used. `celery_redlock.fencing.sqlalchemy` and
 `celery_redlock.fencing.django` are modules of their own; they need the extras of the same names.
@@ -20,6 +21,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from celery_redlock.fencing.slots import slot_resource
 from celery_redlock.fencing.tokens import checked_token, token_or_current
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ __all__ = [
     "checked_token",
     "fencing_headers",
     "raise_if_stale",
+    "slot_resource",
     "token_or_current",
 ]
 

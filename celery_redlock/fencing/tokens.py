@@ -39,8 +39,19 @@ def stale(resource: str, seen: int, offered: int) -> StaleFencingToken:
     """Return the error for a token below the highest that a resource has seen."""
     return StaleFencingToken(
         f"{resource!r} has seen fencing token {seen}; token {offered} is older and was refused. "
-        "Another holder has acquired the lock meanwhile: stop, and let it work.",
+        f"{_advice(offered)}",
         resource,
         seen,
         offered,
     )
+
+
+def _advice(offered: int) -> str:
+    lease = current_lease()
+    if lease and lease.slots and lease.fencing_token == offered and lease.is_valid:
+        return (
+            "The lease is still valid, so the newer token is another slot's or another key's, "
+            "unless the lock was released by force. Let each slot have a fence record of its own: "
+            "slot_resource(name)."
+        )
+    return "Another holder has acquired the lock meanwhile: stop, and let it work."

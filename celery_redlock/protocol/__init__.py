@@ -40,6 +40,7 @@ from celery_redlock.protocol.rounds import (
     ReleaseRound,
     ReserveRound,
     Round,
+    SlotRound,
 )
 from celery_redlock.protocol.timing import MAX_TOKEN, drift, milliseconds, quorum
 from celery_redlock.protocol.votes import (
@@ -85,6 +86,7 @@ __all__ = [
     "ReserveRound",
     "Round",
     "Script",
+    "SlotRound",
     "Superseded",
     "VersionedValue",
     "Vote",

@@ -2,19 +2,20 @@
 The eight commands of a node, and how to read its replies.
 
 Each command is one Lua script (`lua/<script>.lua`), so a node executes all of it or nothing. KEYS
-are the lock keys followed by their fence counters; `acquire` has the guard record as a last one;
-`write_register` and `read_register` have the register only. ARGV are the attempt's nonce (added by
-the transport, echoed by the node) and `args`.
+are the lock keys followed by their fence counters; `acquire`, and `raise_fence` where a key has a
+limit, have the guard record as a last one; `write_register` and `read_register` have the register
+only. ARGV are the attempt's nonce (added by the transport, echoed by the node) and `args`.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from celery_redlock.protocol.keys import GUARD_KEY, fence_key
+from celery_redlock.protocol.keys import GUARD_KEY, LimitedKey, fence_key
 from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.protocol.votes import (
     ACKNOWLEDGED,
@@ -55,6 +56,12 @@ class Command:
     script: Script
     keys: tuple[str, ...]
     args: tuple[str | int, ...]
+
+    @property
+    def sets_keys(self) -> bool:
+        """Whether a key of ours may exist on a node that has not replied to it."""
+        may_move = self.script is Script.RAISE and len(self.args) > _PLAIN_RAISE
+        return may_move or self.script in (Script.ACQUIRE, Script.HEAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,9 @@ CHUNK_BYTES = 200_000
 
 _MISSING_PTTL = -2
 
+#: Arguments of the second round where no key has a limit.
+_PLAIN_RAISE = 2
+
 _OF_LEASE: dict[int, Vote] = {ord("A"): ACKNOWLEDGED, ord("M"): MISSING, ord("F"): FOREIGN}
 
 
@@ -131,16 +141,77 @@ def acquire(
         waiter: who is remembered where a key is refused, and no longer where all are granted.
     """
     args: tuple[str | int, ...] = (owner, ttl_ms, candidate, quarantine_ms)
+    limited = has_limit(keys)
     if waiter is not None:
         args = (*args, previous, waiter.name, waiter.since_ms, waiter.keep_ms, waiter.grace_ms)
+    elif limited:
+        args = (*args, previous, "", 0, 0, 0)
     elif previous:
         args = (*args, previous)
+    if limited:
+        # Random for each attempt, so that two seldom want one slot; the same for all nodes, so that
+        # these grant the same one.
+        draw = zlib.crc32(owner.encode())
+        for key in keys:
+            args += (*_limit(key), draw % key.slots if isinstance(key, LimitedKey) else 0)
     return Command(Script.ACQUIRE, (*_with_fences(keys), GUARD_KEY), args)
 
 
 def raise_fence(keys: tuple[str, ...], owner: str, token: int) -> Command:
     """Raise the counters to `token` if all keys are still ours and no counter is above it."""
     return Command(Script.RAISE, _with_fences(keys), (owner, token))
+
+
+def move(
+    keys: tuple[str, ...],
+    owner: str,
+    token: int,
+    slots: tuple[int, ...],
+    ttl_ms: int,
+    quarantine_ms: int,
+) -> Command:
+    """
+    Raise the counters as `raise_fence` does, of these slots of the limited keys.
+
+    A node that granted us another slot, or none, sets the one that is named if it is free there.
+
+    Args:
+        keys: as for `acquire`.
+        owner: as for `acquire`.
+        token: the fencing token.
+        slots: which slot of each limited key, in the order of the keys.
+        ttl_ms: lease length.
+        quarantine_ms: as for `acquire`.
+    """
+    args: tuple[str | int, ...] = (owner, token, ttl_ms, quarantine_ms)
+    chosen = iter(slots)
+    for key in keys:
+        args += (*_limit(key), next(chosen) if isinstance(key, LimitedKey) else 0)
+    return Command(Script.RAISE, (*_with_fences(keys), GUARD_KEY), args)
+
+
+def has_limit(keys: tuple[str, ...]) -> bool:
+    """Return whether one of the keys has a limit."""
+    return any(type(key) is LimitedKey for key in keys)
+
+
+def granted_keys(keys: tuple[str, ...], slots: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the keys with, in the place of limited ones, the slots that were granted."""
+    chosen = iter(slots)
+    return tuple(f"{key}{next(chosen)}" if isinstance(key, LimitedKey) else key for key in keys)
+
+
+def limits_of(keys: tuple[str, ...], places: tuple[str, ...]) -> dict[str, int]:
+    """Return for each slot in `places` how many the limited key at its position in `keys` has."""
+    return {
+        place: key.slots
+        for key, place in zip(keys, places, strict=True)
+        if isinstance(key, LimitedKey) and place != key
+    }
+
+
+def _limit(key: str) -> tuple[int, int]:
+    return (key.slots, key.period_ms) if isinstance(key, LimitedKey) else (0, 0)
 
 
 def extend(keys: tuple[str, ...], owner: str, ttl_ms: int, token: int) -> Command:
@@ -186,9 +257,12 @@ def release(
     token: int,
     keep_ms: int = 0,
     actions: Mapping[str, ReleaseAction] | None = None,
+    limits: Mapping[str, int] | None = None,
 ) -> Command:
     """
     Delete our keys, or apply other actions to them; then raise the counters.
+
+    A node without our slot of a limited key deletes any other slot that is ours.
 
     Args:
         keys: lock keys.
@@ -196,14 +270,22 @@ def release(
         token: the lease's fencing token; 0 if the attempt got none.
         keep_ms: if positive, our keys expire after this time instead of now.
         actions: what becomes of single keys instead.
+        limits: slots among the keys, and of how many they are.
     """
     args: tuple[str | int, ...] = (owner, token, keep_ms)
-    if actions:
-        other = ReleaseAction(keep_ms)
+    if actions or limits or has_limit(keys):
+        args += ("",)
+        actions, limits, other = actions or {}, limits or {}, ReleaseAction(keep_ms)
         for key in keys:
             action = actions.get(key, other)
-            args += (action.keep_ms, action.value)
+            slots = key.slots if isinstance(key, LimitedKey) else limits.get(key, 0)
+            args += (action.keep_ms, action.value, slots)
     return Command(Script.RELEASE, _with_fences(keys), args)
+
+
+def forget_waiter(keys: tuple[str, ...], name: str) -> Command:
+    """Take a waiter out of the wait queues of some keys, which stay as they are."""
+    return Command(Script.RELEASE, _with_fences(keys), ("", 0, 0, name))
 
 
 def inspect(keys: tuple[str, ...]) -> Command:
@@ -243,11 +325,11 @@ def read_register(
     return Command(Script.READ_REGISTER, (record,), (token, max_bytes, *names))
 
 
-def granted_vote(counters: Sequence[int]) -> Vote:
+def granted_vote(counters: Sequence[int], slots: Iterable[int] = ()) -> Vote:
     """Return a grant with the counters of all keys' buckets, if they can be tokens."""
     low, high = min(counters), max(counters)
     if low >= 1 and high <= MAX_TOKEN:
-        return Granted(low, high)
+        return Granted(low, high, tuple(slots))
     return Failed(f"its fence counter is out of range: {high}")
 
 
@@ -270,14 +352,16 @@ def read_reply(fields: Sequence[Any]) -> Vote:
             return FOREIGN
         if len(fields) == 1 and len(code) > 1:
             return LeaseVotes(tuple(map(_OF_LEASE.__getitem__, code)))
-        if code == b"H":
-            triples = zip(fields[1::3], fields[2::3], fields[3::3], strict=True)
-            return Refused(
-                tuple(
-                    KeyHolder(int(key), owner.decode(errors="replace"), int(pttl) / 1000)
-                    for key, owner, pttl in triples
-                )
+        if code == b"P":
+            pairs = zip(fields[1::2], fields[2::2], strict=True)
+            return granted_vote(
+                [int(counter) for counter, _ in pairs],
+                [int(slot) for slot in fields[2::2] if slot != b""],
             )
+        if code == b"H":
+            return Refused(_holders(fields[1:]))
+        if code == b"W":
+            return Refused(_holders(fields[2:]), int(fields[1]) / 1000)
         if code == b"Q":
             return Quarantined(int(fields[1]) / 1000)
         if code == b"S":
@@ -290,6 +374,14 @@ def read_reply(fields: Sequence[Any]) -> Vote:
     except (TypeError, ValueError, OverflowError, LookupError, AttributeError):
         pass
     return Failed(f"replied something that is not a vote: {str(fields)[:80]}")
+
+
+def _holders(fields: Sequence[Any]) -> tuple[KeyHolder, ...]:
+    triples = zip(fields[0::3], fields[1::3], fields[2::3], strict=True)
+    return tuple(
+        KeyHolder(int(key), owner.decode(errors="replace"), int(pttl) / 1000)
+        for key, owner, pttl in triples
+    )
 
 
 def _record(owner: bytes, pttl: int, counter: bytes) -> KeyState:

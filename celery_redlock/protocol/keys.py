@@ -5,7 +5,10 @@ Node keys and owner values.
 from __future__ import annotations
 
 import hashlib
+import re
 import zlib
+from collections.abc import Iterable
+from typing import Self, TypeGuard
 
 from celery_redlock.errors import LockKeyError
 from celery_redlock.protocol.texts import shortened
@@ -16,6 +19,9 @@ GUARD_KEY = META_PREFIX + "guard"
 FENCE_PREFIX = META_PREFIX + "fence:"
 REGISTER_PREFIX = META_PREFIX + "register:"
 WAIT_QUEUE_PREFIX = META_PREFIX + "waiting:"
+LIMIT_PREFIX = META_PREFIX + "limit:"
+RATE_PREFIX = META_PREFIX + "rate:"
+_LIMITED = (LIMIT_PREFIX, RATE_PREFIX)
 
 #: How a node's reply begins the name of a waiter that goes first, where the holder would be.
 GOES_FIRST = "waiting "
@@ -34,6 +40,9 @@ OWNER_ENTROPY_BYTES = 16
 
 _TOKEN_DIGITS = len(str(MAX_TOKEN))
 
+#: A slot, or the key of all, as a message may name them.
+_SLOT = re.compile(r".+#(\d{1,3})?", re.DOTALL | re.ASCII)
+
 
 #: Maximum keys of one lock. Reserved keys may double them, and Lua unpacks some 8,000 values.
 MAX_KEYS = 1000
@@ -41,25 +50,150 @@ MAX_KEYS = 1000
 #: Maximum bytes of a node key.
 MAX_NAME_BYTES = 10_000
 
+#: Maximum slots of a key. A node may read all of them for one attempt.
+MAX_SLOTS = 128
+
+
+class LimitedKey(str):
+    """
+    A key that several may hold at once; equal to its text.
+
+    On the nodes it is that many slots, each an ordinary key: the text and a number.
+
+    Attributes:
+        slots: how many may hold it.
+        period_ms: for how long a slot stays taken from its grant on, whatever its holder does, so
+            that no longer time has more grants; 0: until the holder releases it.
+    """
+
+    slots: int
+    period_ms: int
+
+    def __new__(cls, text: str, slots: int, period_ms: int = 0) -> Self:
+        """Return the key of this text."""
+        self = super().__new__(cls, text)
+        self.slots, self.period_ms = slots, period_ms
+        return self
+
+    def __getnewargs__(self) -> tuple[str, int, int]:  # type: ignore[override]
+        """Return what a copy is made of."""
+        return str(self), self.slots, self.period_ms
+
+    def on_nodes(self, name: str) -> LimitedKey:
+        """
+        Return this key as nodes store it.
+
+        Args:
+            name: its text with the key prefix.
+        """
+        # A separator at the end keeps the key "a" of slot 3 apart from the key "a#3".
+        under = f"{RATE_PREFIX}{self.period_ms}:" if self.period_ms else LIMIT_PREFIX
+        return LimitedKey(f"{under}{name}#", self.slots, self.period_ms)
+
+
+def slots_of(node_key: str) -> tuple[str, ...]:
+    """Return the keys of all slots; an ordinary key is its own."""
+    if isinstance(node_key, LimitedKey):
+        return tuple(f"{node_key}{slot}" for slot in range(node_key.slots))
+    return (node_key,)
+
+
+def all_places(node_keys: Iterable[str]) -> tuple[str, ...]:
+    """Return the keys, and all slots in the place of limited ones."""
+    return tuple(place for node_key in node_keys for place in slots_of(node_key))
+
+
+def slot_count(key: str) -> int:
+    """Return how many may hold a key."""
+    return key.slots if isinstance(key, LimitedKey) else 1
+
+
+def lock_of(node_key: str) -> str:
+    """Return the key that a slot belongs to, as nodes store it; another key as it is."""
+    return node_key.rpartition("#")[0] + "#" if node_key.startswith(_LIMITED) else node_key
+
+
+def waited_for(node_key: str) -> str:
+    """Return how a message names a key that it waits for: a limited one with its slots' number."""
+    return f"{node_key}{node_key.slots}" if isinstance(node_key, LimitedKey) else node_key
+
+
+def places_of(name: str) -> tuple[str, ...]:
+    """Return the key, or all slots of the limited key, that `waited_for` has named."""
+    slots = slot_number(name)
+    if slots is None:
+        return (name,)
+    return slots_of(LimitedKey(lock_of(name), min(max(1, slots), MAX_SLOTS)))
+
+
+def slot_number(node_key: str) -> int | None:
+    """Return the number of a slot; None for another key."""
+    number = node_key.rpartition("#")[2] if node_key.startswith(_LIMITED) else ""
+    return int(number) if number else None
+
+
+def is_rate(key: str | None) -> TypeGuard[LimitedKey]:
+    """Return whether the slots of a key stay taken for a period."""
+    return isinstance(key, LimitedKey) and key.period_ms > 0
+
+
+def without_rates(keys: Iterable[str]) -> tuple[str, ...]:
+    """Return the keys that a holder gives back."""
+    return tuple(key for key in keys if not is_rate(key))
+
+
+def stays(node_key: str) -> bool:
+    """Return whether a key is a slot that its holder does not give back."""
+    return node_key.startswith(RATE_PREFIX) and slot_number(node_key) is not None
+
+
+def node_key_of(prefix: str, key: str) -> str:
+    """Return a key as nodes store it; `user_key` is the way back."""
+    name = key if key.startswith(META_PREFIX) else prefix + key
+    return key.on_nodes(name) if isinstance(key, LimitedKey) else name
+
+
+def is_lock_key(node_key: str) -> bool:
+    """Return whether a user named it as a lock key; other keys are the lock's own records."""
+    return not _without_limit(node_key).startswith(META_PREFIX)
+
 
 def user_key(node_key: str, prefix: str) -> str:
     """Return a key as its user wrote it: a lock key without the prefix, a reserved key as it is."""
-    return node_key if node_key.startswith(META_PREFIX) else node_key.removeprefix(prefix)
+    if not node_key.startswith(META_PREFIX):
+        return node_key.removeprefix(prefix)
+    name = _without_limit(node_key)
+    if not name.startswith(META_PREFIX):
+        name = name.removeprefix(prefix)
+    if isinstance(node_key, LimitedKey):
+        return LimitedKey(name, node_key.slots, node_key.period_ms)
+    return name
+
+
+def _without_limit(node_key: str) -> str:
+    if not node_key.startswith(_LIMITED):
+        return node_key
+    name = lock_of(node_key)[:-1]
+    if name.startswith(LIMIT_PREFIX):
+        return name.removeprefix(LIMIT_PREFIX)
+    return name.removeprefix(RATE_PREFIX).partition(":")[2]
 
 
 def fence_key(key: str) -> str:
-    """Return the counter that orders the holders of `key`."""
-    return _FENCE_KEYS[zlib.crc32(key.encode()) & (FENCE_BUCKETS - 1)]
+    """Return the counter that orders the holders of `key`; slots of a key have successive ones."""
+    bucket = zlib.crc32(lock_of(key).encode()) + (slot_number(key) or 0)
+    return _FENCE_KEYS[bucket & (FENCE_BUCKETS - 1)]
 
 
 def wait_queue_key(key: str) -> str:
-    """Return the wait queue of a lock key."""
-    return WAIT_QUEUE_PREFIX + key
+    """Return the wait queue of a lock key, which its slots share."""
+    return WAIT_QUEUE_PREFIX + lock_of(key)
 
 
 def wake_channel(key: str) -> str:
     """Return the channel on which nodes wake those who wait for a lock key."""
-    return WAKE_PREFIX + hashlib.sha1(key.encode(), usedforsecurity=False).hexdigest()[:2]
+    digest = hashlib.sha1(lock_of(key).encode(), usedforsecurity=False).hexdigest()
+    return WAKE_PREFIX + digest[:2]
 
 
 def owner_value(entropy: bytes, wall_us: int, label: str = "") -> str:
@@ -128,6 +262,8 @@ def validate_node_key(place: str) -> str:
     """Return a node key, or raise `LockKeyError` if it cannot hold a lock."""
     if not isinstance(place, str) or not place.startswith(META_PREFIX):
         return validate_key(place)
+    if place.startswith(_LIMITED) and not _SLOT.fullmatch(place):
+        raise LockKeyError(f"{shortened(place)!r} is no slot of a key with a limit.")
     if place == GUARD_KEY or place.startswith((FENCE_PREFIX, REGISTER_PREFIX, WAIT_QUEUE_PREFIX)):
         raise LockKeyError(
             f"{shortened(place)!r} is one of the lock's own records and cannot hold a lock."

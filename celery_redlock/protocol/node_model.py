@@ -8,10 +8,18 @@ the Lua scripts do the same.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
-from celery_redlock.protocol.commands import Command, Script, granted_vote, split_extension
-from celery_redlock.protocol.keys import GOES_FIRST
+from celery_redlock.protocol.commands import (
+    Command,
+    Script,
+    Waiter,
+    granted_vote,
+    split_extension,
+)
+from celery_redlock.protocol.keys import GOES_FIRST, fence_key, lock_of, slot_number, stays
 from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US, MAX_TOKEN
 from celery_redlock.protocol.votes import (
     ACKNOWLEDGED,
@@ -112,7 +120,7 @@ class WaitQueue:
 
     def first(self, count: int) -> list[str]:
         """Return those who are woken first."""
-        return sorted(self.scores, key=lambda name: (self.scores[name], name))[:count]
+        return _in_order(self.scores)[:count]
 
 
 #: The score of a waiter that was woken is that time in µs, beyond this; its own is a time in ms.
@@ -127,8 +135,70 @@ WOKEN_AT_ONCE = 2
 #: As many more are woken as were woken before and have not returned, up to this number.
 MISSING_AT_MOST = 100
 
+#: Microseconds in which one that was woken for a slot comes.
+COMES_WITHIN_US = 250_000
+
 #: Microseconds after which they are gone.
 RETURNS_WITHIN_US = 5_000_000
+
+#: Milliseconds that one who waits for a key with a period may be late.
+TURN_GRACE_MS = 1000
+
+
+def _in_order(scores: Mapping[str, int]) -> list[str]:
+    return sorted(scores, key=lambda name: (scores[name], name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """The limit of a key in a command: 0 slots for an ordinary key, which is its only one."""
+
+    slots: int = 0
+    period_ms: int = 0
+    begin: int = 0
+
+    def slots_of(self, key: str) -> list[str]:
+        return [f"{key}{slot}" for slot in range(self.slots)] or [key]
+
+    def in_order(self, key: str) -> list[str]:
+        slots = self.slots_of(key)
+        return slots[self.begin :] + slots[: self.begin]
+
+
+def _fence_of(fence: str, limit: _Limit, slot: str) -> str:
+    return fence_key(slot) if limit.slots else fence
+
+
+@dataclass(frozen=True, slots=True)
+class _Acquire:
+    """An acquire, read from its command: each key with its fence counter and limit."""
+
+    owner: str
+    ttl_ms: int
+    candidate: int
+    quarantine_ms: int
+    previous: str
+    waiter: Waiter | None
+    keys: tuple[tuple[str, str, _Limit], ...]
+
+    @classmethod
+    def read(cls, command: Command) -> Self:
+        owner, ttl, candidate, quarantine, *more = command.args
+        previous, waiter, limits = more[:1], more[1:5], [int(number) for number in more[5:]]
+        count = len(command.keys) // 2
+        keys = zip(command.keys[:count], command.keys[count:-1], strict=True)
+        return cls(
+            str(owner),
+            int(ttl),
+            int(candidate),
+            int(quarantine),
+            str(previous[0]) if previous else "",
+            Waiter(str(waiter[0]), *map(int, waiter[1:])) if waiter and waiter[0] else None,
+            tuple(
+                (key, fence, _Limit(*limits[3 * at : 3 * at + 3]))
+                for at, (key, fence) in enumerate(keys)
+            ),
+        )
 
 
 @dataclass(slots=True)
@@ -181,6 +251,8 @@ class ModelNode:
         script = command.script
         if script is Script.ACQUIRE:
             return self._acquire(command, now_us)
+        if script is Script.RAISE:
+            return self._raise(command, now_us)
         if script is Script.WRITE_REGISTER:
             return self._register(command).write(command)
         if script is Script.READ_REGISTER:
@@ -192,90 +264,147 @@ class ModelNode:
         owners = [(key, self.owner(key, now_us)) for key in keys]
         if script is Script.INSPECT:
             return self._look(owners, fences, now_us)
-        if script is Script.RAISE:
-            return self._raise(command, owners, fences)
         if script is Script.EXTEND:
             return self._extend(command, owners, fences, now_us)
         if script is Script.HEAL:
             return self._heal(command, owners, fences, now_us)
-        return self._release(command, owners, fences, now_us)
+        return self._release(command, fences, now_us)
+
+    def _quarantined(self, quarantine_ms: int, now_us: int) -> Quarantined | None:
+        if quarantine_ms <= 0:
+            return None
+        if self.guard is None or self.guard.identity != self.identity:
+            self.guard = GuardRecord(self.identity, now_us + quarantine_ms * 1000)
+        if now_us >= self.guard.not_before:
+            return None
+        return Quarantined(math.ceil((self.guard.not_before - now_us) / 1000) / 1000)
 
     def _acquire(self, command: Command, now_us: int) -> Vote:
-        owner, ttl, candidate, quarantine, *more = command.args
-        previous, waiter = more[:1], more[1:]
-        count = len(command.keys) // 2
-        keys, fences = command.keys[:count], command.keys[count:-1]
-        if int(quarantine) > 0:
-            if self.guard is None or self.guard.identity != self.identity:
-                self.guard = GuardRecord(self.identity, now_us + int(quarantine) * 1000)
-            if now_us < self.guard.not_before:
-                return Quarantined(math.ceil((self.guard.not_before - now_us) / 1000) / 1000)
-        held = []
-        for index, key in enumerate(keys):
-            holder = self.owner(key, now_us)
-            if holder is not None and (holder not in previous or not holder):
-                left = (self.keys[key].expires_at - now_us // 1000) / 1000
-                held.append(KeyHolder(index, holder, left))
-            elif holder is None and waiter and (first := self._goes_first(key, now_us, *waiter)):
-                held.append(KeyHolder(index, GOES_FIRST + first[0], first[1] / 1000))
+        call = _Acquire.read(command)
+        quarantined = self._quarantined(call.quarantine_ms, now_us)
+        if quarantined is not None:
+            return quarantined
+        held: list[KeyHolder] = []
+        refused: list[str] = []
+        free: list[str] = []
+        placed: list[tuple[_Limit, str, str]] = []
+        turns: list[int] = []
+        place = 0
+        for key, fence, limit in call.keys:
+            slot, others = self._choose(key, limit, call, now_us)
+            if slot is None:
+                held += [KeyHolder(place + at, *other) for at, other in enumerate(others)]
+                if limit.period_ms:
+                    turns.append(self._turn_of(key, limit, call.waiter, others, now_us))
+                else:
+                    refused.append(key)
+            else:
+                if self.owner(slot, now_us) is None:
+                    free.append(key)
+                placed.append((limit, slot, _fence_of(fence, limit, slot)))
+            place += limit.slots or 1
+        if call.waiter is not None:
+            for key in refused:
+                self._queue(key, now_us, call.waiter)
+            # It waits for the others now, and those that wait for these must not wait for it.
+            for key in free if held else command.keys:
+                if key in self.waiting:
+                    self.waiting[key].scores.pop(call.waiter.name, None)
         if held:
-            refused = {refusal.key for refusal in held}
-            for index, key in enumerate(keys if waiter else ()):
-                if index in refused:
-                    self._queue(key, now_us, *waiter)
-                elif key in self.waiting and self.owner(key, now_us) is None:
-                    self.waiting[key].scores.pop(str(waiter[0]), None)
-            return Refused(tuple(held))
-        for key in keys if waiter else ():
-            if key in self.waiting:
-                self.waiting[key].scores.pop(str(waiter[0]), None)
-        expires_at = now_us // 1000 + int(ttl)
-        for key in keys:
-            self.keys[key] = StoredKey(str(owner), expires_at)
-        least = min(int(candidate), now_us + CANDIDATE_AHEAD_US)
+            return Refused(tuple(held), max(turns) / 1000 if turns else 0.0)
         counters = []
-        for fence in fences:
+        for limit, slot, fence in placed:
+            life = limit.period_ms or call.ttl_ms
+            self.keys[slot] = StoredKey(call.owner, now_us // 1000 + life)
+            least = min(call.candidate, now_us + CANDIDATE_AHEAD_US)
             counter = max(self.fences.get(fence, 0) + 1, least)
             self.fences[fence] = min(counter, MAX_TOKEN + 1)  # Lua's numbers stop counting there
             counters.append(self.fences[fence])
-        return granted_vote(counters)
+        slots = [slot_number(slot) or 0 for limit, slot, _ in placed if limit.slots]
+        return granted_vote(counters, slots)
 
-    def _goes_first(
-        self, key: str, now_us: int, name: object, since: object, _: object, grace: object
+    def _choose(
+        self, key: str, limit: _Limit, call: _Acquire, now_us: int
+    ) -> tuple[str | None, list[tuple[str, float]]]:
+        """Return the key or slot that an acquire gets; or None, and who has what it could get."""
+        owners = {slot: self.owner(slot, now_us) for slot in limit.slots_of(key)}
+        own = [
+            slot for slot in limit.in_order(key) if call.previous and owners[slot] == call.previous
+        ]
+        free = [slot for slot in limit.in_order(key) if owners[slot] is None]
+        if own:
+            return own[0], []
+        first = self._goes_before(key, limit, call.waiter, len(free), now_us) if free else None
+        if free and first is None:
+            return free[0], []
+        others = []
+        for slot, owner in owners.items():
+            if owner is not None:
+                others.append((owner, (self.keys[slot].expires_at - now_us // 1000) / 1000))
+            elif first is not None:
+                others.append((GOES_FIRST + first[0], first[1] / 1000))
+        return None, others
+
+    def _goes_before(
+        self, key: str, limit: _Limit, waiter: Waiter | None, free: int, now_us: int
     ) -> tuple[str, int] | None:
-        """Return who goes before a waiter for a free key, and for how many ms yet."""
-        if not int(str(grace)):
+        """Return who goes before a waiter for a key with free slots, and for how many ms yet."""
+        if limit.period_ms or waiter is None or not waiter.grace_ms:
             return None
-        scores, grace_us = self._wait_queue(key, now_us).scores, int(str(grace)) * 1000
-        own, gone = scores.get(str(name), int(str(since))), 0
+        scores, grace_us = self._wait_queue(key, now_us).scores, waiter.grace_ms * 1000
+        own, gone, ahead = scores.get(waiter.name, waiter.since_ms), 0, []
         for other in sorted(scores, key=lambda one: (scores[one], one)):
             at = scores[other]
-            if at < WOKEN or other == name:
+            if at < WOKEN or other == waiter.name:
                 continue
             if now_us - at > grace_us:
                 del scores[other]
                 gone += 1
             elif own < WOKEN or at < own:
-                return other, math.ceil((grace_us - (now_us - at)) / 1000)
-        woken = []
-        for at, other in enumerate(self._wait_queue(key, now_us).first(1 + 2 * gone)):
-            if other != name and scores[other] < min(WOKEN, int(str(since))):
+                ahead.append((other, math.ceil((grace_us - (now_us - at)) / 1000)))
+                if len(ahead) == free:
+                    return ahead[0]
+        longest = self._wait_queue(key, now_us).first(free - len(ahead) + 2 * gone)
+        for at, other in enumerate(longest):
+            if other != waiter.name and scores[other] < min(WOKEN, waiter.since_ms):
                 scores[other] = max(WOKEN, now_us) + 2 * at + 1
                 self.published.append((key, other))
-                woken.append(other)
-        return (woken[0], grace_us // 1000) if woken else None
+                ahead.append((other, waiter.grace_ms))
+        return ahead[0] if len(ahead) >= free else None
 
-    def _queue(
-        self, key: str, now_us: int, name: object, since: object, keep: object, _: object
-    ) -> None:
+    def _turn_of(
+        self,
+        key: str,
+        limit: _Limit,
+        waiter: Waiter | None,
+        others: list[tuple[str, float]],
+        now_us: int,
+    ) -> int:
+        """Return in how many ms it is a waiter's turn; remember it if it waits until then."""
+        scores = self._wait_queue(key, now_us).scores
+        for name in [name for name, until in scores.items() if until < now_us // 1000]:
+            del scores[name]
+        pttls = sorted(round(left * 1000) if left >= 0 else limit.period_ms for _, left in others)
+        known = waiter is not None and waiter.name in scores
+        ahead = _in_order(scores).index(waiter.name) if waiter and known else len(scores)
+        turn = pttls[ahead % len(pttls)] + ahead // len(pttls) * limit.period_ms
+        if waiter is not None and turn <= waiter.keep_ms:
+            scores[waiter.name] = now_us // 1000 + turn + TURN_GRACE_MS
+            queue = self.waiting[key]
+            queue.expires_at = max(queue.expires_at, now_us // 1000 + turn + TURN_GRACE_MS)
+        elif waiter is not None:
+            scores.pop(waiter.name, None)
+        return turn
+
+    def _queue(self, key: str, now_us: int, waiter: Waiter) -> None:
         queue = self._wait_queue(key, now_us)
-        if not int(str(keep)):
-            queue.scores.pop(str(name), None)
+        if not waiter.keep_ms:
+            queue.scores.pop(waiter.name, None)
             return
-        queue.scores[str(name)] = int(str(since))
+        queue.scores[waiter.name] = waiter.since_ms
         for dropped in queue.first(len(queue.scores))[MAX_WAITERS:]:
             del queue.scores[dropped]
-        queue.expires_at = max(queue.expires_at, now_us // 1000 + int(str(keep)))
+        queue.expires_at = max(queue.expires_at, now_us // 1000 + waiter.keep_ms)
 
     def _wait_queue(self, key: str, now_us: int) -> WaitQueue:
         queue = self.waiting.get(key)
@@ -283,31 +412,65 @@ class ModelNode:
             queue = self.waiting[key] = WaitQueue()
         return queue
 
-    def _wake(self, key: str, now_us: int) -> None:
+    def _wake(self, slot: str, now_us: int) -> None:
+        key = lock_of(slot)
         if key not in self.waiting:
             return
         scores = (queue := self._wait_queue(key, now_us)).scores
-        in_order = queue.first(len(scores))
-        missing = [name for name in in_order if scores[name] >= WOKEN][:MISSING_AT_MOST]
-        for name in missing:
-            if now_us - scores[name] > RETURNS_WITHIN_US:
+        # Of several slots, another may be free before those that are woken can come.
+        several = key != slot
+        woken = [name for name in queue.first(len(scores)) if scores[name] >= WOKEN]
+        missing = 0
+        for name in woken[:MISSING_AT_MOST]:
+            since_us = now_us - scores[name]
+            missing += not several or since_us > COMES_WITHIN_US
+            if since_us > RETURNS_WITHIN_US:
                 del scores[name]
-        for at, name in enumerate(queue.first(WOKEN_AT_ONCE + len(missing))):
-            if scores[name] < WOKEN:
+        for at, name in enumerate(queue.first(WOKEN_AT_ONCE + missing)):
+            is_late = several and now_us - scores[name] > COMES_WITHIN_US
+            if scores[name] < WOKEN or is_late:
                 scores[name] = max(WOKEN, now_us) + 2 * at + 1
+            elif several:
+                continue
             else:
                 del scores[name]
             self.published.append((key, name))
 
-    def _raise(self, command: Command, owners: Owners, fences: tuple[str, ...]) -> Vote:
-        owner, token = command.args
-        if any(held_by != owner for _, held_by in owners):
-            return FOREIGN
-        # A counter above the token: this node granted us more than was counted, or granted another
-        # attempt since. Counting it towards the quorum would let two holders have one token.
-        if any(self.fences.get(fence, 0) > int(token) for fence in fences):
-            return FOREIGN
-        self._raise_counters(fences, int(token))
+    def _raise(self, command: Command, now_us: int) -> Vote:
+        owner, token, *more = command.args
+        ttl_ms, quarantine_ms, *tail = more or (0, 0)
+        count = len(command.keys) // 2
+        fences = command.keys[count : 2 * count]
+        moved, given_back, counters = {}, [], []
+        for at, (key, fence) in enumerate(zip(command.keys[:count], fences, strict=True)):
+            limit = _Limit(*map(int, tail[3 * at : 3 * at + 3]))
+            slot = limit.in_order(key)[0]
+            holder = self.owner(slot, now_us)
+            given_back += [
+                other
+                for other in limit.slots_of(key)
+                if other != slot and self.owner(other, now_us) == owner
+            ]
+            if holder != owner and (holder is not None or not limit.slots):
+                return FOREIGN
+            if holder is None:
+                moved[slot] = limit.period_ms or int(ttl_ms)
+            fence = _fence_of(fence, limit, slot)
+            # A counter above the token: this node granted us more than was counted, or granted
+            # another attempt since. Counting it towards the quorum would let two holders have one
+            # token. Of a slot that it did not grant us, one at the token may be another's, too.
+            counter = self.fences.get(fence, 0)
+            if counter > int(token) or (counter == int(token) and holder is None):
+                return FOREIGN
+            counters.append(fence)
+        quarantined = self._quarantined(int(quarantine_ms), now_us) if moved else None
+        if quarantined is not None:
+            return quarantined
+        for slot, life in moved.items():
+            self.keys[slot] = StoredKey(str(owner), now_us // 1000 + life)
+        for slot in given_back:
+            del self.keys[slot]
+        self._raise_counters(tuple(counters), int(token))
         return ACKNOWLEDGED
 
     def _extend(
@@ -334,24 +497,33 @@ class ModelNode:
         self._raise_counters(fences, int(token))
         return ACKNOWLEDGED
 
-    def _release(
-        self, command: Command, owners: Owners, fences: tuple[str, ...], now_us: int
-    ) -> Vote:
-        owner, token, keep, *actions = command.args
-        for index, (key, held_by) in enumerate(owners):
-            if held_by == owner:
-                value: str | int = ""
-                if actions:
-                    keep, value = actions[2 * index : 2 * index + 2]
-                if int(keep) > 0:
-                    self.keys[key] = StoredKey(str(value or owner), now_us // 1000 + int(keep))
-                else:
-                    del self.keys[key]
-                    if int(token) > 0:
-                        self._wake(key, now_us)
+    def _release(self, command: Command, fences: tuple[str, ...], now_us: int) -> Vote:
+        owner, token, keep, *more = command.args
+        waiter, actions = str(more[0]) if more else "", more[1:]
+        keys = command.keys[: len(fences)]
+        ours = 0
+        for index, key in enumerate(keys):
+            value, slots = (actions[3 * index + 1], actions[3 * index + 2]) if actions else ("", 0)
+            if waiter and lock_of(key) in self.waiting:
+                self.waiting[lock_of(key)].scores.pop(waiter, None)
+            is_ours = self.owner(key, now_us) == owner
+            for other in _Limit(int(slots)).slots_of(lock_of(key)) if not is_ours else ():
+                if self.owner(other, now_us) == owner:
+                    del self.keys[other]
+            stays_here = stays(key) and int(slots) > 0
+            ours += is_ours or stays_here
+            if not is_ours or stays_here:
+                continue
+            keep_ms = int(actions[3 * index] if actions else keep)
+            if keep_ms > 0:
+                self.keys[key] = StoredKey(str(value or owner), now_us // 1000 + keep_ms)
+            else:
+                del self.keys[key]
+                if int(token) > 0 and not stays(key):
+                    self._wake(key, now_us)
         if int(token) > 0:
             self._raise_counters(fences, int(token))
-        return ACKNOWLEDGED if all(held_by == owner for _, held_by in owners) else FOREIGN
+        return ACKNOWLEDGED if ours == len(keys) else FOREIGN
 
     def _look(self, owners: Owners, fences: tuple[str, ...], now_us: int) -> Vote:
         return KeyStates(

@@ -12,7 +12,7 @@ the largest counter to a quorum, on the condition that the keys are still ours.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import Enum, auto
 
 from celery_redlock.protocol.timing import drift, quorum
@@ -175,10 +175,11 @@ class AcquireRound(Round):
         if self._impossible(self._lost):
             return self._enter(Phase.UNAVAILABLE)
         out = self.votes.count(None)
-        most = self._most_seen_owner()
-        if most >= self.needed:
+        if out + self._granted + self._lost == len(self.votes):
+            return self._phase  # no node has refused
+        if self._is_taken():
             return self._enter(Phase.CONTENDED)
-        if self._granted + out < self.needed and most + out < self.needed:
+        if self._granted + out < self.needed and not self._is_taken(out):
             # Several contenders share the nodes. If this counted as a conflict, two of them could
             # each give way to the other, and neither would run.
             return self._enter(Phase.SPLIT)
@@ -197,8 +198,9 @@ class AcquireRound(Round):
             if count >= self.needed and by in (None, owner)
         }
 
-    def _most_seen_owner(self) -> int:
-        return max(self._seen_owners().values(), default=0)
+    def _is_taken(self, out: int = 0) -> bool:
+        """Return whether one foreign owner has a key on a quorum, if so many more votes name it."""
+        return max(self._seen_owners().values(), default=0) + out >= self.needed
 
     def _seen_owners(self) -> Counter[tuple[int, str]]:
         return Counter(
@@ -228,6 +230,105 @@ class AcquireRound(Round):
         most = max(len(holders) for holders in seen.values())
         often = [holder for holders in seen.values() if len(holders) == most for holder in holders]
         return max(often, key=lambda holder: holder.expires_in)
+
+
+class SlotRound(AcquireRound):
+    """
+    One attempt to acquire all keys where some have a limit, so that nodes may grant other slots.
+
+    If a quorum granted one slot and the same counters, it is GRANTED. Otherwise it is RAISING: the
+    second command sets the slot that most nodes granted on all nodes where it is free, and fixes
+    the token of that slot. A key with a limit is taken once a quorum shows a foreign owner of each
+    of its slots; one with a rate once a quorum refuses it, because each of these nodes has given
+    this attempt its turn.
+
+    Guarantee and limit as for `AcquireRound`, for each slot: tokens of different slots of one key
+    have no order.
+
+    Args:
+        nodes: how many there are.
+        places: how many places each key has: 1, or its slots.
+        rates: the positions of the keys with a rate.
+
+    Attributes:
+        slots: the slot of each limited key; final once RAISING or GRANTED.
+    """
+
+    __slots__ = ("_places", "_rates", "slots")
+
+    def __init__(
+        self,
+        nodes: int,
+        *,
+        sent_at: float,
+        ttl: float,
+        drift_factor: float,
+        places: Sequence[int],
+        rates: Collection[int] = (),
+    ) -> None:
+        super().__init__(nodes, sent_at=sent_at, ttl=ttl, drift_factor=drift_factor)
+        self.slots: tuple[int, ...] = ()
+        self._rates = tuple(rates)
+        self._places = tuple(places)
+
+    def _first_quorum(self, now: float) -> Phase:
+        if self._granted >= self.needed:
+            grants = [vote for vote in self.votes if type(vote) is Granted]
+            chosen, count = Counter(vote.slots for vote in grants).most_common(1)[0]
+            self.slots = chosen
+            if count < self.needed:
+                self._exact = 0
+        return super()._first_quorum(now)
+
+    def full(self, out: int = 0) -> list[int]:
+        """Return the positions of the keys that are taken, if so many more votes agree."""
+        most: dict[int, int] = {}
+        for (place, _), count in self._seen_owners().items():
+            most[place] = max(most.get(place, 0), count)
+        refused = set(self.refused(out))
+        return [
+            key
+            for key, places in enumerate(self._ranges())
+            if (key in self._rates and key in refused)
+            or all(most.get(place, 0) + out >= self.needed for place in places)
+        ]
+
+    def refused(self, out: int = 0) -> list[int]:
+        """
+        Return the positions of the keys that a quorum refuses, if so many more votes do.
+
+        Each of these nodes has an owner for every slot, though not the same one as the others. So
+        it may be that the key is not taken, but rivals had its last slot on some nodes each.
+        """
+        seen: Counter[int] = Counter()
+        for (place, _), count in self._seen_owners().items():
+            seen[place] += count
+        return [
+            key
+            for key, places in enumerate(self._ranges())
+            if len(places) > 1 or key in self._rates
+            if all(seen[place] + out >= self.needed for place in places)
+        ]
+
+    def _ranges(self) -> Iterator[range]:
+        """Iterate over the places of each key."""
+        first = 0
+        for places in self._places:
+            yield range(first, first + places)
+            first += places
+
+    def turn_in(self) -> float:
+        """
+        Return in how many seconds it is the turn of this attempt at a key with a rate.
+
+        It is the median of the nodes, whose turns differ where others came at the same time. With
+        the latest, slots would stay free that some nodes keep for it.
+        """
+        turns = sorted(vote.turn_in for vote in self.votes if type(vote) is Refused)
+        return turns[(len(turns) - 1) // 2] if turns else 0.0
+
+    def _is_taken(self, out: int = 0) -> bool:
+        return bool(self.full(out))
 
 
 class ReserveRound(AcquireRound):

@@ -12,13 +12,20 @@ from celery_redlock.protocol.commands import Script
 _LUA = resources.files("celery_redlock.protocol") / "lua"
 
 #: Functions that precede the scripts which call them.
-_WAIT_QUEUE = (_LUA / "wait_queue.lua").read_text()
-_BEFORE = {Script.ACQUIRE: _WAIT_QUEUE, Script.RELEASE: _WAIT_QUEUE}
+_BEFORE: dict[Script, tuple[str, ...]] = {
+    Script.ACQUIRE: ("guard", "slots", "wait_queue", "turns"),
+    Script.RAISE: ("guard", "slots"),
+    Script.RELEASE: ("slots", "wait_queue"),
+}
+
+
+def _source(script: Script) -> str:
+    parts = (*_BEFORE.get(script, ()), script.value)
+    return "".join((_LUA / f"{part}.lua").read_text() for part in parts)
+
 
 #: Source of each command's script.
-SOURCE: dict[Script, str] = {
-    script: _BEFORE.get(script, "") + (_LUA / f"{script}.lua").read_text() for script in Script
-}
+SOURCE: dict[Script, str] = {script: _source(script) for script in Script}
 
 #: SHA-1 of the source, which is what EVALSHA takes.
 SHA: dict[Script, str] = {

@@ -24,3 +24,8 @@ def enumerated(names: Iterable[str], most: int = _MOST_NAMES) -> str:
     first = [shortened(name, _MOST_CHARACTERS // 2) for name in islice(iterator, most)]
     more = sum(1 for _ in iterator)
     return ", ".join(first) + (f", ... and {more:,} more" if more else "")
+
+
+def readable(seconds: float) -> str:
+    """Return a number of seconds in three digits, or in whole seconds."""
+    return f"{seconds:.3g}" if abs(seconds) < 999.5 else f"{seconds:,.0f}"

@@ -16,10 +16,12 @@ class Granted:
     Attributes:
         low: the smallest fence counter among the keys' buckets.
         high: the largest; equal to `low` when there is one key.
+        slots: which slot of each limited key, in the order of the keys.
     """
 
     low: int
     high: int
+    slots: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class KeyHolder:
     The owner of one key on one node.
 
     Attributes:
-        key: position of the key in the command.
+        key: position of the key in the command; there, a limited key counts as all its slots.
         owner: the value stored there.
         expires_in: seconds until the node drops it; negative where it never will.
     """
@@ -40,9 +42,17 @@ class KeyHolder:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The node acquired nothing, because another owner has a key there."""
+    """
+    The node acquired nothing, because another owner has a key there, or others have all its slots.
+
+    Attributes:
+        holders: of the keys and slots that are taken.
+        turn_in: seconds until a slot of a key with a period is free for this waiter, after those
+            that wait already; 0 where no such key refuses.
+    """
 
     holders: tuple[KeyHolder, ...]
+    turn_in: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

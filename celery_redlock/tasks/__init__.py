@@ -7,7 +7,7 @@ from __future__ import annotations
 from celery_redlock.tasks.config.skip_result import SkippedResult, is_skipped
 from celery_redlock.tasks.config.task_options import TaskLockOptions, lock_options
 from celery_redlock.tasks.hooks import connect
-from celery_redlock.tasks.inspection import LockHolder
+from celery_redlock.tasks.inspection import LockHolder, LockUsage
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.task import RedlockTask
@@ -15,6 +15,7 @@ from celery_redlock.tasks.task import RedlockTask
 __all__ = [
     "DuplicateResult",
     "LockHolder",
+    "LockUsage",
     "RedlockTask",
     "SkippedResult",
     "TaskLockOptions",

@@ -10,12 +10,14 @@ from typing import Any
 from celery import bootsteps
 from celery.concurrency.prefork import TaskPool as PreforkPool
 
+from celery_redlock.core import Limit, Rate
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.client import log_nodes_once, log_problems
 from celery_redlock.tasks.config.settings import BUILT_IN, check_settings, read_settings
 from celery_redlock.tasks.config.unusable_nodes import record_nodes_checked
 from celery_redlock.tasks.declarations import find_mistakes
 from celery_redlock.tasks.dedupe import protect_tasks
+from celery_redlock.tasks.keys.templates import Template
 from celery_redlock.tasks.node_watch import NodeWatch
 from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks, warn_of_idle_options
 from celery_redlock.tasks.publish.cleanup import free_at_revocation
@@ -57,6 +59,7 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
             )
         _log_tasks_without_lock(app)
         _warn_of_shared_keys(app)
+        _warn_of_limits_that_differ(app)
         if any(getattr(task, "redlock_plan", None) for task in app.tasks.values()):
             settings = read_settings(app)
             log_nodes_once(settings)
@@ -129,3 +132,43 @@ def _warn_of_shared_keys(app: Any) -> None:
                 " or ".join(map(repr, sorted(set(group.values())))),
                 f"{name}:{source}",
             )
+
+
+def _warn_of_limits_that_differ(app: Any) -> None:
+    """Log each group of tasks that may have one key and give it different limits, once."""
+    groups: dict[Any, dict[str, list[tuple[Template, Limit | Rate]]]] = {}
+    for name, task in sorted(app.tasks.items()):
+        plan = getattr(task, "redlock_plan", None)
+        if plan is None or plan.keys is None:
+            continue
+        for template, spec in plan.keys.limits:
+            if isinstance(spec, Limit) and callable(spec.limit):
+                continue  # what a function returns is not known here
+            group = groups.setdefault((template.shape, type(spec)), {})
+            group.setdefault(name, []).append((template, spec))
+    for group in groups.values():
+        if len({frozenset(map(_limit_of, specs)) for specs in group.values()}) > 1:
+            (name, ((template, _), *_)), *_ = group.items()
+            logger.warning(
+                "The tasks %s can have one key, and name different limits: %s. Each keeps to its "
+                "own, so together more may have the key than the lowest allows. Let them name the "
+                "same limit, or give each a key of its own, such as %r.",
+                ", ".join(group),
+                "; ".join(f"{task}: {_shown_limits(specs)}" for task, specs in group.items()),
+                f"{name}:{template.source}",
+            )
+
+
+def _limit_of(named: tuple[Template, Limit | Rate]) -> tuple[int, int]:
+    _, spec = named
+    key = spec.as_key()
+    return key.slots, key.period_ms
+
+
+def _shown_limits(specs: list[tuple[Template, Limit | Rate]]) -> str:
+    return " and ".join(
+        f"Limit({template.source!r}, {spec.limit!r})"
+        if isinstance(spec, Limit)
+        else f"Rate({template.source!r}, {spec.rate!r})"
+        for template, spec in specs
+    )

@@ -14,7 +14,7 @@ from celery_redlock.errors import ConfigurationError, LockKeyError
 from celery_redlock.tasks.config.mistakes import Mistakes
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
-from celery_redlock.tasks.config.resolve import default_options, key_of, resolve_options
+from celery_redlock.tasks.config.resolve import default_options, key_options, resolve_options
 from celery_redlock.tasks.config.settings import RedlockSettings, check_settings
 from celery_redlock.tasks.config.unusable_nodes import unusable_nodes_error
 from celery_redlock.tasks.keys.key_maker import KeyMaker
@@ -40,7 +40,8 @@ def make_plan(cls: Any, settings: RedlockSettings) -> LockPlan | None:
         with mistakes.collected():
             refuse_coroutine(cls)
         with mistakes.collected():
-            keys = KeyMaker(cls, key_of(cls, settings))
+            of_key = key_options(cls, settings)
+            keys = KeyMaker(cls, of_key["key"], of_key["limit"], of_key["rate"])
     mistakes.raise_any()
     if options is None and not settings.dedupe:
         return None

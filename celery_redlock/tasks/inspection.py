@@ -12,19 +12,22 @@ from typing import Any
 
 from celery_redlock.core import LockInfo
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.protocol.keys import owner_label
+from celery_redlock.protocol.keys import (
+    all_places,
+    owner_label,
+    slot_count,
+    slot_number,
+    slots_of,
+    without_rates,
+)
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.config.client import redlock_for
-from celery_redlock.tasks.message.node_keys import (
-    QUEUED,
-    RUNNING,
-    publish_keys,
-    stop_request_key,
-)
+from celery_redlock.tasks.message.in_words import lock_key_of
+from celery_redlock.tasks.message.node_keys import publish_keys, stop_request_key
 from celery_redlock.tasks.message.owner_label import Role, parse_owner
 from celery_redlock.tasks.message.withdrawal import revoke_in_workers, withdraw
 
-__all__ = ["LockHolder", "force_release", "lock_holder", "revoke_queued"]
+__all__ = ["LockHolder", "LockUsage", "force_release", "lock_holder", "lock_usage", "revoke_queued"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +51,7 @@ class LockHolder:
         pid: the process that acquired the lock.
         since: when it acquired the lock.
         token: the fencing token, while the task runs and the nodes agree on it.
+        slot: which slot of a key with a limit; None for another key.
     """
 
     key: str
@@ -59,19 +63,75 @@ class LockHolder:
     pid: int | None = None
     since: datetime | None = None
     token: int | None = None
+    slot: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockUsage:
+    """
+    The holders of one key of a call, from a quorum of nodes.
+
+    Attributes:
+        key: the lock key as its task names it.
+        slots: how many may hold it; 1 without a limit.
+        holders: at most so many; of a key with a rate, those that got it within its period, in the
+            state in which they were then.
+        next_free_in: seconds until a slot is free, at the latest, unless its lock is extended; 0
+            where one is free.
+    """
+
+    key: str
+    slots: int
+    holders: tuple[LockHolder, ...]
+    next_free_in: float
+
+    @property
+    def free(self) -> int:
+        """How many more may hold it."""
+        return self.slots - len(self.holders)
+
+
+def lock_usage(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[LockUsage, ...]:
+    """
+    Return the holders of each key of a call, and how many more may hold it.
+
+    A mode that locks at publish may have keys for queued messages beside those of bodies.
+
+    Errors as `lock_holder`.
+    """
+    redlock = redlock_for(task.app)
+    node_keys = _node_keys(task, args, kwargs)
+    places = all_places(node_keys)
+    held = dict(zip(places, redlock.reservations.inspect(places), strict=True))
+    usage = []
+    for node_key in node_keys:
+        found = {place: info for place in slots_of(node_key) if (info := held[place])}
+        slots = slot_count(node_key)
+        waits = [max(0.0, info.expires_in) for info in found.values()]
+        usage.append(
+            LockUsage(
+                key=str(lock_key_of(redlock, redlock.user_key(node_key))),
+                slots=slots,
+                holders=tuple(_holder(place, info) for place, info in found.items()),
+                next_free_in=min(waits) if len(found) == slots else 0.0,
+            )
+        )
+    return tuple(usage)
 
 
 def lock_holder(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LockHolder | None:
     """
     Return the holder of the lock of a call, a running one before a queued one.
 
+    A rate has no holders: `lock_usage` names the tasks that it counts.
+
     Raises:
         QuorumUnavailable: fewer nodes than a quorum answered.
         LockKeyError: the lock key cannot be made from the arguments.
         ConfigurationError: the task does not lock.
     """
-    node_keys = _node_keys(task, args, kwargs)
-    held = redlock_for(task.app).reservations.inspect(node_keys)
+    node_keys = all_places(without_rates(_node_keys(task, args, kwargs)))
+    held = redlock_for(task.app).reservations.inspect(node_keys) if node_keys else ()
     for node_key, found in zip(node_keys, held, strict=True):
         if found is not None:
             return _holder(node_key, found)
@@ -82,22 +142,23 @@ def force_release(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     """
     Take the lock of a call away from its holder; return whether there was one.
 
+    A rate is not changed: what it has counted has happened.
+
     Raises:
         QuorumUnavailable: fewer nodes than a quorum answered.
         LockKeyError: the lock key cannot be made from the arguments.
         ConfigurationError: the task does not lock.
     """
     redlock = redlock_for(task.app)
-    node_keys = _node_keys(task, args, kwargs)
+    node_keys = all_places(without_rates(_node_keys(task, args, kwargs)))
+    evicted = redlock.reservations.evict_holders(node_keys) if node_keys else ()
     released = False
-    for node_key, found in zip(
-        node_keys, redlock.reservations.evict_holders(node_keys), strict=True
-    ):
+    for node_key, found in zip(node_keys, evicted, strict=True):
         if found is not None:
             released = True
             logger.warning(
                 "Lock %r of task %s is taken away from %r",
-                redlock.user_key(node_key.removeprefix(QUEUED).removeprefix(RUNNING)),
+                lock_key_of(redlock, redlock.user_key(node_key)),
                 task.name,
                 shortened(owner_label(found.owner)),
             )
@@ -117,7 +178,8 @@ def revoke_queued(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         ConfigurationError: the task's mode does not lock at publish.
     """
     plan, redlock = _plan(task), redlock_for(task.app)
-    node_keys = publish_keys(redlock, plan.options.mode_spec, plan.keys.keys_for(args, kwargs))
+    keys = plan.keys.keys_for(args, kwargs)
+    node_keys = all_places(publish_keys(redlock, plan.options.mode_spec, keys))
     if not node_keys:
         raise ConfigurationError(
             f"Task {task.name} does not lock at publish (lock_mode="
@@ -181,6 +243,7 @@ def _holder(node_key: str, found: LockInfo) -> LockHolder:
         host=owner.host,
         pid=owner.pid,
         since=datetime.fromtimestamp(owner.since / 1e6, UTC),
+        slot=slot_number(node_key),
         # A queued message has no token: the worker that takes its lock over gets a new one.
         token=found.token if owner.role is Role.RUNNING else None,
     )

@@ -17,7 +17,14 @@ from celery_redlock.errors import RedlockError
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.declarations import find_mistakes, make_plan
-from celery_redlock.tasks.inspection import LockHolder, force_release, lock_holder, revoke_queued
+from celery_redlock.tasks.inspection import (
+    LockHolder,
+    LockUsage,
+    force_release,
+    lock_holder,
+    lock_usage,
+    revoke_queued,
+)
 from celery_redlock.tasks.message.duplicate_result import warn_of_unreadable
 from celery_redlock.tasks.publish.publish import publish
 from celery_redlock.tasks.refusals import (
@@ -186,6 +193,14 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
             ConfigurationError: the task does not lock.
         """
         return lock_holder(self, args, kwargs)
+
+    def lock_usage(self, *args: Any, **kwargs: Any) -> tuple[LockUsage, ...]:
+        """
+        Return the holders of each key of a call with these arguments, and how many more may be.
+
+        A snapshot as `lock_holder`; errors as there.
+        """
+        return lock_usage(self, args, kwargs)
 
     def release_lock(self, *args: Any, **kwargs: Any) -> bool:
         """

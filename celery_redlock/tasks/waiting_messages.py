@@ -25,7 +25,7 @@ from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock.core import Redlock
 from celery_redlock.errors import RedlockError
-from celery_redlock.protocol.keys import wake_channel
+from celery_redlock.protocol.keys import places_of, wake_channel
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.message.envelope import Envelope, waiter_name
 from celery_redlock.transport import Listener
@@ -201,9 +201,7 @@ class WaitingMessages:
         with self._lock:
             is_here = name in self._held
             if not is_here:
-                self._early[name] = time.monotonic()
-                if len(self._early) > MAX_EARLY:
-                    self._early.popitem(last=False)
+                self._note_early(name)
         if is_here:
             self._start_soon(name)
 
@@ -211,6 +209,12 @@ class WaitingMessages:
         """Look what was missed: a quorum of nodes publishes to this worker by now."""
         self._note_live()
         call_in_app(self._look, self.names)
+
+    def _note_early(self, name: str) -> None:
+        """Remember that a message was woken which is not here; the caller has the lock."""
+        self._early[name] = time.monotonic()
+        if len(self._early) > MAX_EARLY:
+            self._early.popitem(last=False)
 
     def _start_soon(self, name: str) -> None:
         if self._closed:
@@ -252,6 +256,8 @@ class WaitingMessages:
             return
         entry = _timer_entry(self._consumer.timer, held.request)
         if entry is None or now > held.until - AT_ETA:
+            with self._lock:
+                self._note_early(name)  # it has begun, and may be on its way back
             return
         entry.cancel()
         call = getattr(entry, "entry", entry)
@@ -326,8 +332,14 @@ class WaitingMessages:
             return
         self._is_looking = False
 
+    def _free(self, keys: tuple[str, ...]) -> int:
+        """Return how many messages could have all these keys now."""
+        places = list(map(places_of, keys))
+        held = iter(self._redlock.reservations.inspect([place for of in places for place in of]))
+        return min(sum(next(held) is None for _ in of_key) for of_key in places)
+
     def _ask_nodes(self) -> None:
-        """Start the message of each free key that has waited longest."""
+        """Start the messages that have waited longest for keys that are free."""
         time.sleep(SETTLING)
         if self._closed:
             return
@@ -335,13 +347,13 @@ class WaitingMessages:
             self._is_looking = False
             unsure = {self._held[name].keys for name in self._unsure if name in self._held}
             self._unsure.clear()
-            oldest: dict[tuple[str, ...], str] = {}
+            oldest: dict[tuple[str, ...], list[str]] = {}
             for name, held in sorted(self._held.items(), key=lambda item: item[1].since):
                 if held.keys in unsure:
-                    oldest.setdefault(held.keys, name)
+                    oldest.setdefault(held.keys, []).append(name)
         try:
-            for keys, name in oldest.items():
-                if not any(self._redlock.reservations.inspect(keys)):
+            for keys, names in oldest.items():
+                for name in names[: self._free(keys)]:
                     self._start_soon(name)
             self.has_looked = True
         except RedlockError as error:

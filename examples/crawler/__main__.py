@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
-from examples.stage import TIMEOUT, Stage, expect
+from examples.stage import TIMEOUT, Stage, expect, http_server
 
 SITES = 3
 PAGES = 5
@@ -124,17 +123,9 @@ class Site(BaseHTTPRequestHandler):
 @contextmanager
 def serving() -> Iterator[str]:
     """Run a site in a thread; yield its host and port."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
-    address = "{}:{}".format(*server.server_address)
-    requests[address] = []
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with http_server(Site) as address:
+        requests[address] = []
         yield address
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import pytest
 from celery_redlock import Lease, Redlock
 from celery_redlock.testing import LocalCluster
 from tests.acceptance.matrix import POOLS
+from tests.acceptance.program import stop_all
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.worker import Worker, kept_workers
 
@@ -120,8 +121,7 @@ def start_worker(
         return worker
 
     yield start
-    for worker in workers:
-        worker.stop()
+    stop_all(workers)
 
 
 _numbers = itertools.count(1)

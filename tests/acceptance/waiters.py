@@ -22,12 +22,18 @@ LONG = 5.0
 _REQUEUES = 6
 
 
-def send_waiter(worker: Worker, key: str, task: str = "waiting.run", **options: Any) -> AsyncResult:
-    """Send a message whose key is held, and return when a worker keeps it for long."""
+def send_waiter(
+    worker: Worker, key: str, task: str = "waiting.run", *, left: float = LONG, **options: Any
+) -> AsyncResult:
+    """Send a message whose key is held, and return when a worker keeps it for longer than that."""
     history = WaitHistory(first_seen=time.time(), requeues=_REQUEUES, retries=0)
     headers = {HEADER: Envelope(wait_history=history).write()}
     result = worker.send(task, key, headers=headers, **options)
-    wait_until(lambda: _left(worker, result.id) > LONG, message="the message to wait for long")
+    wait_until(
+        lambda: _left(worker, result.id) > left,
+        2 * TIMEOUT,
+        message="the message to wait for long",
+    )
     return result
 
 

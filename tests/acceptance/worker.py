@@ -16,8 +16,8 @@ from typing import Any, Self
 from celery import Celery, Signature
 from celery.result import AsyncResult
 
-from tests.acceptance.program import ROOT, Program
-from tests.support.waiting import TIMEOUT
+from tests.acceptance.program import ROOT, Program, stop_all
+from tests.support.waiting import TIMEOUT, wait_until
 
 APPS = "tests.acceptance.apps"
 CELERY = (sys.executable, "-m", "celery", "--quiet", "-A", f"{APPS}.stage")
@@ -76,6 +76,12 @@ class Worker(Program):
 
     def wait_until_ready(self) -> Self:
         self.wait_for_log(f"{self.nodename} ready.")
+        if self.pool in {"gevent", "eventlet"}:
+            # They begin to listen for remote control later, and what is asked before is lost.
+            wait_until(
+                lambda: self.app.control.inspect([self.nodename], limit=1, timeout=1.0).ping(),
+                message=lambda: f"an answer of {self.name}:\n{self.log_tail}",
+            )
         return self
 
     def signal(self, number: signal.Signals) -> None:
@@ -132,5 +138,4 @@ def kept_workers() -> Iterator[dict[str, Worker]]:
     """Give a place for workers that several tests use, by pool, and stop them in the end."""
     workers: dict[str, Worker] = {}
     yield workers
-    for worker in workers.values():
-        worker.stop()
+    stop_all(workers.values())

@@ -76,6 +76,8 @@ def figures(outcome: Outcome) -> dict[str, object]:
         "acquisitions": len(outcome.history.holds),
         "faults": dict(sorted(outcome.faults.items())),
         "overlaps": len(verdict.overlaps),
+        "limited_holds": verdict.limited_holds,
+        "limited_most_at_once": verdict.limited_most,
         "fenced_writes": verdict.fenced_writes,
         "fenced_refused": verdict.fenced_refused,
         "fenced_lost": verdict.fenced_lost,

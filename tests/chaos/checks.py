@@ -67,6 +67,8 @@ class Verdict:
     overlaps: list[Overlap] = field(default_factory=list)
     plain_stale: list[StaleWrite] = field(default_factory=list)
     fenced_stale: list[StaleWrite] = field(default_factory=list)
+    limited_holds: int = 0
+    limited_most: int = 0
     plain_writes: int = 0
     fenced_writes: int = 0
     fenced_refused: int = 0
@@ -94,6 +96,7 @@ def judge(
     plain: Mapping[str, Sequence[Record]],
     fenced: Mapping[str, Sequence[Record]],
     *,
+    limits: Mapping[str, int],
     expect_overlaps: bool,
 ) -> Verdict:
     """
@@ -102,11 +105,15 @@ def judge(
     Args:
         history: what workers and nemesis wrote down.
         plain: the records of the resources without a guard, by key.
-        fenced: the records of the resources with a guard.
+        fenced: the records of the resources with a guard; of a key with a limit, one for each slot.
+        limits: how many may hold a key with a limit.
         expect_overlaps: the run went beyond the assumptions, so overlaps are no violation but must
             be seen.
     """
+    limited = [hold for hold in history.holds if _key_of(hold) in limits]
     verdict = Verdict(
+        limited_holds=len(limited),
+        limited_most=max((len(at_once) for at_once in _at_once(limited)), default=0),
         overlaps=list(find_overlaps(history.holds)),
         losses=sum(hold.lost is not None for hold in history.holds),
         plain_writes=sum(_writes(records) for records in plain.values()),
@@ -139,6 +146,7 @@ def judge(
         return verdict
     found += check_order(history.holds)
     found += check_exclusion(history.holds, verdict.overlaps)
+    found += check_limits(limited, limits)
     for stale in verdict.plain_stale:
         if stale.trusted:
             found.append(
@@ -176,6 +184,19 @@ def check_exclusion(holds: Iterable[Hold], overlaps: Sequence[Overlap]) -> Itera
                 what=f"{second.id} was granted {first.key} "
                 f"{first.promised_until - second.granted:.4f} s before {first.id} ended",
                 lines=[*first.events, *second.events],
+            )
+
+
+def check_limits(holds: Iterable[Hold], limits: Mapping[str, int]) -> Iterator[Violation]:
+    """Never do more trust a lease of one key than its limit, whatever slots they have."""
+    for at_once in _at_once(holds):
+        key = _key_of(at_once[-1])
+        if len(at_once) > limits[key]:
+            yield Violation(
+                rule="at most as many as its limit hold a key",
+                what=f"{key}: {', '.join(hold.id for hold in at_once)} at once, where "
+                f"{limits[key]} may",
+                lines=[event for hold in at_once for event in hold.events],
             )
 
 
@@ -315,6 +336,21 @@ def _pairs(holds: Iterable[Hold], end_of: Callable[[Hold], float]) -> Iterator[t
                 if end_of(hold) > hold.granted:
                     yield before, hold
             open_.append(hold)
+
+
+def _key_of(hold: Hold) -> str:
+    """Return the key, without its slot."""
+    return hold.key.partition("#")[0]
+
+
+def _at_once(holds: Iterable[Hold]) -> Iterator[list[Hold]]:
+    """Yield for each hold those that trusted a lease of its key, any slot, when it was granted."""
+    open_: dict[str, list[Hold]] = defaultdict(list)
+    for hold in sorted(holds, key=lambda hold: hold.granted):
+        if hold.end > hold.granted:
+            mine = open_[_key_of(hold)]
+            mine[:] = [*(before for before in mine if before.end > hold.granted), hold]
+            yield list(mine)
 
 
 def _by_key(holds: Iterable[Hold]) -> dict[str, list[Hold]]:

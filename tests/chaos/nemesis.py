@@ -304,7 +304,7 @@ class Nemesis:
     def _check_remains(self, node: int, dead: str) -> None:
         client = self._cluster.client(node)
         for key in self._keys:
-            owner = client.get(f"redlock:{key}")
+            owner = client.get(key)
             if owner is not None and owner.decode().endswith(f" {dead}"):
                 self._journal.note(
                     "violation",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 
 from tests.chaos.history import Event, Hold
-from tests.chaos.run import FENCED, PLAIN, Outcome
+from tests.chaos.run import Outcome
 from tests.chaos.schedule import CLOCK_FAULTS, NODES, WORKERS
 
 _WIDTH = 1360
@@ -54,7 +54,7 @@ class Plot:
 
     def _keys(self) -> None:
         self._title("who holds each key (colour: the worker)")
-        for key in (*PLAIN, *FENCED):
+        for key in (*self._outcome.plain, *self._outcome.fenced):
             self._lane(key)
             mine = [hold for hold in self._holds if hold.key == key]
             self._bars(mine)
@@ -145,7 +145,7 @@ class Plot:
             self._parts.append(f'<path class="bars s{slot}" d="{"".join(pieces)}"/>')
 
     def _steps(self, key: str) -> None:
-        if key in FENCED:
+        if key in self._outcome.fenced:
             for record in self._outcome.fenced[key]:
                 if record.step == "refused":
                     self._mark(record.t, "✕", "kill", f"refused: token {record.token}")

@@ -224,6 +224,7 @@ def _rules(outcome: Outcome) -> str:
     else:
         rules[:0] = [
             "at most one holder trusts its lease",
+            "at most as many as its limit hold a key",
             "nobody is granted a lock that another was granted for longer",
             "tokens increase in the order of holds",
             "nobody overwrites what it has not read while it trusts its lease",

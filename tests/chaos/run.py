@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from celery_redlock.protocol.keys import LimitedKey, node_key_of, slots_of
 from celery_redlock.testing import LocalCluster, TcpProxy
 from celery_redlock.testing.ports import LOOPBACK
 from celery_redlock.testing.server import find_binary
@@ -27,11 +28,20 @@ from tests.chaos.schedule import (
     WORKERS,
     plan,
 )
-from tests.chaos.worker import Orders
+from tests.chaos.worker import Orders, slot_name
 from tests.chaos.workers import Crew
 
 PLAIN = ("plain-a", "plain-b")
 FENCED = ("fenced-a", "fenced-b")
+
+#: A key that so many may hold. Each slot has a guarded resource of its own.
+LIMITED, LIMIT = "limited", 2
+SLOTS = tuple(slot_name(LIMITED, slot) for slot in range(LIMIT))
+
+_ON_NODES = (
+    *(node_key_of("redlock:", key) for key in (*PLAIN, *FENCED)),
+    *slots_of(node_key_of("redlock:", LimitedKey(LIMITED, LIMIT))),
+)
 
 #: Enough for a TTL, a node left out for a while, and workers that start on a busy machine.
 _LIVES_WITHIN = 20.0
@@ -104,7 +114,7 @@ class _Run:
         self._shim = build_shim(directory)
         self._journal = Journal(directory / "nemesis.jsonl")
         stack.callback(self._journal.close)
-        self._resources = {key: Resource(directory / key) for key in (*PLAIN, *FENCED)}
+        self._resources = {key: Resource(directory / key) for key in (*PLAIN, *FENCED, *SLOTS)}
 
     def go(self) -> Outcome:
         for resource in self._resources.values():
@@ -126,7 +136,7 @@ class _Run:
             clocks=node_clocks,
             crew=crew,
             journal=self._journal,
-            keys=(*PLAIN, *FENCED),
+            keys=_ON_NODES,
             limited=not self._outside,
             guarded=self._guard,
         )
@@ -141,8 +151,14 @@ class _Run:
         seconds = now() - started
         history = build_history(read_events(self._directory))
         plain = {key: self._resources[key].records() for key in PLAIN}
-        fenced = {key: self._resources[key].records() for key in FENCED}
-        verdict = judge(history, plain, fenced, expect_overlaps=self._outside or not self._guard)
+        fenced = {key: self._resources[key].records() for key in (*FENCED, *SLOTS)}
+        verdict = judge(
+            history,
+            plain,
+            fenced,
+            limits={LIMITED: LIMIT},
+            expect_overlaps=self._outside or not self._guard,
+        )
         for key, after in revived.items():
             if after is None:
                 verdict.violations.append(
@@ -201,6 +217,8 @@ class _Run:
                 directory=str(self._directory),
                 plain=list(PLAIN),
                 fenced=list(FENCED),
+                limited=LIMITED,
+                limit=LIMIT,
                 ttl=TTL,
                 max_ttl=MAX_TTL,
                 drift_factor=DRIFT_FACTOR,

@@ -8,6 +8,7 @@ from typing import Any
 from tests.chaos.checks import (
     check_exclusion,
     check_guarded,
+    check_limits,
     check_losses,
     check_order,
     check_tokens,
@@ -81,6 +82,20 @@ def test_a_grant_before_a_killed_holders_trust_has_ended_is_found():
     assert list(find_overlaps([dead, after])) == []
     (violation,) = check_exclusion([dead, after], [])
     assert "another was granted for longer" in violation.rule
+
+
+def test_as_many_holders_of_slots_as_the_limit_break_no_rule():
+    slots = [hold("a", 1.0, 10, key="k#0"), hold("b", 1.2, 10, key="k#1")]
+    later = hold("c", 1.6, 11, key="k#0")
+    assert list(check_limits([*slots, later], {"k": 2})) == []
+    assert list(find_overlaps([*slots, later])) == []
+    assert list(check_tokens([*slots, later])) == []
+
+
+def test_one_holder_more_than_the_limit_is_found_whatever_its_slot():
+    holds = [hold("a", 1.0, 10, key="k#0"), hold("b", 1.2, 11, key="k#1")]
+    (violation,) = check_limits([*holds, hold("c", 1.4, 12, key="k#2")], {"k": 2})
+    assert violation.rule == "at most as many as its limit hold a key"
 
 
 def test_a_token_that_is_given_twice_is_found():

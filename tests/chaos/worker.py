@@ -34,6 +34,7 @@ class Orders:
 
     Attributes:
         name: `<slot>.<generation>`, its name in the history and in owner values.
+        limited: a key that so many (`limit`) may hold; each of its slots has a resource.
     """
 
     name: str
@@ -42,6 +43,8 @@ class Orders:
     directory: str
     plain: list[str]
     fenced: list[str]
+    limited: str
+    limit: int
     ttl: float
     max_ttl: float
     drift_factor: float
@@ -60,8 +63,9 @@ class Worker:
         self._random = random.Random(orders.seed)
         directory = Path(orders.directory)
         self._journal = Journal(directory / f"worker-{orders.name}.jsonl", worker=orders.name)
+        slots = [slot_name(orders.limited, slot) for slot in range(orders.limit)]
         self._resources = {
-            key: Resource(directory / key) for key in (*orders.plain, *orders.fenced)
+            key: Resource(directory / key) for key in (*orders.plain, *orders.fenced, *slots)
         }
         self._client = Redlock(
             orders.nodes,
@@ -91,7 +95,10 @@ class Worker:
         note("invoked", hold=hold, key=key)
         try:
             lease = self._client.acquire(
-                key, wait=self._random.choice((0.0, 0.3)), label=self._orders.name
+                key,
+                limit=self._orders.limit if key == self._orders.limited else None,
+                wait=self._random.choice((0.0, 0.3)),
+                label=self._orders.name,
             )
         except LockContended as error:
             note("contended", hold=hold, split=error.split)
@@ -101,15 +108,17 @@ class Worker:
             note("unavailable", hold=hold)
             self._rest()
             return
+        if lease.slot is not None:
+            key = slot_name(key, lease.slot)
         note("granted", hold=hold, key=key, token=lease.fencing_token, until=lease.valid_until)
         self._client.watch(
             lease, on_lost=lambda lost: note("lost", hold=hold, why=lost.lost, until=_until(lost))
         )
         try:
-            if key in self._orders.fenced:
-                self._change_fenced(hold, lease, self._resources[key])
-            else:
+            if key in self._orders.plain:
                 self._change_plain(hold, lease, self._resources[key])
+            else:
+                self._change_fenced(hold, lease, self._resources[key])
         except (LeaseLost, Refused) as error:
             note("gave up", hold=hold, because=type(error).__name__)
         note("releasing", hold=hold, until=_until(lease))
@@ -161,7 +170,9 @@ class Worker:
         time.sleep(self._random.uniform(0.01, 0.06))
 
     def _choose_key(self) -> str:
-        return self._random.choice((*self._orders.plain, *self._orders.fenced))
+        orders = self._orders
+        limited = [orders.limited] * orders.limit
+        return self._random.choice((*orders.plain, *orders.fenced, *limited))
 
     def _stop_if_asked(self) -> None:
         if self._freeze:
@@ -184,6 +195,11 @@ class Worker:
             if present - last > _STALLED:
                 self._journal.note("stalled", t=present, since=last)
             last = present
+
+
+def slot_name(key: str, slot: int) -> str:
+    """Return the name of a slot in the history, and of its resource."""
+    return f"{key}#{slot}"
 
 
 def _until(lease: Lease) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ ACTS = {
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def found(paths: Iterator[Path] | list[Path]) -> list[str]:
+def found(paths: list[Path]) -> list[str]:
     return [str(finding) for path in paths for finding in findings_in(path)]
 
 
@@ -107,11 +107,14 @@ def test_a_package_uses_the_words_of_the_glossary(package: str) -> None:
     assert not found(sources(package))
 
 
-def functions(package: str = "") -> Iterator[tuple[Path, Function]]:
-    for path in sorted(PACKAGE.rglob("*.py")) if not package else sources(package):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, Function):
-                yield path, node
+@cache
+def functions() -> list[tuple[Path, Function]]:
+    return [
+        (path, node)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, Function)
+    ]
 
 
 def words_of(name: str) -> list[str]:
@@ -141,7 +144,7 @@ def is_property(function: Function) -> bool:
     return any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
 
 
-def odd_names(verb: str, items: Iterator[tuple[Path, Function]]) -> list[str]:
+def odd_names(verb: str, items: list[tuple[Path, Function]]) -> list[str]:
     """Return the functions that are named after a verb and do not do what it means."""
     return [
         f"{path.relative_to(ROOT)}:{function.lineno}: {function.name}"
@@ -269,4 +272,4 @@ def test_every_row_of_words_is_read() -> None:
 )
 def test_a_function_that_does_something_else_than_its_name_is_found(verb: str, source: str) -> None:
     (function,) = (node for node in ast.parse(source).body if isinstance(node, Function))
-    assert odd_names(verb, iter([(PACKAGE / "x.py", function)]))
+    assert odd_names(verb, [(PACKAGE / "x.py", function)])

@@ -50,6 +50,24 @@ PLANTS = {
         instead="lock_window=WINDOW / 2",
         expected_output="NOT SEEN: no host was sent two tasks within",
     ),
+    "licence_seats": Plant(
+        file="job.py",
+        text="seat.write(record)",
+        instead="seat.path.write_bytes(record)",
+        expected_output="NOT SEEN: the late write was refused",
+    ),
+    "polite_crawler": Plant(
+        file="tasks.py",
+        text='Limit("host:{host}", AT_ONCE)',
+        instead='Limit("page:{path}", AT_ONCE)',
+        expected_output="NOT SEEN: no site had more than 2 requests at once",
+    ),
+    "api_client": Plant(
+        file="tasks.py",
+        text='lock_rate=f"{A_SECOND}/s"',
+        instead='lock_rate=f"{2 * A_SECOND}/s"',
+        expected_output="NOT SEEN: no second had more than 10 starts",
+    ),
     "nightly_report": Plant(
         file="tasks.py",
         text='lock_overlap="forbid"',

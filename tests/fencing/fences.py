@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,8 +21,6 @@ from celery_redlock.fencing import (
     S3Fence,
 )
 from tests.fencing.s3.stores import conforming_store, moto_store
-
-KEY = "account:7"
 
 T = TypeVar("T")
 
@@ -54,7 +53,8 @@ class Guarded:
     forget: Callable[[], object] = _cannot
 
 
-Kind = Callable[[str, Path], AbstractContextManager[Guarded]]
+Opener = Callable[[str], Guarded]
+Kind = Callable[[str, Path], AbstractContextManager[Opener]]
 
 
 def _bytes(value: Any) -> bytes | None:
@@ -62,48 +62,51 @@ def _bytes(value: Any) -> bytes | None:
 
 
 @contextmanager
-def redis_guarded(url: str, _directory: Path, **options: Any) -> Iterator[Guarded]:
+def redis_guarded(url: str, _directory: Path, **options: Any) -> Iterator[Opener]:
     with redis.Redis.from_url(url, **options) as client:
         fence = RedisFence(client)
-        record = "redlock-meta:seen:{account:7}"
-        yield Guarded(
-            name=KEY,
-            write=lambda data, token: fence.set(KEY, data, token),
-            read=lambda: _bytes(fence.get(KEY)),
-            seen=lambda: fence.seen(KEY),
-            claim=lambda token: fence.claim(KEY, token),
-            spoil=lambda: client.set(record, "seven"),
-            forget=lambda: client.delete(record),
-        )
+
+        def at(key: str) -> Guarded:
+            record = f"redlock-meta:seen:{{{key}}}"
+            return Guarded(
+                name=key,
+                write=lambda data, token: fence.set(key, data, token),
+                read=lambda: _bytes(fence.get(key)),
+                seen=lambda: fence.seen(key),
+                claim=lambda token: fence.claim(key, token),
+                spoil=lambda: client.set(record, "seven"),
+                forget=lambda: client.delete(record),
+            )
+
+        yield at
 
 
 @contextmanager
-def redis_text(url: str, directory: Path) -> Iterator[Guarded]:
-    with redis_guarded(url, directory, decode_responses=True) as guarded:
-        yield guarded
+def redis_text(url: str, directory: Path) -> Iterator[Opener]:
+    with redis_guarded(url, directory, decode_responses=True) as at:
+        yield at
 
 
 @contextmanager
-def redis_pipeline(url: str, directory: Path) -> Iterator[Guarded]:
-    with redis_guarded(url, directory) as guarded, redis.Redis.from_url(url) as client:
+def redis_pipeline(url: str, directory: Path) -> Iterator[Opener]:
+    with redis_guarded(url, directory) as plain, redis.Redis.from_url(url) as client:
         fence = RedisFence(client)
 
-        def write(data: bytes, token: int | None) -> None:
-            fence.run(client.pipeline().set(KEY, data), [KEY], (), token)
+        def at(key: str) -> Guarded:
+            def write(data: bytes, token: int | None) -> None:
+                fence.run(client.pipeline().set(key, data), [key], (), token)
 
-        yield Guarded(
-            name=KEY,
-            write=write,
-            read=guarded.read,
-            seen=guarded.seen,
-            claim=lambda token: fence.run(client.pipeline(), [KEY], (), token),
-            spoil=guarded.spoil,
-            forget=guarded.forget,
-        )
+            return replace(
+                plain(key),
+                write=write,
+                claim=lambda token: fence.run(client.pipeline(), [key], (), token),
+            )
+
+        yield at
 
 
 @contextmanager
-def redis_asyncio(url: str, directory: Path, *, in_pipeline: bool = False) -> Iterator[Guarded]:
+def redis_asyncio(url: str, directory: Path, *, in_pipeline: bool = False) -> Iterator[Opener]:
     with redis_guarded(url, directory) as blocking, asyncio.Runner() as runner:
         client = redis.asyncio.Redis.from_url(url)
         fence = AsyncRedisFence(client)
@@ -112,81 +115,85 @@ def redis_asyncio(url: str, directory: Path, *, in_pipeline: bool = False) -> It
             # A runner has a context of its own, in which no lease would be known.
             return runner.run(coroutine, context=copy_context())
 
-        def write(data: bytes, token: int | None) -> None:
-            if in_pipeline:
-                run(fence.run(client.pipeline().set(KEY, data), [KEY], (), token))
-            else:
-                run(fence.set(KEY, data, token))
+        def at(key: str) -> Guarded:
+            def write(data: bytes, token: int | None) -> None:
+                if in_pipeline:
+                    run(fence.run(client.pipeline().set(key, data), [key], (), token))
+                else:
+                    run(fence.set(key, data, token))
 
-        yield Guarded(
-            name=KEY,
-            write=write,
-            read=lambda: run(fence.get(KEY)),
-            seen=lambda: run(fence.seen(KEY)),
-            claim=lambda token: run(fence.claim(KEY, token)),
-            spoil=blocking.spoil,
-            forget=blocking.forget,
-        )
+            return replace(
+                blocking(key),
+                write=write,
+                read=lambda: run(fence.get(key)),
+                seen=lambda: run(fence.seen(key)),
+                claim=lambda token: run(fence.claim(key, token)),
+            )
+
+        yield at
         run(client.aclose())
 
 
 @contextmanager
-def redis_asyncio_pipeline(url: str, directory: Path) -> Iterator[Guarded]:
-    with redis_asyncio(url, directory, in_pipeline=True) as guarded:
-        yield guarded
+def redis_asyncio_pipeline(url: str, directory: Path) -> Iterator[Opener]:
+    with redis_asyncio(url, directory, in_pipeline=True) as at:
+        yield at
 
 
 @contextmanager
-def file(_url: str, directory: Path) -> Iterator[Guarded]:
-    path = directory / "account"
-    fence = FileFence(path)
-    record = directory / "account.redlock-token"
-    yield Guarded(
-        name=str(path),
-        write=fence.write,
-        read=lambda: fence.read() if path.exists() else None,
-        seen=fence.seen,
-        claim=fence.claim,
-        spoil=lambda: record.write_text("seven\n"),
-        forget=record.unlink,
-    )
+def file(_url: str, directory: Path) -> Iterator[Opener]:
+    def at(key: str) -> Guarded:
+        path = directory / key
+        fence = FileFence(path)
+        record = directory / f"{key}.redlock-token"
+        return Guarded(
+            name=str(path),
+            write=fence.write,
+            read=lambda: fence.read() if path.exists() else None,
+            seen=fence.seen,
+            claim=fence.claim,
+            spoil=lambda: record.write_text("seven\n"),
+            forget=record.unlink,
+        )
+
+    yield at
 
 
-def _s3(client: Any) -> Guarded:
+def _s3(client: Any, key: str) -> Guarded:
     fence = S3Fence(client, "bank")
 
     def write(data: bytes, token: int | None) -> None:
-        fence.put(KEY, data, token)
+        fence.put(key, data, token)
 
     def read() -> bytes | None:
         try:
-            return fence.get(KEY)
+            return fence.get(key)
         except client.exceptions.NoSuchKey:
             return None
 
     def spoil() -> None:
         metadata = {"redlock-fencing-token": "seven"}
-        client.put_object(Bucket="bank", Key=KEY, Body=b"", Metadata=metadata)
+        client.put_object(Bucket="bank", Key=key, Body=b"", Metadata=metadata)
 
     return Guarded(
-        name=f"s3://bank/{KEY}",
+        name=f"s3://bank/{key}",
         write=write,
         read=read,
-        seen=lambda: fence.seen(KEY),
+        seen=lambda: fence.seen(key),
         spoil=spoil,
     )
 
 
 @contextmanager
-def s3_moto(_url: str, _directory: Path) -> Iterator[Guarded]:
+def s3_moto(_url: str, _directory: Path) -> Iterator[Opener]:
     with moto_store() as client:
-        yield _s3(client)
+        yield partial(_s3, client)
 
 
 @contextmanager
-def s3_conforming(_url: str, _directory: Path) -> Iterator[Guarded]:
+def s3_conforming(_url: str, _directory: Path) -> Iterator[Opener]:
     with conforming_store() as client:
-        yield _s3(client)
+        yield partial(_s3, client)
 
 
 KINDS: dict[str, Kind] = {

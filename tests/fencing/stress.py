@@ -24,8 +24,9 @@ from celery_redlock import LockNotAcquired, Redlock, StaleFencingToken
 LEASE = 0.25
 PAUSES = (1.2 * LEASE, 2 * LEASE)
 BURSTS = (20, 80)
-#: Short, so that the time goes into writes and pauses and not into waiting for a free lock.
-RETRY = wait_random(0.0, 0.03)
+#: A release wakes those that wait; they need to look only for leases that end while the holder is
+#: paused, and more often than that would take the processors from who writes.
+RETRY = wait_random(0.0, 0.2)
 TIMEOUT = 100.0
 
 

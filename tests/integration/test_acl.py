@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_redlock import Lease, Redlock
+from celery_redlock import Lease, Rate, Redlock
 from celery_redlock.core import Register, arm_nodes, probe_nodes
 from celery_redlock.errors import LockContended, RedlockError
 from celery_redlock.protocol import Waiter
@@ -119,6 +119,7 @@ def do_everything(cluster: LocalCluster) -> None:
 
         wake(cluster, redlock)
         go_in_order(redlock)
+        take_turns(cluster, redlock)
 
 
 def wake(cluster: LocalCluster, redlock: Redlock) -> None:
@@ -160,9 +161,9 @@ def wake(cluster: LocalCluster, redlock: Redlock) -> None:
     )
 
 
-def ask(redlock: Redlock, key: str, name: str, since: int, wait: float = 0.0) -> Lease:
+def ask(redlock: Redlock, key: str | Rate, name: str, since: int, wait: float = 0.0) -> Lease:
     """Ask for a lock whose waiters go in order."""
-    waiter = Waiter(name, since, 60_000, 50_000)
+    waiter = Waiter(name, since, 300_000, 50_000)
     return redlock.reservations.acquire_for_task(
         (key,), ttl=10.0, waiter=waiter, is_named=True, wait=wait
     )
@@ -182,6 +183,23 @@ def go_in_order(redlock: Redlock) -> None:
     except LockContended:
         return
     raise AssertionError("the second went first")
+
+
+def take_turns(cluster: LocalCluster, redlock: Redlock) -> None:
+    """Let two wait for a key with a rate, beside one that did not come when it was its turn."""
+    rate = Rate("h", "1/m")
+    redlock.acquire(rate, ttl=10.0)
+    for index in range(NODES):
+        cluster.client(index).zadd(wait_queue_key(redlock.node_key(rate)), {"gone": 1.0})
+
+    def turn(name: str) -> float:
+        with pytest.raises(LockContended) as raised:
+            ask(redlock, rate, name, 1)
+        return raised.value.expires_in or 0.0
+
+    first, second, again = turn("first"), turn("second"), turn("second")
+    assert first < 62 < second
+    assert again > 62
 
 
 def _reaches_all(cluster: LocalCluster, redlock: Redlock) -> bool:

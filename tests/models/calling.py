@@ -237,6 +237,7 @@ class Calls:
             holder=who,
             role=role,
             same_work=self._is_of_the_same_task(at, holder),
+            is_limit=False,
             holder_has_ended=running
             and scene.calls[holder].stands == STORED
             and self._is_of_the_same_task(at, holder),

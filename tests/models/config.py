@@ -14,11 +14,12 @@ class Contender:
 
     Attributes:
         candidate: µs by which its wall clock is ahead; the candidate itself where time stands.
-        keys: lock keys.
+        keys: lock keys, as nodes store them.
         extends: how many extensions it may try.
         extends_to: length that extensions ask for, in ticks; the lease's own if None.
         releases: it may release; otherwise it holds on until its time is over.
         after: contender that must have ended before; the same client tries again.
+        behind: contender that must have the lock, or have ended, before this one starts.
         gives_up: it may stop to wait for answers before they decide.
         starts_from: first tick at which it may start.
         starts_by: last tick at which it may start.
@@ -37,6 +38,7 @@ class Contender:
     extends_to: int | None = None
     releases: bool = True
     after: int | None = None
+    behind: int | None = None
     gives_up: bool = True
     starts_from: int = 0
     starts_by: int = 99
@@ -77,6 +79,7 @@ class Setting:
         clears: a reservation that was taken over and given up is on no node for longer than its
             grace, once everything that was said is done.
         wakes: each contender that was refused is woken after the holder's release.
+        period: ticks within which one slot of a key with a rate is granted once.
     """
 
     name: str
@@ -101,3 +104,4 @@ class Setting:
     keeps: bool = False
     clears: bool = False
     wakes: bool = False
+    period: int = 0

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from celery_redlock.protocol.keys import LimitedKey
 from tests.models.bodies import BODIES, BodySetting
 from tests.models.calls import CALLS, CallSetting
 from tests.models.config import Contender, Setting
@@ -323,6 +324,94 @@ WAITING = (
     ),
 )
 
+#: Two may have this key at once; one may have the other in 3 ms, which says 2 where clocks gain 1.
+_PAIR = (LimitedKey("k", 2).on_nodes("k"),)
+_RATE = (LimitedKey("k", 1, 3).on_nodes("k"),)
+
+#: They want the same slot first, as their owner values are drawn alike.
+_SHARES = Contender(keys=_PAIR, gives_up=False)
+_KEEPS = replace(_SHARES, releases=False)
+_SPENDS = Contender(keys=_RATE, gives_up=False, starts_by=0)
+_WANTS = Contender(keys=_RATE, gives_up=False, releases=False, behind=0)
+
+_MOVES = _SECOND_ROUND | {"raise: Acknowledged"}
+
+LIMITS = (
+    Setting(
+        name="limit-two",
+        contenders=(_SHARES, _SHARES),
+        expiries=1,
+        whole=True,
+        expects=_MOVES,
+    ),
+    Setting(
+        name="limit-order",
+        contenders=(_KEEPS, _KEEPS),
+        expiries=2,
+        whole=True,
+        expects=_MOVES,
+    ),
+    Setting(
+        name="limit-three",
+        contenders=(_KEEPS, replace(_KEEPS, behind=0), replace(_KEEPS, behind=0)),
+        expiries=1,
+        whole=True,
+        expects=_MOVES | {"contended (asks)", "split (asks)"},
+    ),
+    Setting(
+        name="limit-extend",
+        contenders=(replace(_SHARES, extends=1), replace(_KEEPS, behind=0)),
+        expiries=2,
+        whole=True,
+        expects=_MOVES | _EXTENDED | {"says heal", "heal: Acknowledged"},
+    ),
+    _timed(
+        name="limit-restart",
+        contenders=(
+            replace(_KEEPS, starts_by=0),
+            replace(_KEEPS, behind=0),
+            replace(_KEEPS, behind=1),
+        ),
+        ttl=3,
+        horizon=1,
+        max_ttl=3,
+        crashes=1,
+        crash_kinds=("noticed",),
+        whole=True,
+        expects=_MOVES | {"raise: Quarantined", "late (raises)", "contended (asks)"},
+    ),
+    _timed(
+        name="rate-release",
+        contenders=(_SPENDS, _WANTS),
+        horizon=4,
+        period=3,
+        whole=True,
+        expects=frozenset({"contended (asks)", "granted (asks)", "release: Acknowledged"}),
+    ),
+    _timed(
+        name="rate-drift",
+        contenders=(replace(_SPENDS, releases=False), replace(_WANTS, starts_from=2)),
+        horizon=4,
+        period=2,
+        leaps=1,
+        leap=1,
+        whole=True,
+        expects=frozenset({"contended (asks)", "granted (asks)"}),
+    ),
+    _timed(
+        name="rate-restart",
+        contenders=(replace(_SPENDS, releases=False), replace(_WANTS, starts_from=2)),
+        ttl=3,
+        horizon=4,
+        period=2,
+        max_ttl=3,
+        crashes=1,
+        crash_kinds=("noticed",),
+        whole=True,
+        expects=_RESTART - {"late (asks)"} | {"contended (asks)", "split (asks)"},
+    ),
+)
+
 ALL: dict[str, Setting | LeaderSetting | CallSetting | BodySetting | TableSetting] = {
     setting.name: setting
     for setting in (
@@ -330,6 +419,7 @@ ALL: dict[str, Setting | LeaderSetting | CallSetting | BodySetting | TableSettin
         *EXCLUSION,
         *SPLIT,
         *WAITING,
+        *LIMITS,
         *HAND_OVER,
         *LEADERS,
         *TABLES,

@@ -19,7 +19,10 @@ from tests.models.config import Contender, Setting
 from tests.models.exchange import Move, Talk, distinct, took
 from tests.models.handover import HandOver, barring, granted_by, previous_of
 from tests.models.state import NAMES, Part, Tables
-from tests.models.stepper import GRACE, LONG, MOMENT, TICK, Held, Stage
+from tests.models.stepper import GRACE, LONG, MOMENT, TICK, Stage
+
+#: The largest token that was granted before, of each key and slot.
+Floor = tuple[tuple[str, int], ...]
 
 #: What a node says that has done nothing.
 _NOTHING = (Refused, Quarantined)
@@ -63,8 +66,10 @@ class ContenderMoves:
     _bars: bool = field(init=False)
     _talk: Talk = field(init=False)
     _hand_over: HandOver = field(init=False)
+    _places: list[frozenset[str]] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._places = [frozenset(params.places) for params in self._params]
         self._hands_over = any(params.previous or params.as_reservation for params in self._params)
         # Where keys vanish at any moment, a quorum may have something at both ends and not between.
         stays = self._setting.timed or not self._setting.expiries
@@ -82,11 +87,11 @@ class ContenderMoves:
         part = parts[index]
         lanes = tuple(self._tables.columns.things[column][1][index] for column in columns)
         stands = self._tables.parts.things[part].stands
-        floor = -1
+        floor: Floor | None = None
         barred: frozenset[str] = frozenset()
         if stands == "idle":
             floor = self._floor(parts, index)
-            if floor >= 0 and self._bars:
+            if floor is not None and self._bars:
                 barred = barring(self._setting, self._tables, columns, index)
         elif stands == "ended":
             return []
@@ -97,28 +102,31 @@ class ContenderMoves:
             found = self._known[key] = list(self._find(index, part, floor, time, lanes, barred))
         return found
 
-    def _floor(self, parts: tuple[int, ...], index: int) -> int:
-        """Return the largest token granted before, or -1 while it is not this one's turn."""
+    def _floor(self, parts: tuple[int, ...], index: int) -> Floor | None:
+        """Return the largest tokens granted before, or None while it is not this one's turn."""
         contender = self._setting.contenders[index]
-        floor = 0
+        floor: dict[str, int] = {}
         for other, number in enumerate(parts):
             part: Part = self._tables.parts.things[number]
             if other == contender.after and part.stands != "ended":
-                return -1
+                return None
+            if other == contender.behind and part.held is None and part.stands != "ended":
+                return None
             if contender.takes_over == NAMES[other] and (
                 part.stands not in ("reserved", "sent") and part.held is None
             ):
-                return -1
-            shared = set(contender.keys) & set(self._setting.contenders[other].keys)
-            if part.held is not None and shared:
-                floor = max(floor, part.held.token)
-        return floor
+                return None
+            if part.held is not None:
+                token = part.held.token
+                for place in part.held.places(self._params[other]) & self._places[index]:
+                    floor[place] = max(floor.get(place, 0), token)
+        return tuple(sorted(floor.items()))
 
     def _find(
         self,
         index: int,
         number: int,
-        floor: int,
+        floor: Floor | None,
         time: int,
         lanes: tuple[int, ...],
         barred: frozenset[str],
@@ -126,7 +134,7 @@ class ContenderMoves:
         part: Part = self._tables.parts.things[number]
         if part.stands == "idle":
             contender = self._setting.contenders[index]
-            if floor >= 0 and contender.starts_from <= time <= contender.starts_by:
+            if floor is not None and contender.starts_from <= time <= contender.starts_by:
                 yield self._start(index, floor, time, lanes, barred)
         elif part.stands in ("asks", "raises"):
             yield from distinct(self._decide(index, part, time, lanes))
@@ -145,7 +153,7 @@ class ContenderMoves:
     def _start(
         self,
         index: int,
-        floor: int,
+        floor: Floor,
         time: int,
         lanes: tuple[int, ...],
         barred: frozenset[str] = frozenset(),
@@ -159,10 +167,13 @@ class ContenderMoves:
     def _decide(self, index: int, part: Part, time: int, lanes: tuple[int, ...]) -> Iterator[Move]:
         name = NAMES[index]
         feeds = self._talk.feeds(lanes, self._setting.contenders[index].gives_up)
-        for (feed, gives_up), catches in itertools.product(feeds, self._catching(index)):
+        orders = self._orders(index, part)
+        for (feed, gives_up), catches, order in itertools.product(
+            feeds, self._catching(index), orders
+        ):
             stage = self._stage(part.since, index)
             stage.answered_at = stage.resumed_at = time * TICK + MOMENT
-            stage.feed = tuple((node, vote) for node, vote, _ in feed)
+            stage.feed = tuple((order[node], vote) for node, vote, _ in feed)
             stage.gives_up = gives_up
             stage.known = self._talk.known_done(lanes)
             if catches and part.stands == "asks":
@@ -182,7 +193,7 @@ class ContenderMoves:
                 label = (f"{label[0]}: second round", label[1])
                 yield label, self._tables.parts.number(then), lanes_then, ""
                 continue
-            phase, token, valid_until, owner = end
+            phase, held = end
             danger = ""
             self._reached.add(f"{phase.name.lower()} ({part.stands})")
             if phase is Phase.GRANTED and self._setting.contenders[index].reserves:
@@ -191,13 +202,16 @@ class ContenderMoves:
                 yield label, self._tables.parts.number(then), self._talk.noted(stage, lanes), ""
                 continue
             if phase is Phase.GRANTED:
-                held = Held(owner, token, valid_until)
+                if self._setting.period:
+                    held = replace(held, since=part.since)
                 then = Part("holds", 0, part.floor, None, held, barred=part.barred)
-                if stage.time >= valid_until:
+                if stage.time >= held.valid_until:
                     danger = "an attempt is granted although its time is over"
-                told = f"holds with token {token}"
+                told = f"holds with token {held.token}"
+                if held.slots:
+                    told += f" in slot {', '.join(map(str, held.slots))}"
                 if self._setting.timed:
-                    told += f", trusted until {valid_until / TICK:.0f} ms"
+                    told += f", trusted until {held.valid_until / TICK:.0f} ms"
             else:
                 told = phase.name
                 undone = 0
@@ -224,6 +238,14 @@ class ContenderMoves:
             knows = () if then.held is None else self._knows(index, stage)
             lanes_then = self._talk.said(stage, lanes, acked=knows)
             yield label, self._tables.parts.number(then), lanes_then, danger
+
+    def _orders(self, index: int, part: Part) -> tuple[range, ...]:
+        """Return in which orders the nodes may be listed: of slots alike, the first one is had."""
+        nodes = range(self._setting.nodes)
+        has_limit = part.stands == "asks" and len(self._places[index]) > len(
+            self._params[index].node_keys
+        )
+        return (nodes, nodes[::-1]) if has_limit else (nodes,)
 
     def _knows(self, index: int, stage: Stage) -> Collection[int]:
         if self._params[index].previous is None:

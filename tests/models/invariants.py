@@ -38,10 +38,12 @@ class Invariants:
             return
         contenders = self._setting.contenders
         token = part.held.token
-        if not part.extended and token <= part.floor:
-            raise ViolationError(
-                label, f"token {token} is not larger than {part.floor}, granted before it asked"
-            )
+        places = part.held.places(self._params[index])
+        for place, before in part.floor if not part.extended else ():
+            if place in places and token <= before:
+                raise ViolationError(
+                    label, f"token {token} is not larger than {before}, granted before it asked"
+                )
         time = self._tables.globes.things[globe].time
         if token > (time + 9) * 1000 + CANDIDATE_AHEAD_US:
             raise ViolationError(label, f"token {token} is far ahead of every node's clock")
@@ -49,7 +51,7 @@ class Invariants:
             rival: Part = self._tables.parts.things[number]
             if other == index or rival.held is None:
                 continue
-            if not set(contenders[index].keys) & set(contenders[other].keys):
+            if not places & rival.held.places(self._params[other]):
                 continue
             if rival.held.token == token:
                 raise ViolationError(label, f"{NAMES[index]} and {NAMES[other]} share a token")
@@ -57,6 +59,10 @@ class Invariants:
             nothing_ends = self._setting.brought and self._setting.expiries == 0
             if nothing_ends and marks & set(contenders[other].keys):
                 raise ViolationError(label, "the body of one message runs twice")
+            if self._setting.period and time - rival.held.since <= self._setting.period:
+                raise ViolationError(
+                    label, f"{NAMES[index]} and {NAMES[other]} have one slot within its period"
+                )
             if (
                 self._setting.timed
                 and rival.stands in ("holds", "extends")

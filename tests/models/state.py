@@ -49,7 +49,8 @@ class Part:
 
     stands: str = "idle"
     since: int = 0
-    floor: int = 0
+    #: The largest token that was granted before it started, of each of its keys and slots.
+    floor: tuple[tuple[str, int], ...] = ()
     scalars: Any = None
     held: Held | None = None
     extended: int = 0

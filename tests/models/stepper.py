@@ -13,7 +13,7 @@ import logging
 import math
 import types
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from celery_redlock.core import attempt as attempt_module
@@ -25,6 +25,7 @@ from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.reservations import PendingReservation, _cancel, _give_back
 from celery_redlock.errors import LeaseLost, QuorumUnavailable
 from celery_redlock.protocol import Command, Failed, Phase, ReleaseAction, Round, Vote
+from celery_redlock.protocol.commands import granted_keys
 from celery_redlock.transport import AckedNodes
 from celery_redlock.transport.base import VoteReceiver
 
@@ -39,6 +40,9 @@ GRACE, LONG = 4, 50
 
 _NO_ANSWER = Failed("no answer")
 
+#: Of a round: what is remembered apart or never changes, and what is by key and not by node.
+_NOT_SCALARS, _BY_KEY = ("votes", "_places", "_rates"), ("slots",)
+
 Feed = tuple[tuple[int, Vote], ...]
 Snapshot = tuple[tuple[str, Any], ...]
 
@@ -50,10 +54,10 @@ class Paused(BaseException):
 def snapshot(obj: Round) -> tuple[Snapshot, tuple[Vote | None, ...]]:
     """Return what a round remembers, its votes apart."""
     names = [name for cls in type(obj).__mro__ for name in getattr(cls, "__slots__", ())]
-    scalars = tuple((name, getattr(obj, name)) for name in names if name != "votes")
+    scalars = tuple((name, getattr(obj, name)) for name in names if name not in _NOT_SCALARS)
     for name, value in scalars:
         # States sort their nodes; whatever is by node has to move with them.
-        if not isinstance(value, int | float | Phase):
+        if not isinstance(value, int | float | Phase) and name not in _BY_KEY:
             raise TypeError(f"{type(obj).__name__}.{name} is not a plain value: {value!r}")
     return scalars, tuple(obj.votes)
 
@@ -229,25 +233,36 @@ def prepared() -> Iterator[None]:
         lease_module.checked_ttl = checked_ttl  # type: ignore[attr-defined]
 
 
-def run_attempt(
-    index: int, params: AcquireParams, stage: Stage
-) -> tuple[Phase, int, float, str] | None:
+@dataclass(frozen=True, slots=True)
+class Held:
+    """
+    What a model remembers of a lease.
+
+    Attributes:
+        slots: the slot of each key with a limit.
+        since: when its attempt began, where grants are counted.
+    """
+
+    owner: str
+    token: int
+    valid_until: float
+    slots: tuple[int, ...] = ()
+    since: int = 0
+
+    def places(self, params: AcquireParams) -> frozenset[str]:
+        """Return what it has on the nodes: keys, and slots of keys with a limit."""
+        return frozenset(granted_keys(params.node_keys, self.slots))
+
+
+def run_attempt(index: int, params: AcquireParams, stage: Stage) -> tuple[Phase, Held] | None:
     """Run attempt number `index`; return its end, or None where it waits."""
     _Entropy.current = index
     try:
         made = attempt_once(stage, params)  # type: ignore[arg-type]
     except Paused:
         return None
-    return made.phase, made.round.token, made.round.valid_until, made.owner
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What a model remembers of a lease."""
-
-    owner: str
-    token: int
-    valid_until: float
+    held = Held(made.owner, made.round.token, made.round.valid_until, made.slots)
+    return made.phase, held
 
 
 def revive(held: Held, params: AcquireParams, stage: Stage) -> Lease:
@@ -256,6 +271,7 @@ def revive(held: Held, params: AcquireParams, stage: Stage) -> Lease:
     made = types.SimpleNamespace(
         owner=held.owner,
         round=round_,
+        slots=held.slots,
         channel=stage,
         nodes_in_doubt=stage.nodes_in_doubt(),
         nodes_not_taken_over=lambda: AckedNodes(set(range(stage.count)) - stage.known),
@@ -277,7 +293,7 @@ def run_extend(
         end = "no quorum"
     except Paused:
         return None
-    return end, Held(held.owner, held.token, lease.valid_until)
+    return end, replace(held, valid_until=lease.valid_until)
 
 
 def run_release(held: Held, params: AcquireParams, stage: Stage) -> None:

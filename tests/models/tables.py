@@ -80,6 +80,8 @@ def _possible_at_publish(c: publish.Contention) -> bool:
         return False
     if c.holder_has_ended and (c.role is not Role.RUNNING or not c.same_work or c.split):
         return False
+    if c.is_limit and c.same_work:
+        return False  # one of several holders does not do the work of the call
     return not c.holder_may_be_skipped or c.role is Role.QUEUED
 
 
@@ -104,6 +106,7 @@ def _possible_at_run(c: arrival.Contention) -> bool:
 
 
 _UNSENT = (Publish.DROP, Publish.REFUSE)
+_AS_DUPLICATE = (Publish.SEND_AS_DUPLICATE, Publish.SEND_AFTER, Publish.REPLACE)
 #: The message ends, and nothing of it comes again.
 _ENDS = frozenset(arrival.MARKERS) | {Action.REJECT, Action.IGNORE, Action.DROP_AS_SUPERSEDED}
 #: The message gives way to another one.
@@ -129,6 +132,12 @@ _PUBLISH = (
         lambda c, then: (
             then not in (*_UNSENT, Publish.SEND_AS_DUPLICATE, Publish.REPLACE)
             or (c.same_work and c.holder in (Holder.OTHER, Holder.SENDER))
+        ),
+    ),
+    _promise(
+        "a limit that is reached makes nothing a duplicate",
+        lambda c, then: (
+            not c.is_limit or then not in (*_UNSENT, Publish.SEND_AS_DUPLICATE, Publish.REPLACE)
         ),
     ),
     _promise(
@@ -173,6 +182,38 @@ _PUBLISH = (
     _promise(
         "a tick is not dropped for one that may be skipped",
         lambda c, then: not c.holder_may_be_skipped or then not in _UNSENT,
+    ),
+    _promise(
+        "a call beyond a limit is nobody's duplicate",
+        lambda c, then: not c.is_limit or then not in (*_UNSENT, *_AS_DUPLICATE),
+    ),
+    _promise(
+        "a call beyond a limit is refused only under raise, and only if nothing depends on it",
+        lambda c, then: (
+            then is not Publish.FAIL
+            or (
+                c.is_limit
+                and c.policy is PublishPolicy.RAISE
+                and not c.has_dependents
+                and not c.continues
+            )
+        ),
+    ),
+    _promise(
+        "under raise a call beyond a limit is refused where that is safe",
+        lambda c, then: (
+            then is Publish.FAIL
+            or not c.is_limit
+            or c.policy is not PublishPolicy.RAISE
+            or c.has_dependents
+            or c.continues
+            or c.split
+            or c.holder is Holder.COPY
+        ),
+    ),
+    _promise(
+        "a publisher does not wait for a limit",
+        lambda c, then: not c.is_limit or then is not Publish.AWAIT_RELEASE,
     ),
 )
 

@@ -20,7 +20,7 @@ VOTES = (
     mutant(
         "one node's word is a conflict",
         modelled("split-two"),
-        (ROUNDS, "if most >= self.needed:", "if most:"),
+        (ROUNDS, "if self._is_taken():", "if self._seen_owners():"),
     ),
     mutant(
         "a split vote is a conflict",

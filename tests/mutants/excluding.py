@@ -5,8 +5,8 @@ Faults in the exclusion: two hold one lock, or one holds it longer than the node
 from __future__ import annotations
 
 from tests.mutants.writing import (
-    ACQUIRE_LUA,
     ATTEMPT,
+    GUARD_LUA,
     NODE,
     ROUNDS,
     TIMING,
@@ -70,8 +70,8 @@ EXCLUSION = (
         modelled("trust-stay"),
         (
             ATTEMPT,
-            "            milliseconds(params.ttl),\n",
-            "            milliseconds(params.ttl) // 2,\n",
+            "milliseconds(params.ttl),\n                candidate,",
+            "milliseconds(params.ttl) // 2,\n                candidate,",
         ),
     ),
     mutant(
@@ -82,12 +82,16 @@ EXCLUSION = (
     mutant(
         "several keys are taken where one is free",
         modelled("trust-keys"),
-        (NODE, "        if held:\n", "        if len(held) == len(keys):\n"),
+        (
+            NODE,
+            "        if held:\n            return Refused(",
+            "        if len(held) == len(call.keys):\n            return Refused(",
+        ),
     ),
     mutant(
         "no restart guard",
         modelled("trust-restart"),
-        (NODE, "if now_us < self.guard.not_before:", "if False:"),
+        (NODE, "if now_us >= self.guard.not_before:", "if True:"),
     ),
     mutant(
         "the restart guard ignores whose record it is",
@@ -102,7 +106,7 @@ EXCLUSION = (
         "the script ignores whose record it is",
         tested("test_guard.py", "test_nodes_that_may_have_forgotten_a_lease_do_not_grant_it_again"),
         (
-            ACQUIRE_LUA,
+            GUARD_LUA,
             "elseif record and string.sub(record, 41, 80) == "
             "string.sub(replication, at + 1, at + 40) then",
             "elseif record then",
@@ -111,15 +115,15 @@ EXCLUSION = (
     mutant(
         "quarantine is a millisecond short",
         modelled("trust-quarantine"),
-        (NODE, "now_us + int(quarantine) * 1000", "now_us + (int(quarantine) - 1) * 1000"),
+        (NODE, "now_us + quarantine_ms * 1000", "now_us + (quarantine_ms - 1) * 1000"),
     ),
     mutant(
         "release deletes whatever is there",
         modelled("trust-three"),
         (
             NODE,
-            "            if held_by == owner:\n                value:",
-            "            if held_by is not None:\n                value:",
+            "is_ours = self.owner(key, now_us) == owner",
+            "is_ours = self.owner(key, now_us) is not None",
         ),
     ),
     mutant(

@@ -27,7 +27,7 @@ FENCING = (
         ),
         (
             NODE,
-            "if any(self.fences.get(fence, 0) > int(token) for fence in fences):",
+            "if counter > int(token) or (counter == int(token) and holder is None):",
             "if False:",
         ),
     ),
@@ -77,10 +77,12 @@ FENCING = (
         modelled("fence-equal"),
         (
             NODE,
-            """        if any(held_by != owner for _, held_by in owners):
-            return FOREIGN
-        # A counter""",
-            """        # A counter""",
+            """            if holder != owner and (holder is not None or not limit.slots):
+                return FOREIGN
+            if holder is None:
+""",
+            """            if holder is None and limit.slots:
+""",
         ),
     ),
     mutant(
@@ -88,7 +90,7 @@ FENCING = (
         modelled("fence-equal"),
         (
             NODE,
-            "if any(self.fences.get(fence, 0) > int(token) for fence in fences):",
+            "if counter > int(token) or (counter == int(token) and holder is None):",
             "if False:",
         ),
     ),
@@ -97,14 +99,14 @@ FENCING = (
         modelled("fence-equal"),
         (
             NODE,
-            "        return ACKNOWLEDGED if all(",
-            "        self.fences.clear()\n        return ACKNOWLEDGED if all(",
+            "        return ACKNOWLEDGED if ours ==",
+            "        self.fences.clear()\n        return ACKNOWLEDGED if ours ==",
         ),
     ),
     mutant(
         "candidates are not clamped",
         modelled("fence-poison"),
-        (NODE, "min(int(candidate), now_us + CANDIDATE_AHEAD_US)", "int(candidate)"),
+        (NODE, "min(call.candidate, now_us + CANDIDATE_AHEAD_US)", "call.candidate"),
     ),
     mutant(
         "candidates are ignored",

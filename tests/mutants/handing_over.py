@@ -18,7 +18,7 @@ from tests.mutants.writing import (
     tested,
 )
 
-_GIVEN_BACK = """    channel.send(release(params.node_keys, owner, 0, actions=actions), nodes)
+_GIVEN_BACK = """(given_back, owner, 0, actions=actions, limits=limits), nodes)
     channel.send(undoing, [node for node in range(len(transport.names)) if node not in nodes])
 """
 
@@ -26,15 +26,20 @@ HAND_OVER = (
     mutant(
         "a takeover is not guarded",
         modelled("hand-restart"),
-        (NODE, "if int(quarantine) > 0:", "if int(quarantine) > 0 and not more:"),
+        (
+            NODE,
+            "if quarantined is not None:\n            return quarantined\n        held",
+            "if quarantined is not None and not call.previous:\n"
+            "            return quarantined\n        held",
+        ),
     ),
     mutant(
         "a takeover ignores whose lock it is",
         modelled("hand-twins"),
         (
             NODE,
-            "if holder is not None and (holder not in previous or not holder):",
-            "if holder and not previous:",
+            "call.previous and owners[slot] == call.previous",
+            "call.previous and owners[slot]",
         ),
     ),
     mutant(
@@ -42,11 +47,12 @@ HAND_OVER = (
         modelled("hand-mark"),
         (
             NODE,
-            "        if held:\n            refused = ",
-            "        for key in keys:\n"
-            "            if self.owner(key, now_us) in previous:\n"
-            "                self.keys[key] = StoredKey(str(owner), now_us // 1000 + int(ttl))\n"
-            "        if held:\n            refused = ",
+            "        if held:\n            return Refused(",
+            "        for _, slot, _ in placed:\n"
+            "            if call.previous and self.owner(slot, now_us) == call.previous:\n"
+            "                until = now_us // 1000 + call.ttl_ms\n"
+            "                self.keys[slot] = StoredKey(call.owner, until)\n"
+            "        if held:\n            return Refused(",
         ),
     ),
     mutant(
@@ -55,7 +61,7 @@ HAND_OVER = (
         (
             NODE,
             "self.fences.get(fence, 0) + 1, least)",
-            "self.fences.get(fence, 0) + (0 if more else 1), least)",
+            "self.fences.get(fence, 0) + (0 if call.previous else 1), least)",
         ),
     ),
     mutant(
@@ -63,8 +69,8 @@ HAND_OVER = (
         modelled("hand-vanish"),
         (
             ATTEMPT,
-            "(ReserveRound if params.as_reservation else AcquireRound)(",
-            "(ReserveRound if params.as_reservation or previous else AcquireRound)(",
+            "ReserveRound if params.as_reservation else AcquireRound",
+            "ReserveRound if params.as_reservation or params.previous else AcquireRound",
         ),
     ),
     mutant(
@@ -72,10 +78,10 @@ HAND_OVER = (
         modelled("hand-twins"),
         (
             NODE,
-            "            self.keys[key] = StoredKey(str(owner), expires_at)\n",
-            "            old = self.keys.get(key)\n"
-            "            until = expires_at if old is None else old.expires_at\n"
-            "            self.keys[key] = StoredKey(str(owner), until)\n",
+            "            self.keys[slot] = StoredKey(call.owner, now_us // 1000 + life)\n",
+            "            old, until = self.keys.get(slot), now_us // 1000 + life\n"
+            "            until = until if old is None else old.expires_at\n"
+            "            self.keys[slot] = StoredKey(call.owner, until)\n",
         ),
     ),
     mutant(
@@ -89,7 +95,7 @@ HAND_OVER = (
         (
             ATTEMPT,
             _GIVEN_BACK,
-            "    channel.send(release(params.node_keys, owner, 0, actions=actions))\n",
+            "(given_back, owner, 0, actions=actions, limits=limits))\n",
         ),
     ),
     mutant(
@@ -100,15 +106,15 @@ HAND_OVER = (
     mutant(
         "a mark is deleted with the lock",
         modelled("hand-twins"),
-        (NODE, "                if actions:\n", "                if False:\n"),
+        (NODE, "int(actions[3 * index] if actions else keep)", "int(keep)"),
     ),
     mutant(
         "a hand back takes the lock from whoever has it",
         modelled("hand-back"),
         (
             NODE,
-            "            if held_by == owner:\n                value:",
-            "            if held_by == owner or (actions and held_by):\n                value:",
+            "is_ours = self.owner(key, now_us) == owner",
+            "is_ours = self.owner(key, now_us) in (owner, actions and self.owner(key, now_us))",
         ),
     ),
     mutant(
@@ -173,22 +179,22 @@ HAND_OVER = (
             "test_reservations.py",
             "test_a_replacement_takes_a_reserved_key_in_the_same_step_and_does_not_extend_it",
         ),
-        (RESERVING, "_reserved_by(attempt, keys,", "_reserved_by(attempt, params.node_keys,"),
+        (RESERVING, "_reserved_by(attempt, own,", "_reserved_by(attempt, params.node_keys,"),
     ),
     mutant(
         "the script takes over without the guard",
         tested(
             "test_taking_over.py", "test_restarted_nodes_do_not_let_a_reservation_be_taken_over"
         ),
-        (ACQUIRE_LUA, "if quarantine > 0 then\n", "if quarantine > 0 and not ARGV[6] then\n"),
+        (ACQUIRE_LUA, "if quarantine then return", "if quarantine and not ARGV[6] then return"),
     ),
     mutant(
         "the script takes over before it has looked at all keys",
         tested("test_taking_over.py", "test_a_key_that_refuses_leaves_the_reservation_as_it_was"),
         (
             ACQUIRE_LUA,
-            "      adopted[#adopted + 1] = KEYS[i]\n",
-            "      redis.call('SET', KEYS[i], owner, 'PX', ttl)\n",
+            "adopted[#adopted + 1] = {key, ttl, key}",
+            "redis.call('SET', key, owner, 'PX', ttl)",
         ),
     ),
     mutant(
@@ -196,8 +202,8 @@ HAND_OVER = (
         tested("test_release_with.py", "test_what_somebody_else_has_is_not_marked"),
         (
             RELEASE_LUA,
-            "  if redis.pcall('GET', KEYS[i]) == ARGV[2] then\n",
-            "  if ARGV[5] or redis.pcall('GET', KEYS[i]) == ARGV[2] then\n",
+            "is_ours = redis.pcall('GET', KEYS[i]) == ARGV[2]",
+            "is_ours = ARGV[5] or redis.pcall('GET', KEYS[i]) == ARGV[2]",
         ),
     ),
     mutant(

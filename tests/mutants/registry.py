@@ -13,6 +13,7 @@ from tests.mutants.fencing import FENCING
 from tests.mutants.guarding import GUARDS
 from tests.mutants.handing_over import HAND_OVER
 from tests.mutants.interrupting import INTERRUPTING
+from tests.mutants.limiting import LIMITING
 from tests.mutants.registering import LATE, REGISTER_FAULTS
 from tests.mutants.waiting import WAITING
 
@@ -20,6 +21,7 @@ MUTANTS = (
     *(*FENCING, *EXCLUSION, *EXTENSION, *VOTES, *HAND_OVER, *TRANSPORT),
     *(*ARMING_FAULTS, *REGISTER_FAULTS, *LATE, *DECIDING, *GUARDS, *INTERRUPTING),
     *WAITING,
+    *LIMITING,
 )
 
 #: Faults that cannot be seen, and why; they are not planted.

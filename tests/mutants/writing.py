@@ -11,6 +11,7 @@ ARMING = "core/node_admin.py"
 ATTEMPT = "core/attempt.py"
 LEASE = "core/lease.py"
 NODE = "protocol/node_model.py"
+FAILURES = "core/failures.py"
 ENDING = "tasks/rules/ending.py"
 PUBLISH = "tasks/rules/publish.py"
 ROUNDS = "protocol/rounds.py"
@@ -23,6 +24,8 @@ RELEASING = "core/release.py"
 RESERVING = "core/reservations.py"
 ACQUIRE_LUA = "protocol/lua/acquire.lua"
 EXTEND_LUA = "protocol/lua/extend.lua"
+GUARD_LUA = "protocol/lua/guard.lua"
+RAISE_LUA = "protocol/lua/raise.lua"
 RELEASE_LUA = "protocol/lua/release.lua"
 
 
@@ -44,6 +47,10 @@ def attempted(path: str, test: str) -> tuple[str, ...]:
 
 def guarded(path: str, test: str) -> tuple[str, ...]:
     return _pytest(f"tests/fencing/{path}::{test}")
+
+
+def voted(path: str, test: str) -> tuple[str, ...]:
+    return _pytest(f"tests/unit/protocol/rounds/{path}::{test}")
 
 
 def judged(path: str, test: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+from tests.simulation.contest import comparison
 from tests.simulation.plan import Plan
 from tests.simulation.runner import (
     PROFILES,
@@ -30,6 +31,9 @@ def main(argv: list[str] | None = None) -> int:
     options = _options(argv)
     if options.replay:
         return _replay(Path(options.replay))
+    if options.compare:
+        sys.stdout.writelines(f"{line}\n" for line in comparison())
+        return 0
     wanted = options.acquisitions or (_NIGHTLY if options.nightly else _CI)
     if options.seeds:
         first, _, last = options.seeds.partition("-")
@@ -48,13 +52,15 @@ def main(argv: list[str] | None = None) -> int:
         )
     full = not options.seeds and options.profile is None and wanted >= _CI
     short = report.shortfalls(wanted) if full else []
-    written = report.to_json(wanted if full else 0)
+    compared = comparison() if full else []
+    written = {**report.to_json(wanted if full else 0), "comparison": compared}
     if options.report:
         Path(options.report).write_text(json.dumps(written, indent=1))
     if options.json:
         sys.stdout.write(json.dumps(written) + "\n")
     else:
         _print_figures(report)
+        sys.stdout.writelines(f"{line}\n" for line in compared)
     for plan, kind, text in report.violations[:1]:
         sys.stdout.write(f"VIOLATION seed {plan.seed} ({plan.flavour}): {kind}: {text}\n")
         if options.shrink:
@@ -75,6 +81,9 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--report", help="write the figures to this file as JSON")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--replay", help="a plan kept in a file: carry it out and show its trace")
+    parser.add_argument(
+        "--compare", action="store_true", help="a limit by slots and by a counter on each node"
+    )
     parser.add_argument(
         "--no-shrink", dest="shrink", action="store_false", help="leave a failing plan as it is"
     )

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 from celery_redlock.errors import LockContended
 from celery_redlock.protocol import MAX_TOKEN
+from celery_redlock.protocol.keys import GOES_FIRST, LimitedKey, is_rate, slots_of, stays
+from tests.simulation.limits import Limits, limited_keys, places_of
 from tests.simulation.plan import Plan
 
 
@@ -26,9 +28,9 @@ class Violation:
     A promise that was broken.
 
     Attributes:
-        kind: `exclusion`, `token order`, `token reuse`, `resumed`, `lost update`, `liveness`,
-            `false conflict`, `left behind`, `late report`, `reported twice`, `ran twice` or
-            `error`.
+        kind: `exclusion`, `limit`, `rate`, `token order`, `token reuse`, `resumed`, `lost update`,
+            `liveness`, `false conflict`, `left behind`, `late report`, `reported twice`, `ran
+            twice` or `error`.
         text: what happened.
         at: true time.
     """
@@ -44,6 +46,8 @@ class Hold:
     One lease, as its process uses it.
 
     Attributes:
+        keys: what it holds, as nodes store it: of a key with a limit the slot, of one with a rate
+            nothing.
         superseded: somebody else was granted the key when this was no longer valid.
         freezes: how often its machine had been stopped when it was granted.
     """
@@ -72,6 +76,7 @@ class History:
         self._now = now
         self._valid = valid
         self._guard = plan.guard
+        self._max_ttl = plan.max_ttl
         fastest = max(rate for rate, _ in plan.nodes)
         slowest = min(rate for rate, _ in plan.machines)
         #: Between the trust's end and the key's there is room for so much difference of rates.
@@ -87,7 +92,8 @@ class History:
         self._open: dict[str, list[Hold]] = {}
         self._tokens: dict[str, set[int]] = {}
         self._newest: dict[str, int] = {}
-        self._floors: dict[str, dict[str, int]] = {}
+        self._won: dict[str, tuple[dict[str, int], float]] = {}
+        self._limits = Limits(plan)
         self._finished: set[str] = set()
 
     def violate(self, kind: str, text: str) -> None:
@@ -113,20 +119,25 @@ class History:
         """Return the newest token that each key's holders had when an attempt began."""
         return {key: self._newest.get(key, 0) for key in keys}
 
-    def won(self, owner: str, floors: dict[str, int]) -> None:
-        """An attempt was granted that had begun above these floors."""
-        self._floors[owner] = floors
+    def won(self, owner: str, floors: dict[str, int], began: float) -> None:
+        """An attempt was granted that had begun then, above these floors."""
+        self._won[owner] = floors, began
 
     def granted(self, lease: Any, machine: Any) -> Hold:
         """A lease has come into the hands of its process."""
-        hold = Hold(lease, machine, lease.keys, lease.fencing_token, machine.freezes)
-        floors = self._floors.pop(lease.owner)
+        places = places_of(lease)
+        held = tuple(place for place in places if not stays(place))
+        hold = Hold(lease, machine, held, lease.fencing_token, machine.freezes)
+        floors, began = self._won.pop(lease.owner)
         self.counters["acquisitions"] += 1
         if not 1 <= hold.token <= MAX_TOKEN:
             self.violate("token order", f"token {hold.token} is out of range")
         valid = self._valid(hold)
+        for place in places:
+            self._judge_token(hold, place, floors[place], valid)
+        for key in limited_keys(lease):
+            self._judge_limit(hold, key, valid, began)
         for key in hold.keys:
-            self._judge_token(hold, key, floors[key], valid)
             self._judge_exclusion(hold, key, valid)
             self._open.setdefault(key, []).append(hold)
         return hold
@@ -152,7 +163,7 @@ class History:
                     "token order",
                     f"{key}: token {hold.token} after {floor}, which was granted before it began",
                 )
-            elif valid and self.exclusion_holds and hold.token < newest:
+            elif key in hold.keys and valid and self.exclusion_holds and hold.token < newest:
                 self.violate("token order", f"{key}: token {hold.token} while {newest} was earlier")
         seen.add(hold.token)
         self._newest[key] = max(newest, hold.token)
@@ -174,11 +185,37 @@ class History:
             else:
                 self.counters["overlaps outside"] += 1
 
+    def _judge_limit(self, hold: Hold, key: LimitedKey, valid: bool, began: float) -> None:
+        """Judge how many hold a key with a limit, and how many got one with a rate in its time."""
+        if key.period_ms:
+            self.counters["rated"] += 1
+            kind, may_hold = "rate", self._rates_hold(key)
+            count = self._limits.count_starts(key, began, self._now())
+        else:
+            self.counters["limited"] += 1
+            kind, may_hold = "limit", self.exclusion_holds
+            open_ = [hold for slot in slots_of(key) for hold in self._open.get(slot, ())]
+            count = sum(map(self._valid, open_)) + valid
+        self.counters[f"{kind} reached"] += count == key.slots
+        if count > key.slots and may_hold:
+            self.violate(kind, f"{key}: {count} where {key.slots} may, with token {hold.token}")
+        self.counters[f"{kind} exceeded outside"] += count > key.slots and not may_hold
+
+    def _rates_hold(self, key: LimitedKey) -> bool:
+        """Return whether a node that lost slots of a rate stays quarantined for their period."""
+        return self.exclusion_holds and not (
+            self.counters_lost and key.period_ms > self._max_ttl * 1000
+        )
+
     def contended(self, error: LockContended) -> None:
         """Somebody was told that another one holds the lock, and may drop its work for that."""
         self.counters["contended"] += 1
         if error.split:
             self.counters["split at the end"] += 1
+        elif (error.holder or "").startswith(GOES_FIRST):
+            self.counters["others go first"] += 1
+        elif is_rate(error.key):
+            self.counters["rate refused"] += 1
         elif self.set_on[error.holder or ""] < self._quorum:
             self.violate(
                 "false conflict",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from itertools import zip_longest
 from typing import Any
 
 import hiredis
@@ -31,7 +32,7 @@ _BY_SOURCE = {source.encode(): kind for kind, source in SOURCE.items()}
 
 
 #: Arguments of a release that leaves nothing behind under another value.
-_PLAIN = 3
+_PLAIN = 4
 
 
 class SimNode:
@@ -71,6 +72,7 @@ class SimNode:
         self._parser = parser
         #: On how many nodes an owner value has been set.
         self._set_on = set_on
+        self._set_here: set[str] = set()
         self._trace = trace
 
     def load_scripts(self) -> None:
@@ -149,16 +151,22 @@ class SimNode:
         while self.state.published:
             key, name = self.state.published.pop(0)
             wire.publish(wake_channel(key), name)
-        if kind is Script.HEAL or type(vote) is Granted:
-            self._set_on[command.args[0]] += 1
+        has_set = type(vote) is Acknowledged and kind in (Script.HEAL, Script.RAISE)
+        if has_set or type(vote) is Granted:
+            self._note_set(command.args[0])
         if kind is Script.RELEASE and len(command.args) > _PLAIN:
-            for value in {str(value) for value in command.args[4::2] if value}:
-                self._set_on[value] += 1
+            for value in command.args[5::3]:
+                self._note_set(value)
         if self._trace is not None:
             owner = command.args[0][:8]
             keys = " ".join(command.keys[: len(command.keys) // 2])
             self._trace(f"node {self.index} {kind} {keys} {owner} of {wire.machine.name}: {vote}")
         return _reply(nonce, len(command.keys) // 2, vote)
+
+    def _note_set(self, owner: Any) -> None:
+        if owner and owner not in self._set_here:
+            self._set_here.add(owner)
+            self._set_on[owner] += 1
 
 
 class Parser:
@@ -200,7 +208,12 @@ def _letter(vote: Vote) -> bytes:
 
 def _reply(nonce: bytes, keys: int, vote: Any) -> bytes:
     fields: list[Any] = [nonce]
-    if isinstance(vote, Granted):
+    if isinstance(vote, Granted) and vote.slots:
+        counters = [vote.low] + [vote.high] * (keys - 1)
+        slots = [b"%d" % slot for slot in vote.slots]
+        pairs = zip_longest([b"%d" % counter for counter in counters], slots, fillvalue=b"")
+        fields += [b"P", *(field for pair in pairs for field in pair)]
+    elif isinstance(vote, Granted):
         fields += [b"G", b"%d" % vote.low]
         fields += [b"%d" % vote.high] * (keys - 1)
     elif isinstance(vote, Acknowledged | NotHeld):
@@ -208,7 +221,7 @@ def _reply(nonce: bytes, keys: int, vote: Any) -> bytes:
     elif isinstance(vote, LeaseVotes):
         fields.append(b"".join(map(_letter, vote.votes)))
     elif isinstance(vote, Refused):
-        fields.append(b"H")
+        fields += [b"W", round(vote.turn_in * 1000)] if vote.turn_in else [b"H"]
         for holder in vote.holders:
             fields += [holder.key, holder.owner.encode(), round(holder.expires_in * 1000)]
     elif isinstance(vote, Quarantined):

@@ -50,6 +50,8 @@ class Plan:
         delay: typical one-way delay of the network.
         buffer: bytes that a socket takes while the node does not read.
         unique: part of the work is sent in messages that carry locks.
+        limits: part of the work is for keys that so many each may hold.
+        rates: part of it is for keys that so many each may get in a second.
         faults: what goes wrong.
     """
 
@@ -68,6 +70,8 @@ class Plan:
     delay: float = 0.001
     buffer: int = 1_000_000
     unique: bool = False
+    limits: tuple[int, ...] = ()
+    rates: tuple[int, ...] = ()
     faults: tuple[Fault, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -77,7 +81,8 @@ class Plan:
     def from_json(cls, data: dict[str, Any]) -> Plan:
         faults = tuple(Fault(**fault) for fault in data["faults"])
         clocks = {name: tuple(map(tuple, data[name])) for name in ("nodes", "machines")}
-        return cls(**{**data, **clocks, "faults": faults})
+        numbers = {name: tuple(data.get(name, ())) for name in ("limits", "rates")}
+        return cls(**{**data, **clocks, **numbers, "faults": faults})
 
     def without(self, faults: tuple[Fault, ...]) -> Plan:
         return replace(self, faults=faults)
@@ -141,8 +146,17 @@ def make_plan(seed: int, flavour: str | None = None, size: int | None = None) ->
         buffer=rng.choice((1_000_000, 1_000_000, 1_000_000, 700)),
         # Beside the draws of the rest, so that those stay as they were.
         unique=random.Random(f"unique {seed}").random() < 0.5,
+        **_draw_limits(seed),
     )
     return plan.without(tuple(_draw_faults(rng, plan, skew)))
+
+
+def _draw_limits(seed: int) -> dict[str, tuple[int, ...]]:
+    rng = random.Random(f"limits {seed}")
+    if rng.random() < 0.65:
+        return {}
+    limits = tuple(rng.randint(1, 8) for _ in range(rng.choice((1, 2, 2))))
+    return {"limits": limits, "rates": (rng.randint(1, 8),) if rng.random() < 0.5 else ()}
 
 
 def _draw_faults(rng: random.Random, plan: Plan, skew: float) -> list[Fault]:

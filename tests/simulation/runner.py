@@ -20,6 +20,10 @@ from tests.simulation.world import carry_out
 #: What a full run must have met, each so often, to say anything.
 COVERAGE = (
     "second round",
+    "second round of slots",
+    "limited",
+    "limit reached",
+    "rated",
     "heal",
     "quarantine",
     "late reply",
@@ -33,7 +37,13 @@ COVERAGE = (
 LEAST = 1000
 
 #: What a full run must have seen where assumptions were broken on purpose.
-SEEN = ("overlaps outside", "refused by guard", "bare lost updates")
+SEEN = (
+    "overlaps outside",
+    "limit exceeded outside",
+    "rate exceeded outside",
+    "refused by guard",
+    "bare lost updates",
+)
 
 #: Faults that a profile makes the more frequent ones, by the name of what they bring about.
 PROFILES: dict[str, frozenset[str]] = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from tests.simulation.plan import Fault, Plan
 from tests.simulation.world import carry_out
@@ -31,7 +32,15 @@ def shrink(plan: Plan, kind: str, budget: float = _BUDGET) -> Plan:
     if smaller(replace(plan, faults=faults)):
         plan = replace(plan, faults=faults)
     plan = plan.without(minimal(plan.faults, lambda rest: smaller(plan.without(rest))))
-    for change in ({"threads": 1}, {"keys": 1}, {"keys": 2}, {"machines": plan.machines[:2]}):
+    changes: tuple[dict[str, Any], ...] = (
+        {"threads": 1},
+        {"keys": 1},
+        {"keys": 2},
+        {"limits": (), "rates": ()},
+        {"limits": plan.limits[:1], "rates": ()},
+        {"machines": plan.machines[:2]},
+    )
+    for change in changes:
         candidate = replace(plan, **change)
         slots = len(candidate.machines)
         if all(fault.machine < slots for fault in plan.faults) and smaller(candidate):

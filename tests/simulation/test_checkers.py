@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from celery_redlock.errors import LockContended
+from celery_redlock.protocol.keys import LimitedKey, node_key_of, slots_of
 from tests.simulation.history import History, Hold, Resource
 from tests.simulation.plan import OUTSIDE, Fault, Plan, make_plan
 from tests.simulation.runner import simulate
@@ -43,12 +44,23 @@ class Planted:
     def _is_valid(self, hold: Hold) -> bool:
         return hold.lease.owner in self.valid
 
-    def grant(self, token: int, floors: dict[str, int] | None = None) -> Hold:
+    def grant(
+        self,
+        token: int,
+        floors: dict[str, int] | None = None,
+        *,
+        key: str = "key",
+        slot: int = 0,
+        took: float = 0.0,
+    ) -> Hold:
         self._owners += 1
         owner = f"owner {self._owners}"
         self.valid.add(owner)
-        self.history.won(owner, floors or self.history.floors(("key",)))
-        lease: Any = SimpleNamespace(owner=owner, keys=("key",), fencing_token=token)
+        places = slots_of(node_key_of("", key))
+        self.history.won(owner, floors or self.history.floors(places), self.now - took)
+        lease: Any = SimpleNamespace(
+            owner=owner, keys=(key,), fencing_token=token, places=lambda _: (places[slot],)
+        )
         return self.history.granted(lease, MACHINE)
 
     def expire(self, hold: Hold) -> None:
@@ -78,6 +90,76 @@ def test_two_trusted_holders_at_once_are_seen() -> None:
     planted.grant(6)
 
     assert planted.kinds == ["exclusion"]
+
+
+def test_as_many_holders_as_the_limit_are_fine() -> None:
+    planted = Planted()
+    for slot in range(3):
+        planted.grant(5, key=LimitedKey("key", 3), slot=slot)
+
+    assert planted.kinds == []
+
+
+def test_two_holders_of_one_slot_are_seen() -> None:
+    planted = Planted()
+    planted.grant(5, key=LimitedKey("key", 3), slot=1)
+    planted.grant(6, key=LimitedKey("key", 3), slot=1)
+
+    assert planted.kinds == ["exclusion"]
+
+
+def test_more_holders_than_the_limit_are_seen() -> None:
+    planted = Planted()
+    for slot, token in ((0, 5), (1, 5), (1, 6)):
+        planted.grant(token, key=LimitedKey("key", 2), slot=slot)
+
+    assert "limit" in planted.kinds
+
+
+def test_a_token_that_falls_back_on_one_slot_is_seen() -> None:
+    planted = Planted()
+    planted.release(planted.grant(5, key=LimitedKey("key", 3), slot=1))
+    planted.release(planted.grant(4, key=LimitedKey("key", 3), slot=2))
+    planted.grant(4, key=LimitedKey("key", 3), slot=1)
+
+    assert planted.kinds == ["token order"]
+
+
+RATE = LimitedKey("key", 2, 1020)
+
+
+def test_as_many_starts_in_any_period_as_the_rate_are_fine() -> None:
+    planted = Planted()
+    for token, planted.now in enumerate((0.0, 0.9, 1.02, 1.92), start=5):
+        planted.release(planted.grant(token, key=RATE, slot=token % 2))
+
+    assert planted.kinds == []
+
+
+def test_more_starts_in_a_period_than_the_rate_are_seen() -> None:
+    planted = Planted()
+    for token, planted.now in enumerate((0.0, 0.9, 1.02, 1.89), start=5):
+        planted.release(planted.grant(token, key=RATE, slot=token % 2))
+
+    assert planted.kinds == ["rate"]
+
+
+def test_a_start_that_took_long_counts_from_when_it_was_asked_for() -> None:
+    planted = Planted()
+    planted.grant(5, key=LimitedKey("key", 1, 1020), took=0.3)
+    planted.now = 0.75
+    planted.grant(6, key=LimitedKey("key", 1, 1020))
+
+    assert planted.kinds == []
+
+
+def test_a_rate_is_not_judged_when_nodes_lost_slots_that_outlast_their_quarantine() -> None:
+    planted = Planted()
+    planted.history.data_lost()
+    for token in (5, 6, 7):
+        planted.grant(token, key=RATE, slot=token % 2)
+
+    assert planted.kinds == []
 
 
 def test_a_body_of_a_message_that_was_finished_is_seen() -> None:

@@ -8,15 +8,20 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.simulation.contest import backlog, by_slots, contest, per_node
 from tests.simulation.plan import Plan, make_plan
 from tests.simulation.runner import PROFILES, simulate
 from tests.simulation.world import carry_out
 
 SEEDS = sorted((Path(__file__).parent / "seeds").glob("*.json"))
+
+#: Of the histories in which slots and a counter on each node are compared.
+SEEDS_COMPARED = range(1, 6)
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 7])
@@ -25,6 +30,32 @@ def test_a_short_history_keeps_every_promise(size: int) -> None:
 
     assert outcome.violations == []
     assert outcome.counters["acquisitions"] > 20
+
+
+def test_no_more_bodies_than_a_limit_run_at_once_by_slots_and_all_slots_are_used() -> None:
+    ours = contest(by_slots(2), SEEDS_COMPARED)
+
+    assert (ours.most, ours.violations) == (2, 0)
+
+
+def test_a_counter_on_each_node_lets_one_more_in() -> None:
+    assert contest(per_node(2), SEEDS_COMPARED).most == 3
+
+
+def test_waiters_for_a_rate_never_get_more_than_that_in_any_second() -> None:
+    used, exceeded = backlog(2, SEEDS_COMPARED)
+
+    assert used > 0
+    assert exceeded == 0
+
+
+def test_every_kind_of_limit_and_rate_is_met_in_histories() -> None:
+    plan = replace(make_plan(2, flavour="inside", size=3), limits=(1, 3), rates=(4,))
+    outcome = carry_out(plan)
+
+    assert outcome.violations == []
+    assert outcome.counters["limit reached"]
+    assert outcome.counters["rated"]
 
 
 @pytest.mark.parametrize("profile", sorted(PROFILES))

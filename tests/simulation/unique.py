@@ -123,6 +123,7 @@ class UniqueTasks:
             policy=PublishPolicy.REPLACE if newest else PublishPolicy.EXISTING,
             holder_may_be_skipped=False,
             held_in_body=True,
+            is_limit=False,
         )
         return publish.on_contention(facts)
 

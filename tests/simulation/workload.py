@@ -5,10 +5,11 @@ What the clients do: short holds, long ones that are watched, extensions, severa
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from greenlet import getcurrent
 
+from celery_redlock.core.limits import Limit, Rate
 from celery_redlock.errors import LeaseLost, LockContended, LockNotAcquired, QuorumUnavailable
 from tests.simulation.unique import UniqueTasks
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from tests.simulation.history import Hold
     from tests.simulation.scheduler import Machine
     from tests.simulation.world import World
+
+#: What a lock is asked for.
+Keys: TypeAlias = str | Limit | Rate | tuple[str | Limit | Rate, ...]
 
 
 class Worker:
@@ -39,7 +43,7 @@ class Worker:
             if self._world.plan.unique and rng.random() < 0.5:
                 self._deal_with_messages()
                 continue
-            keys = self._some_keys()
+            keys = self._some_limited() if self._is_for_limits() else self._some_keys()
             wait = rng.choice((0.0,) * 8 + (0.05, self._ttl / 2))
             style = rng.random()
             try:
@@ -74,7 +78,20 @@ class Worker:
             return tuple(self._random.sample(names, 2))
         return self._random.choice(names)
 
-    def _short(self, keys: str | tuple[str, ...], wait: float) -> None:
+    def _is_for_limits(self) -> bool:
+        return bool(self._world.limits) and self._random.random() < 0.3
+
+    def _some_limited(self) -> Keys:
+        """Return a key with a limit or a rate, now and then with other keys."""
+        world, rng = self._world, self._random
+        if world.rates and rng.random() < 0.3:
+            rate = rng.choice(world.rates)
+            return rate if rng.random() < 0.6 else (rng.choice(world.limits), rate)
+        if rng.random() < 0.1:
+            return (rng.choice(world.keys), *rng.sample(world.limits, len(world.limits)))
+        return rng.choice(world.limits)
+
+    def _short(self, keys: Keys, wait: float) -> None:
         keep = self._ttl / 4 if self._random.random() < 0.02 else 0.0
         lease = self._client.acquire(keys, ttl=self._ttl, wait=wait, at_least_for=keep)
         hold = self._history.granted(lease, self._machine)
@@ -84,7 +101,7 @@ class Worker:
         self._modify(hold, pause)
         self._release(hold)
 
-    def _extended(self, keys: str | tuple[str, ...], wait: float) -> None:
+    def _extended(self, keys: Keys, wait: float) -> None:
         lease = self._client.acquire(keys, ttl=self._ttl, wait=wait)
         hold = self._history.granted(lease, self._machine)
         try:
@@ -96,7 +113,7 @@ class Worker:
         finally:
             self._release(hold)
 
-    def _watched(self, keys: str | tuple[str, ...], wait: float) -> None:
+    def _watched(self, keys: Keys, wait: float) -> None:
         holds: list[Hold] = []
 
         def on_lost(lease: Lease) -> None:
@@ -120,7 +137,9 @@ class Worker:
         hold.lease.release(wait=hold.token % 3 > 0)
 
     def _modify(self, hold: Hold, pause: float) -> None:
-        """Read, modify, write; one in three does not look whether it may still write."""
+        """Read, modify, write what it holds; one in three does not look whether it still may."""
+        if not hold.keys:
+            return
         guarded, bare = self._world.resources[hold.keys[0]]
         token = hold.token
         value = self._call(guarded.read, token)

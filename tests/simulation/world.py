@@ -27,10 +27,13 @@ import celery_redlock.transport.redis.connections as connections_module
 import celery_redlock.transport.redis.node_set as node_set_module
 import celery_redlock.transport.redis.transport as transport_module
 from celery_redlock.core import Redlock
+from celery_redlock.core.limits import Limit, Rate, named_keys
 from celery_redlock.errors import LockNotAcquired
 from celery_redlock.protocol import Phase, Quarantined
+from celery_redlock.protocol.keys import node_key_of, slots_of
 from tests.simulation.faults import inflict
 from tests.simulation.history import History, Hold, Resource, Violation
+from tests.simulation.limits import KEPT, limits_of_plan, rates_of_plan
 from tests.simulation.network import Network, SimConnector, SimWakeUps
 from tests.simulation.node import Parser, SimNode
 from tests.simulation.plan import Plan
@@ -61,6 +64,7 @@ class World:
         self.plan = plan
         self.healed = False
         self.keys = [f"key{number}" for number in range(plan.keys)]
+        self.limits, self.rates = limits_of_plan(plan), rates_of_plan(plan)
         self.lines: list[str] = []
         self._traced = traced
         self.scheduler = Scheduler()
@@ -84,12 +88,16 @@ class World:
                 Resource(key, self.history, guarded=True),
                 Resource(key, self.history, guarded=False),
             )
-            for key in self.keys
+            for key in (*self.keys, *self._slots())
         }
         self.machines: list[Machine] = []
         self.broker = Broker()
         self._births = 0
         self._watchdogs: dict[Machine, Any] = {}
+
+    def _slots(self) -> Iterator[str]:
+        for key in named_keys(self.limits):
+            yield from slots_of(node_key_of("", key))
 
     def run(self) -> Outcome:
         for slot in range(len(self.plan.machines)):
@@ -195,7 +203,7 @@ class World:
             node.go_on()
 
     def _probe(self) -> None:
-        """Every key can be had within TTL, quarantine and backoff."""
+        """Every key can be had within TTL, quarantine and backoff; every slot of one, at once."""
         plan = self.plan
         slowest = min(rate for rate, _ in plan.nodes)
         quickest = max(rate for rate, _ in plan.machines)
@@ -208,25 +216,34 @@ class World:
         probe = Machine(self.scheduler, "probe", f"{plan.seed} probe", 1.0, 0.0)
         self.machines.append(probe)
         client = self._client()
-        waiting = set(self.keys)
+        # Those that waited for a rate and died are waited for, each until its turn and 2 s more.
+        turns = KEPT * (1 + self._births * plan.threads) + 2 if plan.rates else 0.0
+        asked: list[tuple[str | Limit | Rate, float]] = [(key, patience) for key in self.keys]
+        asked += [(rate, patience + turns) for rate in self.rates]
+        asked += [(key, patience) for key in self.limits for _ in range(int(key.limit))]
+        waiting = dict.fromkeys(range(len(asked)))
 
-        def take(key: str) -> None:
+        def take(number: int, key: str | Limit | Rate, patience: float) -> None:
             try:
-                lease = client.acquire(key, ttl=plan.ttl, wait=patience)
+                with client.lock(key, ttl=plan.ttl, wait=patience) as lease:
+                    hold = self.history.granted(lease, probe)
+                    del waiting[number]
+                    # As many as the limit hold it then, and none lets another in.
+                    while isinstance(key, Limit) and key in [asked[at][0] for at in waiting]:
+                        probe.wait(0.01)
+                    self.history.ended(hold)
             except LockNotAcquired as exc:
                 if plan.flavour == "inside":
                     self.history.violate("liveness", f"after {patience:.2f} s: {exc}")
-            else:
-                self.history.ended(self.history.granted(lease, probe))
-                lease.release()
-            waiting.discard(key)
+                waiting.pop(number)
 
-        for key in self.keys:
-            probe.spawn(lambda key=key: take(key))
-        end = self.scheduler.now + 3 * patience + 5
+        for number, (key, patience) in enumerate(asked):
+            probe.spawn(lambda given=(number, key, patience): take(*given))
+        end = self.scheduler.now + 3 * max(wait for _, wait in asked) + 5
         self.scheduler.run(end, lambda: not waiting or self._broken())
         if waiting and not self._broken():
-            self.history.violate("liveness", f"no answer at all for {sorted(waiting)}")
+            unanswered = [asked[number][0] for number in waiting]
+            self.history.violate("liveness", f"no answer at all for {unanswered}")
 
     def _tidy(self) -> None:
         machine = Machine(self.scheduler, "tidy", f"{self.plan.seed} tidy", 1.0, 0.0)
@@ -258,17 +275,18 @@ def _simulated(world: World) -> Iterator[None]:
     os_, time_, threads = Os(files), Time(files), Threading(files)
     really_attempt = redlock_module.attempt_once
     really_raise, really_heal = attempt_module.raise_fence, lease_module.heal
+    really_move = attempt_module.move
     split: dict[int, Any] = {}
 
     def attempt_once(transport: Any, params: Any) -> Any:
-        floors = history.floors(params.node_keys)
+        floors, began = history.floors(params.places), world.scheduler.now
         counters["attempts"] += 1
         if split.pop(id(params), None) is params:
             counters["split retry"] += 1
         made = really_attempt(transport, params)
         files.machine().owners.add(made.owner)
         if made.is_granted:
-            history.won(made.owner, floors)
+            history.won(made.owner, floors, began)
         elif made.phase is Phase.SPLIT:
             split[id(params)] = params
         if any(type(vote) is Quarantined for vote in made.round.votes):
@@ -283,6 +301,10 @@ def _simulated(world: World) -> Iterator[None]:
     def raise_fence(*args: Any) -> Any:
         counters["second round"] += 1
         return really_raise(*args)
+
+    def move(*args: Any) -> Any:
+        counters["second round of slots"] += 1
+        return really_move(*args)
 
     def heal(*args: Any) -> Any:
         counters["heal"] += 1
@@ -303,6 +325,7 @@ def _simulated(world: World) -> Iterator[None]:
         (redlock_module, "process_watchdog", world.process_watchdog),
         (attempt_module, "os", os_),
         (attempt_module, "raise_fence", raise_fence),
+        (attempt_module, "move", move),
         (lease_module, "heal", heal),
         (lease_module, "process_watchdog", world.process_watchdog),
         (reservations_module, "attempt_once", attempt_once),
@@ -352,8 +375,8 @@ def _simulated(world: World) -> Iterator[None]:
             setattr(module, name, value)
 
 
-def carry_out(plan: Plan, *, traced: bool = False) -> Outcome:
+def carry_out(plan: Plan, *, traced: bool = False, world: World | None = None) -> Outcome:
     """Run one plan; the same plan gives the same outcome, and the same trace byte for byte."""
-    world = World(plan, traced=traced)
+    world = world or World(plan, traced=traced)
     with _simulated(world):
         return world.run()

@@ -22,6 +22,7 @@ from celery_redlock.core.attempt import Attempt, attempt_once
 from celery_redlock.core.current import refuse_own_lock, under_lease
 from celery_redlock.core.inspection import LockInfo
 from celery_redlock.core.lease import Lease
+from celery_redlock.core.limits import Limit, Rate
 from celery_redlock.core.options import (
     ACQUIRE_OPTIONS,
     CLIENT_OPTIONS,
@@ -33,7 +34,7 @@ from celery_redlock.core.options import (
 )
 from celery_redlock.core.redlock import LOCK_OPTIONS, MAX_HOLD, Redlock
 from celery_redlock.core.retry import retry_until_granted_async
-from celery_redlock.core.validation import checked_hold, checked_keys
+from celery_redlock.core.validation import LockKeys, checked_hold
 from celery_redlock.core.waiting import CoroutineWait
 from celery_redlock.errors import ConfigurationError
 
@@ -84,15 +85,14 @@ class AsyncRedlock:
         """The nodes, without users and passwords."""
         return self._redlock.node_names
 
-    async def acquire(
-        self, key: str | Sequence[str], **options: Unpack[AcquireOptions]
-    ) -> AsyncLease:
+    async def acquire(self, key: LockKeys, **options: Unpack[AcquireOptions]) -> AsyncLease:
         """
         Acquire a lock, or several at once, for `ttl` seconds; the watchdog does not extend it.
 
         Args:
             key: the lock's key, of at most 10,000 bytes with the prefix; of several, at most 1,000,
-                all or none are acquired, in any order without deadlock.
+                all or none are acquired, in any order without deadlock. A `Limit` is a key that
+                several may hold, a `Rate` one that only so many get in a time.
             **options: see `AcquireOptions`.
 
         Raises:
@@ -104,7 +104,7 @@ class AsyncRedlock:
         """
         check_names("acquire", options, ACQUIRE_OPTIONS)
         redlock = self._redlock
-        request = acquire_request(redlock.settings, redlock.transport, checked_keys(key), **options)
+        request = acquire_request(redlock.settings, redlock.transport, key, **options)
         redlock.check_open()
         if request.budget.wait:
             refuse_own_lock(redlock.transport, request.params.node_keys)
@@ -124,7 +124,7 @@ class AsyncRedlock:
     @contextlib.asynccontextmanager
     async def lock(
         self,
-        key: str | Sequence[str],
+        key: LockKeys,
         *,
         on_lost: Literal["interrupt", "flag"] = "interrupt",
         max_hold: float | timedelta = MAX_HOLD,
@@ -201,7 +201,11 @@ class AsyncRedlock:
         """Return the holder of a lock key, or None; see `Redlock.holder`."""
         return await self._holder_pool.run(partial(self._redlock.holder, key))
 
-    async def force_release(self, key: str) -> bool:
+    async def holders(self, key: str | Limit | Rate) -> tuple[LockInfo | None, ...]:
+        """Return the holder of each slot of a key with a limit or rate; see `Redlock.holders`."""
+        return await self._holder_pool.run(partial(self._redlock.holders, key))
+
+    async def force_release(self, key: str | Limit | Rate) -> bool:
         """Take a lock key away from its holder, on all nodes; see `Redlock.force_release`."""
         return await self._holder_pool.run(partial(self._redlock.force_release, key))
 

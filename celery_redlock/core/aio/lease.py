@@ -43,6 +43,16 @@ class AsyncLease:
         return self.lease.keys
 
     @property
+    def slots(self) -> dict[str, int]:
+        """The slot that it has of each key with a limit, by the key; it holds none of a rate."""
+        return self.lease.slots
+
+    @property
+    def slot(self) -> int | None:
+        """The slot of the first key with a limit; None if no key has one."""
+        return self.lease.slot
+
+    @property
     def owner(self) -> str:
         """The value that marks this lease on the nodes."""
         return self.lease.owner

@@ -1,21 +1,53 @@
 -- Second round of an acquire: raise the fence counters to the token, only where every lock key
--- still carries our owner value. Raising without that condition yields duplicate tokens.
+-- carries our owner value. Raising without that condition yields duplicate tokens.
 --
--- KEYS  lock keys, then the fence counter of each
--- ARGV  nonce, owner, token
+-- Of a key with a limit, nodes may have granted different slots: each takes the one that is named, if
+-- it is free, and gives ours back. That is a new grant, so a node in quarantine does not.
 --
--- {nonce, 'A'}   the keys are ours and the counters are at the token
--- {nonce, 'F'}   not ours any more, or a counter is above the token already; nothing changed
-local count = #KEYS / 2
+-- KEYS  lock keys, then the fence counter of each, then, if a key has a limit, the guard record
+-- ARGV  nonce, owner, token; if a key has a limit: ttl in ms, quarantine in ms (0: guard off), then for
+--       each key: its slots (0: an ordinary key), the period in ms for which a slot stays taken (0: as
+--       long as the lease), and the slot to have
+--
+-- {nonce, 'A'}      the keys are ours and the counters are at the token
+-- {nonce, 'F'}      not ours any more, or a counter is above the token already; nothing changed
+-- {nonce, 'Q', ms}  in quarantine for that time
+-- (`guard.lua` and `slots.lua` precede this script.)
+local owner, token, limited = ARGV[2], tonumber(ARGV[3]), ARGV[4] and 1 or 0
+local count = (#KEYS - limited) / 2
+local counters, moved, given_back = {}, {}, {}
 for i = 1, count do
-  if redis.call('GET', KEYS[i]) ~= ARGV[2] then return {ARGV[1], 'F'} end
+  local place, counter, limit = KEYS[i], KEYS[count + i], tonumber(ARGV[3 + 3 * i] or '0')
+  if limit > 0 then
+    local slot = ARGV[5 + 3 * i]
+    place, counter = KEYS[i] .. slot, fence_of(counter, tonumber(slot))
+    local holders = redis.call('MGET', unpack(slots_of(KEYS[i], limit)))
+    for n = 1, limit do
+      if holders[n] == owner and n - 1 ~= tonumber(slot) then
+        given_back[#given_back + 1] = KEYS[i] .. n - 1
+      end
+    end
+  end
+  local holder = redis.call('GET', place)
+  if holder ~= owner and (limit == 0 or holder) then return {ARGV[1], 'F'} end
+  if not holder then
+    local period = tonumber(ARGV[4 + 3 * i])
+    moved[#moved + 1] = {place, period > 0 and period or ARGV[4]}
+  end
+  -- A counter above the token: this node granted us more than was counted, or granted another
+  -- attempt since. Counting it towards the quorum would let two holders have one token. Of a slot
+  -- that it did not grant us, a counter at the token may be another holder's, too.
+  local fence = tonumber(redis.call('GET', counter) or '0')
+  if fence > token or (fence == token and not holder) then return {ARGV[1], 'F'} end
+  counters[i] = counter
 end
--- A counter above the token: this node granted us more than was counted, or granted another attempt
--- since. Counting it towards the quorum would let two holders have one token.
-for i = count + 1, 2 * count do
-  if tonumber(redis.call('GET', KEYS[i]) or '0') > tonumber(ARGV[3]) then return {ARGV[1], 'F'} end
+if #moved > 0 then
+  local time = redis.call('TIME')
+  local now = time[1] * 1000000 + time[2]
+  local quarantine = quarantined(KEYS[#KEYS], tonumber(ARGV[5]), now)
+  if quarantine then return {ARGV[1], 'Q', quarantine} end
 end
-for i = count + 1, 2 * count do
-  redis.call('SET', KEYS[i], ARGV[3])
-end
+for i = 1, #moved do redis.call('SET', moved[i][1], owner, 'PX', moved[i][2]) end
+for i = 1, #given_back do redis.call('DEL', given_back[i]) end
+for i = 1, count do redis.call('SET', counters[i], ARGV[3]) end
 return {ARGV[1], 'A'}

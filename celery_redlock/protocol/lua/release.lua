@@ -4,47 +4,71 @@
 -- Where a holder (one with a token) deletes a key, its two longest-waiting waiters are woken: the
 -- second one in case the first is gone. They move to the end of the wait queue, and return to their
 -- places if they are refused again. As many more are woken as have not returned; those are removed
--- after 5 s, or when their turn comes once more. An attempt that is undone wakes nobody: those woken
--- might only be undone in turn. (The functions of `wait_queue.lua` precede this script.)
+-- after 5 s, or when their turn comes once more. Of a key with a limit, several slots may be released
+-- before those that are woken can come: there only those count that have not returned for 250 ms, and
+-- only they are woken once more. An attempt that is undone wakes nobody: those woken might only be undone in
+-- turn. (`slots.lua` and `wait_queue.lua` precede this script.)
+--
+-- A node that does not have our slot of a key with a limit may have granted another one than most
+-- did; that one is deleted. A slot of a key with a period stays where the number of slots is named, as
+-- its holder does; without it, the slot is deleted.
 --
 -- KEYS  lock keys, then the fence counter of each
 -- ARGV  nonce, owner, token (0: none), ms to keep the keys for a minimum hold (0: delete now);
---       optionally an action for each key: ms to keep it, value to set ('': keep its own)
+--       optionally a waiter that waits no more ('': none), and then for each key: ms to keep it, value to set ('': keep its own), the slots of its key
+--       (0: an ordinary key)
 --
 -- {nonce, 'A'}   all keys were ours
 -- {nonce, 'F'}   not all were
 local count, keep, token = #KEYS / 2, tonumber(ARGV[4]), tonumber(ARGV[3])
 local ours = 0
 
-local function wake(key)
+local function wake(key, several)
   local queue = queue_of(key)
   if not redis.pcall('ZRANGE', queue, 0, 0)[1] then return end
   local time = redis.call('TIME')
   local now = time[1] * 1000000 + time[2]
-  local missing = woken_in(queue, 100)
-  for i = 1, #missing, 2 do
-    if now - tonumber(missing[i + 1]) > 5000000 then redis.pcall('ZREM', queue, missing[i]) end
+  local woken, missing = woken_in(queue, 100), 0
+  for i = 1, #woken, 2 do
+    local since = now - tonumber(woken[i + 1])
+    if not several or since > 250000 then missing = missing + 1 end
+    if since > 5000000 then redis.pcall('ZREM', queue, woken[i]) end
   end
-  local waiters = redis.pcall('ZRANGE', queue, 0, 1 + #missing / 2, 'WITHSCORES')
+  local waiters = redis.pcall('ZRANGE', queue, 0, 1 + missing, 'WITHSCORES')
   for i = 1, #waiters, 2 do
-    if tonumber(waiters[i + 1]) < WOKEN then
+    local score = tonumber(waiters[i + 1])
+    if score < WOKEN or (several and now - score > 250000) then
       redis.pcall('ZADD', queue, string.format('%.0f', now + i), waiters[i])
-    else
+      publish(key, waiters[i])
+    elseif not several then
       redis.pcall('ZREM', queue, waiters[i])
+      publish(key, waiters[i])
     end
-    publish(key, waiters[i])
   end
 end
 
 for i = 1, count do
+  local limit = tonumber(ARGV[5 + 3 * i] or '0')
+  local lock, stays = lock_of(KEYS[i])
+  if ARGV[5] and ARGV[5] ~= '' then redis.pcall('ZREM', queue_of(lock or KEYS[i]), ARGV[5]) end
   -- pcall, so that a key that was overwritten with a list does not keep the others held.
-  if redis.pcall('GET', KEYS[i]) == ARGV[2] then
+  local is_ours = redis.pcall('GET', KEYS[i]) == ARGV[2]
+  if limit > 0 and not is_ours then
+    local slots = slots_of(lock or KEYS[i], limit)
+    local holders = redis.call('MGET', unpack(slots))
+    for n = 1, limit do
+      if holders[n] == ARGV[2] then redis.call('DEL', slots[n]) end
+    end
+  end
+  if lock and stays and limit > 0 then
+    ours = ours + 1
+  elseif is_ours then
     ours = ours + 1
     local value = ''
-    if ARGV[5] then keep, value = tonumber(ARGV[2 * i + 3]), ARGV[2 * i + 4] end
+    if ARGV[6] then keep, value = tonumber(ARGV[3 + 3 * i]), ARGV[4 + 3 * i] end
     if keep <= 0 then
       redis.call('DEL', KEYS[i])
-      if token > 0 then wake(KEYS[i]) end
+      if token > 0 and not stays then wake(lock or KEYS[i], lock) end
     elseif value == '' then redis.call('PEXPIRE', KEYS[i], keep)
     else redis.call('SET', KEYS[i], value, 'PX', keep) end
   end

@@ -16,3 +16,10 @@ local function publish(key, name)
   redis.pcall('PUBLISH', 'redlock-meta:wake:' .. string.sub(redis.sha1hex(key), 1, 2), name)
 end
 
+local function keep(queue, ms)
+  local left = redis.pcall('PTTL', queue)
+  if type(left) == 'number' and left < ms then
+    redis.pcall('PEXPIRE', queue, string.format('%.0f', ms))
+  end
+end
+

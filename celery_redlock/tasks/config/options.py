@@ -14,10 +14,11 @@ from typing import Any, get_args
 from tenacity import AsyncRetrying, BaseRetrying
 from tenacity.wait import wait_base
 
-from celery_redlock.core import SHORTEST_TTL
+from celery_redlock.core import SHORTEST_TTL, Limit, Rate
 from celery_redlock.core.functions import check_function
 from celery_redlock.core.validation import LONGEST, as_seconds
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.protocol.keys import MAX_SLOTS
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.config.modes import MODES, Mode
 from celery_redlock.tasks.config.policies import Policy, check_policies
@@ -32,6 +33,7 @@ from celery_redlock.tasks.config.task_options import (
 __all__ = [
     "NONE_IS_A_VALUE",
     "OPTIONS",
+    "PER_TASK",
     "PREFIX",
     "LockOptions",
     "almost_option",
@@ -42,6 +44,8 @@ __all__ = [
 ]
 
 PREFIX = "lock_"
+#: Options that no setting gives to all tasks.
+PER_TASK = frozenset({"limit", "rate"})
 #: Options of which None is a value; of all others it means that they are not set here.
 NONE_IS_A_VALUE = frozenset({"skip_result"})
 
@@ -61,6 +65,16 @@ class LockOptions:
             Tasks with one key exclude each other, but no call of one is a duplicate of another's.
             A placeholder may read a part, `{order[customer][id]}` or `{order.id}`, and refuses
             `None`; `{account_id!s}` takes it. A function gets the arguments as JSON returns them.
+            A list may also have a `Limit` and a `Rate`, each with a template of its own.
+        limit: How many tasks may hold the key at once, from 1 to 128: a number, or a function of
+            the arguments. Without a `lock_key`, the key is the task's name. It may be raised at any
+            time. Where it is lowered, those that run end as they would, and until then more may
+            run. The body's slot is `self.lease.slot`.
+        rate: How many tasks may get the key in a time, wherever that begins, as Celery writes it:
+            `"100/m"`, `"10/s"`, `"5/h"`; at most 128. Counted are starts, or calls in the modes
+            that acquire the lock at publish and hold it until the body. A message beyond it is
+            requeued once, to when it is its turn. Without a `lock_key`, the key is the task's name;
+            without a `lock_limit`, any number of tasks that got the key run at once.
         mode: When the lock is held, see the table of modes.
         ttl: TTL of the lock, from 0.2 s to `redlock_max_ttl`. The watchdog extends the lock while
             the body runs, so the TTL limits how long a crashed worker blocks the key, not how long
@@ -118,7 +132,9 @@ class LockOptions:
             time spent waiting for its lock included. The entry's `countdown` counts as lateness.
     """
 
-    key: Any = True
+    key: Any = None
+    limit: Any = None
+    rate: Any = None
     mode: str = "while_executing"
     ttl: float = 30.0
     queue_ttl: float = 3600.0
@@ -213,9 +229,33 @@ def seconds(minimum: float) -> Callable[[Any], float]:
 
 def _key(value: Any) -> Any:
     forms = value if isinstance(value, list | tuple) and value else [value]
-    if value is True or all(isinstance(form, str) or callable(form) for form in forms):
+    if value is True or all(
+        isinstance(form, str | Limit | Rate) or callable(form) for form in forms
+    ):
         return value
-    raise ConfigurationError("is not a key; give a template, a function, a list of these, or True")
+    raise ConfigurationError(
+        "is not a key; give a template, a function, a Limit, a Rate, a list of these, or True"
+    )
+
+
+def _limit(value: Any) -> Any:
+    if callable(value):
+        return value
+    try:
+        return Limit("key", value).as_key().slots
+    except ConfigurationError:
+        raise ConfigurationError(
+            f"is no limit; give a whole number from 1 to {MAX_SLOTS}, or a function of the "
+            "arguments"
+        ) from None
+
+
+def _rate(value: Any) -> Any:
+    try:
+        Rate("key", value).as_key()
+    except ConfigurationError as exc:
+        raise ConfigurationError(str(exc).partition(") ")[2].rstrip(".")) from None
+    return value
 
 
 def _flag(value: Any) -> bool:
@@ -252,6 +292,8 @@ def one_of(literal: Any, *, function: Sequence[str] = ()) -> Callable[[Any], Any
 #: `ConfigurationError` continues "lock_ttl=5 ...".
 OPTIONS: dict[str, Callable[[Any], Any]] = {
     "key": _key,
+    "limit": _limit,
+    "rate": _rate,
     "mode": one_of(ModeName),
     "ttl": seconds(SHORTEST_TTL),
     "queue_ttl": seconds(1),

@@ -26,7 +26,7 @@ from celery_redlock.tasks.config.settings import RedlockSettings
 from celery_redlock.tasks.config.skip_result import check_storable
 from celery_redlock.tasks.config.validation import contradictions
 
-__all__ = ["default_options", "key_of", "resolve_options"]
+__all__ = ["default_options", "key_options", "resolve_options"]
 
 
 def resolve_options(task: Any, settings: RedlockSettings) -> LockOptions | None:
@@ -69,14 +69,17 @@ def resolve_options(task: Any, settings: RedlockSettings) -> LockOptions | None:
     return options
 
 
-def key_of(task: Any, settings: RedlockSettings) -> Any:
-    """Return the `lock_key` of a task whose other options may be wrong; True where it is wrong."""
-    own = _attribute(task, f"{PREFIX}key")
-    try:
-        known = {**settings.defaults, **settings.options_for(task.name)}
-        return known.get("key", True) if own is None else OPTIONS["key"](own)
-    except ConfigurationError:
-        return True
+def key_options(task: Any, settings: RedlockSettings) -> dict[str, Any]:
+    """Return `lock_key`, `lock_limit` and `lock_rate` of a task; None where one is wrong."""
+    found: dict[str, Any] = {}
+    for name in ("key", "limit", "rate"):
+        own = _attribute(task, f"{PREFIX}{name}")
+        try:
+            known = {**settings.defaults, **settings.options_for(task.name)}
+            found[name] = known.get(name) if own is None else OPTIONS[name](own)
+        except ConfigurationError:
+            found[name] = None
+    return found
 
 
 def default_options(settings: RedlockSettings) -> LockOptions:

@@ -22,6 +22,7 @@ from celery_redlock.tasks.config.mistakes import Mistakes
 from celery_redlock.tasks.config.options import (
     NONE_IS_A_VALUE,
     OPTIONS,
+    PER_TASK,
     check_option,
     one_of,
     seconds,
@@ -238,7 +239,14 @@ def _checked(
     for label, value in given.items():
         name = label.removeprefix(PREFIX)
         with mistakes.collected():
-            if name in OPTIONS:
+            if name in PER_TASK:
+                mistakes.add(
+                    ConfigurationError(
+                        f"setting {label} would give every task one limit and the key of its name; "
+                        f"set lock_{name} on the tasks it is for, or in redlock_tasks."
+                    )
+                )
+            elif name in OPTIONS:
                 defaults[name] = check_option(name, value, f"setting {label}")
             elif name in CHECKS:
                 values[name] = _check(CHECKS[name], label, value)
@@ -411,4 +419,4 @@ SELF_DESCRIBING_CHECKS: dict[str, Callable[[Any, Mistakes], Any]] = {
     "tasks": _tasks,
     "drift_factor": lambda value, _: checked_drift_factor(value, "setting redlock_drift_factor"),
 }
-KNOWN = (*CHECKS, *SELF_DESCRIBING_CHECKS, *OPTIONS)
+KNOWN = (*CHECKS, *SELF_DESCRIBING_CHECKS, *(OPTIONS.keys() - PER_TASK))

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from tenacity import BaseRetrying
 from tenacity.wait import wait_base
 
-from celery_redlock.core import Lease
+from celery_redlock.core import Lease, Limit, Rate
 from celery_redlock.errors import LockContended
 
 __all__ = [
@@ -41,7 +41,7 @@ UnavailablePolicyName = Literal["requeue", "raise", "run_unlocked"]
 LossPolicyName = Literal["interrupt", "flag"]
 OverlapPolicyName = Literal["forbid", "queue", "replace", "allow"]
 
-_Key = str | Callable[..., Any]
+_Key = str | Limit | Rate | Callable[..., Any]
 _Seconds = float | timedelta
 _AskOnConflict = Callable[[Any, LockContended], str]
 
@@ -62,6 +62,8 @@ class TaskLockOptions(TypedDict, total=False):
     """
 
     lock_key: _Key | Sequence[_Key] | Literal[True] | None
+    lock_limit: int | Callable[..., int] | None
+    lock_rate: str | float | None
     lock_mode: ModeName | None
     lock_ttl: _Seconds | None
     lock_queue_ttl: _Seconds | None

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from celery_redlock.core import Limit, Rate
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.policies import unusable_policy
 
@@ -95,6 +96,11 @@ def _unused_options(options: LockOptions, explicit: Mapping[str, Any]) -> Iterat
             f"{where} the publisher acquires the lock; remove one of the two "
             "(lock_mode='while_executing' is the default)"
         )
+    if options.overlap == "replace" and _lets_several_in(options):
+        yield (
+            "lock_overlap='replace' asks the only holder of a key to stop, and a limit or a rate "
+            "lets several have it; remove one of them, or use lock_overlap='forbid'"
+        )
     if explicit.get("at_least_for") and options.overlap == "allow":
         yield (
             f"lock_at_least_for={options.at_least_for:g} keeps the next run away, and "
@@ -110,6 +116,14 @@ def _unused_options(options: LockOptions, explicit: Mapping[str, Any]) -> Iterat
             f"lock_skip_result is set, but lock_on_conflict={policies!r} never skips; use "
             f"{advice} or remove lock_skip_result"
         )
+
+
+def _lets_several_in(options: LockOptions) -> bool:
+    keys = options.key if isinstance(options.key, list | tuple) else [options.key]
+    of_keys = any(
+        isinstance(key, Rate) or (isinstance(key, Limit) and key.limit != 1) for key in keys
+    )
+    return of_keys or options.limit not in (None, 1) or options.rate is not None
 
 
 def _may_skip(options: LockOptions) -> bool:

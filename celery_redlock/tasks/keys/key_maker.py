@@ -11,10 +11,12 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from celery_redlock.errors import LockKeyError
-from celery_redlock.protocol.keys import validate_key
+from celery_redlock.core import Limit, Rate
+from celery_redlock.errors import ConfigurationError, LockKeyError
+from celery_redlock.protocol.keys import LimitedKey, slot_count, validate_key
 from celery_redlock.tasks.keys.canonical import canonical, digest, is_model
 from celery_redlock.tasks.keys.received import as_received
 from celery_redlock.tasks.keys.templates import Template, type_of
@@ -29,6 +31,8 @@ ADVICE = (
     "that returns the key"
 )
 
+SEVERAL = "name those with a limit in lock_key, as Limit('key', 5) or Rate('key', '9/m')"
+
 Maker = Callable[[inspect.BoundArguments], list[str]]
 
 
@@ -38,19 +42,23 @@ class KeyMaker:
 
     Args:
         task: the task or task class; its `run` gives the signature.
-        spec: the value of `lock_key`. None or True: the task's name with a digest of all arguments.
-            A string: a format template over the arguments. A function: called with those arguments
-            that it names, as a worker receives them through JSON, returns a key or a list of keys.
-            A list of templates and functions: several keys.
+        spec: the value of `lock_key`. True: the task's name with a digest of all arguments. None:
+            the same; with a limit or a rate the task's name alone. A string: a format template over
+            the arguments. A function: called with those arguments that it names, as a worker
+            receives them through JSON, returns a key or a list of keys. A `Limit` or `Rate` whose
+            key is a template: a key with one. A list of these: several keys.
+        limit: the value of `lock_limit`, a number or a function of the arguments; None: none.
+        rate: the value of `lock_rate`; None: none.
 
     Attributes:
         templates: the templates among these.
+        limits: what limits each template: `(template, limit or rate)`.
 
     Raises:
         LockKeyError: the template or function does not fit the task's arguments.
     """
 
-    def __init__(self, task: Any, spec: Any = None) -> None:
+    def __init__(self, task: Any, spec: Any = None, limit: Any = None, rate: Any = None) -> None:
         self._task = f"task {task.name!r}"
         self._name: str = task.name
         self._signature = _signature(task)
@@ -58,13 +66,18 @@ class KeyMaker:
         self._extra = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
         self._models = _annotated_models(task, self._signature)
         self.templates: list[Template] = []
-        if spec is None or spec is True:
+        self.limits: list[tuple[Template, Any]] = []
+        if spec is True or (spec is None and limit is None and rate is None):
             self._makers: list[Maker] = [self._by_digest]
+        elif spec is None:
+            self._makers = [lambda _bound: [self._name]]
         else:
             specs = spec if isinstance(spec, list | tuple) else (spec,)
             self._makers = [self._maker(part) for part in specs]
         if not self._makers:
             raise self._error("lock_key is an empty list; leave it out for the default key")
+        if limit is not None or rate is not None:
+            self._makers = [self._limited(limit, rate)]
 
     def keys_for(self, args: Any, kwargs: Mapping[str, Any]) -> tuple[str, ...]:
         """
@@ -80,17 +93,69 @@ class KeyMaker:
         bound.apply_defaults()
         for name, model in self._models.items():
             bound.arguments[name] = _as_model(model, bound.arguments[name])
-        keys = (self._checked(key) for make in self._makers for key in make(bound))
-        return tuple(sorted(set(keys)))
+        keys: dict[tuple[str, int, int], str] = {}
+        for key in (self._checked(key) for make in self._makers for key in make(bound)):
+            lock = _lock_of(key)
+            # Of two limits for one lock the lower keeps to both.
+            keys[lock] = min(key, keys.get(lock, key), key=slot_count)
+        return tuple(keys[lock] for lock in sorted(keys))
 
     def _maker(self, spec: Any) -> Maker:
         if isinstance(spec, str):
             return self._by_template(spec)
+        if isinstance(spec, Limit | Rate):
+            return self._by_limit(spec)
         if callable(spec):
             return self._by_function(spec)
         raise self._error(
             f"lock_key cannot be {spec!r}; give a template, a function, a list of them, or True"
         )
+
+    def _limited(self, limit: Any, rate: Any) -> Maker:
+        """Return the maker of the only key under `lock_limit` and `lock_rate`."""
+        if len(self._makers) != 1 or self.limits:
+            raise self._error(f"lock_limit and lock_rate are for one key; {SEVERAL}")
+        (maker,), named = self._makers, self.templates[:]
+        specs: list[Limit | Rate] = [] if limit is None else [Limit(self._name, limit)]
+        if rate is not None:
+            specs.append(Rate(self._name, rate))
+        appliers = [self._applier(spec, "lock_limit") for spec in specs]
+        self.limits += [(template, spec) for template in named for spec in specs]
+
+        def make(bound: inspect.BoundArguments) -> list[str]:
+            keys = maker(bound)
+            if len(keys) != 1 or isinstance(keys[0], LimitedKey):
+                raise self._error(
+                    f"lock_limit and lock_rate are for one key, and lock_key returned "
+                    f"{', '.join(map(repr, keys)):.200}; {SEVERAL}"
+                )
+            return [apply(keys[0], bound) for apply in appliers]
+
+        return make
+
+    def _by_limit(self, spec: Limit | Rate) -> Maker:
+        if not isinstance(spec.key, str):
+            raise self._error(f"lock_key: the key of {spec!r:.200} is no template; give a str")
+        inner, apply = self._by_template(spec.key), self._applier(spec, "lock_key")
+        self.limits.append((self.templates[-1], spec))
+        return lambda bound: [apply(key, bound) for key in inner(bound)]
+
+    def _applier(
+        self, spec: Limit | Rate, option: str
+    ) -> Callable[[str, inspect.BoundArguments], str]:
+        """Return what gives a key of a call its limit: a number, or a function of the arguments."""
+        limit = spec.limit if isinstance(spec, Limit) else None
+        if not callable(limit):
+            self._limited_key(spec)
+            return lambda key, _bound: self._limited_key(replace(spec, key=key))
+        call = self._call_of(limit, _label(limit), option)
+        return lambda key, bound: self._limited_key(Limit(key, call(bound)))
+
+    def _limited_key(self, spec: Limit | Rate) -> str:
+        try:
+            return spec.as_key()
+        except ConfigurationError as exc:
+            raise self._error(str(exc).rstrip(".")) from None
 
     def _by_digest(self, bound: inspect.BoundArguments) -> list[str]:
         parts = []
@@ -127,19 +192,15 @@ class KeyMaker:
         return make
 
     def _by_function(self, function: Callable[..., Any]) -> Maker:
-        label = getattr(function, "__qualname__", type(function).__qualname__)
-        wanted = self._wanted(function, label)
+        label = _label(function)
+        call = self._call_of(function, label, "lock_key")
 
         def make(bound: inspect.BoundArguments) -> list[str]:
-            received = self._received(bound)
-            try:
-                if wanted is None:
-                    answer = function(*received.args, **received.kwargs)
-                else:
-                    answer = function(**{n: v for n, v in self._named(received) if wanted(n)})
-            except Exception as exc:
-                raise self._error(f"lock_key {label} failed: {type(exc).__name__}: {exc}") from exc
+            answer = call(bound)
             keys = list(answer) if isinstance(answer, list | tuple | set | frozenset) else [answer]
+            keys = [
+                self._limited_key(key) if isinstance(key, Limit | Rate) else key for key in keys
+            ]
             if not keys or not all(isinstance(key, str) for key in keys):
                 raise self._error(
                     f"lock_key {label} returned {type_of(answer)}; it must return a str or "
@@ -151,11 +212,30 @@ class KeyMaker:
 
         return make
 
-    def _wanted(self, function: Callable[..., Any], label: str) -> Callable[[str], bool] | None:
+    def _call_of(
+        self, function: Callable[..., Any], label: str, option: str
+    ) -> Callable[[inspect.BoundArguments], Any]:
+        """Return what calls a function with those arguments of the task that it names."""
+        wanted = self._wanted(function, label, option)
+
+        def call(bound: inspect.BoundArguments) -> Any:
+            received = self._received(bound)
+            try:
+                if wanted is None:
+                    return function(*received.args, **received.kwargs)
+                return function(**{n: v for n, v in self._named(received) if wanted(n)})
+            except Exception as exc:
+                raise self._error(f"{option} {label} failed: {type(exc).__name__}: {exc}") from exc
+
+        return call
+
+    def _wanted(
+        self, function: Callable[..., Any], label: str, option: str
+    ) -> Callable[[str], bool] | None:
         """Return which arguments to pass by name; None: pass all as the task gets them."""
         if inspect.iscoroutinefunction(function):
             raise self._error(
-                f"lock_key: the function {label} is a coroutine function, which is not awaited; "
+                f"{option}: the function {label} is a coroutine function, which is not awaited; "
                 "use def"
             )
         try:
@@ -163,17 +243,17 @@ class KeyMaker:
         except (TypeError, ValueError):
             return None
         if any(p.kind in POSITIONAL for p in parameters):
-            self._check_call(function, label)
+            self._check_call(function, label, option)
             return None
         required = {
             p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD
         }
-        self._check_names(required, f"the function {label}")
+        self._check_names(required, f"the function {label}", option)
         if any(p.kind is p.VAR_KEYWORD for p in parameters):
             return lambda _name: True
         return {p.name for p in parameters}.__contains__
 
-    def _check_call(self, function: Callable[..., Any], label: str) -> None:
+    def _check_call(self, function: Callable[..., Any], label: str, option: str) -> None:
         """Refuse a function that cannot be called as the task is, with all its arguments."""
         parameters = self._signature.parameters.values()
         if any(p.kind in VARIADIC for p in parameters):
@@ -184,7 +264,7 @@ class KeyMaker:
             signature.bind(*(p.name for p in parameters if p.name not in by_name), **by_name)
         except TypeError as exc:
             raise self._error(
-                f"lock_key: the function {label}{signature} cannot be called with the task's "
+                f"{option}: the function {label}{signature} cannot be called with the task's "
                 f"arguments: {exc}"
             ) from None
 
@@ -203,12 +283,12 @@ class KeyMaker:
         extra = named.pop(self._extra, {}) if self._extra else {}
         return list({**extra, **named}.items())
 
-    def _check_names(self, wanted: set[str], what: str) -> None:
+    def _check_names(self, wanted: set[str], what: str, option: str = "lock_key") -> None:
         known = self._signature.parameters
         unknown = sorted(wanted - set(known))
         if unknown and self._extra is None:
             raise self._error(
-                f"lock_key: {what} names {', '.join(map(repr, unknown))}, which the task does not "
+                f"{option}: {what} names {', '.join(map(repr, unknown))}, which the task does not "
                 f"have; its arguments are: {', '.join(known) or 'none'}"
             )
 
@@ -230,10 +310,22 @@ class KeyMaker:
         if len(raw) <= MAX_KEY_BYTES:
             return key
         suffix = f"#{digest(key)}"
-        return raw[: MAX_KEY_BYTES - len(suffix)].decode(errors="ignore") + suffix
+        short = raw[: MAX_KEY_BYTES - len(suffix)].decode(errors="ignore") + suffix
+        return LimitedKey(short, key.slots, key.period_ms) if isinstance(key, LimitedKey) else short
 
     def _error(self, problem: str) -> LockKeyError:
         return LockKeyError(f"{self._task}: {problem}")
+
+
+def _lock_of(key: str) -> tuple[str, int, int]:
+    """Return what makes keys one lock: two periods of one name are two locks."""
+    if isinstance(key, LimitedKey):
+        return str(key), 1, key.period_ms
+    return key, 0, 0
+
+
+def _label(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)
 
 
 def _signature(task: Any) -> inspect.Signature:

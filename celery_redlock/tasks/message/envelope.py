@@ -174,7 +174,8 @@ def _reservation(lock: Any) -> Reservation | None:
     if not isinstance(lock, Mapping) or not isinstance(lock.get("keys"), list | tuple):
         return None
     keys = tuple(lock["keys"])
-    if not 0 < len(keys) <= MAX_KEYS:
+    # None where only rates were taken, which stay as they are: the call has been counted.
+    if len(keys) > MAX_KEYS:
         return None
     if (
         any(read_text(key, LONGEST_KEYS) is None for key in keys)

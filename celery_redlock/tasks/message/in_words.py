@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from celery_redlock.core import Lease, Redlock
 from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
-from celery_redlock.protocol.keys import owner_label
-from celery_redlock.protocol.texts import shortened
+from celery_redlock.protocol.keys import is_rate, owner_label
+from celery_redlock.protocol.texts import readable, shortened
 from celery_redlock.tasks.message.node_keys import MARKER_DIGITS, MESSAGE, QUEUED, RUNNING
 
 __all__ = ["in_words", "lease_in_words", "lock_key_of", "reason_of", "sentence"]
@@ -63,6 +63,9 @@ def _other_delivery(found: re.Match[str]) -> str:
 
 def reason_of(error: LockNotAcquired, redlock: Redlock) -> str:
     """Return in one clause why a task does not have its lock, to follow a colon."""
+    if isinstance(error, LockContended) and is_rate(error.key) and not error.split:
+        turn = readable(error.expires_in or 0.0)
+        return f"lock {shortened(error.key)!r} has its next turn in {turn} s"
     if isinstance(error, LockContended) and error.holder and not error.split:
         key, holder = lock_key_of(redlock, error.key), shortened(owner_label(error.holder))
         if key is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from celery_redlock.core import Redlock
 from celery_redlock.errors import LockContended
-from celery_redlock.protocol.keys import META_PREFIX
+from celery_redlock.protocol.keys import META_PREFIX, LimitedKey, is_rate, without_rates
 from celery_redlock.tasks.config.modes import Mode
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import TaskOwner
@@ -21,6 +21,7 @@ __all__ = [
     "dedupe_key_for",
     "dedupe_key_of",
     "does_same_work",
+    "is_limit",
     "marker_of",
     "stop_request_key",
 ]
@@ -37,7 +38,8 @@ TICK_ID_DIGITS = 12
 
 def queue_key(redlock: Redlock, key: str) -> str:
     """Return the node key of a message that is queued for lock `key` while another task runs."""
-    return QUEUED + redlock.node_key(key)
+    name = QUEUED + redlock.node_key(str(key))
+    return key.on_nodes(name) if isinstance(key, LimitedKey) else name
 
 
 def stop_request_key(node_key: str) -> str:
@@ -46,12 +48,21 @@ def stop_request_key(node_key: str) -> str:
 
 
 def publish_keys(redlock: Redlock, mode: Mode, keys: Iterable[str]) -> tuple[str, ...]:
-    """Return the node keys that the publisher of a task acquires; none if the mode does not."""
+    """
+    Return the node keys that the publisher of a task acquires; none if the mode does not.
+
+    A key with a rate counts what takes the lock: a call, or a start where the worker takes it.
+    """
     if not mode.at_publish:
         return ()
     if mode.own_queue_key:
-        return tuple(queue_key(redlock, key) for key in keys)
+        return tuple(queue_key(redlock, key) for key in without_rates(keys))
     return tuple(redlock.node_key(key) for key in keys)
+
+
+def is_limit(key: str | None) -> bool:
+    """Return whether several may hold a key, so that none of them does the work of a call."""
+    return is_rate(key) or (isinstance(key, LimitedKey) and key.slots > 1)
 
 
 def does_same_work(
@@ -61,12 +72,17 @@ def does_same_work(
     error: LockContended,
     holder: TaskOwner | None,
 ) -> bool:
-    """Return whether a holder runs the same task and holds all these keys, not only some."""
-    if holder is None or not holder.runs(name):
+    """
+    Return whether a holder runs the same task and holds all these keys, not only some.
+
+    One of several holders of a key does not do the work of a further call.
+    """
+    if holder is None or not holder.runs(name) or is_limit(error.key):
         return False
-    return len(node_keys) == 1 or {redlock.user_key(node_key) for node_key in node_keys} <= set(
-        error.keys
-    )
+    ordinary = {redlock.user_key(node_key) for node_key in node_keys if not is_limit(node_key)}
+    if node_keys and not ordinary:
+        return False
+    return len(node_keys) == 1 or ordinary <= set(error.keys)
 
 
 def dedupe_key_for(

@@ -18,6 +18,7 @@ from celery_redlock.errors import (
     LockNotAcquired,
     QuorumUnavailable,
 )
+from celery_redlock.protocol.keys import all_places
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.policies import PUBLISH, resolve_policy
 from celery_redlock.tasks.events import Event, emit
@@ -27,6 +28,7 @@ from celery_redlock.tasks.message.in_words import in_words, lock_key_of, reason_
 from celery_redlock.tasks.message.node_keys import (
     dedupe_key_of,
     does_same_work,
+    is_limit,
     tick_dedupe_key,
     tick_id_of,
 )
@@ -127,6 +129,8 @@ class UniquePublish:
         return self._try_to_send()
 
     def _try_to_send(self, wait_for: str = "") -> Any:
+        if not self.node_keys:
+            return self._send_without()  # rates only, which the worker takes in this mode
         try:
             reserved = self._reserve_checked(wait_for)
         except LockContended as error:
@@ -237,6 +241,8 @@ class UniquePublish:
             action = on_contention(replace(contention, policy=PublishPolicy(policy)))
         if action is Publish.SEND_UNDECIDED:
             return self._unlocked(error)
+        if action is Publish.FAIL:
+            raise error
         if action is Publish.SEND or holder is None:
             return self._send_without()
         effects: dict[Publish, Callable[[], Any]] = {
@@ -260,6 +266,7 @@ class UniquePublish:
             holder=self._who(holder),
             role=Role.QUEUED if holder is None else holder.role,
             same_work=same,
+            is_limit=is_limit(error.key),
             holder_has_ended=holder is not None
             and same
             and not error.split
@@ -337,7 +344,8 @@ class UniquePublish:
             label = label_for(Role.REPLACED, self.task_id)
             self.redlock.reservations.relabel(withdrawn, label, marker_ttl)
         # A minority of nodes may execute the reservation of the older message late.
-        older = Reservation(node_keys=self.node_keys, owner=previous, expires_at=until)
+        places = all_places(self.node_keys)
+        older = Reservation(node_keys=places, owner=previous, expires_at=until)
         self.redlock.reservations.cancel(older)
         logger.info(
             "Task %s[%s] replaces %s, which is revoked",

@@ -25,6 +25,7 @@ class Publish(Enum):
     ASK_POLICY = auto()  #: call the task's `lock_on_conflict`; then decide anew
     REPLACE = auto()  #: take the lock over from the message that waits
     REFUSE = auto()  #: raise `DuplicateTask`
+    FAIL = auto()  #: raise why it did not get its lock
     DROP = auto()  #: return the result of the holder's task
     DROP_TICK = auto()  #: return the result of the message that was run for the same tick
 
@@ -64,6 +65,7 @@ class Contention:
         holder: who holds the key.
         role: the state of the holder's task.
         same_work: the holder's call is of the same task and has all keys, not only some.
+        is_limit: several may have the key, or so many get it in a time.
         holder_has_ended: the publisher can know that the holder's task has ended: its result is
             readable, or what follows it is running.
         has_waited: the publisher has waited as long as the release of an ended task may take.
@@ -78,6 +80,7 @@ class Contention:
     holder: Holder
     role: Role
     same_work: bool
+    is_limit: bool
     holder_has_ended: bool
     has_waited: bool
     has_dependents: bool
@@ -86,11 +89,29 @@ class Contention:
     holder_may_be_skipped: bool
     held_in_body: bool
 
+    @property
+    def may_be_refused(self) -> bool:
+        """Whether a limit is reached, and nothing depends on the call."""
+        return self.is_limit and not self.has_dependents and not self.continues
+
 
 CONTENTION: tuple[Row[Contention, Publish], ...] = (
     Row("no contender has a quorum", lambda c: c.split, Publish.SEND_UNDECIDED),
     # Not dropped: the beat that sent the other one may die before its message is out.
     Row("another message of its tick waits", lambda c: c.holder is Holder.COPY, Publish.SEND),
+    # As many have the key as may. That is no duplicate: the worker waits, unless the caller shall
+    # know at once.
+    Row(
+        "a limit or rate is reached, and the policy is a function",
+        lambda c: c.may_be_refused and c.policy is PublishPolicy.FUNCTION,
+        Publish.ASK_POLICY,
+    ),
+    Row(
+        "a limit or rate is reached: raise",
+        lambda c: c.may_be_refused and c.policy is PublishPolicy.RAISE,
+        Publish.FAIL,
+    ),
+    Row("a limit or rate is reached", lambda c: c.is_limit, Publish.SEND),
     # A foreign holder does no task's work. To replace a message of the same id would revoke this
     # one, too.
     Row(

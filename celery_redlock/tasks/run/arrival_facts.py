@@ -8,7 +8,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.protocol import owner_timestamp_us
-from celery_redlock.protocol.keys import GOES_FIRST
+from celery_redlock.protocol.keys import GOES_FIRST, all_places, is_rate
 from celery_redlock.tasks.config.policies import PUBLISH, RUN, resolve_policy
 from celery_redlock.tasks.message.node_keys import dedupe_key_of, does_same_work
 from celery_redlock.tasks.message.owner_label import TaskOwner, parse_owner
@@ -35,7 +35,7 @@ from celery_redlock.tasks.rules.facts import (
     RunPolicy,
     Unavailable,
 )
-from celery_redlock.tasks.run.lock_request import SHORT_BODY, LockRequest
+from celery_redlock.tasks.run.lock_request import SHORT_BODY, TURN_IN_PLACE, LockRequest
 
 __all__ = ["arrival_of", "at_publish_policy", "at_run_policy", "contention_of", "is_in_chord"]
 __all__ += ["in_place_of", "raised_by", "sightings_of"]
@@ -122,13 +122,17 @@ def in_place_of(lock_request: LockRequest, error: LockContended) -> InPlace:
     contention, options = contention_of(lock_request, error), lock_request.options
     taken_us = owner_timestamp_us(error.holder or "")
     now_us = lock_request.redlock.transport.wall_us()
+    if is_rate(error.key):
+        is_held_long = (error.expires_in or 0.0) > TURN_IN_PLACE
+    else:
+        is_held_long = taken_us is not None and now_us - taken_us > SHORT_BODY * 1_000_000
     return InPlace(
         is_final=is_final(contention),
         is_requeued=on_contention(contention) is Action.WAIT,
         eager=contention.eager,
         wait_is_set=options.wait is not None,
         goes_later=(error.holder or "").startswith(GOES_FIRST),
-        is_held_long=taken_us is not None and now_us - taken_us > SHORT_BODY * 1_000_000,
+        is_held_long=is_held_long,
     )
 
 
@@ -158,7 +162,7 @@ def sightings_of(lock_request: LockRequest) -> list[tuple[Sighting, str | None]]
     if original is None:
         return []
     shown = []
-    node_keys = (dedupe_key_of(original.marker), *lock_request.publish_keys)
+    node_keys = (dedupe_key_of(original.marker), *all_places(lock_request.publish_keys))
     for marker, *keys in lock_request.redlock.reservations.owners_by_node(node_keys):
         marked = parse_owner(marker)
         owners = {value: parse_owner(value) for value in keys}

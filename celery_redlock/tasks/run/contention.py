@@ -26,7 +26,7 @@ from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.duplicate_result import result_of
 from celery_redlock.tasks.message.envelope import WaitHistory
 from celery_redlock.tasks.message.in_words import lock_key_of, reason_of, sentence
-from celery_redlock.tasks.message.node_keys import stop_request_key
+from celery_redlock.tasks.message.node_keys import is_limit, stop_request_key
 from celery_redlock.tasks.message.owner_label import Role, TaskOwner, label_id, parse_owner
 from celery_redlock.tasks.message.periodic import NEXT_RUN_TTLS
 from celery_redlock.tasks.request_state import state_of
@@ -264,7 +264,12 @@ def _wait_in_place(case: Case) -> bool:
     running_lock, lock_request, error = case.running_lock, case.lock_request, case.why
     pause, attempts, is_logged = 0.01, 0, False
     while True:
-        if isinstance(error, LockContended) and running_lock.is_held_around(error.holder):
+        # Of several holders, another may release its slot.
+        if (
+            isinstance(error, LockContended)
+            and not is_limit(error.key)
+            and running_lock.is_held_around(error.holder)
+        ):
             raise LockContended(
                 f"Task {case.name} was called eagerly by the body or block that holds its lock "
                 f"{shortened(error.key or '')!r}, and would wait for the end of its own caller. "

@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 
 from celery_redlock.core import Reservation
+from celery_redlock.protocol.keys import without_rates
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import Role, label_for
 from celery_redlock.tasks.message.tick import Tick
@@ -64,10 +65,11 @@ def handover_for(
         marker: digest of its dedupe marker.
     """
     running_lock = _continued_by(task_id)
-    if running_lock is None or running_lock.body_lease is None:
+    lease = None if running_lock is None else running_lock.body_lease
+    if running_lock is None or lease is None:
         return None
-    lock_request = running_lock.lock_request
-    if not node_keys or set(node_keys) != set(lock_request.transferable_keys):
+    lock_request, kept = running_lock.lock_request, without_rates(node_keys)
+    if not kept or set(kept) != set(lock_request.transferable_keys):
         return None
     due_us = None if lock_request.tick is None else lock_request.tick.due_us
     label = label_for(
@@ -76,7 +78,7 @@ def handover_for(
     owner = lock_request.redlock.reservations.new_owner_value(label)
     envelope = Envelope(
         nonce=nonce,
-        reservation=Reservation(node_keys=node_keys, owner=owner, expires_at=expires_at),
+        reservation=Reservation(node_keys=lease.places(kept), owner=owner, expires_at=expires_at),
         handovers=lock_request.envelope.handovers + 1,
         window_until=lock_request.window_until,
     )

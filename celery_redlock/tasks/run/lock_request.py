@@ -15,6 +15,7 @@ from celery_redlock.core import Lease, Redlock, Reservation
 from celery_redlock.core.wait_limit import limited
 from celery_redlock.errors import LockContended, LockKeyError, QuorumUnavailable
 from celery_redlock.protocol import Waiter, milliseconds
+from celery_redlock.protocol.keys import LimitedKey, is_rate, lock_of, without_rates
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
@@ -48,6 +49,9 @@ DEFAULT_WAIT = 0.5
 
 #: Seconds that a short body takes: to wait beside it is faster than the way back to the queue.
 SHORT_BODY = 0.05
+
+#: Seconds for which a message waits for its turn in its process: its next delivery would be later.
+TURN_IN_PLACE = 0.25
 
 #: Seconds for which others of a fair lock wait for one that was woken.
 FAIR_GRACE = 5.0
@@ -156,7 +160,7 @@ class LockRequest:
     @property
     def publish_keys(self) -> tuple[str, ...]:
         """The keys of the reservation that a message of this call brings along."""
-        return publish_keys(self.redlock, self.options.mode_spec, self.keys)
+        return without_rates(publish_keys(self.redlock, self.options.mode_spec, self.keys))
 
     @property
     def released_before_body(self) -> tuple[str, ...]:
@@ -214,19 +218,38 @@ class LockRequest:
 
     @property
     def is_remembered(self) -> bool:
-        """Whether nodes remember it where they refuse it: it has waited, and will wait again."""
+        """Whether nodes that refuse it remember it: it has waited, or will wait for its turn."""
         history = self.envelope.wait_history
-        if history is None or (self.options.run_policy != "requeue" and self.overlap is None):
+        if self.options.run_policy != "requeue" and self.overlap is None:
             return False
+        if history is None:
+            return self._is_named_at_once
         return self.started - history.first_seen < limited(self.options.give_up_after)
+
+    @property
+    def _is_named_at_once(self) -> bool:
+        """Whether its first try names it: with a limit, the second would come to the same."""
+        is_limited = any(isinstance(key, LimitedKey) for key in self.keys)
+        return is_limited and not (self.options.mode_spec.at_publish or self.request.is_eager)
+
+    @property
+    def _takes_turns(self) -> bool:
+        """Whether it acquires keys with a rate only: a node that refuses one gives it its turn."""
+        return self._is_named_at_once and all(map(is_rate, self.keys))
 
     def _waiter(self, *, is_remembered: bool) -> Waiter:
         history = self.envelope.wait_history
         since = self.started if history is None else history.first_seen
         name = waiter_name(self.request.id or "")
-        keep = milliseconds(REMEMBERED_FOR) if is_remembered else 0
+        keep = milliseconds(self._remembered_for(since)) if is_remembered else 0
         grace = milliseconds(FAIR_GRACE) if self.options.fair else 0
         return Waiter(name, milliseconds(since), keep, grace)
+
+    def _remembered_for(self, since: float) -> float:
+        if not any(map(is_rate, self.keys)):
+            return REMEMBERED_FOR
+        # A turn after its end would be nobody's.
+        return max(0.0, limited(self.options.give_up_after) - (self.started - since))
 
     def acquire(self, is_final: Callable[[LockContended], bool], *, by_name: bool = False) -> Lease:
         """
@@ -241,11 +264,14 @@ class LockRequest:
             QuorumUnavailable: too few nodes answered.
         """
         options, is_remembered = self.options, by_name or self.is_remembered
-        queued = self.publish_keys if options.mode_spec.own_queue_key else ()
+        mode, keys = options.mode_spec, self.keys
+        if self.envelope.reservation is not None and not mode.waits_at_run:
+            keys = without_rates(keys)  # its publisher has counted the call
+        queued = self.publish_keys if mode.own_queue_key else ()
         extras = (*queued, *self.stop_request_keys)
         try:
             return self.redlock.reservations.acquire_for_task(
-                self.keys,
+                keys,
                 # The error names the first key that is held: a redelivery precedes all.
                 (self.dedupe_key, *extras) if self.dedupe_key else extras,
                 ttl=options.ttl,
@@ -297,6 +323,8 @@ class LockRequest:
         longest: float = min((limit / 2 for limit in limits if limit), default=math.inf)
         if self.options.wait is not None:
             return min(self.options.wait, longest)
+        if self._takes_turns:
+            return min(TURN_IN_PLACE + SHORT_BODY, longest)
         requeues = self.options.run_policy == "requeue" and not self.request.is_eager
         return min(2 * SHORT_BODY if requeues else DEFAULT_WAIT, longest)
 
@@ -365,7 +393,9 @@ def _dedupe_key(
 
 def _with_fitting_reservation(lock_request: LockRequest) -> LockRequest:
     reservation = lock_request.envelope.reservation
-    if reservation is None or set(reservation.node_keys) == set(lock_request.publish_keys):
+    if reservation is None:
+        return lock_request
+    if set(map(lock_of, reservation.node_keys)) == set(lock_request.publish_keys):
         return lock_request
     if lock_request.stop_request_keys and set(reservation.node_keys) <= set(
         lock_request.stop_request_keys

@@ -19,7 +19,7 @@ from celery.exceptions import Reject, Retry
 
 from celery_redlock.core.wait_limit import described, limited
 from celery_redlock.errors import LockContended, LockNotAcquired
-from celery_redlock.protocol.keys import GOES_FIRST, META_PREFIX
+from celery_redlock.protocol.keys import GOES_FIRST, is_rate, node_key_of, waited_for, without_rates
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.envelope import HEADER, WaitHistory
 from celery_redlock.tasks.message.in_words import reason_of
@@ -41,6 +41,10 @@ SHORTEST_DELAY = 0.25
 FIRST_DELAY = 1.0
 #: Share of the time left until its deadline after which a message returns.
 LAST_TRY_SHARE = 0.9
+
+#: Seconds for which a worker may keep a message unacknowledged, where no setting names them: half
+#: an hour with RabbitMQ, an hour with Redis.
+_UNACKNOWLEDGED_FOR = 1800.0
 
 
 def wait_history_of(lock_request: LockRequest) -> WaitHistory:
@@ -73,8 +77,7 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
     now = time.time()
     wait_history = wait_history_of(lock_request)
     left = remaining_wait(lock_request)
-    longest = min(_longest_delay(lock_request, now), _grace_left(error))
-    delay = min(delay_after(wait_history.requeues, longest), left)
+    delay = min(_delay(lock_request, wait_history, error, now), left)
     try:
         again = republish(lock_request, wait_history, delay, waits_for=_held_keys(error))
     except Exception as exc:
@@ -101,12 +104,28 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
     raise Retry(text, exc=error, when=delay, sig=again)
 
 
+def _delay(
+    lock_request: LockRequest, wait_history: WaitHistory, error: LockNotAcquired, now: float
+) -> float:
+    if isinstance(error, LockContended) and is_rate(error.key):
+        # Nodes have given it this time, and nothing makes it earlier; in a split vote it is near.
+        turn = SHORTEST_DELAY if error.split else max(SHORTEST_DELAY, error.expires_in or 0.0)
+        visible = _visible(lock_request, unset=_UNACKNOWLEDGED_FOR)
+        return min(turn, visible, _until_deadline(lock_request, now))
+    longest = min(_longest_delay(lock_request, now), _grace_left(error))
+    return delay_after(wait_history.requeues, longest)
+
+
 def _longest_delay(lock_request: LockRequest, now: float) -> float:
     longest = longest_delay(lock_request)
     if lock_request.overlap == "replace":
         # A run may need this long to notice the stop request.
         longest = min(longest, max(FIRST_DELAY, lock_request.options.ttl / 3))
-    return min(longest, LAST_TRY_SHARE * max(0.0, lock_request.start_deadline - now))
+    return min(longest, _until_deadline(lock_request, now))
+
+
+def _until_deadline(lock_request: LockRequest, now: float) -> float:
+    return LAST_TRY_SHARE * max(0.0, lock_request.start_deadline - now)
 
 
 def republish(
@@ -127,7 +146,7 @@ def republish(
         begun: a body is at this very piece of work.
         waits_for: keys whose release wakes it.
     """
-    request = lock_request.request
+    request, prefix = lock_request.request, lock_request.redlock.settings.key_prefix
     later = WaitHistory(
         first_seen=wait_history.first_seen,
         requeues=wait_history.requeues + 1,
@@ -137,7 +156,7 @@ def republish(
     headers[HEADER] = lock_request.envelope.waiting(
         later,
         begun=begun or lock_request.may_have_begun,
-        waits_for=[_node_key(lock_request, key) for key in waits_for],
+        waits_for=[waited_for(node_key_of(prefix, key)) for key in waits_for],
     ).write()
     again = lock_request.task.signature_from_request(
         request,
@@ -157,11 +176,8 @@ def _grace_left(error: LockNotAcquired) -> float:
 
 
 def _held_keys(error: LockNotAcquired) -> Sequence[str]:
-    return error.keys or () if isinstance(error, LockContended) else ()
-
-
-def _node_key(lock_request: LockRequest, key: str) -> str:
-    return key if key.startswith(META_PREFIX) else lock_request.redlock.node_key(key)
+    """Return the keys whose release may free the message's way; nobody releases a rate."""
+    return without_rates(error.keys or ()) if isinstance(error, LockContended) else ()
 
 
 def ignores_result(task: Any, request: Any) -> Any:
@@ -237,7 +253,12 @@ def longest_delay(lock_request: LockRequest) -> float:
     A holder that died wakes nobody, and its lock ends with its TTL. And a worker holds a delayed
     message unacknowledged: when the visibility timeout passes, the broker delivers it once more.
     """
-    options, conf = lock_request.options, lock_request.task.app.conf
+    options = lock_request.options
     longest = min(options.requeue_max, max(FIRST_DELAY, options.ttl))
+    return min(longest, _visible(lock_request))
+
+
+def _visible(lock_request: LockRequest, unset: float = math.inf) -> float:
+    conf = lock_request.task.app.conf
     visibility = (conf.broker_transport_options or {}).get("visibility_timeout")
-    return longest if not visibility else min(longest, float(visibility) / 2)
+    return float(visibility or unset) / 2

@@ -108,8 +108,10 @@ class Window:
 
     def _read_remaining(self, reservation: Reservation) -> float | None:
         """Return how long a reservation still lasts on the nodes; None where it is not stored."""
+        if not reservation.node_keys:
+            return None
         try:
-            held = self.redlock.reservations.inspect(self.publish_keys)
+            held = self.redlock.reservations.inspect(reservation.node_keys)
         except QuorumUnavailable:
             return None
         lives = [it.expires_in for it in held if it is not None and it.owner == reservation.owner]

@@ -17,7 +17,6 @@ from celery_redlock.protocol.scripts import SHA, SOURCE
 from celery_redlock.transport.base import AckedNodes, VoteReceiver
 from celery_redlock.transport.clock import now as clock
 from celery_redlock.transport.redis.connection import (
-    KEY_SETTING_SCRIPTS,
     ConnectionBrokenError,
     NodeConnection,
     PendingReply,
@@ -136,7 +135,7 @@ class RedisChannel:
             index
             for index, connection in enumerate(self._by_node)
             if connection is not None
-            and any(entry.command.script in KEY_SETTING_SCRIPTS for entry in connection.pending)
+            and any(entry.command.sets_keys for entry in connection.pending)
         )
 
     def drain(self) -> None:
@@ -192,7 +191,7 @@ class RedisChannel:
         """Ask nodes that are backing off only if a quorum needs them (decision 0003)."""
         needed = len(self._unanswered) < self._quorum
         # A silent node may hold our keys, so it gets every command that sets none.
-        harmless = all(entry.command.script not in KEY_SETTING_SCRIPTS for entry in entries)
+        harmless = not any(entry.command.sets_keys for entry in entries)
         for index in unhealthy:
             connection = self._by_node[index]
             if connection is None or any(

@@ -17,9 +17,6 @@ from celery_redlock.transport.redis.framing import Framing, GarbageError
 
 _RECEIVE_SIZE = 65536
 
-#: Scripts after which a key of ours may exist on a node that has not replied.
-KEY_SETTING_SCRIPTS = (Script.ACQUIRE, Script.HEAL)
-
 #: Scripts whose commands may be large.
 _LARGE = (Script.WRITE_REGISTER, Script.READ_REGISTER)
 
@@ -112,9 +109,7 @@ class NodeConnection:
             return True
         oldest = self.pending[0]
         if self._settings is None or self._settings[0] is not oldest:
-            owners = {
-                e.command.args[0] for e in self.pending if e.command.script in KEY_SETTING_SCRIPTS
-            }
+            owners = {entry.command.args[0] for entry in self.pending if entry.command.sets_keys}
             self._settings = (oldest, owners)
         owner, owners = command.args[0], self._settings[1]
         if owner not in owners:

@@ -10,6 +10,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from redis import Connection, SSLConnection
@@ -71,6 +72,17 @@ _TLS_HANDSHAKE = 3
 _quoted_name = re.compile(r"(?:keyword argument|Invalid value for) ['`](\w+)['`]").search
 
 
+@cache
+def _driver_options() -> dict[str, Any]:
+    """
+    Return the option that names the library to servers, where redis-py has it.
+
+    Without it redis-py reads its version from its installed files, again for every connection.
+    """
+    info = getattr(Connection(), "driver_info", None)  # type: ignore[no-untyped-call]
+    return {} if info is None else {"driver_info": info}
+
+
 class Connector:
     """
     Opens connections to one node.
@@ -95,6 +107,8 @@ class Connector:
                 health_check_interval=0,
                 parser_class=CheckingParser,
             )
+            if not options.keys() & {"lib_name", "lib_version"}:
+                options.update(_driver_options())
             self._type = options.pop("connection_class", Connection)
             if issubclass(self._type, SSLConnection):
                 options["socket_timeout"] = _TLS_HANDSHAKE * timeout  # redis-py has none of its own

@@ -39,7 +39,8 @@ _NONCE = "|".join(rf"{size}\r\n{'.' * size}" for size in (4, 5, 6, 3, 2, 7, 1, 8
 #: The most common replies, to one command or to several: complete, and with no excessive length.
 _common_reply = re.compile(
     rf"(?:\*(?:2\r\n\$(?:{_NONCE})\r\n\$1\r\n.|"
-    rf"3\r\n\$(?:{_NONCE})\r\n\$1\r\nG\r\n\$16\r\n{'.' * 16})\r\n)+".encode(),
+    rf"3\r\n\$(?:{_NONCE})\r\n\$1\r\nG\r\n\$16\r\n{'.' * 16}|"
+    rf"4\r\n\$(?:{_NONCE})\r\n\$1\r\nP\r\n\$16\r\n{'.' * 16}\r\n:\d{{1,3}})\r\n)+".encode(),
     re.DOTALL,
 ).fullmatch
 

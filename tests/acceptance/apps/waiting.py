@@ -18,7 +18,8 @@ def _run(self: Any, key: str) -> None:
     note(key, "ran", id=self.request.id, early_by=early, at=instant())
 
 
-BASE = {"base": RedlockTask, "bind": True, "lock_key": "{key}"}
+# The longest TTL: a message waits for up to that, so few have to be requeued to wait for long.
+BASE = {"base": RedlockTask, "bind": True, "lock_key": "{key}", "lock_ttl": 60.0}
 
 app.task(_run, name="waiting.run", **BASE)
 app.task(_run, name="waiting.run_late", acks_late=True, **BASE)

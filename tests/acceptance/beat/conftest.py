@@ -10,6 +10,7 @@ import pytest
 
 from tests.acceptance.beat.beats import OVERLAP, REDLOCK, TASKS, Beat
 from tests.acceptance.conftest import WORKERS_OF_TEST
+from tests.acceptance.program import stop_all
 from tests.acceptance.worker import Worker, kept_workers
 
 StartBeat = Callable[..., Beat]
@@ -51,5 +52,4 @@ def start_beat(
         return beat
 
     yield start
-    for beat in beats:
-        beat.stop()
+    stop_all(beats)

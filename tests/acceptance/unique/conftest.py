@@ -13,6 +13,7 @@ from kombu.transport.redis import Channel
 
 from celery_redlock.testing import LocalCluster
 from tests.acceptance.conftest import WORKERS_OF_TEST
+from tests.acceptance.program import stop_all
 from tests.acceptance.scene import Lock
 from tests.acceptance.unique.crowd import Crowd
 from tests.acceptance.unique.publisher import Publisher
@@ -184,17 +185,14 @@ def start_impatient(
         return worker
 
     yield start
-    for worker in workers:
-        worker.stop()
+    stop_all(workers)
 
 
 @pytest.fixture(scope="session")
 def shared_pairs() -> Iterator[dict[str, list[Worker]]]:
     pairs: dict[str, list[Worker]] = {}
     yield pairs
-    for pair in pairs.values():
-        for worker in pair:
-            worker.stop()
+    stop_all(worker for pair in pairs.values() for worker in pair)
 
 
 @pytest.fixture

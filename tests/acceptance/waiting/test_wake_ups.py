@@ -105,7 +105,8 @@ def test_a_warm_shutdown_gives_back_a_message_that_waits_and_the_next_worker_sta
     pool: str, start_worker: StartWorker, key: str, holder: Lease, journal: Journal
 ) -> None:
     worker = start_worker(pool).wait_until_ready()
-    waiter = send_waiter(worker, key)
+    # Until one worker has ended and another one has started.
+    waiter = send_waiter(worker, key, left=3 * LONG)
     worker.signal(signal.SIGTERM)
     assert worker.wait_for_exit() == 0
     assert not worker.queue_is_empty

@@ -14,7 +14,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import StaticPool
 
-from celery_redlock import RedlockTask
+from celery_redlock import Redlock, RedlockTask
 
 __all__ = [
     "Base",
@@ -27,7 +27,9 @@ __all__ = [
     "engine",
     "mapped_column",
     "models",
+    "redlock",
     "transaction",
+    "work_with",
 ]
 
 BALANCE, WITHDRAWN, DEPOSIT = 100, 30, 5
@@ -44,6 +46,7 @@ def eager_app(name: str) -> Celery:
 
 
 app = eager_app("redis")
+redlock = Redlock("memory://limited")
 engine = create_engine("sqlite://", poolclass=StaticPool)
 
 
@@ -68,8 +71,16 @@ def compute(account: Any) -> int:
     return 2 * int(account.balance)
 
 
+def work_with(content: bytes | None) -> bytes:
+    """Do what takes long."""
+    return (content or b"") + b"."
+
+
 def after(text: str, names: dict[str, Any]) -> None:
     """Run the tasks that a block has defined, and check what they have written."""
+    if "slot_resource(" in text:
+        client = names["fence"].client
+        assert [client.get(names["seat"]), client.get("jobs:done")] == [b".", b"1"]
     if "def deposit(" in text:
         names["deposit"].apply(args=(7, DEPOSIT), throw=True)
         assert int(names["fence"].get("balance:7")) == DEPOSIT

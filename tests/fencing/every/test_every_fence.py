@@ -25,8 +25,8 @@ def guarded(
 ) -> Iterator[Guarded]:
     on_redis = request.param.startswith("redis")
     url = redlock_cluster_factory(1).urls[0] if on_redis else ""
-    with KINDS[request.param](url, tmp_path) as guarded:
-        yield guarded
+    with KINDS[request.param](url, tmp_path) as at:
+        yield at("account:7")
 
 
 @pytest.fixture

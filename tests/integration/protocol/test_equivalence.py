@@ -37,10 +37,15 @@ from celery_redlock.protocol import (
     release,
     write_register,
 )
+from celery_redlock.protocol.commands import move
 from celery_redlock.protocol.keys import (
     GUARD_KEY,
+    RATE_PREFIX,
     REGISTER_PREFIX,
     WAIT_QUEUE_PREFIX,
+    LimitedKey,
+    is_lock_key,
+    slots_of,
     wait_queue_key,
 )
 from celery_redlock.protocol.node_model import WOKEN, GuardRecord, ModelNode, StoredKey
@@ -111,6 +116,50 @@ commands = st.one_of(
 )
 events = st.sampled_from(["flush", "arm", "role", "expire"])
 steps = st.lists(st.one_of(commands, commands, commands, events), min_size=1, max_size=25)
+
+# Keys with limits, of which two disagree on their slots, and a rate; beside an ordinary one.
+LIMITED = [
+    LimitedKey("a", 3).on_nodes(PREFIX + "a"),
+    LimitedKey("a", 2).on_nodes(PREFIX + "a"),
+    LimitedKey("b", 2, LONG).on_nodes(PREFIX + "b"),
+    PREFIX + "c",
+]
+limited = st.lists(st.sampled_from(LIMITED), min_size=1, max_size=3, unique=True).map(tuple)
+slots = st.lists(st.integers(0, 1), min_size=3, max_size=3).map(tuple)
+places = st.sampled_from([place for key in LIMITED for place in slots_of(key)])
+held = st.lists(places, min_size=1, max_size=3, unique=True).map(tuple)
+limited_waiting = st.builds(
+    acquire,
+    limited,
+    owners,
+    lifetimes,
+    NO_CANDIDATE,
+    st.just(0),
+    st.sampled_from(["", "us"]),
+    waiters,
+)
+limited_commands = st.one_of(
+    st.builds(acquire, limited, owners, lifetimes, NO_CANDIDATE, st.just(0)),
+    st.builds(acquire, limited, owners, lifetimes, NO_CANDIDATE, st.just(0)),
+    st.builds(acquire, limited, owners, lifetimes, NO_CANDIDATE, st.just(LONG), owners),
+    limited_waiting,
+    limited_waiting,
+    st.builds(move, limited, owners, tokens, slots, lifetimes, st.sampled_from([0, 0, LONG])),
+    st.builds(extend, held, owners, lifetimes, tokens),
+    st.builds(heal, held, owners, lifetimes, tokens),
+    st.builds(
+        release,
+        held,
+        owners,
+        tokens,
+        limits=st.just({LIMITED[0] + "0": 3, LIMITED[2] + "0": 2}),
+    ),
+    st.builds(release, limited, owners, st.just(0)),
+    st.builds(inspect, held),
+)
+limited_steps = st.lists(
+    st.one_of(limited_commands, limited_commands, limited_commands, events), min_size=5, max_size=30
+)
 
 #: After these the counter cannot count on.
 AT_THE_LIMIT = (
@@ -186,17 +235,23 @@ class Pair:
             if key.startswith(WAIT_QUEUE_PREFIX):
                 there = self._redis.zrange(key, 0, -1, withscores=True)
                 scores = {name.decode(): int(score) for name, score in there}
-                stored[key] = (*in_order(scores), roughly(self._redis.pttl(key)))
+                stored[key] = (*self._in_order(key, scores), roughly(self._redis.pttl(key)))
                 continue
             value = self._redis.get(key).decode()
             if key == GUARD_KEY:
                 identity, _, not_before = value.rpartition(" ")
                 stored[key] = (identity, int(not_before) > 0)
-            elif key.startswith(PREFIX):
+            elif is_lock_key(key):
                 stored[key] = (value, roughly(self._redis.pttl(key)))
             else:
                 stored[key] = int(value)
         return stored, self._meant()
+
+    def _in_order(self, queue: str, scores: dict[str, int]) -> tuple[dict[str, int], list[str]]:
+        if queue.startswith(WAIT_QUEUE_PREFIX + RATE_PREFIX):
+            now_ms = self.server.now_us(0) // 1000
+            scores = {name: roughly(until - now_ms) for name, until in scores.items()}
+        return in_order(scores)
 
     def _meant(self) -> dict[str, Any]:
         now_ms = self.server.now_us(0) // 1000
@@ -212,7 +267,10 @@ class Pair:
             if register.token
         }
         meant |= {
-            wait_queue_key(key): (*in_order(queue.scores), roughly(queue.expires_at - now_ms))
+            wait_queue_key(key): (
+                *self._in_order(wait_queue_key(key), queue.scores),
+                roughly(queue.expires_at - now_ms),
+            )
             for key, queue in self.meaning.waiting.items()
             if queue.scores
         }
@@ -230,7 +288,8 @@ def comparable(vote: Vote) -> Vote:
             tuple(
                 KeyHolder(held.key, held.owner, roughly(held.expires_in * 1000))
                 for held in vote.holders
-            )
+            ),
+            roughly(vote.turn_in * 1000),
         )
     if isinstance(vote, KeyStates):
         return KeyStates(
@@ -248,12 +307,17 @@ def cluster() -> Iterator[LocalCluster]:
         yield started
 
 
-@settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-)
+def random_histories(count: int) -> settings:
+    """Try so many on one server, which is slow to start."""
+    return settings(
+        max_examples=count,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+        phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+    )
+
+
+@random_histories(150)
 @given(steps)
 @example([*AT_THE_LIMIT, "expire", AT_THE_LIMIT[1], "expire", AT_THE_LIMIT[1]])
 def test_scripts_and_their_meaning_agree(
@@ -262,12 +326,15 @@ def test_scripts_and_their_meaning_agree(
     check(cluster, sequence)
 
 
-@settings(
-    max_examples=200,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-)
+@random_histories(150)
+@given(limited_steps)
+def test_scripts_and_their_meaning_agree_on_limits(
+    cluster: LocalCluster, sequence: list[Command | str]
+) -> None:
+    check(cluster, sequence)
+
+
+@random_histories(200)
 @given(register_steps)
 def test_scripts_and_their_meaning_agree_on_registers(
     cluster: LocalCluster, sequence: list[Command | str]

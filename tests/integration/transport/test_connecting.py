@@ -63,6 +63,11 @@ def test_both_protocol_versions(nodes: ServerNodes, protocol: int) -> None:
     use(nodes.connected(nodes=[f"{url}?protocol={protocol}" for url in nodes.urls]))
 
 
+def test_a_node_is_told_the_library_that_its_url_names(nodes: ServerNodes) -> None:
+    nodes.connected(nodes=[f"{url}?lib_name=mine" for url in nodes.urls])
+    assert "mine" in {client.get("lib-name") for client in nodes.cluster.client(0).client_list()}
+
+
 def test_resp3_pushes_between_answers_are_skipped(nodes: ServerNodes) -> None:
     client = nodes.connected(nodes=[f"{url}?protocol=3" for url in nodes.urls])
     lease = client.acquire("key")

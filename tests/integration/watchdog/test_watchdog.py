@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from celery_redlock import Lease, LeaseLost, QuorumUnavailable, Redlock
+from celery_redlock.core.limits import Rate
 from celery_redlock.core.watchdog import Watchdog, process_watchdog
 from tests.support.nodes import CALM, Nodes, ServerNodes
 from tests.support.pulse import Pulse, in_time
@@ -62,6 +63,12 @@ def test_renewals_come_at_a_third_of_the_ttl(nodes: Nodes) -> None:
     # Trust counts from the sending, so its steps are the time between renewals.
     steps = [later - earlier for earlier, later in itertools.pairwise(trusts)]
     assert all(step >= 0.9 for step in steps)
+
+
+def test_a_lease_that_got_a_rate_and_holds_no_key_is_extended(nodes: Nodes) -> None:
+    client = nodes.connected()
+    with client.lock(Rate("key", "5/s"), ttl=3.0) as lease:
+        renewed(lease, times=2)
 
 
 def test_a_lease_that_is_not_watched_ends_with_its_ttl(nodes: Nodes) -> None:

@@ -65,7 +65,7 @@ def test_a_wrong_option_of_a_client_is_named_with_a_suggestion(client: Callable[
 
 
 def test_without_a_similar_name_all_are_listed() -> None:
-    with pytest.raises(TypeError, match=r"It has at_least_for, label, retry, ttl, wait\."):
+    with pytest.raises(TypeError, match=r"It has at_least_for, label, limit, retry, ttl, wait\."):
         acquire(colour="red")
 
 
@@ -77,7 +77,7 @@ def test_internal_arguments_are_no_options() -> None:
 #: Parameters of the checking functions that are no options.
 OTHERS = (
     *("return", "nodes", "settings", "transport"),
-    *("keys", "reserved_keys", "reservation", "give_up_on", "waiter", "is_named"),
+    *("key", "reserved_keys", "reservation", "give_up_on", "waiter", "is_named"),
 )
 
 

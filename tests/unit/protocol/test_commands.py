@@ -49,7 +49,8 @@ def test_an_acquire_that_takes_nothing_over_says_no_more_than_before() -> None:
 
 def test_a_release_says_the_fate_of_every_key_where_it_says_one() -> None:
     actions = {"b": ReleaseAction(500, "marker"), "elsewhere": ReleaseAction(1)}
-    assert release(("a", "b"), "owner", 7, 3, actions).args == ("owner", 7, 3, 3, "", 500, "marker")
+    command = release(("a", "b"), "owner", 7, 3, actions)
+    assert command.args == ("owner", 7, 3, "", 3, "", 0, 500, "marker", 0)
     assert release(("a", "b"), "owner", 7, 3).args == ("owner", 7, 3)
 
 

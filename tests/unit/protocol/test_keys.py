@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +22,20 @@ from celery_redlock.protocol import (
     validate_node_key,
     validate_reserved_key,
 )
-from celery_redlock.protocol.keys import owner_label
+from celery_redlock.protocol.keys import (
+    MAX_SLOTS,
+    LimitedKey,
+    is_lock_key,
+    lock_of,
+    node_key_of,
+    owner_label,
+    slot_number,
+    slots_of,
+    stays,
+    user_key,
+    wait_queue_key,
+    wake_channel,
+)
 from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US
 
 
@@ -154,3 +170,91 @@ def test_a_key_named_twice_is_one_key(redlock_memory_nodes: list[str]) -> None:
         lease = client.acquire(["a", "b", "a"])
         assert lease.is_valid
         assert lease.release()
+
+
+# Keys that several may hold.
+
+PAIR = LimitedKey("key", 2)
+RATE = LimitedKey("key", 3, 61_200)
+
+
+@pytest.mark.parametrize("key", [PAIR, RATE])
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda key: pickle.loads(pickle.dumps(key))]
+)
+def test_a_copy_of_a_key_has_its_limit(key: LimitedKey, copied: Callable[[Any], Any]) -> None:
+    found = copied(key)
+    assert isinstance(found, LimitedKey)
+    assert (found, found.slots, found.period_ms) == (key, key.slots, key.period_ms)
+
+
+def test_a_key_with_a_limit_is_equal_to_its_text() -> None:
+    assert PAIR == "key"
+    assert hash(PAIR) == hash("key")
+
+
+def test_a_key_is_as_many_slots_as_its_limit_on_the_nodes() -> None:
+    place = node_key_of("p:", PAIR)
+    assert slots_of(place) == ("redlock-meta:limit:p:key#0", "redlock-meta:limit:p:key#1")
+    assert slots_of("p:key") == ("p:key",)
+
+
+def test_a_rate_has_its_period_in_its_name() -> None:
+    assert node_key_of("p:", RATE) == "redlock-meta:rate:61200:p:key#"
+
+
+names = st.one_of(
+    st.sampled_from(["a", "a#", "a#3", "#", "#3", "a#3#4", "5:a", "redlock-meta"]), st.text()
+).filter(lambda name: bool(name) and not name.startswith("redlock-meta:"))
+
+
+@given(names, st.sampled_from(["", "p:", "#", "1:"]), st.sampled_from([0, 1000]))
+def test_slots_lead_back_to_the_key_that_the_user_named(
+    name: str, prefix: str, period_ms: int
+) -> None:
+    place = node_key_of(prefix, LimitedKey(name, 12, period_ms))
+    for number, slot in enumerate(slots_of(place)):
+        assert slot_number(slot) == number
+        assert lock_of(slot) == place
+        assert user_key(slot, prefix) == user_key(place, prefix) == name
+        assert is_lock_key(slot)
+        assert stays(slot) is bool(period_ms)
+
+
+@given(names, names)
+def test_slots_of_different_keys_are_different(one: str, other: str) -> None:
+    slots = {
+        slot
+        for name in {one, other}
+        for period_ms in (0, 1000, 2000)
+        for slot in slots_of(node_key_of("p:", LimitedKey(name, 12, period_ms)))
+    }
+    assert len(slots) == len({one, other}) * 3 * 12
+
+
+def test_a_key_with_a_limit_keeps_it_on_the_way_back() -> None:
+    back = user_key(node_key_of("p:", RATE), "p:")
+    assert isinstance(back, LimitedKey)
+    assert (back, back.slots, back.period_ms) == ("key", 3, 61_200)
+
+
+@given(names, st.integers(1, MAX_SLOTS))
+def test_slots_of_one_key_have_counters_of_their_own(name: str, slots: int) -> None:
+    place = node_key_of("p:", LimitedKey(name, slots))
+    counters = [fence_key(slot) for slot in slots_of(place)]
+    assert len(set(counters)) == slots
+    assert counters[0] == fence_key(place)
+
+
+def test_the_slots_of_a_key_share_one_wait_queue_and_one_channel() -> None:
+    place = node_key_of("p:", PAIR)
+    assert {wait_queue_key(slot) for slot in slots_of(place)} == {wait_queue_key(place)}
+    assert {wake_channel(slot) for slot in slots_of(place)} == {wake_channel(place)}
+
+
+@pytest.mark.parametrize(
+    "place", ["redlock-meta:limit:a", "redlock-meta:rate:5:a#x", "redlock-meta:limit:a#1234"]
+)
+def test_what_is_no_slot_is_refused(place: str) -> None:
+    with pytest.raises(LockKeyError, match="is no slot of a key with a limit"):
+        validate_node_key(place)

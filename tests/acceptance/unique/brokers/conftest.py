@@ -10,7 +10,7 @@ import pytest
 
 from celery_redlock.testing.proxy import TcpProxy
 from tests.acceptance.unique.brokers.producer import Producer
-from tests.acceptance.worker import Worker
+from tests.acceptance.worker import Worker, kept_workers
 from tests.support.rabbitmq import SCRIPT, running_rabbitmq
 
 RABBITMQ = pytest.param("rabbitmq", marks=pytest.mark.system)
@@ -42,10 +42,8 @@ def urls(urls: dict[str, str], broker: str, request: pytest.FixtureRequest) -> d
 @pytest.fixture(scope="session")
 def shared_workers(broker: str) -> Iterator[dict[str, Worker]]:
     """The workers of one broker."""
-    workers: dict[str, Worker] = {}
-    yield workers
-    for worker in workers.values():
-        worker.stop()
+    with kept_workers() as workers:
+        yield workers
 
 
 class Cable:

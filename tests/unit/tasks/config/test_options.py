@@ -11,6 +11,7 @@ import pytest
 import tenacity
 from celery import Celery, Task
 
+from celery_redlock import Limit, Rate
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.resolve import resolve_options
@@ -390,3 +391,47 @@ def test_an_app_wide_starting_deadline_counts_for_tasks_that_lock() -> None:
 
 def test_the_rules_of_a_mode_come_with_the_options() -> None:
     assert resolve(lock_mode="until_executing").mode_spec.in_body is False
+
+
+@pytest.mark.parametrize("limit", [1, 128, lambda account_id: 5])
+def test_a_limit_is_a_number_or_a_function(limit: Any) -> None:
+    assert resolve(lock_limit=limit).limit == limit
+
+
+@pytest.mark.parametrize("limit", [0, 129, "5", True, 1.0, [5]])
+def test_what_is_no_limit_is_refused_with_the_range(limit: Any) -> None:
+    refused("is no limit; give a whole number from 1 to 128, or a function", lock_limit=limit)
+
+
+@pytest.mark.parametrize("rate", ["100/m", "10/s", "5/h", "0.5/s", 10, 0.5])
+def test_a_rate_is_written_as_celery_writes_it(rate: Any) -> None:
+    assert resolve(lock_rate=rate).rate == rate
+
+
+@pytest.mark.parametrize("rate", ["often", "5/d", 0, -1, True, "1.5/s", ""])
+def test_what_is_no_rate_is_refused_with_examples(rate: Any) -> None:
+    refused("is no rate; give a number of times in a second", lock_rate=rate)
+
+
+def test_a_rate_that_is_too_high_is_refused_with_one_of_a_shorter_time() -> None:
+    refused("lock_rate='6000/m' is more than 128 times", lock_rate="6000/m")
+    refused("give about as many in a shorter time: '100/s'.", lock_rate="6000/m")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lock_limit": 2},
+        {"lock_rate": "2/s"},
+        {"lock_limit": lambda account_id: 2},
+        {"lock_key": Limit("k", 2)},
+        {"lock_key": ["a", Rate("k", "2/s")]},
+    ],
+)
+def test_no_older_run_can_be_asked_to_stop_where_several_may_run(options: dict[str, Any]) -> None:
+    refused("and a limit or a rate lets several have it", lock_overlap="replace", **options)
+
+
+@pytest.mark.parametrize("options", [{"lock_limit": 1}, {"lock_key": Limit("k", 1)}])
+def test_the_only_run_can_be_asked_to_stop(options: dict[str, Any]) -> None:
+    assert resolve(lock_overlap="replace", **options).overlap == "replace"

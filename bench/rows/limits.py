@@ -1,0 +1,130 @@
+"""
+Keys with a limit or a rate: what a free slot costs, and how busy tasks keep slots.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import Counter
+
+import redis
+
+from bench.measure import Rounds, compare, time_each
+from bench.results import Goal, Result, in_microseconds, ratios
+from bench.rows.waiting import Body, worker
+from celery_redlock import Redlock
+from celery_redlock.testing import LocalCluster
+
+_NODES = 5
+_TTL = 30.0
+_LIMITS = (1, 8, 64, 128)
+_WARM_UP = 200
+
+#: As in `bench.waiting_worker`.
+_SLOTS, _PER_SECOND = 5, 20
+
+
+def limit_cost(quick: bool) -> list[Result]:
+    """Five nodes: a free slot against a free key, and against redis-py's lock on a single node."""
+    rounds = Rounds(count=6 if quick else 20, operations=200)
+    results = []
+    with LocalCluster(_NODES) as nodes, LocalCluster(1) as one:
+        client = redis.Redis.from_url(one.urls[0])
+        with Redlock(nodes.urls, ttl=_TTL) as redlock:
+
+            def ordinary() -> None:
+                redlock.acquire("key").release()
+
+            def theirs() -> None:
+                lock = client.lock("key", timeout=_TTL)
+                if not lock.acquire():
+                    raise RuntimeError("redis-py did not get a free lock")
+                lock.release()
+
+            time_each(ordinary, _WARM_UP)
+            time_each(theirs, _WARM_UP)
+            for limit in _LIMITS:
+
+                def slot(limit: int = limit) -> None:
+                    redlock.acquire("key", limit=limit).release()
+
+                time_each(slot, _WARM_UP)
+                pairs = compare(slot, ordinary, rounds)
+                results.append(
+                    Result(
+                        row="limit-cost",
+                        what=f"acquire + release of one of {limit} slots, p50, / of a key",
+                        goal=Goal(value=1.3, limit="most"),
+                        values=ratios(pairs),
+                        detail=in_microseconds("a slot", "a key", pairs),
+                    )
+                )
+            pairs = compare(lambda: redlock.acquire("key", limit=8).release(), theirs, rounds)
+            results.append(
+                Result(
+                    row="limit-cost",
+                    what="… of one of 8 slots / redis-py's Lock on 1 node",
+                    goal=None,
+                    values=ratios(pairs),
+                    detail=in_microseconds("a slot", "redis-py", pairs),
+                )
+            )
+        client.close()
+    return results
+
+
+def limits(quick: bool) -> list[Result]:
+    """Measure how busy tasks keep five slots and a rate, in a worker of ten processes."""
+    count = 60 if quick else 200
+    with LocalCluster(_NODES) as nodes, worker(nodes, processes=10) as scene:
+        limited = scene.run("bench.limited", count, 0.1)
+        rated = scene.run("bench.rated", count, 0.01)
+        requeues = scene.requeues("bench.rated")
+    # From the first to the last body there is one period less than there are bodies in a slot.
+    used = (count - _PER_SECOND) / _PER_SECOND / (rated[-1].begun - rated[0].begun)
+    of_each = [*requeues.values(), *itertools.repeat(0, count - len(requeues))]
+    return [
+        Result(
+            row="limits",
+            what=f"{count} bodies of 0.1 s under lock_limit=5: share of the slots' time held",
+            goal=Goal(value=0.95, limit="least"),
+            values=[count * 0.1 / _SLOTS / (limited[-1].ended - limited[0].begun)],
+        ),
+        Result(
+            row="limits",
+            what="the same: bodies at once, at most",
+            goal=Goal(value=_SLOTS, limit="most"),
+            values=[float(_most_at_once(limited))],
+        ),
+        Result(
+            row="limits",
+            what=f"{count} bodies under lock_rate='20/s': share of the rate that is used",
+            goal=Goal(value=0.95, limit="least"),
+            values=[used],
+        ),
+        Result(
+            row="limits",
+            what="the same: starts in any second, at most",
+            goal=Goal(value=_PER_SECOND, limit="most"),
+            values=[float(_most_in_a_second(rated))],
+        ),
+        Result(
+            row="limits",
+            what="the same: requeues of a task, median",
+            goal=Goal(value=1, limit="most"),
+            values=[statistics.median(of_each)],
+            detail=f"requeues: tasks {dict(sorted(Counter(of_each).items()))}",
+        ),
+    ]
+
+
+def _most_at_once(bodies: list[Body]) -> int:
+    changes = [(body.begun, 1) for body in bodies] + [(body.ended, -1) for body in bodies]
+    # A body that ends in the instant in which another begins is over.
+    return max(itertools.accumulate(change for _, change in sorted(changes)))
+
+
+def _most_in_a_second(bodies: list[Body]) -> int:
+    starts = [body.begun for body in bodies]
+    return max(sum(first <= start < first + 1 for start in starts) for first in starts)

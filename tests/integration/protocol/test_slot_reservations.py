@@ -1,0 +1,131 @@
+"""The slot of a message is reserved, taken over by its receiver, given back and cancelled."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from celery_redlock import Limit, LockContended, LockNotAcquired, Rate, Redlock
+from celery_redlock.core import PendingReservation, Reservation
+from tests.support.nodes import CALM, Nodes
+from tests.support.waiting import wait_until
+
+KEY = Limit("key", 2)
+HOUR = 3600.0
+
+
+def reserve(client: Redlock, *keys: str | Limit | Rate, **options: Any) -> PendingReservation:
+    """Reserve keys for an hour."""
+    places = [client.node_key(key) for key in keys or (KEY,)]
+    options = {"ttl": HOUR, "grace": HOUR, "label": "queued", "retry_for": 5.0, **options}
+    return client.reservations.reserve(places, **options)
+
+
+def everywhere(nodes: Nodes, client: Redlock) -> Reservation:
+    """Reserve a slot, and wait until every node has it."""
+    found = reserve(client).reservation
+    wait_until(lambda: nodes.owners(found.node_keys[0]) == [found.owner] * len(nodes))
+    return found
+
+
+def test_a_reserved_slot_counts(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    reserve(client)
+    client.acquire(KEY, wait=CALM)
+    with pytest.raises(LockContended):
+        reserve(client)
+
+
+def test_the_receiver_takes_the_slot_over(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    reservation = everywhere(any_nodes, client)
+    client.acquire(KEY, wait=CALM)
+    lease = client.reservations.acquire_for_task([KEY], reservation=reservation, wait=CALM)
+    (place,) = reservation.node_keys
+    assert place == f"{client.node_key(KEY)}{lease.slot}"
+    wait_until(lambda: any_nodes.owners(place) == [lease.owner] * 5)
+
+
+def test_only_one_receiver_takes_it_over(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    reservation = everywhere(any_nodes, client)
+    client.acquire(KEY, wait=CALM)
+    client.reservations.acquire_for_task([KEY], reservation=reservation, wait=CALM)
+    with pytest.raises(LockContended):
+        client.reservations.acquire_for_task([KEY], reservation=reservation)
+
+
+def test_each_takeover_of_a_slot_has_a_larger_token(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    lease = client.acquire(KEY, wait=CALM)
+    tokens = [lease.fencing_token]
+    for _ in range(3):
+        back = Reservation(
+            node_keys=(f"{client.node_key(KEY)}{lease.slot}",),
+            owner=client.reservations.new_owner_value("queued"),
+            expires_at=time.time() + HOUR,
+        )
+        assert lease.release_with({}, back)
+        lease = client.reservations.acquire_for_task([KEY], reservation=back, wait=CALM)
+        tokens.append(lease.fencing_token)
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_takeover_that_fails_gives_the_slot_back(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    reservation = everywhere(any_nodes, client)
+    any_nodes.hold("other", "one", [0, 1])
+    any_nodes.hold("other", "two", [2, 3])
+    with pytest.raises(LockNotAcquired):
+        client.reservations.acquire_for_task([KEY, "other"], reservation=reservation)
+    (place,) = reservation.node_keys
+    wait_until(lambda: any_nodes.owners(place) == [reservation.owner] * 5)
+
+
+def test_a_slot_that_is_cancelled_is_free(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    reservation = everywhere(any_nodes, client)
+    assert client.reservations.cancel(reservation, wait=True)
+    any_nodes.wait_free(reservation.node_keys[0])
+
+
+def test_a_message_that_replaces_another_takes_its_slot(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    older = everywhere(any_nodes, client)
+    newer = reserve(client, previous=older.owner, previous_until=older.expires_at).reservation
+    assert newer.node_keys == older.node_keys
+    wait_until(lambda: any_nodes.owners(newer.node_keys[0]) == [newer.owner] * 5)
+
+
+def test_a_replacement_that_fails_gives_the_slot_back(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    # Of two reservations one is in each slot, so that one is not in the last.
+    for older in (everywhere(any_nodes, client), everywhere(any_nodes, client)):
+        any_nodes.forget(4, "other")
+        any_nodes.hold("other", "one", [0, 1])
+        any_nodes.hold("other", "two", [2, 3])
+        with pytest.raises(LockNotAcquired):
+            reserve(
+                client,
+                KEY,
+                "other",
+                retry_for=0.0,
+                previous=older.owner,
+                previous_until=older.expires_at,
+            )
+        place = older.node_keys[0]
+        wait_until(
+            lambda place=place, older=older: any_nodes.owners(place) == [older.owner] * 5,
+            message=lambda place=place: f"{place}: {any_nodes.owners(place)}",
+        )
+
+
+def test_a_cancelled_replacement_gives_the_slot_back(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    older = everywhere(any_nodes, client)
+    newer = reserve(client, previous=older.owner, previous_until=older.expires_at).reservation
+    wait_until(lambda: any_nodes.owners(newer.node_keys[0]) == [newer.owner] * 5)
+    client.reservations.cancel(newer, previous=older.owner, previous_until=older.expires_at)
+    wait_until(lambda: any_nodes.owners(older.node_keys[0]) == [older.owner] * 5)

@@ -1,0 +1,67 @@
+"""What an error says of a key with a limit or a rate that refused an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from celery_redlock import LockContended
+from celery_redlock.core.attempt import AcquireParams, Attempt
+from celery_redlock.core.failures import not_acquired_error
+from celery_redlock.protocol import KeyHolder, Refused, SlotRound, Vote
+from celery_redlock.protocol.keys import LimitedKey
+
+LIMIT = LimitedKey("key", 2)
+RATE = LimitedKey("key", 1, 1000)
+NODES = ("a", "b", "c")
+
+
+def error_of(key: LimitedKey, owners: Sequence[str]) -> LockContended:
+    """Return the error of an attempt where each node has another owner in the last slot."""
+    round_ = SlotRound(
+        len(NODES),
+        sent_at=0.0,
+        ttl=10.0,
+        drift_factor=0.01,
+        places=(key.slots,),
+        rates=(0,) if key.period_ms else (),
+    )
+    for node, owner in enumerate(owners):
+        slots = [KeyHolder(slot, f"first{slot}", 9.0) for slot in range(key.slots - 1)]
+        last = KeyHolder(key.slots - 1, owner, 5.0)
+        vote: Vote = Refused((*slots, last), turn_in=3.0 if key.period_ms else 0.0)
+        round_.vote(node, vote, 0.0)
+    params = AcquireParams(
+        node_keys=(key.on_nodes(key),),
+        ttl=10.0,
+        max_ttl=10.0,
+        key_prefix="",
+        label="",
+        drift_factor=0.01,
+        node_timeout=1.0,
+        quarantine_ms=0,
+    )
+    attempt = Attempt("owner", round_, None, frozenset())  # type: ignore[arg-type]
+    error = not_acquired_error(attempt, params, NODES, 0.0)
+    assert isinstance(error, LockContended)
+    return error
+
+
+def test_a_limit_that_others_hold_names_one_of_them() -> None:
+    error = error_of(LIMIT, ["other"] * 3)
+    assert (error.holder, error.split) == ("other", False)
+
+
+def test_a_limit_whose_last_slot_rivals_share_is_no_conflict() -> None:
+    assert error_of(LIMIT, NODES).split
+
+
+def test_the_keys_that_rivals_share_are_named_for_who_waits() -> None:
+    assert error_of(LIMIT, NODES).keys == (LIMIT,)
+
+
+@pytest.mark.parametrize("owners", [["other"] * 3, NODES], ids=["one", "several"])
+def test_a_rate_names_its_turn_and_no_holder(owners: Sequence[str]) -> None:
+    error = error_of(RATE, owners)
+    assert (error.holder, error.expires_in, error.split) == (None, 3.0, False)

@@ -1,0 +1,191 @@
+"""From a call to the keys of which several may be held, or only so many in a time."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from celery_redlock import Limit, Rate
+from celery_redlock.errors import LockKeyError
+from celery_redlock.protocol.keys import LimitedKey
+from celery_redlock.tasks.keys.key_maker import KeyMaker
+from tests.unit.tasks.keys.test_key_maker import TASK, key_of
+
+ONE_MORE = "name those with a limit in lock_key, as Limit('key', 5) or Rate('key', '9/m')"
+
+
+def keys_of(spec: Any = None, *args: Any, limit: Any = None, rate: Any = None) -> list[Any]:
+    """Return each key with its slots and its period; a plain key alone."""
+    made = KeyMaker(TASK, spec, limit, rate).keys_for(args or (1,), {})
+    return [
+        (str(key), key.slots, key.period_ms) if isinstance(key, LimitedKey) else key for key in made
+    ]
+
+
+async def awaited(account_id):
+    return 5
+
+
+def test_without_a_lock_key_a_limit_is_for_the_tasks_name() -> None:
+    assert keys_of(limit=5) == [("bank.settle", 5, 0)]
+
+
+def test_without_a_lock_key_a_rate_is_for_the_tasks_name() -> None:
+    assert keys_of(rate="100/m") == [("bank.settle", 100, 61_200)]
+
+
+def test_a_limit_and_a_rate_are_two_locks_of_one_name() -> None:
+    assert keys_of("k", limit=5, rate="10/s") == [("k", 5, 0), ("k", 10, 1_020)]
+
+
+def test_true_keeps_the_digest_of_the_arguments_under_a_limit() -> None:
+    assert keys_of(True, limit=5) == [(key_of(True, 1), 5, 0)]
+
+
+def test_a_limit_is_for_the_key_of_a_template() -> None:
+    assert keys_of("a:{account_id}", 7, limit=5) == [("a:7", 5, 0)]
+
+
+def test_a_limit_is_for_the_key_that_a_function_returns() -> None:
+    assert keys_of(lambda account_id: f"a:{account_id}", 7, limit=5) == [("a:7", 5, 0)]
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        lambda amount: amount,
+        lambda account_id, amount: amount,
+        lambda account_id, amount, *, note: amount,
+        lambda amount, other=None: amount,
+        lambda **given: given["amount"],
+    ],
+)
+def test_a_function_gives_the_limit_from_the_arguments_that_it_names(limit: Any) -> None:
+    assert keys_of(None, 1, 7, limit=limit) == [("bank.settle", 7, 0)]
+
+
+def test_each_limit_in_a_list_has_a_function_of_its_own() -> None:
+    spec = [Limit("a", lambda account_id: account_id), Limit("b", lambda amount: amount)]
+    assert keys_of(spec, 3, 4) == [("a", 3, 0), ("b", 4, 0)]
+
+
+def test_a_list_has_plain_keys_limits_and_rates() -> None:
+    spec = ["account:{account_id}", Limit("tenant:{amount}", 5), Rate("stripe", "10/s")]
+    assert keys_of(spec, 1, 2) == ["account:1", ("stripe", 10, 1_020), ("tenant:2", 5, 0)]
+
+
+def test_a_function_may_return_limits_and_rates() -> None:
+    made = keys_of(lambda account_id: ["a", Limit("t", account_id), Rate("s", "10/s")], 3)
+    assert made == ["a", ("s", 10, 1_020), ("t", 3, 0)]
+
+
+def test_a_plain_key_a_limit_and_a_rate_of_one_name_are_three_locks() -> None:
+    assert keys_of([Limit("k", 3), "k", Rate("k", "5/s")]) == ["k", ("k", 3, 0), ("k", 5, 1_020)]
+
+
+def test_two_rates_of_one_name_both_count() -> None:
+    spec = [Rate("k", "10/s"), Rate("k", "100/m")]
+    assert keys_of(spec) == [("k", 10, 1_020), ("k", 100, 61_200)]
+
+
+@pytest.mark.parametrize("limits", [(3, 5), (5, 3)])
+def test_of_two_limits_for_one_key_the_lower_one_counts(limits: tuple[int, int]) -> None:
+    assert keys_of([Limit("k", limit) for limit in limits]) == [("k", 3, 0)]
+
+
+def test_a_long_key_keeps_its_limit() -> None:
+    ((key, slots, _),) = keys_of("{account_id}", "x" * 600, limit=5)
+    assert (len(key), slots) == (512, 5)
+
+
+@pytest.mark.parametrize(
+    ("rate", "slots", "period_ms"),
+    [
+        ("100/m", 100, 61_200),
+        (" 100 / m ", 100, 61_200),
+        ("5/h", 5, 3_672_000),
+        ("10/s", 10, 1_020),
+        ("10", 10, 1_020),
+        (10, 10, 1_020),
+        (10.0, 10, 1_020),
+        (0.5, 1, 2_040),
+        ("0.5/m", 1, 122_400),
+        ("100/s", 100, 1_020),
+        ("128/m", 128, 61_200),
+    ],
+)
+def test_a_rate_is_written_as_celery_writes_it(rate: Any, slots: int, period_ms: int) -> None:
+    assert keys_of(rate=rate) == [("bank.settle", slots, period_ms)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limit": 0}, "is no limit; give a whole number from 1 to 128"),
+        ({"limit": 129}, "is no limit; give a whole number from 1 to 128"),
+        ({"limit": "5"}, "is no limit; give a whole number from 1 to 128"),
+        ({"limit": True}, "is no limit; give a whole number from 1 to 128"),
+        ({"limit": awaited}, "lock_limit: the function awaited is a coroutine function, which is "
+         "not awaited; use def"),
+        ({"limit": lambda nobody: 5}, "lock_limit: the function <lambda> names 'nobody', which the "
+         "task does not have; its arguments are: account_id, amount, note"),
+        ({"limit": 5, "spec": ["a", "b"]}, ONE_MORE),
+        ({"limit": 5, "spec": Limit("a", 3)}, ONE_MORE),
+        ({"rate": "5/s", "spec": [Rate("a", "3/s")]}, ONE_MORE),
+        ({"rate": "6000/m"}, "is more than 128 times; give about as many in a shorter time: "
+         "'100/s'"),
+        ({"rate": "10000/h"}, "'2/s'"),
+        ({"rate": "200/s"}, "give several keys, each with a part of it"),
+        ({"rate": "often"}, "is no rate; give a number of times in a second, minute or hour, such "
+         "as '10/s', '100/m' or '5/h'"),
+        ({"rate": "1.5/s"}, "is no rate"),
+        ({"rate": 0}, "is no rate"),
+        ({"rate": -1}, "is no rate"),
+        ({"rate": True}, "is no rate"),
+        ({"spec": Limit("t", 0)}, "Limit('t', 0) is no limit"),
+        ({"spec": Limit("t:{nobody}", 5)}, "names 'nobody'"),
+        ({"spec": Limit(lambda account_id: "t", 5)}, "is no template; give a str"),
+        ({"spec": Limit("", 5)}, "cannot be empty"),
+        ({"spec": Rate("t", "6000/m")}, "Rate('t', '6000/m') is more than 128 times"),
+        ({"spec": Limit("t", awaited)}, "lock_key: the function awaited is a coroutine function"),
+    ],
+)  # fmt: skip
+def test_a_limit_that_cannot_work_is_refused_at_declaration(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(LockKeyError, match=re.escape(message)) as caught:
+        KeyMaker(TASK, **options)
+    assert str(caught.value).startswith("task 'bank.settle': ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limit": lambda account_id: "5"}, "Limit('bank.settle', '5') is no limit; give a whole"),
+        ({"limit": lambda account_id: None}, "Limit('bank.settle', None) is no limit"),
+        ({"limit": lambda account_id: True}, "is no limit"),
+        ({"limit": lambda account_id: 0}, "is no limit"),
+        ({"limit": lambda account_id: 129}, "from 1 to 128"),
+        ({"limit": lambda account_id: account_id["x"]}, "lock_limit <lambda> failed: TypeError"),
+        ({"spec": lambda account_id: ["a", "b"], "limit": 5}, f"returned 'a', 'b'; {ONE_MORE}"),
+        ({"spec": lambda account_id: Limit("t", 0)}, "Limit('t', 0) is no limit"),
+        ({"spec": lambda account_id: Rate("t", "x")}, "Rate('t', 'x') is no rate"),
+        ({"spec": lambda account_id: Limit("redlock-meta:guard", 5)}, "reserved"),
+    ],
+)
+def test_a_call_whose_limit_cannot_work_is_refused_by_name(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(LockKeyError, match=re.escape(message)) as caught:
+        KeyMaker(TASK, **options).keys_for((1,), {})
+    assert str(caught.value).startswith("task 'bank.settle': ")
+
+
+def test_a_function_returns_the_same_limit_in_the_publisher_and_in_the_worker() -> None:
+    """It gets a tuple as the list that a worker receives."""
+    maker = KeyMaker(TASK, None, lambda account_id: len(account_id) + isinstance(account_id, list))
+    sent, received = maker.keys_for(((1, 2),), {}), maker.keys_for(([1, 2],), {})
+    assert [key.slots for key in sent if isinstance(key, LimitedKey)] == [3]
+    assert [key.slots for key in received if isinstance(key, LimitedKey)] == [3]
