@@ -14,8 +14,10 @@ from celery_redlock.protocol import (
     AcquireRound,
     Command,
     Failed,
+    Granted,
     Phase,
     Quarantined,
+    Refused,
     ReleaseAction,
     ReserveRound,
     SlotRound,
@@ -146,8 +148,9 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
     """
     Try once, with a fresh owner value.
 
-    An attempt that is not granted, or that an exception cuts short, is undone on all nodes: the
-    release is queued behind the acquire on the same connections, also where no answer came.
+    An attempt that is not granted, or that an exception cuts short, is undone on all nodes that
+    have not refused it: the release is queued behind the acquire on the same connections, also
+    where no answer came.
     """
     owner = ""
     previous = params.previous
@@ -179,11 +182,12 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
                 channel.exchange(((second, round_),), params.node_timeout, acked=acked)
             if round_.phase is Phase.GRANTED and params.waiter is not None:
                 # A node that refused it, or has not replied, would wake it in the place of others.
-                channel.send(forget_waiter(params.node_keys, params.waiter.name))
+                others = round_.nodes_without(Granted)
+                channel.send(forget_waiter(params.node_keys, params.waiter.name), others)
             if previous is not None and _is_held_by_another(round_, params, previous):
                 acked = None
             if round_.phase is not Phase.GRANTED:
-                _undo(transport, channel, params, owner, acked)
+                _undo(transport, channel, params, owner, round_, acked)
             return Attempt(owner, round_, channel, channel.nodes_in_doubt(), acked)
         except BaseException:
             # A time limit or Ctrl-C may have struck after the command was sent.
@@ -243,14 +247,15 @@ def _undo(
     channel: Channel,
     params: AcquireParams,
     owner: str,
+    round_: AcquireRound,
     acked: AckedNodes | None,
 ) -> None:
-    """Release on all nodes, and give the reservation back that was taken over."""
+    """Release where nodes have not refused, and give the reservation back that was taken over."""
     undoing = release(params.node_keys, owner, 0)
     previous = params.previous
     remaining_ms = 0 if previous is None else previous.left_ms(transport.wall_us())
     if previous is None or remaining_ms <= 0:
-        channel.send(undoing)
+        channel.send(undoing, round_.nodes_without(Refused))
         return
     # Only nodes that acknowledged the acquire: a stopped node may execute it long after the message
     # was processed, and the keys that it then gave back would block others.

@@ -70,7 +70,7 @@ def not_acquired_error(
             key,
             # A rate has starts, and no holder.
             None if found is None or is_rate(params.node_keys[found.key]) else found.holder.owner,
-            found.holder.expires_in if found else None,
+            found.holder.expires_in if found else _split_for(round_),
             split,
             [shown[at] for at in found.keys] if found else (),
             {**node_votes(round_, nodes), **_contenders(round_, nodes)},
@@ -122,6 +122,11 @@ def _obstacle(round_: AcquireRound, params: AcquireParams, turn_in: float) -> _O
         return None
     keys = sorted({key_at[place] for place in round_.taken_keys(holder.owner)})
     return _Obstacle(key_at[holder.key], holder, [at for at in keys if at not in limited])
+
+
+def _split_for(round_: AcquireRound) -> float | None:
+    """Return for how long a rate may stay split; None for other keys, or if nothing is known."""
+    return round_.turn_in() or None if isinstance(round_, SlotRound) else None
 
 
 def _refusal(key: str, holder: KeyHolder, after: str) -> str:

@@ -39,7 +39,14 @@ from celery_redlock.protocol import (
     release,
 )
 from celery_redlock.protocol.commands import granted_keys, limits_of
-from celery_redlock.protocol.keys import is_lock_key, lock_of, slot_number, stays, user_key
+from celery_redlock.protocol.keys import (
+    is_lock_key,
+    lock_of,
+    period_of,
+    slot_number,
+    stays,
+    user_key,
+)
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport import Channel, Transport, borrowed
 
@@ -320,8 +327,14 @@ class Lease(LeaseValidity):
         ):
             # An extension that arrives after the release would undo the shortened TTL.
             process_watchdog().wait_for_extension(self, self._params.node_timeout)
+        actions = {**(actions or {}), **self._rest_of_periods()}
         keys = self._params.node_keys + self._staying
         return release(keys, self.owner, self.fencing_token, keep, actions, self._limits)
+
+    def _rest_of_periods(self) -> dict[str, ReleaseAction]:
+        """Return for how long slots of rates stay taken, for nodes that do not have them yet."""
+        passed = milliseconds(self._transport.now() - self._acquired_at)
+        return {slot: ReleaseAction(max(0, period_of(slot) - passed)) for slot in self._staying}
 
     def release_details(self, *, had: bool) -> ReleaseDetails:
         """Return what to report of the release; `had`: a quorum of nodes still had the keys."""

@@ -27,6 +27,7 @@ from celery_redlock.protocol.votes import (
     KeyState,
     KeyStates,
     LeaseVotes,
+    NotHeld,
     Quarantined,
     Refused,
     RegisterContents,
@@ -349,7 +350,7 @@ def read_reply(fields: Sequence[Any]) -> Vote:
         if code == b"M":
             return MISSING
         if code == b"F":
-            return FOREIGN
+            return NotHeld(False, int(fields[1]) / 1000) if fields[1:] else FOREIGN
         if len(fields) == 1 and len(code) > 1:
             return LeaseVotes(tuple(map(_OF_LEASE.__getitem__, code)))
         if code == b"P":

@@ -147,6 +147,11 @@ def stays(node_key: str) -> bool:
     return node_key.startswith(RATE_PREFIX) and slot_number(node_key) is not None
 
 
+def period_of(node_key: str) -> int:
+    """Return for how many ms a slot of a rate stays taken."""
+    return int(node_key.removeprefix(RATE_PREFIX).partition(":")[0])
+
+
 def node_key_of(prefix: str, key: str) -> str:
     """Return a key as nodes store it; `user_key` is the way back."""
     name = key if key.startswith(META_PREFIX) else prefix + key

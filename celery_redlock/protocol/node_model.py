@@ -29,6 +29,7 @@ from celery_redlock.protocol.votes import (
     KeyState,
     KeyStates,
     LeaseVotes,
+    NotHeld,
     Quarantined,
     Refused,
     RegisterContents,
@@ -412,25 +413,26 @@ class ModelNode:
             queue = self.waiting[key] = WaitQueue()
         return queue
 
-    def _wake(self, slot: str, now_us: int) -> None:
-        key = lock_of(slot)
+    def _wake(self, released: str, slots: int, now_us: int) -> None:
+        key = lock_of(released)
         if key not in self.waiting:
             return
         scores = (queue := self._wait_queue(key, now_us)).scores
-        # Of several slots, another may be free before those that are woken can come.
-        several = key != slot
         woken = [name for name in queue.first(len(scores)) if scores[name] >= WOKEN]
-        missing = 0
-        for name in woken[:MISSING_AT_MOST]:
-            since_us = now_us - scores[name]
-            missing += not several or since_us > COMES_WITHIN_US
-            if since_us > RETURNS_WITHIN_US:
+        since_us = [now_us - scores[name] for name in woken[:MISSING_AT_MOST]]
+        for name, since in zip(woken, since_us, strict=False):
+            if since > RETURNS_WITHIN_US:
                 del scores[name]
-        for at, name in enumerate(queue.first(WOKEN_AT_ONCE + missing)):
-            is_late = several and now_us - scores[name] > COMES_WITHIN_US
-            if scores[name] < WOKEN or is_late:
+        wanted = WOKEN_AT_ONCE + len(since_us)
+        if slots:
+            coming = sum(since <= COMES_WITHIN_US for since in since_us)
+            places = _Limit(slots).slots_of(key)
+            free = sum(self.owner(place, now_us) is None for place in places)
+            wanted = free - coming if coming else free + 1
+        for at, name in enumerate(queue.first(max(0, wanted))):
+            if scores[name] < WOKEN or (slots and now_us - scores[name] > COMES_WITHIN_US):
                 scores[name] = max(WOKEN, now_us) + 2 * at + 1
-            elif several:
+            elif slots:
                 continue
             else:
                 del scores[name]
@@ -452,7 +454,9 @@ class ModelNode:
                 if other != slot and self.owner(other, now_us) == owner
             ]
             if holder != owner and (holder is not None or not limit.slots):
-                return FOREIGN
+                if not limit.period_ms:
+                    return FOREIGN
+                return NotHeld(False, (self.keys[slot].expires_at - now_us // 1000) / 1000)
             if holder is None:
                 moved[slot] = limit.period_ms or int(ttl_ms)
             fence = _fence_of(fence, limit, slot)
@@ -511,6 +515,9 @@ class ModelNode:
                 if self.owner(other, now_us) == owner:
                     del self.keys[other]
             stays_here = stays(key) and int(slots) > 0
+            if stays_here and self.owner(key, now_us) is None and int(actions[3 * index]) > 0:
+                left_ms = int(actions[3 * index])
+                self.keys[key] = StoredKey(str(owner), now_us // 1000 + left_ms)
             ours += is_ours or stays_here
             if not is_ours or stays_here:
                 continue
@@ -520,7 +527,7 @@ class ModelNode:
             else:
                 del self.keys[key]
                 if int(token) > 0 and not stays(key):
-                    self._wake(key, now_us)
+                    self._wake(key, max(1, int(slots)) if lock_of(key) != key else 0, now_us)
         if int(token) > 0:
             self._raise_counters(fences, int(token))
         return ACKNOWLEDGED if ours == len(keys) else FOREIGN

@@ -86,6 +86,10 @@ class Round:
         """
         raise NotImplementedError
 
+    def nodes_without(self, kind: type[Vote]) -> list[int]:
+        """Return the nodes whose vote on the latest command is not of this kind, or is missing."""
+        return [node for node, vote in enumerate(self.votes) if type(vote) is not kind]
+
     def _enter(self, phase: Phase) -> Phase:
         if phase not in TRANSITIONS.get(self._phase, ()):
             raise RuntimeError(f"A {self._phase.name} round cannot become {phase.name}.")
@@ -322,9 +326,14 @@ class SlotRound(AcquireRound):
         Return in how many seconds it is the turn of this attempt at a key with a rate.
 
         It is the median of the nodes, whose turns differ where others came at the same time. With
-        the latest, slots would stay free that some nodes keep for it.
+        the latest, slots would stay free that some nodes keep for it. In a split vote it is when
+        the slot is free that most nodes granted, because others have it on the rest of them.
         """
-        turns = sorted(vote.turn_in for vote in self.votes if type(vote) is Refused)
+        turns = sorted(
+            vote.turn_in
+            for vote in self.votes
+            if type(vote) is Refused or (type(vote) is NotHeld and vote.turn_in)
+        )
         return turns[(len(turns) - 1) // 2] if turns else 0.0
 
     def _is_taken(self, out: int = 0) -> bool:

@@ -79,9 +79,12 @@ class NotHeld:
 
     Attributes:
         missing: the other keys have no owner, so a heal may set them again.
+        turn_in: seconds until the slot of a key with a period is free that another has; 0 where it
+            is not that.
     """
 
     missing: bool
+    turn_in: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 #: that requeued it only after it was published; a result of the next run would be overwritten.
 SETTLING = 0.1
 
+#: The same for a message whose task stores no result: its last run is leaving its process.
+LEAVING = 0.02
+
 #: Seconds for which a wake-up is remembered whose message is on its way to a worker.
 EARLY = 5.0
 MAX_EARLY = 10_000
@@ -63,7 +66,7 @@ class Held:
         keys: for which it waits.
         channels: on which it is woken.
         since: since when it waits, in seconds since the epoch.
-        arrived: when it got here, on the monotonic clock.
+        starts_from: when it may start, on the monotonic clock: its last run has ended by then.
         until: its ETA, on the same clock.
     """
 
@@ -71,7 +74,7 @@ class Held:
     keys: tuple[str, ...]
     channels: frozenset[str]
     since: float
-    arrived: float
+    starts_from: float
     until: float
 
 
@@ -171,7 +174,7 @@ class WaitingMessages:
             envelope.waits_for,
             frozenset(map(wake_channel, envelope.waits_for)),
             0.0 if history is None else history.first_seen,
-            now,
+            now + (SETTLING if request.store_errors else LEAVING),
             to_timestamp(request.eta),
         )
         with self._lock:
@@ -248,7 +251,7 @@ class WaitingMessages:
             if held is None:
                 return
             now = time.monotonic()
-            left = held.arrived + SETTLING - now
+            left = held.starts_from - now
             if left <= 0:
                 del self._held[name]
         if left > 0:
@@ -340,7 +343,7 @@ class WaitingMessages:
 
     def _ask_nodes(self) -> None:
         """Start the messages that have waited longest for keys that are free."""
-        time.sleep(SETTLING)
+        time.sleep(LEAVING)  # for those that arrive together
         if self._closed:
             return
         with self._lock:

@@ -232,8 +232,9 @@ class ContenderMoves:
                     for node in nodes
                     if command.script is Script.RELEASE
                 }
+                freed |= {order[node] for node, vote, _ in feed if isinstance(vote, Refused)}
                 if len(freed) < len(lanes):
-                    danger = "an attempt has ended and is not undone on every node"
+                    danger = "an attempt has ended and may have left a key on a node"
             label = (f"{label[0]}: {told}", label[1])
             knows = () if then.held is None else self._knows(index, stage)
             lanes_then = self._talk.said(stage, lanes, acked=knows)

@@ -141,7 +141,7 @@ EXCLUSION = (
         (
             ATTEMPT,
             """            if round_.phase is not Phase.GRANTED:
-                _undo(transport, channel, params, owner, acked)
+                _undo(transport, channel, params, owner, round_, acked)
 """,
             """            if round_.phase is not Phase.GRANTED:
                 granted = [n for n, vote in enumerate(round_.votes) if hasattr(vote, "low")]
@@ -155,7 +155,7 @@ EXCLUSION = (
         (
             ATTEMPT,
             """            if round_.phase is not Phase.GRANTED:
-                _undo(transport, channel, params, owner, acked)
+                _undo(transport, channel, params, owner, round_, acked)
 """,
             "",
         ),

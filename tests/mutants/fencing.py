@@ -78,7 +78,9 @@ FENCING = (
         (
             NODE,
             """            if holder != owner and (holder is not None or not limit.slots):
-                return FOREIGN
+                if not limit.period_ms:
+                    return FOREIGN
+                return NotHeld(False, (self.keys[slot].expires_at - now_us // 1000) / 1000)
             if holder is None:
 """,
             """            if holder is None and limit.slots:

@@ -149,8 +149,8 @@ LIMITING = (
     ),
     mutant(
         "the script forgets those that several released slots have woken",
-        tested("test_limits.py", "test_fair_waiters_share_the_free_slots_in_order"),
-        (RELEASE_LUA, "elseif not several then", "else"),
+        tested("test_slot_wake_ups.py", "test_one_that_is_on_its_way_is_remembered"),
+        (RELEASE_LUA, "elseif slots == 0 then", "else"),
     ),
     mutant(
         "the script takes what is no string for a free slot",
@@ -170,10 +170,49 @@ LIMITING = (
         (ATTEMPT, "        places += slots or [key]\n", "        places += slots[-1:] or [key]\n"),
     ),
     mutant(
-        "a limit whose last slot rivals share counts as a conflict",
-        attempted(
-            "test_slot_refusals.py", "test_a_limit_whose_last_slot_rivals_share_is_no_conflict"
+        "the release of a slot wakes nobody while one is on its way",
+        tested(
+            "test_slot_wake_ups.py", "test_while_others_are_on_their_way_only_the_rest_are_woken"
         ),
+        (RELEASE_LUA, "wanted = coming > 0 and -coming or 1", "wanted = coming > 0 and -100 or 1"),
+    ),
+    mutant(
+        "the release of a slot counts nobody who is on the way",
+        tested(
+            "test_slot_wake_ups.py", "test_while_others_are_on_their_way_only_the_rest_are_woken"
+        ),
+        (RELEASE_LUA, "wanted = coming > 0 and -coming or 1", "wanted = 1"),
+    ),
+    mutant(
+        "the release of a slot counts no other free one",
+        tested("test_slot_wake_ups.py", "test_slots_that_were_free_before_count_as_well"),
+        (
+            RELEASE_LUA,
+            "if not holders[n] then wanted = wanted + 1 end",
+            "if n == 1 then wanted = 2 end",
+        ),
+    ),
+    mutant(
+        "one that was woken for a slot and has not come is not woken again",
+        tested("test_slot_wake_ups.py", "test_those_that_have_not_come_are_woken_again"),
+        (RELEASE_LUA, "(slots > 0 and now - score > 250000)", "false"),
+    ),
+    mutant(
+        "a release leaves nodes without the slot of a rate",
+        tested(
+            "test_rates.py",
+            "test_a_release_sets_the_slot_where_it_is_missing_for_the_rest_of_the_period",
+        ),
+        (RELEASE_LUA, "if left > 0 and redis.call('PTTL', KEYS[i]) == -2 then", "if false then"),
+    ),
+    mutant(
+        "a failed attempt is not undone where no answer came",
+        modelled("split-two"),
+        (ROUNDS, "if type(vote) is not kind]", "if vote and type(vote) is not kind]"),
+    ),
+    mutant(
+        "a limit whose slots rivals share counts as a conflict",
+        attempted("test_slot_refusals.py", "test_a_limit_whose_slots_rivals_share_is_no_conflict"),
         (FAILURES, "split = round_.phase is Phase.SPLIT", "split = not attempt.is_refused"),
     ),
     mutant(

@@ -11,6 +11,7 @@
 --
 -- {nonce, 'A'}      the keys are ours and the counters are at the token
 -- {nonce, 'F'}      not ours any more, or a counter is above the token already; nothing changed
+-- {nonce, 'F', ms}  another has the slot of a key with a period, for so long; nothing changed
 -- {nonce, 'Q', ms}  in quarantine for that time
 -- (`guard.lua` and `slots.lua` precede this script.)
 local owner, token, limited = ARGV[2], tonumber(ARGV[3]), ARGV[4] and 1 or 0
@@ -29,9 +30,11 @@ for i = 1, count do
     end
   end
   local holder = redis.call('GET', place)
-  if holder ~= owner and (limit == 0 or holder) then return {ARGV[1], 'F'} end
+  local period = tonumber(ARGV[4 + 3 * i] or '0')
+  if holder ~= owner and (limit == 0 or holder) then
+    return {ARGV[1], 'F', period > 0 and redis.call('PTTL', place) or nil}
+  end
   if not holder then
-    local period = tonumber(ARGV[4 + 3 * i])
     moved[#moved + 1] = {place, period > 0 and period or ARGV[4]}
   end
   -- A counter above the token: this node granted us more than was counted, or granted another

@@ -123,7 +123,7 @@ def in_place_of(lock_request: LockRequest, error: LockContended) -> InPlace:
     taken_us = owner_timestamp_us(error.holder or "")
     now_us = lock_request.redlock.transport.wall_us()
     if is_rate(error.key):
-        is_held_long = (error.expires_in or 0.0) > TURN_IN_PLACE
+        is_held_long = not error.split and (error.expires_in or 0.0) > TURN_IN_PLACE
     else:
         is_held_long = taken_us is not None and now_us - taken_us > SHORT_BODY * 1_000_000
     return InPlace(

@@ -108,8 +108,8 @@ def _delay(
     lock_request: LockRequest, wait_history: WaitHistory, error: LockNotAcquired, now: float
 ) -> float:
     if isinstance(error, LockContended) and is_rate(error.key):
-        # Nodes have given it this time, and nothing makes it earlier; in a split vote it is near.
-        turn = SHORTEST_DELAY if error.split else max(SHORTEST_DELAY, error.expires_in or 0.0)
+        # Nodes have given it this time, and nothing makes it earlier.
+        turn = max(SHORTEST_DELAY, error.expires_in or 0.0)
         visible = _visible(lock_request, unset=_UNACKNOWLEDGED_FOR)
         return min(turn, visible, _until_deadline(lock_request, now))
     longest = min(_longest_delay(lock_request, now), _grace_left(error))

@@ -21,6 +21,7 @@ from celery_redlock.protocol import (
     KeyHolder,
     KeyState,
     KeyStates,
+    NotHeld,
     Quarantined,
     Refused,
     ReleaseAction,
@@ -291,6 +292,8 @@ def comparable(vote: Vote) -> Vote:
             ),
             roughly(vote.turn_in * 1000),
         )
+    if isinstance(vote, NotHeld):
+        return NotHeld(vote.missing, roughly(vote.turn_in * 1000))
     if isinstance(vote, KeyStates):
         return KeyStates(
             tuple(

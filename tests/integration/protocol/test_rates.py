@@ -7,7 +7,9 @@ import time
 import pytest
 
 from celery_redlock import LockContended, Rate
-from celery_redlock.protocol import Granted, Refused, Vote, Waiter, acquire
+from celery_redlock.core.limits import rate_key
+from celery_redlock.protocol import Granted, NotHeld, Refused, Vote, Waiter, acquire
+from celery_redlock.protocol.commands import move
 from celery_redlock.protocol.keys import LimitedKey
 from tests.support.nodes import CALM, PREFIX, Nodes
 from tests.support.waiting import TIMEOUT, wait_until
@@ -146,3 +148,24 @@ def test_calls_that_wait_for_a_rate_get_it_one_after_the_other(nodes: Nodes) -> 
     for client in clients:
         client.acquire(Rate("key", "1/s"), wait=TIMEOUT)
     assert time.monotonic() - began > 2.0
+
+
+def test_a_release_sets_the_slot_where_it_is_missing_for_the_rest_of_the_period(
+    any_nodes: Nodes,
+) -> None:
+    client = any_nodes.connected()
+    key = rate_key("key", "1/h", "rate")
+    lease = client.acquire(Rate("key", "1/h"), wait=CALM)
+    place = f"{client.node_key(key)}0"
+    wait_until(lambda: any_nodes.owners(place) == [lease.owner] * 5)
+    any_nodes.forget(0, place)
+    lease.release()
+    wait_until(lambda: any_nodes.owner(0, place) == lease.owner)
+
+
+def test_a_second_round_that_finds_the_slot_taken_names_when_it_is_free(any_nodes: Nodes) -> None:
+    key = kept(2, LONG)
+    any_nodes.put(0, f"{key}1", "them")
+    refused = any_nodes.run(0, move((key,), "us", 7, (1,), LONG, 0))
+    assert isinstance(refused, NotHeld)
+    assert refused.turn_in > 0

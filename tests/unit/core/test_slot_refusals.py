@@ -18,7 +18,7 @@ NODES = ("a", "b", "c")
 
 
 def error_of(key: LimitedKey, owners: Sequence[str]) -> LockContended:
-    """Return the error of an attempt where each node has another owner in the last slot."""
+    """Return the error of an attempt; on each node, one of these has the slots."""
     round_ = SlotRound(
         len(NODES),
         sent_at=0.0,
@@ -28,9 +28,8 @@ def error_of(key: LimitedKey, owners: Sequence[str]) -> LockContended:
         rates=(0,) if key.period_ms else (),
     )
     for node, owner in enumerate(owners):
-        slots = [KeyHolder(slot, f"first{slot}", 9.0) for slot in range(key.slots - 1)]
-        last = KeyHolder(key.slots - 1, owner, 5.0)
-        vote: Vote = Refused((*slots, last), turn_in=3.0 if key.period_ms else 0.0)
+        holders = tuple(KeyHolder(slot, f"{owner} {slot}", 5.0) for slot in range(key.slots))
+        vote: Vote = Refused(holders, turn_in=3.0 if key.period_ms else 0.0)
         round_.vote(node, vote, 0.0)
     params = AcquireParams(
         node_keys=(key.on_nodes(key),),
@@ -50,10 +49,10 @@ def error_of(key: LimitedKey, owners: Sequence[str]) -> LockContended:
 
 def test_a_limit_that_others_hold_names_one_of_them() -> None:
     error = error_of(LIMIT, ["other"] * 3)
-    assert (error.holder, error.split) == ("other", False)
+    assert (error.holder, error.split) == ("other 0", False)
 
 
-def test_a_limit_whose_last_slot_rivals_share_is_no_conflict() -> None:
+def test_a_limit_whose_slots_rivals_share_is_no_conflict() -> None:
     assert error_of(LIMIT, NODES).split
 
 

@@ -24,7 +24,8 @@ class Request:
 
     _eta_timer_entry: Any
 
-    def __init__(self, name: str, eta: float) -> None:
+    def __init__(self, name: str, eta: float, *, stores: bool = True) -> None:
+        self.store_errors = stores
         self.id = name
         self.eta = datetime.now(UTC) + timedelta(seconds=eta)
 
@@ -42,9 +43,17 @@ class Worker:
         """What Celery's timer calls at the ETA of a message."""
         self.started.append(request.id)
 
-    def receive(self, name: str, *, key: str = KEY, since: float = 1.0, eta: float = 60.0) -> Any:
+    def receive(
+        self,
+        name: str,
+        *,
+        key: str = KEY,
+        since: float = 1.0,
+        eta: float = 60.0,
+        stores: bool = True,
+    ) -> Any:
         """Receive a requeued message as Celery does: the signal first, then the timer."""
-        request = Request(name, eta)
+        request = Request(name, eta, stores=stores)
         history = WaitHistory(first_seen=since, requeues=1, retries=0)
         self.waiting.add(request, Envelope(wait_history=history, waits_for=(key,)))
         request._eta_timer_entry = self.timer.call_at(
@@ -149,6 +158,14 @@ def test_a_message_does_not_start_before_its_last_run_has_ended(worker: Worker) 
     worker.fire()
     assert worker.started == []
     settle(worker, "a")
+
+
+def test_a_message_without_a_result_need_not_wait_for_that_of_its_last_run(worker: Worker) -> None:
+    worker.receive("stores")
+    worker.receive("ignores", stores=False)
+    worker.waiting.on_wake("stores")
+    worker.waiting.on_wake("ignores")
+    settle(worker, "ignores", "stores")
 
 
 def test_a_worker_that_ends_starts_nothing(worker: Worker) -> None:

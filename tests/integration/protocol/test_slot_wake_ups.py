@@ -1,0 +1,81 @@
+"""The release of a slot wakes one for each free slot, less those that are on their way."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redlock.protocol import Refused, Waiter, acquire, release
+from celery_redlock.protocol.keys import LimitedKey
+from tests.support.nodes import PREFIX, Nodes
+from tests.support.waiting import wait_until
+
+LIMIT = 3
+KEY = LimitedKey("key", LIMIT).on_nodes(PREFIX + "key")
+LONG = 60_000
+
+
+def ask(nodes: Nodes, *names: str) -> None:
+    """Let these wait on the first node, the first one for longest."""
+    for since, name in enumerate(names, 1):
+        command = acquire((KEY,), name, LONG, 0, 0, "", Waiter(name, since, LONG))
+        assert isinstance(nodes.run(0, command), Refused)
+
+
+def end(nodes: Nodes, number: int) -> None:
+    """Release a slot on the first node."""
+    slot = f"{KEY}{number}"
+    nodes.run(0, release((slot,), f"holder {number}", 7, limits={slot: LIMIT}))
+
+
+def woken(nodes: Nodes) -> list[str]:
+    return [name for _, name in nodes.woken(0)]
+
+
+@pytest.fixture
+def full(any_nodes: Nodes) -> Nodes:
+    """Nodes of which the first has given all slots to holders."""
+    for number in range(LIMIT):
+        any_nodes.put(0, f"{KEY}{number}", f"holder {number}")
+    assert woken(any_nodes) == []
+    return any_nodes
+
+
+def test_one_more_is_woken_in_case_the_first_is_gone(full: Nodes) -> None:
+    ask(full, "w1", "w2", "w3")
+    end(full, 0)
+    assert woken(full) == ["w1", "w2"]
+
+
+def test_while_others_are_on_their_way_only_the_rest_are_woken(full: Nodes) -> None:
+    ask(full, "w1", "w2", "w3", "w4")
+    for number in range(LIMIT):
+        end(full, number)
+    assert woken(full) == ["w1", "w2", "w3"]
+
+
+def test_one_that_is_on_its_way_is_remembered(full: Nodes) -> None:
+    ask(full, "w1")
+    end(full, 0)
+    end(full, 1)
+    assert full.waiting(0, KEY) == ["w1"]
+
+
+def test_slots_that_were_free_before_count_as_well(full: Nodes) -> None:
+    ask(full, "w1", "w2", "w3", "w4")
+    full.forget(0, f"{KEY}0")
+    end(full, 1)
+    assert woken(full) == ["w1", "w2", "w3"]
+
+
+def test_those_that_have_not_come_are_woken_again(full: Nodes) -> None:
+    ask(full, "w1", "w2")
+    end(full, 0)
+    seen = woken(full)
+
+    def is_woken_again() -> bool:
+        full.put(0, f"{KEY}0", "holder 0")
+        end(full, 0)
+        seen.extend(woken(full))
+        return seen.count("w1") > 1
+
+    wait_until(is_woken_again)
