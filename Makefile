@@ -65,7 +65,7 @@ demo-no-lock: $(READY) ## the same work without the lock: updates are lost
 	$(BIN)/python -m examples.demo --no-lock
 
 # Tests wait more than they compute. Each process has its own broker, lock nodes and workers.
-PROCESSES ?= 5
+PROCESSES ?= 7
 PARALLEL := --numprocesses $(PROCESSES) --dist worksteal
 
 .PHONY: test

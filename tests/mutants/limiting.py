@@ -12,7 +12,9 @@ from tests.mutants.writing import (
     RAISE_LUA,
     RELEASE_LUA,
     ROUNDS,
+    WAITING_MESSAGES,
     attempted,
+    judged,
     modelled,
     mutant,
     tested,
@@ -209,6 +211,37 @@ LIMITING = (
         "a failed attempt is not undone where no answer came",
         modelled("split-two"),
         (ROUNDS, "if type(vote) is not kind]", "if vote and type(vote) is not kind]"),
+    ),
+    mutant(
+        "a node that refused one that is granted wakes it",
+        attempted(
+            "test_attempt.py", "test_a_node_that_refused_one_that_is_granted_does_not_wake_it"
+        ),
+        (ATTEMPT, "others = round_.nodes_without(Granted)", "others: list[int] = []"),
+    ),
+    mutant(
+        "a worker starts one message however many slots are free",
+        judged(
+            "test_waiting_messages.py",
+            "test_of_a_limited_key_as_many_messages_start_as_slots_are_free",
+        ),
+        (
+            WAITING_MESSAGES,
+            "return min(sum(next(held) is None for _ in of_key) for of_key in places)",
+            "return min(next(held) is None for _ in places)",
+        ),
+    ),
+    mutant(
+        "a worker starts all messages of a key with a free slot",
+        judged(
+            "test_waiting_messages.py",
+            "test_of_a_limited_key_as_many_messages_start_as_slots_are_free",
+        ),
+        (
+            WAITING_MESSAGES,
+            "return min(sum(next(held) is None for _ in of_key) for of_key in places)",
+            "return len(self._held)",
+        ),
     ),
     mutant(
         "a limit whose slots rivals share counts as a conflict",

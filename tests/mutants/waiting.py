@@ -8,13 +8,12 @@ from tests.mutants.writing import (
     ACQUIRE_LUA,
     NODE,
     RELEASE_LUA,
+    WAITING_MESSAGES,
     judged,
     modelled,
     mutant,
     tested,
 )
-
-WAITING_MESSAGES = "tasks/waiting_messages.py"
 
 WAITING = (
     mutant(

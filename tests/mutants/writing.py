@@ -27,6 +27,7 @@ EXTEND_LUA = "protocol/lua/extend.lua"
 GUARD_LUA = "protocol/lua/guard.lua"
 RAISE_LUA = "protocol/lua/raise.lua"
 RELEASE_LUA = "protocol/lua/release.lua"
+WAITING_MESSAGES = "tasks/waiting_messages.py"
 
 
 def modelled(setting: str, limit: int = 400_000) -> tuple[str, ...]:

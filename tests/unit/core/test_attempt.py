@@ -1,11 +1,12 @@
-"""What an attempt knows about the reservation that it took over."""
+"""What an attempt knows about a reservation that it took over, and leaves behind on the nodes."""
 
 from __future__ import annotations
 
 import pytest
 
-from celery_redlock.core.attempt import Attempt
-from celery_redlock.protocol import AcquireRound, Failed, Vote
+from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once
+from celery_redlock.protocol import AcquireRound, Failed, Vote, Waiter
+from celery_redlock.protocol.node_model import StoredKey
 from celery_redlock.protocol.votes import ACKNOWLEDGED, FOREIGN
 from celery_redlock.transport import AckedNodes, MemoryTransport
 from celery_redlock.transport.memory import MemoryNode
@@ -27,3 +28,23 @@ def test_only_a_node_that_had_the_keys_has_given_the_reservation_up(
     attempt = Attempt("owner", round_, channel, frozenset(), acked)
 
     assert set(attempt.nodes_not_taken_over()) == left
+
+
+def test_a_node_that_refused_one_that_is_granted_does_not_wake_it() -> None:
+    nodes = [MemoryNode(str(number)) for number in range(3)]
+    nodes[0].state.keys["key"] = StoredKey("other", 10**18)
+    params = AcquireParams(
+        node_keys=("key",),
+        ttl=10.0,
+        max_ttl=10.0,
+        key_prefix="",
+        label="",
+        drift_factor=0.01,
+        node_timeout=1.0,
+        quarantine_ms=0,
+        waiter=Waiter("us", 1, keep_ms=60_000),
+    )
+
+    assert attempt_once(MemoryTransport(nodes), params).is_granted
+
+    assert nodes[0].state.waiting["key"].scores == {}

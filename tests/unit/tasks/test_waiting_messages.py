@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from kombu.asynchronous.timer import Timer
 
+from celery_redlock import Limit
+from celery_redlock.protocol.keys import waited_for
 from celery_redlock.tasks import waiting_messages
 from celery_redlock.tasks.message.envelope import Envelope, WaitHistory
 from celery_redlock.tasks.waiting_messages import AT_ETA, SETTLING, WaitingMessages
@@ -253,6 +255,17 @@ def test_a_message_whose_key_is_held_waits(late: Worker, bench: Bench) -> None:
     wait_until(lambda: late.waiting.has_looked)
     late.fire()
     assert late.started == []
+    lease.release()
+
+
+def test_of_a_limited_key_as_many_messages_start_as_slots_are_free(
+    late: Worker, bench: Bench
+) -> None:
+    lease = bench.elsewhere.acquire("key", limit=3)
+    slots = waited_for(bench.elsewhere.node_key(Limit("key", 3)))
+    for since, name in enumerate(("first", "second", "third")):
+        late.receive(name, key=slots, since=since)
+    settle(late, "first", "second")
     lease.release()
 
 
