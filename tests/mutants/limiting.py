@@ -8,6 +8,7 @@ from tests.mutants.writing import (
     ACQUIRE_LUA,
     ATTEMPT,
     FAILURES,
+    LEASE,
     NODE,
     RAISE_LUA,
     RELEASE_LUA,
@@ -89,6 +90,7 @@ LIMITING = (
         "a release gives the slot of a rate back",
         modelled("rate-release"),
         (NODE, "if not is_ours or stays_here:", "if not is_ours:"),
+        (LEASE, "ReleaseAction(max(0, period_of(slot) - passed))", "ReleaseAction()"),
     ),
     mutant(
         "the slot of a rate lasts as long as the lease",
@@ -148,6 +150,7 @@ LIMITING = (
         "the script gives the slot of a rate back",
         tested("test_rates.py", "test_a_holder_does_not_give_its_slot_back"),
         (RELEASE_LUA, "if lock and stays and limit > 0 then", "if false then"),
+        (LEASE, "ReleaseAction(max(0, period_of(slot) - passed))", "ReleaseAction()"),
     ),
     mutant(
         "the script forgets those that several released slots have woken",
