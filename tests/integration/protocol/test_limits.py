@@ -140,17 +140,6 @@ def test_nodes_that_granted_different_slots_agree_after_the_second_round(any_nod
     wait_until(lambda: owners(any_nodes, lease).count(lease.owner) == 3)
 
 
-def test_a_slot_that_is_moved_to_lasts_as_long_as_the_lease(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    share_out(any_nodes, [0, 1], [2, 3])
-    lease = client.acquire("key", limit=2, ttl=20.0, wait=CALM)
-    wait_until(lambda: owners(any_nodes, lease).count(lease.owner) == 3)
-    assert lease.slot is not None
-    for node, owner in enumerate(owners(any_nodes, lease)):
-        if owner == lease.owner:
-            assert 10 < any_nodes.left(node, slot(lease.slot)) <= 20
-
-
 def test_a_node_that_has_moved_gives_the_other_slot_back(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     share_out(any_nodes, [0, 1], [2])
@@ -203,6 +192,11 @@ def test_the_script_moves_to_a_free_slot(any_nodes: Nodes) -> None:
     assert isinstance(move_to_the_second(any_nodes), Acknowledged)
     assert [any_nodes.owner(0, slot(number)) for number in range(2)] == [None, "us"]
     assert any_nodes.fence(0, slot(1)) == 7
+
+
+def test_a_slot_that_is_moved_to_lasts_as_long_as_the_lease(any_nodes: Nodes) -> None:
+    move_to_the_second(any_nodes)
+    assert LONG / 2000 < any_nodes.left(0, slot(1)) <= LONG / 1000
 
 
 def test_the_script_moves_to_no_slot_that_another_has(any_nodes: Nodes) -> None:
