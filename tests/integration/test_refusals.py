@@ -188,7 +188,9 @@ def test_a_task_whose_release_is_refused_names_the_right_and_reports_no_loss(
 
     job.apply()
     wait_until(lambda: len(refusals(caplog, "release", "del")) >= 2)
-    (warning,) = [text for text in caplog.messages if "confirmed the release" in text]
+    (warning,) = wait_until(
+        lambda: [text for text in caplog.messages if "confirmed the release" in text]
+    )
     assert "grant the user +del" in warning
     assert "ended without its lock" not in caplog.text
     assert not held[0].is_valid
