@@ -147,7 +147,8 @@ def test_of_a_task_that_runs_and_one_that_waits_the_one_that_runs_is_told_and_bo
     assert publisher.task(name).release_lock(journal.key) is True
 
     assert f" {running.id} " not in (lock.owner or "")
-    assert f" {waiting.id} " not in (queued.owner or "")
+    # Its message may have come to a worker meanwhile, which takes the key anew.
+    assert f" queued {waiting.id} " not in (queued.owner or "")
     journal.open()
     assert waiting.get(timeout=TIMEOUT) == "held"
     lock.wait_until_gone()

@@ -28,7 +28,9 @@ def add_one(engine: Engine, seat: Seat, token: int) -> None:
 
 def balance(engine: Engine) -> int:
     with Session(engine) as session:
-        return session.get_one(Account, 7).balance
+        account = session.get(Account, 7)
+        assert account is not None
+        return account.balance
 
 
 def test_the_holders_of_two_slots_change_a_row_that_they_share(
