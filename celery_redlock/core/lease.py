@@ -327,7 +327,8 @@ class Lease(LeaseValidity):
         ):
             # An extension that arrives after the release would undo the shortened TTL.
             process_watchdog().wait_for_extension(self, self._params.node_timeout)
-        actions = {**(actions or {}), **self._rest_of_periods()}
+        if self._staying:
+            actions = {**(actions or {}), **self._rest_of_periods()}
         keys = self._params.node_keys + self._staying
         return release(keys, self.owner, self.fencing_token, keep, actions, self._limits)
 

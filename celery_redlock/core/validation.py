@@ -13,9 +13,9 @@ from celery_redlock.core.limits import Limit, Rate, named_keys
 from celery_redlock.errors import ConfigurationError, InvalidFencingToken, LockKeyError
 from celery_redlock.protocol.keys import (
     META_PREFIX,
-    LimitedKey,
     check_key_count,
     slot_count,
+    stored_under,
     validate_key,
     validate_reserved_key,
 )
@@ -76,8 +76,7 @@ def checked_node_keys(
 
 
 def _node_key(prefix: str, key: str) -> str:
-    name = validate_key(prefix + key)
-    return key.on_nodes(name) if isinstance(key, LimitedKey) else name
+    return stored_under(validate_key(prefix + key), key)
 
 
 def checked_ttl(ttl: float | timedelta, max_ttl: float) -> float:

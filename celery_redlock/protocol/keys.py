@@ -152,10 +152,14 @@ def period_of(node_key: str) -> int:
     return int(node_key.removeprefix(RATE_PREFIX).partition(":")[0])
 
 
+def stored_under(name: str, key: str) -> str:
+    """Return a key as nodes store it under a name: with its limit, if it has one."""
+    return key.on_nodes(name) if isinstance(key, LimitedKey) else name
+
+
 def node_key_of(prefix: str, key: str) -> str:
     """Return a key as nodes store it; `user_key` is the way back."""
-    name = key if key.startswith(META_PREFIX) else prefix + key
-    return key.on_nodes(name) if isinstance(key, LimitedKey) else name
+    return stored_under(key if key.startswith(META_PREFIX) else prefix + key, key)
 
 
 def is_lock_key(node_key: str) -> bool:

@@ -30,14 +30,13 @@ local function wake(key, slots)
   if not redis.pcall('ZRANGE', queue, 0, 0)[1] then return end
   local time = redis.call('TIME')
   local now = time[1] * 1000000 + time[2]
-  local woken, missing, coming = woken_in(queue, 100), 0, 0
+  local woken, coming = woken_in(queue, 100), 0
   for i = 1, #woken, 2 do
     local since = now - tonumber(woken[i + 1])
     if since <= 250000 then coming = coming + 1 end
     if since > 5000000 then redis.pcall('ZREM', queue, woken[i]) end
-    missing = missing + 1
   end
-  local wanted = 2 + missing
+  local wanted = 2 + #woken / 2
   if slots > 0 then
     wanted = coming > 0 and -coming or 1
     local holders = redis.call('MGET', unpack(slots_of(key, slots)))

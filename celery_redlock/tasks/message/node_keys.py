@@ -11,7 +11,13 @@ from typing import Any
 
 from celery_redlock.core import Redlock
 from celery_redlock.errors import LockContended
-from celery_redlock.protocol.keys import META_PREFIX, LimitedKey, is_rate, without_rates
+from celery_redlock.protocol.keys import (
+    META_PREFIX,
+    LimitedKey,
+    is_rate,
+    stored_under,
+    without_rates,
+)
 from celery_redlock.tasks.config.modes import Mode
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import TaskOwner
@@ -38,8 +44,7 @@ TICK_ID_DIGITS = 12
 
 def queue_key(redlock: Redlock, key: str) -> str:
     """Return the node key of a message that is queued for lock `key` while another task runs."""
-    name = QUEUED + redlock.node_key(str(key))
-    return key.on_nodes(name) if isinstance(key, LimitedKey) else name
+    return stored_under(QUEUED + redlock.node_key(str(key)), key)
 
 
 def stop_request_key(node_key: str) -> str:
