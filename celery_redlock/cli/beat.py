@@ -4,39 +4,37 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import sys
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from celery import Celery
+
 from celery_redlock.beat.leader_record import LeaderInfo
 from celery_redlock.beat.status import ScheduleStatus, schedule_status
-from celery_redlock.cli.apps import load_app
+from celery_redlock.cli.output import print_json, print_table
 
-__all__ = ["beat"]
+__all__ = ["show_beat"]
 
 HEADINGS = ("ENTRY", "LAST DUE (UTC)", "LAST RUN (UTC)", "RUNS", "BY TOKEN")
 NUMBERS = ("RUNS", "BY TOKEN")
 NEVER = "-"
 
 
-def beat(app_name: str, *, as_json: bool) -> int:
+def show_beat(app: Celery, *, as_json: bool) -> int:
     """
     Print the status of an app's schedule, and return 0 if a beat leads it, 1 if none does.
 
     Args:
-        app_name: the app, as for `celery -A`.
+        app: the app.
         as_json: print one JSON object instead of text.
 
     Raises:
-        ConfigurationError: there is no such app, or its settings cannot be used.
+        ConfigurationError: its settings cannot be used.
         QuorumUnavailable: too few lock nodes answered.
     """
-    status = schedule_status(load_app(app_name))
+    status = schedule_status(app)
     if as_json:
-        print(json.dumps(_as_data(status), indent=2))
+        print_json(_as_data(status))
     else:
         print(f"schedule  {status.schedule}")
         print(f"leader    {_leader_line(status)}")
@@ -71,7 +69,7 @@ def _print_entries(status: ScheduleStatus) -> None:
         return
     rows = [
         (
-            entry.name if entry.name.isprintable() else repr(entry.name),
+            entry.name,
             _time_text(entry.last_due),
             _time_text(entry.last_run),
             str(entry.runs),
@@ -79,33 +77,7 @@ def _print_entries(status: ScheduleStatus) -> None:
         )
         for entry in status.entries
     ]
-    if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
-        _print_table(rows)
-    else:
-        _print_lines(rows)
-
-
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right" if heading in NUMBERS else "left")
-    for row in rows:
-        table.add_row(*map(Text, row))  # a name may look like markup
-    Console().print(table)
-
-
-def _print_lines(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
-    for row in (HEADINGS, *rows):
-        cells = [
-            cell.rjust(width) if heading in NUMBERS else cell.ljust(width)
-            for heading, cell, width in zip(HEADINGS, row, widths, strict=True)
-        ]
-        print("  ".join(cells).rstrip())
+    print_table(HEADINGS, rows, numbers=NUMBERS)
 
 
 def _time_text(moment: datetime | None) -> str:

@@ -292,7 +292,13 @@ _OUTCOMES = {
 
 
 def report_acquire(
-    transport: Transport, keys: tuple[str, ...], attempt: Attempt, attempts: int, began: float
+    transport: Transport,
+    keys: tuple[str, ...],
+    attempt: Attempt,
+    attempts: int,
+    began: float,
+    *,
+    reserves: bool = False,
 ) -> None:
     """
     Report the end of a call to acquire a lock to the receivers of `instrumentation`.
@@ -303,6 +309,7 @@ def report_acquire(
         attempt: the last attempt.
         attempts: how many there were.
         began: when the first one began, on the transport's clock.
+        reserves: the keys are reserved for a message.
     """
     votes = dict(zip(transport.names, attempt.round.votes, strict=True))
     instrumentation.report(
@@ -316,6 +323,8 @@ def report_acquire(
                 for node, vote in votes.items()
             },
             fencing_token=attempt.round.token if attempt.is_granted else None,
+            owner=attempt.owner,
+            reserves=reserves,
         )
     )
     for node, vote in votes.items():

@@ -42,7 +42,7 @@ def inspect_locks(
     """Return for each key its holder, or None."""
     round_ = _run_inspection(transport, node_keys, node_timeout)
     return tuple(
-        _lock_info(records, round_.needed) if records else None for records in round_.key_states()
+        lock_info(records, round_.needed) if records else None for records in round_.key_states()
     )
 
 
@@ -76,7 +76,8 @@ def _run_inspection(
     return round_
 
 
-def _lock_info(records: tuple[KeyState, ...], needed: int) -> LockInfo:
+def lock_info(records: tuple[KeyState, ...], needed: int) -> LockInfo:
+    """Return what the nodes that have one owner of a key show of it; `needed` is a quorum."""
     owner = records[0].owner or ""
     lives = [record.expires_in for record in records]
     return LockInfo(

@@ -42,6 +42,8 @@ class AcquireDetails:
         votes: by node, how it answered the last attempt: `granted`, `acknowledged`, `refused`,
             `quarantined`, `failed`, or `none` where the attempt was decided without it.
         fencing_token: the lease's; None if the lock was not granted.
+        owner: the owner value of the last attempt; no other lease has it.
+        reserves: the keys are for a message, and there is no lease.
     """
 
     keys: tuple[str, ...]
@@ -50,6 +52,8 @@ class AcquireDetails:
     attempts: int
     votes: Mapping[str, str]
     fencing_token: int | None
+    owner: str
+    reserves: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +84,14 @@ class LossDetails:
         fencing_token: the lease's.
         reason: why.
         held_for: seconds since the lock was acquired.
+        owner: the lease's owner value, as when it was acquired.
     """
 
     keys: tuple[str, ...]
     fencing_token: int
     reason: LossReason
     held_for: float
+    owner: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,17 +99,21 @@ class ReleaseDetails:
     """
     A release of a lease was sent.
 
+    It may be reported up to about a second later, and from another thread.
+
     Attributes:
-        keys: the lease's keys.
+        keys: the lease's keys; without those that were released before.
         fencing_token: the lease's.
         held: the lease was valid, and a quorum of nodes still had its keys.
-        held_for: seconds since the lock was acquired.
+        held_for: seconds from the acquire to the release.
+        owner: the lease's owner value, as when it was acquired.
     """
 
     keys: tuple[str, ...]
     fencing_token: int
     held: bool
     held_for: float
+    owner: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,8 +91,7 @@ class Lease(LeaseValidity):
         on_released: Callable[[Lease], object],
     ) -> None:
         round_ = attempt.round
-        super().__init__(transport, keys, round_.token, round_.valid_until)
-        self.owner = attempt.owner
+        super().__init__(transport, keys, attempt.owner, round_.token, round_.valid_until)
         self.ttl = params.ttl
         granted = granted_keys(params.node_keys, attempt.slots)
         self._limits = limits_of(params.node_keys, granted)
@@ -344,6 +343,7 @@ class Lease(LeaseValidity):
             fencing_token=self.fencing_token,
             held=had and self._was_valid,
             held_for=self.held_for,
+            owner=self.owner,
         )
 
     def after_release(self, command: Command, channel: Channel) -> None:

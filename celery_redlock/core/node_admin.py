@@ -141,7 +141,7 @@ class _AdminConnection(ABC):
         return self._node.name
 
     def run(self, mode: str) -> ArmResult:
-        """Run the script, `inspect`, `new` or `force`."""
+        """Run the script, `look`, `new` or `force`."""
         try:
             state, _, seconds = self._run(mode).partition(" ")
         except (ConnectError, RedisError, OSError) as exc:
@@ -208,6 +208,11 @@ class _MemoryConnection(_AdminConnection):
             return "missing"
         state.arm()
         return "armed"
+
+
+def look_at_memory_node(node: NodeAddress) -> str:
+    """Return what the script answers to `look`; `OSError` if the node is silent."""
+    return _MemoryConnection(node)._run("look")
 
 
 def _open(node: NodeAddress) -> _AdminConnection:

@@ -99,6 +99,8 @@ class Redlock:
         check_names(type(self).__name__, options, CLIENT_OPTIONS)
         addresses = parse_nodes(nodes)
         self.settings = client_settings(len(addresses), **options)
+        #: The nodes, in order. Their URLs may have passwords; their names never do.
+        self.addresses = addresses
         self.transport: Transport = open_transport(
             addresses, node_timeout=self.settings.node_timeout, max_ttl=self.settings.max_ttl
         )

@@ -224,7 +224,7 @@ class Reservations:
         if instrumentation.receivers:
             shown = tuple(user_key(key, self._settings.key_prefix) for key in params.node_keys)
             try:
-                report_acquire(self._transport, shown, attempt, attempts, began)
+                report_acquire(self._transport, shown, attempt, attempts, began, reserves=True)
             except BaseException:
                 if reserved is not None:  # the caller never gets it
                     self.cancel(

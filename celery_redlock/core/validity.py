@@ -35,14 +35,21 @@ class LeaseValidity:
 
     Attributes:
         key: the lock key as it was asked for (the first, if there are several).
+        owner: the value that marks the lease on the nodes.
         fencing_token: larger than the token of every earlier holder; fixed for the lease's life.
     """
 
     def __init__(
-        self, transport: Transport, keys: tuple[str, ...], fencing_token: int, valid_until: float
+        self,
+        transport: Transport,
+        keys: tuple[str, ...],
+        owner: str,
+        fencing_token: int,
+        valid_until: float,
     ) -> None:
         self.key = keys[0]
         self.keys = keys
+        self.owner = owner
         self.fencing_token = fencing_token
         self._transport = transport
         self._valid_until = valid_until
@@ -142,6 +149,7 @@ class LeaseValidity:
                     fencing_token=self.fencing_token,
                     reason=reason,
                     held_for=self.held_for,
+                    owner=self.owner,
                 )
             )
 

@@ -48,6 +48,8 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
             _check_that_processes_share_nodes(parent)
         if mistakes:
             raise mistakes.all_in_one()
+        # Pool processes know of `--task-events` only what the app has.
+        app.conf.worker_send_task_events = bool(parent.task_events)
         lock_matching_tasks(app)
         protect_tasks(app)
         free_at_revocation()

@@ -112,7 +112,7 @@ def lock_usage(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tup
             LockUsage(
                 key=str(lock_key_of(redlock, redlock.user_key(node_key))),
                 slots=slots,
-                holders=tuple(_holder(place, info) for place, info in found.items()),
+                holders=tuple(holder_from(place, info) for place, info in found.items()),
                 next_free_in=min(waits) if len(found) == slots else 0.0,
             )
         )
@@ -134,7 +134,7 @@ def lock_holder(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Lo
     held = redlock_for(task.app).reservations.inspect(node_keys) if node_keys else ()
     for node_key, found in zip(node_keys, held, strict=True):
         if found is not None:
-            return _holder(node_key, found)
+            return holder_from(node_key, found)
     return None
 
 
@@ -205,7 +205,7 @@ def revoke_queued(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             redlock.reservations.evict(key, value)
         logger.info("Task %s[%s] is revoked while it is queued", task.name, owner.task_id)
         revoke_in_workers(task.app, owner.task_id)
-        revoked = revoked or _holder(node_key, found)
+        revoked = revoked or holder_from(node_key, found)
     return revoked
 
 
@@ -228,7 +228,8 @@ def _node_keys(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tup
     return tuple(dict.fromkeys((*running, *waiting)))
 
 
-def _holder(node_key: str, found: LockInfo) -> LockHolder:
+def holder_from(node_key: str, found: LockInfo) -> LockHolder:
+    """Return what the owner value of a key shows of its holder."""
     owner = parse_owner(found.owner)
     if owner is None:
         return LockHolder(

@@ -4,7 +4,7 @@ Node addresses: URLs as users write them, checked and made printable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
@@ -120,7 +120,7 @@ def _parse_entry(entries: Sequence[str], place: int) -> NodeAddress:
         raise ConfigurationError(f"Node {place + 1} of {len(entries)}: {exc}") from None
 
 
-def advice_about(nodes: Sequence[NodeAddress]) -> str:
+def advice_about(nodes: Sized) -> str:
     """Return what is not wise about a set of nodes; empty if nothing is."""
     count = len(nodes)
     if count % 2:

@@ -18,9 +18,13 @@ from typing import Any
 
 import redis
 from celery import Celery
+from celery.signals import beat_init, worker_init, worker_ready
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from celery_redlock import RedlockTask
 from celery_redlock.fencing import RedisFence
+from celery_redlock.prometheus import export_metrics
 
 WORK_SECONDS = 0.2
 INTEREST_EVERY = 10.0
@@ -48,6 +52,24 @@ PAY = """
 redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2])
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then redis.call('SADD', KEYS[2], ARGV[2]) end
 """
+
+if "METRICS_PORT" in os.environ:
+    # Not at import: health checks import the app, too, and each would leave files of its own.
+    @worker_init.connect
+    @beat_init.connect
+    def measure(**_: Any) -> None:
+        """Measure locks in this process, and in those that it forks."""
+        os.makedirs(os.environ["PROMETHEUS_MULTIPROC_DIR"], exist_ok=True)
+        export_metrics()
+
+    @worker_ready.connect
+    @beat_init.connect
+    def serve_metrics(**_: Any) -> None:
+        """Add up what these processes have measured, whenever Prometheus asks."""
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)
+        start_http_server(int(os.environ["METRICS_PORT"]), registry=registry)
+
 
 store = redis.Redis.from_url(os.environ["STORE_URL"], decode_responses=True)
 fence = RedisFence(store)

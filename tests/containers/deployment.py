@@ -50,8 +50,12 @@ class Deployment:
     def __init__(self, checkout: Path) -> None:
         self.project = f"redlock-test-{uuid.uuid4().hex[:8]}"
         self._docker = docker.from_env()
-        self._checkout = checkout
-        self._environment = {**os.environ, "COMPOSE_PROJECT_NAME": self.project}
+        self.checkout = checkout
+        self._environment = {
+            **os.environ,
+            "COMPOSE_PROJECT_NAME": self.project,
+            "GRAFANA_PORT": "0",
+        }
         _check_out(checkout)
         make_env, *self._told = told_commands()
         self._run([make_env], MAKE_PATIENCE)
@@ -64,8 +68,12 @@ class Deployment:
     def up(self) -> None:
         self._run(self.told("up"), UP_PATIENCE)
 
+    def up_with(self, profile: str) -> None:
+        """Start what a profile adds, on any free port of this machine."""
+        self._run([*self._compose(profile), "up", "--detach"], UP_PATIENCE)
+
     def down(self) -> None:
-        command = [*compose_command(), "--file", "docker/compose.yaml", "--profile", "flower"]
+        command = self._compose("flower", "metrics")
         self._run([*command, "down", "--volumes", "--timeout", "1"], UP_PATIENCE)
         for image in self._docker.images.list(f"{self.project}-app"):
             # Without what it was built from, which spares the next run the time.
@@ -75,7 +83,7 @@ class Deployment:
         """Start the client."""
         return subprocess.Popen(
             [*self.told("run"), *options],
-            cwd=self._checkout,
+            cwd=self.checkout,
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -114,10 +122,14 @@ class Deployment:
             ),
         )
 
+    def _compose(self, *profiles: str) -> list[str]:
+        named = [word for profile in profiles for word in ("--profile", profile)]
+        return [*compose_command(), "--file", "docker/compose.yaml", *named]
+
     def _run(self, command: list[str], patience: float) -> None:
         done = subprocess.run(
             command,
-            cwd=self._checkout,
+            cwd=self.checkout,
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

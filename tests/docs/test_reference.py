@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +11,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import celery_redlock
-from celery_redlock import cli, fencing, signals, testing
+from celery_redlock import fencing, signals, testing
+from celery_redlock.cli.commands import redlock
 from celery_redlock.protocol.rounds import TRANSITIONS, Phase
 from celery_redlock.tasks.config.modes import MODES
 from celery_redlock.tasks.config.options import OPTIONS, LockOptions
@@ -145,15 +145,10 @@ def test_every_counter_is_named(kind: Event) -> None:
 
 def test_every_command_and_argument_has_an_entry() -> None:
     entries = reference.command_sections()
-    (commands,) = (a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction))
-    for name, command in commands.choices.items():
+    for name, command in redlock.commands.items():
         assert f"## `celery-redlock {name}`" in entries
-        for action in command._actions:
-            assert (
-                not action.option_strings[1:]
-                or action.option_strings == ["-h", "--help"]
-                or (f"`{', '.join(action.option_strings)}`" in entries)
-            )
+        for param in command.params:
+            assert f"`{', '.join(param.opts)}`" in entries
 
 
 @pytest.mark.parametrize("name", plugin.__all__)

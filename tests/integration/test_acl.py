@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from celery_redlock import Lease, Rate, Redlock
+from celery_redlock import Lease, QuorumUnavailable, Rate, Redlock
+from celery_redlock.admin.lock_list import list_locks
+from celery_redlock.admin.lock_release import release_lock
 from celery_redlock.core import Register, arm_nodes, probe_nodes
 from celery_redlock.errors import LockContended, RedlockError
 from celery_redlock.protocol import Waiter
@@ -268,6 +270,41 @@ def test_an_address_that_says_more_takes_the_right_that_the_readme_tells(
     assert not [node.state for node in arm_nodes(urls) if node.serves]
     _define(cluster, [*RULES, right])
     assert [node.state for node in arm_nodes(urls)] == ["armed"] * NODES
+
+
+#: What people need beside the rights of the locks' user, as its page has it.
+TO_LIST = ("+scan", "+dbsize")
+
+
+def test_the_page_about_users_grants_people_exactly_what_the_user_lacks_to_list_locks() -> None:
+    page = (DOCKER.parent / "docs/how-to/acl-user.md").read_text()
+    (rules,) = re.findall(r"^user people on >\S+ (.+)$", page, flags=re.MULTILINE)
+    granted = [rule for rule in rules.split() if rule.startswith(("+", "~", "&"))]
+    assert sorted(granted) == sorted([*RIGHTS, *TO_LIST])
+    assert all(f"`{right}`" in README for right in TO_LIST)
+
+
+def test_with_two_more_rights_people_list_and_release_locks(cluster: LocalCluster) -> None:
+    _define(cluster, [*RULES, *TO_LIST])
+    arm_nodes(_urls(cluster))
+    with Redlock(_urls(cluster), node_timeout=2.0) as redlock:
+        redlock.acquire("a", ttl=10.0)
+        assert [entry.key for entry in list_locks(redlock)] == ["a"]
+        assert [entry.key for entry in release_lock(redlock, "a")] == ["a"]
+    assert _refused(cluster) <= {"client|setinfo"}
+
+
+@pytest.mark.parametrize("right", TO_LIST)
+def test_without_any_one_of_these_rights_people_list_no_locks(
+    cluster: LocalCluster, right: str
+) -> None:
+    _define(cluster, [*RULES, *(one for one in TO_LIST if one != right)])
+    arm_nodes(_urls(cluster))
+    with (
+        Redlock(_urls(cluster), node_timeout=2.0) as redlock,
+        pytest.raises(QuorumUnavailable, match=re.escape("+scan and +dbsize")),
+    ):
+        list(list_locks(redlock))
 
 
 def test_the_user_can_do_nothing_else() -> None:

@@ -493,7 +493,7 @@ _FACTS = (
     mutant(
         "a holder counts as one of the same task, whatever its task",
         judged("test_shared_keys.py", "test_a_call_is_sent_while_another_tasks_body_runs"),
-        ("tasks/message/owner_label.py", "return self.task == _digest(name)", "return True"),
+        ("tasks/message/owner_label.py", "return self.task == task_digest(name)", "return True"),
     ),
     mutant(
         "a name that JSON changes makes another key in the worker",

@@ -34,7 +34,11 @@ def wrong_in_wheel(wheel: Path, top: Path) -> list[str]:
     ]
     problems += [
         f"the wheel has no file {name}"
-        for name in (f"{PACKAGE}/py.typed", f"{PACKAGE}/protocol/lua/acquire.lua")
+        for name in (
+            f"{PACKAGE}/py.typed",
+            f"{PACKAGE}/protocol/lua/acquire.lua",
+            f"{PACKAGE}/web/page.html",
+        )
         if name not in names
     ]
     return problems

@@ -18,8 +18,11 @@ EXTRAS = {
     "celery_redlock.fencing.django": {"asgiref", "django"},
     "celery_redlock.fencing.s3": {"boto3", "botocore"},
     "celery_redlock.fencing.sqlalchemy": {"sqlalchemy"},
+    "celery_redlock.opentelemetry": {"opentelemetry"},
+    "celery_redlock.prometheus": {"prometheus_client"},
     "celery_redlock.testing.containers": {"docker", "pytest", "pytest_celery"},
     "celery_redlock.testing.plugin": {"pytest"},
+    "celery_redlock.web": {"starlette", "uvicorn"},
 }
 
 #: Modules that run a command when they are imported.

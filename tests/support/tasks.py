@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from celery import Celery
@@ -100,6 +102,21 @@ class Bench:
     def call(self, task: Any, *args: Any, **options: Any) -> Outcome:
         """Publish a task and run it."""
         return self.run(self.send(task, *args, **options))
+
+    def watch_monitor_events(self) -> list[tuple[str, dict[str, Any]]]:
+        """Send task events as a worker with `--task-events`, to the list that is returned."""
+        sent: list[tuple[str, dict[str, Any]]] = []
+
+        @contextmanager
+        def dispatcher(hostname: str) -> Iterator[Any]:
+            def send(kind: str, **fields: Any) -> None:
+                sent.append((kind, {**fields, "hostname": hostname}))
+
+            yield SimpleNamespace(send=send)
+
+        self.app.conf.worker_send_task_events = True
+        self.app.events.default_dispatcher = dispatcher
+        return sent
 
     def close(self) -> None:
         self.elsewhere.close()

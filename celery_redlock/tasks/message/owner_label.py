@@ -65,7 +65,7 @@ class TaskOwner:
 
     def runs(self, name: str) -> bool:
         """Return whether this is a call of the task with that name."""
-        return self.task == _digest(name)
+        return self.task == task_digest(name)
 
     def is_of(self, task_id: str | None) -> bool:
         """Return whether this is the task with that id."""
@@ -85,7 +85,8 @@ def label_id(task_id: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _digest(name: str) -> str:
+def task_digest(name: str) -> str:
+    """Return the digest of a task's name that owner values have."""
     return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:TASK_DIGITS]
 
 
@@ -126,7 +127,7 @@ def label_for(
             break
         label = f"{label} {tick_field}"
     label = f"{label} {MARKER}{marker}" if marker else label
-    return f"{label} {TASK}{_digest(task)}" if task else label
+    return f"{label} {TASK}{task_digest(task)}" if task else label
 
 
 def parse_owner(value: str | None) -> TaskOwner | None:

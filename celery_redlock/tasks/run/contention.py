@@ -29,6 +29,7 @@ from celery_redlock.tasks.message.in_words import lock_key_of, reason_of, senten
 from celery_redlock.tasks.message.node_keys import is_limit, stop_request_key
 from celery_redlock.tasks.message.owner_label import Role, TaskOwner, label_id, parse_owner
 from celery_redlock.tasks.message.periodic import NEXT_RUN_TTLS
+from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules import arrival as rules
 from celery_redlock.tasks.rules.arrival import Action, Waiting
@@ -54,11 +55,10 @@ from celery_redlock.tasks.run.requeue import (
 from celery_redlock.tasks.run.running_lock import RunningLock
 from celery_redlock.tasks.ticks.entry_state import is_superseded
 
-__all__ = ["EFFECTS", "SKIP_EVENT", "Case", "judge_arrival", "resolve"]
+__all__ = ["EFFECTS", "Case", "judge_arrival", "resolve"]
 
 logger = logging.getLogger(__name__)
 
-SKIP_EVENT = "task-lock-skipped"
 LONGEST_PAUSE_IN_PLACE = 1.0
 #: Seconds after which an eager call that waits is logged.
 LOGGED_AFTER = 1.0
@@ -513,18 +513,11 @@ def _log_at_end(case: Case, level: int, reason: str) -> None:
 def _end_skipped(
     case: Case, reason: str, *, key: str | None = None, holder: str | None = None
 ) -> bool:
-    """Keep the reason for the result, and send Celery's monitors an event. Never raises."""
+    """Keep the reason for the result, and send Celery's monitors an event."""
     case.running_lock.skip_reason = reason
-    task = case.lock_request.task
-    if case.lock_request.request.is_eager or not task.send_events:
-        return False
-    try:
-        task.send_event(
-            SKIP_EVENT, retry=False, name=task.name, key=key, holder=holder, reason=reason
-        )
-    except Exception as exc:
-        # A broker that cannot take an event does not change the outcome.
-        logger.warning("The event %s could not be sent: %r", SKIP_EVENT, exc)
+    task, request = case.lock_request.task, case.lock_request.request
+    facts = {"key": key, "holder": holder, "reason": reason}
+    send_monitor_event(MonitorEvent.SKIPPED, task, request, **facts)
     return False
 
 

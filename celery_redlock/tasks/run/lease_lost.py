@@ -16,6 +16,7 @@ from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.interrupt.body import Body, InjectedLeaseLost
 from celery_redlock.tasks.interrupt.interrupters import Interrupter
 from celery_redlock.tasks.message.in_words import lease_in_words
+from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.run.stop_request import StoppingLock
 
 __all__ = ["LeaseLostHandler"]
@@ -37,7 +38,7 @@ class LeaseLostHandler:
     greenlets run is notified, like them, when it does; only `lease.check()` knows before.
     """
 
-    __slots__ = ("_body", "_interrupter", "_on_lost", "_stopping_lock", "_task", "_task_id")
+    __slots__ = ("_body", "_interrupter", "_on_lost", "_request", "_stopping_lock", "_task")
 
     def __init__(
         self,
@@ -45,14 +46,14 @@ class LeaseLostHandler:
         body: Body,
         interrupter: Interrupter | None,
         task: Any,
-        task_id: str,
+        request: Any,
         on_lost: str | Callable[[Any, Lease], str | None],
         stopping_lock: StoppingLock | None = None,
     ) -> None:
         self._body = body
         self._interrupter = interrupter
         self._task = task
-        self._task_id = task_id
+        self._request = request
         self._on_lost = on_lost
         self._stopping_lock = stopping_lock
 
@@ -62,7 +63,9 @@ class LeaseLostHandler:
     def _handle(self, lease: Lease) -> None:
         asked = self._stopping_lock is not None and self._stopping_lock.retain()
         reason = LossReason.STOP_REQUESTED if asked else lease.lost
-        emit(Event.LOCK_LOST, self._task, self._task_id, key=lease.key, reason=reason)
+        emit(Event.LOCK_LOST, self._task, self._request.id, key=lease.key, reason=reason)
+        # In a thread of its own: a broker that does not reply must not delay the interrupt.
+        start_thread(lambda: self._notify_monitors(lease, reason))
         if self._body.finished:
             return  # found at release, which logs it
         choice = self._choose(lease)
@@ -71,7 +74,7 @@ class LeaseLostHandler:
             logging.WARNING if asked else logging.ERROR,
             "Task %s[%s] lost its %s (%s) while its body runs; fencing token %s. %s",
             self._task.name,
-            self._task_id,
+            self._request.id,
             lease_in_words(lease),
             reason,
             lease.fencing_token,
@@ -82,6 +85,10 @@ class LeaseLostHandler:
         if interrupts:
             self._interrupt(lease, reason)
 
+    def _notify_monitors(self, lease: Lease, reason: LossReason | None) -> None:
+        facts = {"key": lease.key, "fencing_token": lease.fencing_token, "reason": reason}
+        send_monitor_event(MonitorEvent.LOST, self._task, self._request, **facts)
+
     def _choose(self, lease: Lease) -> str | None:
         if not callable(self._on_lost):
             return self._on_lost
@@ -91,7 +98,7 @@ class LeaseLostHandler:
             logger.exception(
                 "lock_on_lost of task %s[%s] raised; its body is interrupted.",
                 self._task.name,
-                self._task_id,
+                self._request.id,
             )
             return "interrupt"
 
@@ -118,7 +125,7 @@ class LeaseLostHandler:
                     "LeaseLost could not be raised in task %s[%s]; its body runs on, and only "
                     "lease.check() and fencing tokens protect what it writes.",
                     self._task.name,
-                    self._task_id,
+                    self._request.id,
                 )
                 return
             time.sleep(INTERRUPT_PERIOD)

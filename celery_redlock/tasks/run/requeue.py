@@ -22,7 +22,8 @@ from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.protocol.keys import GOES_FIRST, is_rate, node_key_of, waited_for, without_rates
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.envelope import HEADER, WaitHistory
-from celery_redlock.tasks.message.in_words import reason_of
+from celery_redlock.tasks.message.in_words import lock_key_of, reason_of
+from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.run.lock_request import LockRequest
 
 __all__ = [
@@ -100,8 +101,17 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
         requeues=wait_history.requeues + 1,
         error=error,
     )
-    text = f"Retry in {delay:.1f}s: {reason_of(error, lock_request.redlock)}"
-    raise Retry(text, exc=error, when=delay, sig=again)
+    reason = reason_of(error, lock_request.redlock)
+    send_monitor_event(
+        MonitorEvent.WAITING,
+        task,
+        request,
+        key=lock_key_of(lock_request.redlock, getattr(error, "key", None)),
+        holder=getattr(error, "holder", None),
+        reason=reason,
+        delay=delay,
+    )
+    raise Retry(f"Retry in {delay:.1f}s: {reason}", exc=error, when=delay, sig=again)
 
 
 def _delay(

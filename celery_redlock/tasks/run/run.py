@@ -11,6 +11,7 @@ from celery_redlock.core import Lease
 from celery_redlock.errors import LockNotAcquired
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.config.skip_result import skip_result
+from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.rules.ending import Move
 from celery_redlock.tasks.run.contention import Case, judge_arrival, resolve
 from celery_redlock.tasks.run.lease_lost import LeaseLostHandler
@@ -44,6 +45,9 @@ def run_locked(
         lease = running_lock.hold()
         if lease is not None:
             _watch(running_lock, lease)
+            if running_lock.body_lease is not None:
+                facts = {"key": lease.key, "fencing_token": lease.fencing_token}
+                send_monitor_event(MonitorEvent.LOCKED, task, request, **facts)
         strip_header(request)
         running_lock.move(Move.BEGIN)
         return running_lock.body.run(call, args, kwargs, running_lock.cancel_interrupt)
@@ -77,7 +81,7 @@ def _watch(running_lock: RunningLock, lease: Lease) -> None:
             body=running_lock.body,
             interrupter=interrupter,
             task=running_lock.task,
-            task_id=running_lock.request.id,
+            request=running_lock.request,
             on_lost=on_lost,
             stopping_lock=running_lock.stopping_lock,
         ),

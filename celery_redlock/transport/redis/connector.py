@@ -162,6 +162,22 @@ class Connector:
             connection.connect()
         return connection, _unpatched_socket(connection)
 
+    @contextlib.contextmanager
+    def visit(self) -> Iterator[Any]:
+        """
+        Connect and authenticate for a block that asks the node for itself.
+
+        Gives the connection as redis-py has it, and closes it at the end.
+
+        Raises:
+            ConnectError: the node cannot be used, or failed within the block.
+        """
+        connection = self._type(**{**self._options, "protocol": 2})
+        with self._explained(connection):
+            connection.connect()
+            yield connection
+        connection.disconnect()
+
     def open(self, *, native: bool = False) -> tuple[Any, dict[str, str] | None]:
         """
         Connect as `connect` does.

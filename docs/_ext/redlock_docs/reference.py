@@ -4,7 +4,6 @@ Pages of the reference, as Markdown, made from the code.
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -12,8 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import click
+
 import celery_redlock
-from celery_redlock import cli, errors, signals
+from celery_redlock import errors, signals
+from celery_redlock.cli.commands import redlock
 from celery_redlock.tasks.config.modes import MODES
 from celery_redlock.tasks.events import Event
 from celery_redlock.tasks.rules import arrival, ending
@@ -168,14 +170,7 @@ def counter_list() -> str:
 
 def command_sections() -> str:
     """The help of each command of `celery-redlock`."""
-    parser = cli._parser()
-    (commands,) = (
-        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
-    )
-    helps = {action.dest: action.help for action in commands._choices_actions}
-    return "\n\n".join(
-        _command(name, command, helps.get(name) or "") for name, command in commands.choices.items()
-    )
+    return "\n\n".join(_command(name, command) for name, command in redlock.commands.items())
 
 
 def fixtures() -> str:
@@ -271,18 +266,23 @@ def _anchor(described: Described) -> str:
     return described.name.replace("_", "-")
 
 
-def _command(name: str, parser: argparse.ArgumentParser, summary: str) -> str:
-    usage = re.sub(r"\s+", " ", parser.format_usage().removeprefix("usage: ")).strip()
-    parts = [f"## `celery-redlock {name}`", _sentence(summary), f"```text\n{usage}\n```"]
-    parts += [_sentence(parser.description or "")]
+def _command(name: str, command: click.Command) -> str:
+    context = click.Context(command, info_name=f"celery-redlock {name}")
+    usage = " ".join(command.collect_usage_pieces(context))
+    lead, _, text = inspect.cleandoc(command.help or "").partition("\n\n")
+    parts = [
+        f"## `celery-redlock {name}`",
+        lead,
+        f"```text\n{context.info_name} {usage}\n```",
+        text,
+    ]
     rows = [
-        (f"`{', '.join(action.option_strings) or action.dest}`", _cell(action.help or ""))
-        for action in parser._actions
-        if not isinstance(action, argparse._HelpAction)
+        (f"`{', '.join(param.opts)}`", _cell(getattr(param, "help", None) or ""))
+        for param in command.params
     ]
     if rows:
         parts.append(_table(("argument", "what it does"), rows))
-    parts.append(_sentence(parser.epilog or ""))
+    parts.append(command.epilog or "")
     return "\n\n".join(part for part in parts if part)
 
 

@@ -11,7 +11,8 @@ import pytest
 
 DOCKER = Path(__file__).parents[3] / "docker"
 COMPOSE = (DOCKER / "compose.yaml").read_text()
-PASSWORDS = ("BROKER_PASSWORD", "FLOWER_PASSWORD", "LOCK_PASSWORD", "STORE_PASSWORD")
+SERVICES = ("BROKER", "FLOWER", "GRAFANA", "LOCK", "STORE")
+PASSWORDS = tuple(f"{service}_PASSWORD" for service in SERVICES)
 
 
 def read(path: Path) -> dict[str, str]:
@@ -52,7 +53,10 @@ def test_nothing_starts_without_a_password(name: str) -> None:
 
 def test_what_is_published_is_published_on_this_machine_only() -> None:
     published = re.findall(r"^\s+ports: \[(.*)\]$", COMPOSE, flags=re.MULTILINE)
-    assert published == ['"127.0.0.1:${FLOWER_PORT:-5555}:5555"']
+    assert published == [
+        '"127.0.0.1:${FLOWER_PORT:-5555}:5555"',
+        '"127.0.0.1:${GRAFANA_PORT:-3000}:3000"',
+    ]
     assert COMPOSE.count("ports:") == len(published)
 
 

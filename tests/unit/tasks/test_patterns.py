@@ -28,7 +28,7 @@ PATTERN = {"vendor.*": {"lock_key": "report:{month}"}}
 
 
 def start_worker(bench: Bench) -> None:
-    worker = SimpleNamespace(app=bench.app, pool_cls=None)
+    worker = SimpleNamespace(app=bench.app, pool_cls=None, task_events=False)
     LockStep(worker).create(worker)
 
 

@@ -160,7 +160,7 @@ def test_a_worker_names_each_group_of_tasks_that_can_have_one_key(
         mode = "while_executing" if name == "running" else "until_executed"
         bench.task(lambda n: None, name=name, lock_key=key, lock_mode=mode)
     bench.app.finalize()
-    worker = SimpleNamespace(app=bench.app, pool_cls=None)
+    worker = SimpleNamespace(app=bench.app, pool_cls=None, task_events=False)
     LockStep(worker).create(worker)
     (line,) = (line for line in caplog.messages if "can have one key" in line)
     assert line.startswith("The tasks invoice, refund lock at publish")

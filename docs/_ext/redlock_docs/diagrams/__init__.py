@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from .goals import draw_goals
 from .modes import draw_modes
+from .no_run import draw_no_run
 from .rounds import draw_rounds
 from .sequence import draw_second_round, draw_slow_node
 from .waiting import draw_waiting
@@ -22,4 +23,5 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "modes": draw_modes,
     "goals": draw_goals,
     "waiting": draw_waiting,
+    "no-run": draw_no_run,
 }

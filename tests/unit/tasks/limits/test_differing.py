@@ -19,7 +19,7 @@ def declare(bench: Bench, **tasks: dict[str, Any]) -> None:
 
 
 def warnings(bench: Bench, caplog: pytest.LogCaptureFixture) -> list[str]:
-    worker = SimpleNamespace(app=bench.app, pool_cls=None)
+    worker = SimpleNamespace(app=bench.app, pool_cls=None, task_events=False)
     LockStep(worker).create(worker)
     return [line for line in caplog.messages if "name different limits" in line]
 

@@ -52,14 +52,9 @@ def test_a_run_that_comes_too_late_ends_with_the_reason(bench: Bench) -> None:
     assert "lock_starting_deadline = 60 s ended" in outcome.value["reason"]
 
 
-def test_a_run_that_comes_too_late_sends_the_event_of_a_skip(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[Any] = []
+def test_a_run_that_comes_too_late_sends_the_event_of_a_skip(bench: Bench) -> None:
+    sent = bench.watch_monitor_events()
     request = send_tick(bench, job(bench, lock_starting_deadline=60), tick_now(-100))
-    monkeypatch.setattr(
-        bench.app.tasks["job"], "send_event", lambda kind, **fields: sent.append((kind, fields))
-    )
     value = bench.run(request).value
     ((kind, fields),) = sent
     assert (kind, fields["reason"]) == ("task-lock-skipped", value["reason"])

@@ -1,0 +1,460 @@
+"""
+The locks that a set of nodes holds, one after the other, however many there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import glob
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from celery_redlock.admin.node_reader import (
+    NODE_ERRORS,
+    READ_AT_ONCE,
+    SCANNED_AT_ONCE,
+    NodeReader,
+    describe_node_error,
+    open_reader,
+)
+from celery_redlock.core import Redlock
+from celery_redlock.core.failures import describe_problems
+from celery_redlock.core.inspection import lock_info
+from celery_redlock.errors import LockKeyError, QuorumUnavailable
+from celery_redlock.protocol import Failed, InspectRound, KeyState, KeyStates, validate_node_key
+from celery_redlock.protocol.keys import META_PREFIX, slot_number, stays, user_key
+from celery_redlock.protocol.node_model import WOKEN
+from celery_redlock.tasks.inspection import holder_from
+from celery_redlock.tasks.message.node_keys import QUEUED
+from celery_redlock.tasks.message.owner_label import parse_owner, task_digest
+
+__all__ = ["LEFTOVER", "LockEntry", "LockWaiter", "as_data", "list_locks", "show_lock"]
+__all__ += ["task_names"]
+
+#: The state of a key that only a minority of the nodes has: it is no lock, and expires.
+LEFTOVER = "leftover"
+
+#: Seconds that a node has for each answer.
+TIMEOUT = 2.0
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockWaiter:
+    """
+    One that waits for a key.
+
+    Attributes:
+        name: of a message, by which nodes wake it; random for a call in a program.
+        since: since when it waits; None if it was woken and has not come back yet, or if it waits
+            for its turn at a key with a rate.
+    """
+
+    name: str
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockEntry:
+    """
+    A key that the nodes hold, or a slot of one, as they showed it at one moment.
+
+    Attributes:
+        key: the lock key as users write it.
+        node_key: the same as nodes store it.
+        slot: which slot of a key with a limit or a rate; None for another key.
+        state: `queued`, `running` or `finished` as in `LockHolder`, `foreign` (not a task of this
+            package), or `leftover`: only a minority of the nodes has it, so it excludes nobody.
+        owner: the owner value.
+        task_id: id of the holder's task; None if foreign, as the four below.
+        host: the worker's node name, or the publisher's host.
+        pid: the process that acquired the lock.
+        since: when it acquired the lock.
+        task_digest: digest of the task's name.
+        task: the task's name; None if it is in no list of names.
+        expires_in: seconds until it expires unless it is extended; negative if it never does.
+        token: the fencing token, if a quorum of counters proves it.
+        nodes: for each node, by its name, its state of the key; or why it has none.
+        waiting: how many wait for the key, on the node that knows of most; slots share them.
+        waiters: they, first to be woken first; empty in a list.
+    """
+
+    key: str
+    node_key: str
+    slot: int | None
+    state: str
+    owner: str
+    task_id: str | None
+    host: str | None
+    pid: int | None
+    since: datetime | None
+    task_digest: str | None
+    task: str | None
+    expires_in: float
+    token: int | None
+    nodes: Mapping[str, KeyState | str]
+    waiting: int
+    waiters: tuple[LockWaiter, ...] = ()
+
+    @property
+    def votes(self) -> int:
+        """How many nodes have this owner value."""
+        states = [state for state in self.nodes.values() if isinstance(state, KeyState)]
+        return sum(state.owner == self.owner for state in states)
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether it is a slot of a key with a rate, which its holder does not give back."""
+        return stays(self.node_key)
+
+
+def as_data(entry: LockEntry) -> dict[str, Any]:
+    """Return an entry as JSON has it: times in ISO 8601, durations in seconds."""
+    return {
+        "key": entry.key,
+        "slot": entry.slot,
+        "state": entry.state,
+        "task": entry.task,
+        "task_id": entry.task_id,
+        "host": entry.host,
+        "pid": entry.pid,
+        "since": None if entry.since is None else entry.since.isoformat(),
+        "expires_in": entry.expires_in,
+        "token": entry.token,
+        "votes": entry.votes,
+        "waiting": entry.waiting,
+    }
+
+
+def task_names(names: Iterable[str]) -> dict[str, str]:
+    """Return task names by their digests in owner values, for `names`: `task_names(app.tasks)`."""
+    return {task_digest(name): name for name in names}
+
+
+def list_locks(
+    redlock: Redlock,
+    *,
+    pattern: str = "*",
+    names: Mapping[str, str] | None = None,
+    timeout: float = TIMEOUT,
+    progress: Progress | None = None,
+) -> Iterator[LockEntry]:
+    """
+    Yield every lock of a client's key prefix that the nodes hold, in no order; change nothing.
+
+    Reads with SCAN, some hundred keys at a time, and keeps 8 bytes of each lock: the first ones
+    come at once, however many there are. A lock that is held from beginning to end of the list is
+    in it. Limit: of those that are acquired, handed over or released meanwhile, some may be
+    missing, and a node that resizes its table may show one twice. Dedupe markers, stop requests
+    and other records are no locks.
+
+    A node that does not answer, from the beginning or later, is not asked again; the others' locks
+    are listed.
+
+    Args:
+        redlock: the client. Its connections are not used.
+        pattern: glob on the key as users write it: `*`, `?`, `[abc]`, `[!abc]`; `[*]` is a star.
+        names: the names of tasks, see `task_names`.
+        timeout: seconds that a node has for each answer.
+        progress: called with the number of keys looked at, of any kind, and that of all.
+
+    Raises:
+        QuorumUnavailable: fewer nodes than a quorum answer, now or at a later step.
+    """
+    with contextlib.closing(_Readers(redlock, timeout)) as nodes:
+        yield from _entries(nodes, pattern, names or {}, progress)
+
+
+def show_lock(
+    redlock: Redlock,
+    key: str,
+    *,
+    names: Mapping[str, str] | None = None,
+    timeout: float = TIMEOUT,
+) -> list[LockEntry]:
+    """
+    Return what the nodes hold of one key, with those that wait for it; change nothing.
+
+    That may be a lock of the key without a limit, slots of it with a limit or a rate, and the locks
+    of messages in the queue. It is read with a scan of all keys, as `list_locks` does.
+
+    Args:
+        redlock: the client.
+        key: the lock key as users write it.
+        names: as for `list_locks`.
+        timeout: as for `list_locks`.
+
+    Raises:
+        QuorumUnavailable: fewer nodes than a quorum answer.
+        LockKeyError: it cannot be a key.
+    """
+    redlock.node_key(key)
+    with contextlib.closing(_Readers(redlock, timeout)) as nodes:
+        found = list(_entries(nodes, glob.escape(key), names or {}, None))
+        found.sort(key=lambda entry: (entry.node_key.rpartition("#")[0], entry.slot or 0))
+        return [replace(entry, waiters=_waiters(nodes, entry)) for entry in found]
+
+
+class _Readers:
+    """The nodes that answer, and the reasons of those that do not."""
+
+    def __init__(self, redlock: Redlock, timeout: float) -> None:
+        self.names = redlock.node_names
+        self.prefix = redlock.settings.key_prefix
+        self.reasons: dict[str, str] = {}
+        self._readers: dict[int, NodeReader] = {}
+        with ThreadPoolExecutor(len(self.names)) as pool:
+            opened = [pool.submit(open_reader, node, timeout) for node in redlock.addresses]
+        with contextlib.ExitStack() as after_error:
+            after_error.callback(self.close)
+            for index, reader in enumerate(opened):
+                with self.failing(index):
+                    self._readers[index] = reader.result()
+            self.check_quorum()
+            after_error.pop_all()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for index in tuple(self._readers):
+            self._drop(index)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(tuple(self._readers))
+
+    def __getitem__(self, index: int) -> NodeReader:
+        return self._readers[index]
+
+    @contextlib.contextmanager
+    def failing(self, index: int) -> Iterator[Self]:
+        """Note why a node does not answer, and ask it no more."""
+        try:
+            yield self
+        except NODE_ERRORS as exc:
+            self.reasons[self.names[index]] = describe_node_error(exc)
+            self._drop(index)
+
+    def _drop(self, index: int) -> None:
+        if (reader := self._readers.pop(index, None)) is not None:
+            reader.close()
+
+    def check_quorum(self) -> None:
+        """Raise `QuorumUnavailable` if too few nodes answer."""
+        needed = InspectRound(len(self.names)).needed
+        if len(self._readers) < needed:
+            raise QuorumUnavailable(
+                f"The locks are not known: it takes {needed} of {len(self.names)} nodes. "
+                f"{describe_problems(self.reasons)}.",
+                None,
+                self.reasons,
+            )
+
+    def inspect(self, node_keys: tuple[str, ...]) -> tuple[InspectRound, list[int]]:
+        """Return the votes of all nodes on some keys, and for each key how many wait for it."""
+        for index in self:
+            with self.failing(index):
+                self[index].ask(node_keys)
+        round_ = InspectRound(len(self.names))
+        waiting = [0] * len(node_keys)
+        for index in self:
+            with self.failing(index):
+                round_.votes[index], lengths = self[index].states()
+                waiting = list(map(max, waiting, lengths))
+        for index, name in enumerate(self.names):
+            if name in self.reasons:
+                round_.votes[index] = Failed(self.reasons[name])
+        self.check_quorum()
+        return round_, waiting
+
+    def missing(self, node_keys: tuple[str, ...], before: int) -> tuple[str, ...]:
+        """Return those of some keys that no node before this one has."""
+        for index in self:
+            if index < before and node_keys:
+                with self.failing(index):
+                    node_keys = self[index].missing(node_keys)
+        return node_keys
+
+    def waiters(self, node_key: str) -> list[dict[str, int]]:
+        """Return the wait queue of a key on each node that answers."""
+        found = []
+        for index in self:
+            with self.failing(index):
+                found.append(self[index].waiters(node_key))
+        return found
+
+
+def _entries(
+    nodes: _Readers, pattern: str, names: Mapping[str, str], progress: Progress | None
+) -> Iterator[LockEntry]:
+    shown = array("q")
+    #: Once a node has failed, the others may not know that it has shown a key.
+    again: Container[int] = frozenset()
+    failed = len(nodes.reasons)
+    for index, chunk in _chunks(nodes, pattern, progress):
+        round_, waiting = nodes.inspect(chunk)
+        if len(nodes.reasons) > failed:
+            failed, again = len(nodes.reasons), frozenset(shown)
+        held = round_.key_states()
+        for at, node_key in enumerate(chunk):
+            states = _states(round_, at)
+            digest = hash(node_key)
+            if _first_with_owner(states) != index or digest in again:
+                continue
+            shown.append(digest)
+            by_node = {
+                name: nodes.reasons[name] if state is None else state
+                for name, state in zip(nodes.names, states, strict=True)
+            }
+            entry = _entry(nodes.prefix, node_key, held[at], by_node, round_.needed)
+            name = names.get(entry.task_digest or "")
+            yield replace(entry, task=name, waiting=waiting[at])
+
+
+def _chunks(
+    nodes: _Readers, pattern: str, progress: Progress | None
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield lock keys with the node that they were found on, the first one that has them."""
+    is_wanted = re.compile(fnmatch.translate(pattern)).match
+    globs = _globs(nodes.prefix, pattern)
+    sizes = {}
+    for index in nodes:
+        with nodes.failing(index):
+            sizes[index] = nodes[index].size()
+    nodes.check_quorum()
+    total, done = len(globs) * sum(sizes.values()), 0
+    for index in nodes:
+        for is_reserved, match in globs.items():
+            looked_at = 0
+            for found in _scan(nodes, index, match):
+                looked_at = min(looked_at + SCANNED_AT_ONCE, sizes[index])
+                if progress is not None:
+                    progress(done + looked_at, total)
+                node_keys = [
+                    node_key
+                    for node_key in _lock_keys(found, is_reserved=is_reserved)
+                    if (key := _key_of(node_key, nodes.prefix)) is not None and is_wanted(key)
+                ]
+                for first in range(0, len(node_keys), READ_AT_ONCE):
+                    chunk = nodes.missing(tuple(node_keys[first : first + READ_AT_ONCE]), index)
+                    if chunk:
+                        yield index, chunk
+            done += sizes.get(index, 0)
+    if progress is not None:
+        progress(total, total)
+
+
+def _scan(nodes: _Readers, index: int, match: str) -> Iterator[Sequence[bytes]]:
+    """Yield what a node's scan yields, as long as it answers."""
+    if index in tuple(nodes):
+        steps = nodes[index].scan(match)
+        while True:
+            found: Sequence[bytes] | None = None
+            with nodes.failing(index):
+                found = next(steps, None)
+            if found is None:
+                break
+            yield found
+            if index not in tuple(nodes):
+                break
+    nodes.check_quorum()
+
+
+def _globs(prefix: str, pattern: str) -> dict[bool, str]:
+    """Return what nodes are asked to match: for lock keys (False), and for reserved keys (True)."""
+    # Only the text before the first wildcard: those of Redis match bytes, and those of users
+    # match characters.
+    begins = re.sub(r"([*?\[\]\\])", r"\\\1", prefix + re.split(r"[*?\[\ud800-\udfff]", pattern)[0])
+    return {False: f"{begins}*", True: f"{META_PREFIX}[lqr]*{begins}*"}
+
+
+def _lock_keys(names: Iterable[bytes], *, is_reserved: bool) -> Iterator[str]:
+    for name in dict.fromkeys(names):
+        with contextlib.suppress(UnicodeDecodeError, LockKeyError):
+            node_key = validate_node_key(name.decode())
+            if node_key.startswith(META_PREFIX) == is_reserved:
+                yield node_key
+
+
+def _key_of(node_key: str, prefix: str) -> str | None:
+    """Return a lock key as users write it; None for another record, or another app's key."""
+    name = user_key(node_key, "")
+    is_slot = slot_number(node_key) is not None
+    if node_key.startswith(META_PREFIX) and not is_slot and not node_key.startswith(QUEUED):
+        return None
+    name = name.removeprefix(QUEUED)
+    if name.startswith(META_PREFIX) or not name.startswith(prefix):
+        return None
+    return name.removeprefix(prefix) or None
+
+
+def _states(round_: InspectRound, at: int) -> list[KeyState | None]:
+    """Return the state of a key on each node; None for one that does not answer."""
+    return [vote.states[at] if isinstance(vote, KeyStates) else None for vote in round_.votes]
+
+
+def _first_with_owner(states: Iterable[KeyState | None]) -> int | None:
+    """Return the first node that has a key: of all scans, this one's shows it."""
+    for index, state in enumerate(states):
+        if state is not None and state.owner is not None:
+            return index
+    return None
+
+
+def _entry(
+    prefix: str,
+    node_key: str,
+    held: Sequence[KeyState],
+    by_node: Mapping[str, KeyState | str],
+    needed: int,
+) -> LockEntry:
+    records = tuple(held) or _most_frequent(by_node.values())
+    info = lock_info(records, needed)
+    owner = parse_owner(info.owner)
+    holder = holder_from(node_key, info)
+    return LockEntry(
+        key=_key_of(node_key, prefix) or node_key,
+        node_key=node_key,
+        slot=slot_number(node_key),
+        state=holder.state if held else LEFTOVER,
+        owner=info.owner,
+        task_id=holder.task_id,
+        host=holder.host,
+        pid=holder.pid,
+        since=holder.since,
+        task_digest=None if owner is None else owner.task,
+        task=None,
+        expires_in=info.expires_in,
+        token=holder.token if owner else info.token,
+        nodes=by_node,
+        waiting=0,
+    )
+
+
+def _most_frequent(states: Iterable[KeyState | str]) -> tuple[KeyState, ...]:
+    """Return the states with the owner value that most nodes have."""
+    owned = [state for state in states if isinstance(state, KeyState) and state.owner is not None]
+    ((owner, _),) = Counter(state.owner for state in owned).most_common(1)
+    return tuple(state for state in owned if state.owner == owner)
+
+
+def _waiters(nodes: _Readers, entry: LockEntry) -> tuple[LockWaiter, ...]:
+    scores: dict[str, int] = {}
+    for queue in nodes.waiters(entry.node_key):
+        for name, score in queue.items():
+            scores[name] = min(score, scores.get(name, score))
+    return tuple(
+        LockWaiter(
+            name=name,
+            since=None
+            if entry.is_rate or scores[name] >= WOKEN
+            else datetime.fromtimestamp(scores[name] / 1000, UTC),
+        )
+        for name in sorted(scores, key=lambda name: (scores[name], name))
+    )

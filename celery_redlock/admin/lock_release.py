@@ -1,0 +1,111 @@
+"""
+Releases that people ask for: of one key, or of all locks of a task.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterator, Mapping
+
+from celery_redlock.admin.lock_list import TIMEOUT, LockEntry, Progress, list_locks, show_lock
+from celery_redlock.core import Redlock
+from celery_redlock.protocol import quorum
+from celery_redlock.protocol.keys import owner_label
+from celery_redlock.protocol.texts import shortened
+from celery_redlock.tasks.message.owner_label import task_digest
+
+__all__ = ["release_lock", "release_task"]
+
+logger = logging.getLogger(__name__)
+
+
+def release_lock(
+    redlock: Redlock,
+    key: str,
+    *,
+    rates: bool = False,
+    owners: Container[str] | None = None,
+    names: Mapping[str, str] | None = None,
+    timeout: float = TIMEOUT,
+) -> list[LockEntry]:
+    """
+    Take a lock key away from all that hold it, on all nodes, and wake those that wait for it.
+
+    That is the lock of the key, its slots if it has a limit, and the locks of messages in the
+    queue, which will acquire new ones when they are received. A holder finds out at its next
+    extension, and may write until then, beside a new holder; only a resource that checks fencing
+    tokens refuses it. Of a lease on several keys, the other keys stay with it until then.
+
+    Args:
+        redlock: the client.
+        key: the lock key as users write it.
+        rates: also the slots of a key with a rate: what it has counted is forgotten, so that more
+            may start within its period.
+        owners: only from these owner values, such as those that somebody has seen; None: from all.
+        names: as for `list_locks`.
+        timeout: as for `list_locks`.
+
+    Returns:
+        The entries that were taken away, as they were before.
+
+    Raises:
+        QuorumUnavailable: fewer nodes than a quorum answer; nothing was released.
+        LockKeyError: it cannot be a key.
+    """
+    found = show_lock(redlock, key, names=names, timeout=timeout)
+    return [
+        entry
+        for entry in found
+        if (rates or not entry.is_rate)
+        and (owners is None or entry.owner in owners)
+        and _delete(redlock, entry)
+    ]
+
+
+def release_task(
+    redlock: Redlock,
+    name: str,
+    *,
+    state: str | None = "queued",
+    dry_run: bool = False,
+    timeout: float = TIMEOUT,
+    progress: Progress | None = None,
+) -> Iterator[LockEntry]:
+    """
+    Take away all locks of the calls of one task that are in one state; yield each as it was before.
+
+    For unique tasks after `celery purge`: the locks of the messages that are gone would keep
+    further calls away for `lock_queue_ttl`. Nothing happens until the iterator is read. A lock that
+    another owner has by then, such as the worker that has received the message, stays. Slots of
+    rates stay, too: what they count has happened. Limit: a message that is still in the queue
+    acquires its lock anew when it is received, and a further call may do its work before.
+
+    Args:
+        redlock: the client.
+        name: the task's name.
+        state: `queued`, `running` or `finished`, see `LockEntry`; None: any.
+        dry_run: yield what would be taken away, and change nothing.
+        timeout: as for `list_locks`.
+        progress: as for `list_locks`.
+
+    Raises:
+        QuorumUnavailable: fewer nodes than a quorum answer; what was yielded is released.
+    """
+    names = {task_digest(name): name}
+    for entry in list_locks(redlock, names=names, timeout=timeout, progress=progress):
+        if entry.task is None or entry.is_rate or state not in (None, entry.state):
+            continue
+        if dry_run or _delete(redlock, entry):
+            yield entry
+
+
+def _delete(redlock: Redlock, entry: LockEntry) -> bool:
+    """Delete a key where it still has its owner; return whether that owner had it."""
+    taken = redlock.reservations.evict(entry.node_key, entry.owner)
+    # Of a leftover, or with a node down, fewer than a quorum had the key, and have it no more.
+    if not taken and entry.votes >= quorum(len(entry.nodes)):
+        return False
+    logger.warning(
+        "Lock %r is taken away from %r", shortened(entry.key), shortened(owner_label(entry.owner))
+    )
+    return True

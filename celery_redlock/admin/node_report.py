@@ -1,0 +1,289 @@
+"""
+Facts about lock nodes, as one user of them sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from statistics import median
+from typing import Any
+
+from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
+
+from celery_redlock.admin.rights import WRITE_PROBE, Right, missing_rights, rights
+from celery_redlock.core.node_admin import look_at_memory_node
+from celery_redlock.protocol.keys import GUARD_KEY
+from celery_redlock.protocol.scripts import ARM_SOURCE
+from celery_redlock.protocol.texts import shortened
+from celery_redlock.transport import NodeAddress, clock, parse_nodes
+from celery_redlock.transport.memory import memory_node
+from celery_redlock.transport.redis.connect_error import (
+    ConnectError,
+    check_identity,
+    check_mode,
+    describe_failure,
+)
+from celery_redlock.transport.redis.connector import Connector, read_info
+
+__all__ = ["Failure", "FailureKind", "Guard", "NodeReport", "report_nodes"]
+
+#: Round trips whose median is the latency.
+_ROUND_TRIPS = 5
+
+
+class FailureKind(StrEnum):
+    """The remedy of a failure."""
+
+    SILENT = "silent"  #: time may: the node does not answer, or not as a lock node does
+    LOGIN = "login"  #: another user or password
+    SETUP = "setup"  #: another URL, or another configuration of the server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """
+    Why a node could not be asked.
+
+    Attributes:
+        kind: its remedy.
+        text: the reason, without a password.
+    """
+
+    kind: FailureKind
+    text: str
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether the node or its URL is set up wrongly, which no waiting repairs."""
+        return self.kind is not FailureKind.SILENT
+
+
+class Guard(StrEnum):
+    """The record by which a node recognises its restart."""
+
+    MISSING = "missing"  #: no record: a new node, or one that lost its data
+    SERVING = "serving"  #: of the process that runs, which votes
+    QUARANTINED = "quarantined"  #: the same, and it does not vote yet
+    OTHER = "other"  #: of an earlier start; the next acquire begins a quarantine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """
+    The facts about one node; None where it does not show one to this user.
+
+    Attributes:
+        url: the node, without user, password and query.
+        failure: why it could not be asked; all that follows is None then.
+        latency: median round trip, in seconds.
+        role: `master` or `replica`.
+        server: `valkey`, `redis` or `memory`.
+        version: of the server.
+        run_id: id of the server process.
+        uptime: seconds since the process started.
+        persistence: what it writes to its disk: `aof`, `rdb`, `aof+rdb` or `none`.
+        maxmemory: limit to its memory in bytes; 0 without one.
+        maxmemory_policy: what it evicts at this limit.
+        guard: the record of the restart quarantine.
+        quarantine_left: seconds until it votes; None if it is not quarantined.
+        clock_skew: seconds by which its clock is ahead of this machine's, as exact as half a round
+            trip.
+        skew_from_nodes: seconds by which its clock is ahead of the median of all nodes.
+        missing_rights: rights that a client needs and the user lacks, as an ACL grants them.
+        refusal: the error with which it refuses all writes, such as a full memory.
+    """
+
+    url: str
+    failure: Failure | None = None
+    latency: float | None = None
+    role: str | None = None
+    server: str | None = None
+    version: str | None = None
+    run_id: str | None = None
+    uptime: int | None = None
+    persistence: str | None = None
+    maxmemory: int | None = None
+    maxmemory_policy: str | None = None
+    guard: Guard | None = None
+    quarantine_left: float | None = None
+    clock_skew: float | None = None
+    skew_from_nodes: float | None = None
+    missing_rights: tuple[str, ...] | None = None
+    refusal: str | None = None
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the node let this user in and answered."""
+        return self.failure is None
+
+
+def report_nodes(
+    nodes: str | Sequence[str], *, timeout: float = 1.0, key_prefix: str = "redlock:"
+) -> tuple[NodeReport, ...]:
+    """
+    Ask all nodes at once for the facts about them.
+
+    It writes no key, arms no node and begins no quarantine. Rights are tried with commands on a key
+    that does not exist, `redlock-meta:doctor`, in forms that do not create it, and with an empty
+    message on a channel that nobody listens to. A node keeps one script in its script cache, and
+    records what it refuses to the user in its ACL log. A node that does not answer takes about
+    `timeout`; a slow one takes up to that for each of some twelve round trips.
+
+    Args:
+        nodes: URLs of the whole set.
+        timeout: seconds for each reply of a node.
+        key_prefix: the setting `redlock_key_prefix`, for which the user needs a right.
+
+    Returns:
+        A report for each node, in the order of `nodes`.
+
+    Raises:
+        ConfigurationError: the URLs cannot be used.
+    """
+    addresses = parse_nodes(nodes)
+    tried = rights(key_prefix)
+    with ThreadPoolExecutor(len(addresses)) as pool:
+        reports = list(pool.map(lambda node: _report(node, timeout, tried), addresses))
+    return _compared(reports)
+
+
+def _compared(reports: Sequence[NodeReport]) -> tuple[NodeReport, ...]:
+    """Return the reports with the skew of each clock from the median of all."""
+    known = [one.clock_skew for one in reports if one.clock_skew is not None]
+    middle = median(known) if known else 0.0
+    return tuple(
+        one if one.clock_skew is None else replace(one, skew_from_nodes=one.clock_skew - middle)
+        for one in reports
+    )
+
+
+def _report(node: NodeAddress, timeout: float, tried: tuple[Right, ...]) -> NodeReport:
+    try:
+        if node.name.startswith("memory://"):
+            return _memory_report(node)
+        with Connector(node, timeout).visit() as connection:
+            return _server_report(node, connection, tried)
+    except Exception as exc:
+        return NodeReport(url=node.name, failure=_failure(exc))
+
+
+def _failure(exc: Exception) -> Failure:
+    kind = FailureKind.SILENT
+    if isinstance(exc, ConnectError) and exc.lasting:
+        refused = isinstance(exc.__cause__, AuthenticationError | NoPermissionError)
+        kind = FailureKind.LOGIN if refused else FailureKind.SETUP
+    return Failure(kind=kind, text=describe_failure(exc))
+
+
+def _memory_report(node: NodeAddress) -> NodeReport:
+    memory = memory_node(node)
+    guard, quarantine_left = _guard(look_at_memory_node(node))
+    return NodeReport(
+        url=node.name,
+        latency=0.0,
+        role="master",
+        server="memory",
+        run_id=memory.state.identity,
+        guard=guard,
+        quarantine_left=quarantine_left,
+        clock_skew=(memory.now_us() - clock.wall_us()) / 1e6,
+        missing_rights=(),
+    )
+
+
+def _server_report(node: NodeAddress, connection: Any, tried: tuple[Right, ...]) -> NodeReport:
+    (reply,) = _ask(connection, ("INFO",))
+    info = read_info(reply) if isinstance(reply, bytes) else {}
+    check_mode(info)
+    record, looked, save = _ask(
+        connection,
+        ("GET", GUARD_KEY),
+        ("EVAL", ARM_SOURCE, "1", GUARD_KEY, "look"),
+        ("CONFIG", "GET", "save"),
+    )
+    check_identity(info, record.decode() if isinstance(record, bytes) else "")
+    guard, quarantine_left = _guard(looked.decode() if isinstance(looked, bytes) else "")
+    latency, clock_skew = _timed(connection)
+    replies = list(zip(tried, _ask(connection, *(right.probe for right in tried)), strict=True))
+    return NodeReport(
+        url=node.name,
+        latency=latency,
+        role={"slave": "replica"}.get(info.get("role", ""), info.get("role")),
+        server=_server(info),
+        version=info.get("valkey_version", info.get("redis_version")),
+        run_id=info.get("run_id"),
+        uptime=_number(info, "uptime_in_seconds"),
+        persistence=_persistence(info, save),
+        maxmemory=_number(info, "maxmemory"),
+        maxmemory_policy=info.get("maxmemory_policy"),
+        guard=guard,
+        quarantine_left=quarantine_left,
+        clock_skew=clock_skew,
+        missing_rights=missing_rights(replies),
+        refusal=_refusal(replies),
+    )
+
+
+def _ask(connection: Any, *commands: tuple[str, ...]) -> list[Any]:
+    """Send commands together and return the replies; an error that answers one is its reply."""
+    for command in commands:
+        connection.send_command(*command)
+    return [_reply(connection) for _ in commands]
+
+
+def _reply(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as exc:
+        return exc
+
+
+def _timed(connection: Any) -> tuple[float, float | None]:
+    """Return the median of some round trips, and the skew by the shortest of them."""
+    trips = []
+    for _ in range(_ROUND_TRIPS):
+        began, wall_us = clock.now(), clock.wall_us()
+        (reply,) = _ask(connection, ("TIME",))
+        trips.append((clock.now() - began, wall_us, reply))
+    shortest, wall_us, reply = min(trips, key=lambda trip: trip[0])
+    latency = median(seconds for seconds, _, _ in trips)
+    if not isinstance(reply, list):
+        return latency, None
+    node_us = int(reply[0]) * 1_000_000 + int(reply[1])
+    return latency, (node_us - wall_us) / 1e6 - shortest / 2
+
+
+def _guard(answer: str) -> tuple[Guard | None, float | None]:
+    """Return what the arming script answered, and for how many seconds it holds if it ends."""
+    state, _, seconds = answer.partition(" ")
+    return Guard(state) if state else None, float(seconds) if seconds else None
+
+
+def _server(info: Mapping[str, str]) -> str | None:
+    if "valkey_version" in info:
+        return "valkey"
+    return "redis" if "redis_version" in info else None
+
+
+def _number(info: Mapping[str, str], name: str) -> int | None:
+    return int(info[name]) if info.get(name, "").isdecimal() else None
+
+
+def _persistence(info: Mapping[str, str], save: object) -> str | None:
+    """Return what is written to disk; snapshots show only to users with the right to CONFIG."""
+    has_aof = info.get("aof_enabled") == "1"
+    if not isinstance(save, list) or "aof_enabled" not in info:
+        return "aof" if has_aof else None
+    kinds = {"aof": has_aof, "rdb": bool(save[1:] and save[1])}
+    return "+".join(kind for kind, used in kinds.items() if used) or "none"
+
+
+def _refusal(replies: Iterable[tuple[Right, object]]) -> str | None:
+    """Return the error that answered a write, unless the user lacks the right to it."""
+    for right, reply in replies:
+        if right.probe is WRITE_PROBE and isinstance(reply, ResponseError):
+            return None if isinstance(reply, NoPermissionError) else shortened(str(reply))
+    return None

@@ -1,0 +1,266 @@
+"""
+The commands, their arguments and their exit statuses.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import click
+
+from celery_redlock import __version__
+from celery_redlock.cli.target import Target, targeted
+from celery_redlock.errors import ConfigurationError, RedlockError
+
+__all__ = ["FAILED", "MISUSED", "redlock"]
+
+FAILED = 1
+MISUSED = 2
+
+_STATUSES = "Exit status: 0 if {}, 1 if {}, 2 for a wrong command or setting."
+
+
+class _Group(click.Group):
+    """Prints what goes wrong in one line, also where Celery's command runs it."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RedlockError as exc:
+            click.echo(f"celery-redlock: {exc}", err=True)
+            ctx.exit(MISUSED if isinstance(exc, ConfigurationError) else FAILED)
+        except BrokenPipeError:
+            # Python would report the same once more when it closes the stream.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(128 + signal.SIGPIPE)
+
+
+@click.group(cls=_Group, invoke_without_command=True)
+@click.version_option(__version__, message="%(prog)s %(version)s")
+@targeted
+@click.pass_context
+def redlock(ctx: click.Context, target: Target) -> None:
+    """Locks for Celery tasks on independent Redis nodes."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+        ctx.exit(MISUSED)
+
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_prefix = click.option(
+    "--key-prefix", metavar="TEXT", help="redlock_key_prefix, where no app has it."
+)
+
+
+@redlock.command(epilog=_STATUSES.format("every node votes now", "one does not"))
+@targeted
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Let every node vote that answers, whatever its record; only while no lock is held "
+    "anywhere.",
+)
+@click.pass_context
+def init(ctx: click.Context, target: Target, *, force: bool) -> None:
+    """
+    Let brand-new lock nodes vote at once.
+
+    A node without a record of its own may have crashed and lost its locks, so it does not vote
+    until the longest possible lease has expired. This command makes brand-new nodes vote at once,
+    provided that there are several, all of them answer, and none has a record. A set that has lost
+    the data of all its nodes looks brand-new as well: do not run the command then.
+    """
+    from celery_redlock.cli.init_nodes import init_nodes
+
+    ctx.exit(init_nodes(target.nodes(), force=force))
+
+
+@redlock.command(
+    epilog=_STATUSES.format("a beat leads the schedule", "none does or too few lock nodes answer")
+)
+@targeted
+@_as_json
+@click.pass_context
+def beat(ctx: click.Context, target: Target, *, as_json: bool) -> None:
+    """
+    Show which beat leads a schedule, and the last run of each entry.
+
+    The schedule of an app whose beats run RedlockScheduler, as the lock nodes have it: the beat
+    that leads, and the last tick of each entry.
+    """
+    # Importing Celery takes a second, which `init --nodes` and `--help` do not need.
+    from celery_redlock.cli.beat import show_beat
+
+    ctx.exit(show_beat(target.app(), as_json=as_json))
+
+
+@redlock.command(epilog=_STATUSES.format("no error is found", "one is"))
+@targeted
+@_as_json
+@click.pass_context
+def doctor(ctx: click.Context, target: Target, *, as_json: bool) -> None:
+    """
+    Find what is wrong with the lock nodes.
+
+    Asks every node whether it answers, votes, keeps its data and grants the rights that
+    locks need, and compares their clocks. It changes nothing. Each finding has a severity, a code
+    that does not change from one version to the next, and the remedy.
+    """
+    from celery_redlock.cli.doctor import examine
+
+    ctx.exit(examine(target, as_json=as_json))
+
+
+@redlock.command("list", epilog=_STATUSES.format("a lock is held", "none is, or no quorum answers"))
+@targeted
+@click.argument("pattern", default="*")
+@_prefix
+@_as_json
+@click.pass_context
+def list_(
+    ctx: click.Context, target: Target, *, pattern: str, key_prefix: str | None, as_json: bool
+) -> None:
+    """
+    List the locks that the nodes hold.
+
+    One row for each key, or slot of a key with a limit or a rate, as soon as it is found. PATTERN
+    is a glob on the keys as tasks write them. A leftover is a key that only a minority of the nodes
+    has: it keeps nobody out, and expires.
+    """
+    from celery_redlock.cli.locks import show_locks
+
+    ctx.exit(show_locks(target, pattern, key_prefix, as_json=as_json))
+
+
+@redlock.command(epilog=_STATUSES.format("the key is held", "it is not, or no quorum answers"))
+@targeted
+@click.argument("key")
+@_prefix
+@_as_json
+@click.pass_context
+def show(
+    ctx: click.Context, target: Target, *, key: str, key_prefix: str | None, as_json: bool
+) -> None:
+    """
+    Show who holds a key, what each node has of it, and who waits for it.
+
+    With all slots of a key with a limit or a rate, and the lock of a message in the queue.
+    """
+    from celery_redlock.cli.locks import show_key
+
+    ctx.exit(show_key(target, key, key_prefix, as_json=as_json))
+
+
+@redlock.command(
+    epilog=_STATUSES.format("a lock was released", "none was held, or no quorum answers")
+)
+@targeted
+@click.argument("key", required=False)
+@click.option("--task", metavar="NAME", help="All locks of this task's calls instead of one key.")
+@click.option(
+    "--state",
+    type=click.Choice(["queued", "running", "finished", "any"]),
+    default="queued",
+    show_default=True,
+    help="With --task: only of calls in this state.",
+)
+@click.option("--rates", is_flag=True, help="With a key: also what a rate has counted.")
+@click.option("--yes", "sure", is_flag=True, help="Do not ask.")
+@_prefix
+@_as_json
+@click.pass_context
+def release(
+    ctx: click.Context,
+    target: Target,
+    *,
+    key: str | None,
+    task: str | None,
+    state: str,
+    rates: bool,
+    sure: bool,
+    key_prefix: str | None,
+    as_json: bool,
+) -> None:
+    """
+    Take a lock away from its holder, or the locks of a task's calls.
+
+    After a purge the locks of messages that are gone would refuse further calls for
+    lock_queue_ttl: `release --task NAME` frees them. A holder that runs is not stopped. It learns
+    of the loss at its next extension, and may write until then; only a resource that checks
+    fencing tokens refuses it.
+    """
+    if (key is None) == (task is None):
+        raise click.UsageError("give either a key or --task NAME.")
+    from celery_redlock.cli.locks import release_key, release_of_task
+
+    if key is not None:
+        status = release_key(target, key, key_prefix, rates=rates, sure=sure, as_json=as_json)
+    else:
+        of = None if state == "any" else state
+        status = release_of_task(
+            target, task or "", key_prefix, state=of, sure=sure, as_json=as_json
+        )
+    ctx.exit(status)
+
+
+@redlock.command(epilog="Exit status: 0 when q is pressed, 2 for a wrong command or setting.")
+@targeted
+@click.argument("pattern", default="*")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks at the nodes.",
+)
+@_prefix
+@click.pass_context
+def watch(
+    ctx: click.Context, target: Target, *, pattern: str, every: float, key_prefix: str | None
+) -> None:
+    """
+    Watch locks, those who wait, and nodes, until q is pressed.
+
+    The locks that most wait for are first, then those that are held for longest.
+    """
+    from celery_redlock.cli.watch import watch_locks
+
+    ctx.exit(watch_locks(target, pattern, key_prefix, every=every))
+
+
+@redlock.command(epilog="Exit status: 0 once it is interrupted, 2 for a wrong command or setting.")
+@targeted
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Name or address to listen at."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=5577,
+    show_default=True,
+    help="Port to listen at; 0: one that is free.",
+)
+@click.option(
+    "--token",
+    metavar="TEXT",
+    envvar="CELERY_REDLOCK_WEB_TOKEN",
+    help="Viewers need it; from the environment, others on this machine do not see it. By default "
+    "none on loopback, elsewhere a new one.",
+    show_envvar=True,
+)
+@_prefix
+def web(target: Target, *, host: str, port: int, token: str | None, key_prefix: str | None) -> None:
+    """
+    Show locks and nodes in a browser, live.
+
+    One page with the locks, their holders, those that wait, and what the doctor finds. A lock can
+    be released there. Beyond loopback, viewers need the token in the URL that is printed. It asks
+    the nodes nothing while nobody watches.
+    """
+    from celery_redlock.cli.web import serve
+
+    serve(target, key_prefix, host=host, port=port, token=token)

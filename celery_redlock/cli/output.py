@@ -1,0 +1,88 @@
+"""
+Output of commands: tables for people, JSON for programs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Columns", "print_json", "print_table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """
+    Columns of fixed widths, for rows that are printed before the last one is known.
+
+    Attributes:
+        widths: of each column, by its heading; negative where it is aligned to the left.
+    """
+
+    widths: Mapping[str, int]
+
+    @property
+    def headings(self) -> list[str]:
+        """The headings."""
+        return list(self.widths)
+
+    def print_row(self, row: Sequence[str], *, heading: bool = False) -> None:
+        """Print a row; `heading`: the headings before it."""
+        for cells in (self.headings, row) if heading else (row,):
+            shown = [
+                text.ljust(-width) if width < 0 else text.rjust(width)
+                for text, width in zip(map(_printable, cells), self.widths.values(), strict=True)
+            ]
+            print("  ".join(shown).rstrip())
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else repr(text)
+
+
+def print_json(data: Any) -> None:
+    """Print one JSON value."""
+    print(json.dumps(data, indent=2))
+
+
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[str] = ()
+) -> None:
+    """
+    Print a table: with lines on a terminal if rich is installed, otherwise in columns.
+
+    Args:
+        headings: of the columns.
+        rows: their cells, as text; what cannot be printed is shown escaped.
+        numbers: headings of the columns that are aligned to the right.
+    """
+    shown = [list(map(_printable, row)) for row in rows]
+    if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
+        _print_lined(headings, shown, numbers)
+        return
+    widths = [max(map(len, column)) for column in zip(headings, *shown, strict=True)]
+    for row in (headings, *shown):
+        cells = [
+            cell.rjust(width) if heading in numbers else cell.ljust(width)
+            for heading, cell, width in zip(headings, row, widths, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _print_lined(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str]
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in numbers else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))  # a cell may look like markup
+    Console().print(table)

@@ -1,0 +1,68 @@
+"""
+`celery-redlock web`: the page, served on this machine.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import click
+
+from celery_redlock.cli.locks import client_of, task_names_of
+from celery_redlock.cli.target import Target
+from celery_redlock.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from celery_redlock.web.access import Access
+
+__all__ = ["serve"]
+
+
+def serve(
+    target: Target, key_prefix: str | None, *, host: str, port: int, token: str | None
+) -> None:
+    """
+    Serve the page until the process is interrupted.
+
+    Args:
+        target: the nodes or the app.
+        key_prefix: of the keys, if no app names it.
+        host: name or address to listen at.
+        port: port to listen at; 0: one that is free.
+        token: what viewers need; None: nothing on loopback, otherwise a new one.
+
+    Raises:
+        ConfigurationError: it cannot listen there, or a package is missing.
+    """
+    try:
+        from celery_redlock.web.server import PageServer
+    except ModuleNotFoundError as exc:
+        if exc.name not in ("starlette", "uvicorn"):
+            raise
+        raise ConfigurationError(
+            f'web needs the package {exc.name}: pip install "celery-redlock[web]".'
+        ) from exc
+    from celery_redlock.web.access import Access
+
+    access = Access.for_host(host, token)
+    with client_of(target, key_prefix) as redlock, _listening(host, port) as listener:
+        server = PageServer(redlock, task_names_of(target), access)
+        click.echo(f"Locks are shown at {_url(host, listener, access)} until Ctrl-C.")
+        server.serve_on(listener)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family)
+    except OSError as exc:
+        raise ConfigurationError(
+            f"The page cannot listen at {host}, port {port} ({exc}). Give another --host or --port."
+        ) from exc
+
+
+def _url(host: str, listener: socket.socket, access: Access) -> str:
+    shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)  # noqa: S104 - compared, not listened at
+    place = f"http://{f'[{shown}]' if ':' in shown else shown}:{listener.getsockname()[1]}/"
+    return place if access.token is None else f"{place}?token={access.token}"

@@ -1,0 +1,60 @@
+"""
+The server of the page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Mapping
+
+import uvicorn
+
+from celery_redlock.core import Redlock
+from celery_redlock.web.access import Access
+from celery_redlock.web.app import web_app
+from celery_redlock.web.refresher import Refresher
+from celery_redlock.web.view import View
+
+__all__ = ["PageServer"]
+
+
+class PageServer(uvicorn.Server):
+    """
+    Serves the page in one process.
+
+    Its log has no addresses of requests, as one of them has the token.
+
+    Args:
+        redlock: the client of the nodes.
+        names: the names of tasks, see `celery_redlock.admin.lock_list.task_names`.
+        access: who may see it.
+        interval: seconds from the end of a look at the nodes to the next one.
+    """
+
+    def __init__(
+        self, redlock: Redlock, names: Mapping[str, str], access: Access, *, interval: float = 2.0
+    ) -> None:
+        self.view = View(redlock, names)
+        self.refresher = Refresher(self.view.look, interval=interval)
+        super().__init__(
+            uvicorn.Config(
+                web_app(self.view, self.refresher, access),
+                access_log=False,
+                lifespan="off",
+                log_config=None,
+                server_header=False,
+                timeout_graceful_shutdown=2,
+                ws="none",
+            )
+        )
+
+    def serve_on(self, listener: socket.socket) -> None:
+        """Serve on a socket that listens, until interrupted."""
+        with contextlib.suppress(KeyboardInterrupt):
+            self.run(sockets=[listener])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the connections of viewers, which would never end by themselves, and the others."""
+        self.refresher.close()
+        await super().shutdown(sockets)

@@ -1,0 +1,325 @@
+"""
+One look at the nodes, for all filters that someone watches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from celery_redlock.admin import diagnosis
+from celery_redlock.admin.clock_correction import clock_correction
+from celery_redlock.admin.lock_list import LockEntry, as_data, list_locks, show_lock
+from celery_redlock.admin.lock_release import release_lock
+from celery_redlock.admin.node_report import report_nodes
+from celery_redlock.core import Redlock
+from celery_redlock.errors import QuorumUnavailable
+from celery_redlock.protocol import KeyState
+from celery_redlock.protocol.keys import owner_label
+from celery_redlock.protocol.texts import shortened
+from celery_redlock.transport import clock
+
+__all__ = ["MOST_ROWS", "View"]
+
+#: Rows of one filter that are shown; further ones are counted.
+MOST_ROWS = 300
+
+#: Seconds that a look may read locks.
+BUDGET = 1.5
+
+#: Seconds between two reports about the nodes. They cost more than a short list of locks.
+REPORT_EVERY = 10.0
+
+#: Seconds that a node has for each answer.
+TIMEOUT = 1.0
+
+#: Changes that are kept for each filter, and of the nodes.
+MOST_CHANGES = 50
+
+State = dict[str, Any]
+
+
+class _OutOfTimeError(Exception):
+    """Ends a list; some keys were not looked at."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watched:
+    """
+    One filter: a glob on keys, or a text in the key, task, id, host or state.
+
+    Attributes:
+        text: as it was typed.
+        rows: the first entries that match, by node key.
+        found: how many match.
+        before: the rows of the look before; None if that was not complete.
+        changes: how rows differ from one look to the next.
+    """
+
+    text: str
+    rows: dict[str, LockEntry] = field(default_factory=dict)
+    found: int = 0
+    before: dict[str, LockEntry] | None = None
+    changes: deque[State] = field(default_factory=lambda: deque(maxlen=MOST_CHANGES))
+
+    @property
+    def is_glob(self) -> bool:
+        """Whether it is a glob on keys."""
+        return any(wildcard in self.text for wildcard in "*?[")
+
+    @property
+    def begins(self) -> str:
+        """With what every key begins that matches."""
+        return re.split(r"[*?\[]", self.text)[0] if self.is_glob else ""
+
+    def add(self, entry: LockEntry) -> None:
+        """Count an entry if it matches, and keep it if there is room."""
+        if self._matches(entry):
+            self.found += 1
+            if len(self.rows) < MOST_ROWS:
+                self.rows[entry.node_key] = entry
+
+    def begin(self) -> None:
+        """Forget what was found."""
+        self.rows, self.found = {}, 0
+
+    def end(self, at: str, *, is_complete: bool) -> None:
+        """Note how the rows differ from those of the look before, if all rows of both are known."""
+        known = self.rows if is_complete and self.found <= MOST_ROWS else None
+        if known is not None and self.before is not None:
+            self.changes.extend(_differences(self.before, known, at))
+        self.before = known
+
+    def _matches(self, entry: LockEntry) -> bool:
+        if self.is_glob:
+            return fnmatch.fnmatchcase(entry.key, self.text)
+        wanted = self.text.casefold()
+        texts = (entry.key, entry.task, entry.task_id, entry.host, entry.state)
+        return any(wanted in text.casefold() for text in texts if text)
+
+
+class View:
+    """
+    The locks and the health of a set of nodes, as the page shows them.
+
+    One thread at a time may call `look`; others may call the other methods meanwhile.
+
+    Args:
+        redlock: the client of the nodes. No password of it is in any result.
+        names: the names of tasks, see `celery_redlock.admin.lock_list.task_names`.
+    """
+
+    def __init__(self, redlock: Redlock, names: Mapping[str, str]) -> None:
+        self._redlock = redlock
+        self._names = names
+        self._watched: dict[str, _Watched] = {}
+        self._changes: deque[State] = deque(maxlen=MOST_CHANGES)
+        self._report: State = {"nodes": [], "findings": []}
+        self._reported_at = float("-inf")
+        self._failing: dict[str, str] | None = None
+
+    def look(self, filters: Collection[str]) -> dict[str, State]:
+        """
+        Return by filter what the nodes show now; one pass over the keys serves all filters.
+
+        A look takes `BUDGET` for locks, and up to about `TIMEOUT` for each silent answer. In memory
+        are `MOST_ROWS` of each filter, however many locks there are.
+        """
+        at, began = _now(), clock.now()
+        watched = [self._watched.get(text) or _Watched(text=text) for text in filters]
+        self._watched = {one.text: one for one in watched}
+        problem, part = None, 0.0
+        try:
+            part = self._read(watched)
+        except QuorumUnavailable as exc:
+            problem = str(exc)
+        for one in watched:
+            one.end(at, is_complete=problem is None and part >= 1.0)
+        self._examine(at, at_once=problem is not None)
+        shared = {"at": at, "problem": problem, **self._report}
+        return {
+            one.text: {
+                **shared,
+                "locks": None if problem else _locks(one, part),
+                "changes": self._latest_changes(one),
+                "took": clock.now() - began,
+            }
+            for one in watched
+        }
+
+    def show(self, key: str) -> list[State]:
+        """
+        Return what each node has of a key, and who waits; errors as `show_lock`.
+        """
+        found = show_lock(self._redlock, key, names=self._names, timeout=TIMEOUT)
+        return [_in_detail(entry) for entry in found]
+
+    def release(self, key: str, owners: Collection[str], *, rates: bool) -> int:
+        """
+        Take a key away from some owner values; return how many had it. Errors as `release_lock`.
+        """
+        released = release_lock(
+            self._redlock, key, owners=owners, rates=rates, names=self._names, timeout=TIMEOUT
+        )
+        at = _now()
+        self._changes.extend(_change(at, "released from this page", entry) for entry in released)
+        return len(released)
+
+    def _read(self, watched: list[_Watched]) -> float:
+        """Read locks until the time is up, and return which part of the keys was looked at."""
+        until, part = clock.now() + BUDGET, 0.0
+        for one in watched:
+            one.begin()
+
+        def progress(done: int, total: int) -> None:
+            nonlocal part
+            part = done / total if total else 1.0
+            if part < 1.0 and clock.now() > until:
+                raise _OutOfTimeError
+
+        with contextlib.suppress(_OutOfTimeError):
+            for entry in list_locks(
+                self._redlock,
+                pattern=_common([one.begins for one in watched]) + "*",
+                names=self._names,
+                timeout=TIMEOUT,
+                progress=progress,
+            ):
+                for one in watched:
+                    one.add(entry)
+        return part
+
+    def _examine(self, at: str, *, at_once: bool) -> None:
+        """Report about the nodes, if the last report is too old or the nodes fail."""
+        if not at_once and clock.now() < self._reported_at + REPORT_EVERY and not self._failing:
+            return
+        settings = self._redlock.settings
+        reports = report_nodes(
+            [node.url for node in self._redlock.addresses],
+            timeout=TIMEOUT,
+            key_prefix=settings.key_prefix,
+        )
+        findings = diagnosis.diagnose(
+            reports,
+            max_ttl=settings.max_ttl,
+            drift_factor=settings.drift_factor,
+            node_timeout=settings.node_timeout,
+            guard=bool(settings.quarantine_ms),
+            clock_correction=clock_correction(),
+        )
+        self._report = diagnosis.as_data(reports, findings)
+        self._reported_at = clock.now()
+        failing = {one.url: one.failure.text for one in reports if one.failure is not None}
+        if self._failing is not None:
+            for node in sorted(failing.keys() - self._failing.keys()):
+                self._changes.append(
+                    {"at": at, "what": "does not answer", "node": node, "detail": failing[node]}
+                )
+            for node in sorted(self._failing.keys() - failing.keys()):
+                self._changes.append({"at": at, "what": "answers again", "node": node})
+        self._failing = failing
+
+    def _latest_changes(self, one: _Watched) -> list[State]:
+        """Return changes of rows and nodes, the latest first."""
+        changes = [*one.changes, *tuple(self._changes)]
+        return sorted(changes, key=lambda change: str(change["at"]), reverse=True)[:MOST_CHANGES]
+
+
+def _common(texts: Sequence[str]) -> str:
+    """Return with what all of some texts begin."""
+    first, last = min(texts, default=""), max(texts, default="")
+    differs = (at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    return first[: next(differs, len(first))]
+
+
+def _differences(
+    before: Mapping[str, LockEntry], after: Mapping[str, LockEntry], at: str
+) -> Iterator[State]:
+    for node_key, entry in after.items():
+        earlier = before.get(node_key)
+        if earlier is None:
+            yield _change(at, "acquired", entry)
+        elif earlier.owner != entry.owner:
+            is_same = entry.task_id is not None and earlier.task_id == entry.task_id
+            yield _change(at, f"now {entry.state}" if is_same else "has another holder", entry)
+    for node_key, entry in before.items():
+        if node_key not in after:
+            yield _change(at, "ended", entry)
+
+
+def _change(at: str, what: str, entry: LockEntry) -> State:
+    return {"at": at, "what": what, **_row(entry)}
+
+
+def _locks(one: _Watched, part: float) -> State:
+    """Return the rows of a filter, those of one key together."""
+    groups: dict[str, list[LockEntry]] = {}
+    for entry in one.rows.values():
+        groups.setdefault(entry.key, []).append(entry)
+    return {
+        "found": one.found,
+        "shown": len(one.rows),
+        "part": part,
+        "keys": [_group(key, groups[key]) for key in sorted(groups)],
+    }
+
+
+def _group(key: str, entries: Iterable[LockEntry]) -> State:
+    rows = sorted(entries, key=lambda entry: (entry.slot is not None, entry.slot or 0))
+    has_slots = any(entry.slot is not None for entry in rows)
+    return {
+        "key": key,
+        "kind": ("rate" if any(entry.is_rate for entry in rows) else "limit")
+        if has_slots
+        else "lock",
+        "waiting": max(entry.waiting for entry in rows),
+        "rows": [_row(entry) for entry in rows],
+    }
+
+
+def _row(entry: LockEntry) -> State:
+    held_for = None if entry.since is None else (datetime.now(UTC) - entry.since).total_seconds()
+    return {
+        **as_data(entry),
+        "id": entry.node_key,
+        "owner": entry.owner,
+        "holder": entry.task_id or shortened(owner_label(entry.owner)),
+        "is_rate": entry.is_rate,
+        "held_for": held_for,
+        "nodes": len(entry.nodes),
+    }
+
+
+def _in_detail(entry: LockEntry) -> State:
+    by_node = [
+        {"node": name, "problem": state}
+        if isinstance(state, str)
+        else {
+            "node": name,
+            "expires_in": state.expires_in,
+            "counter": state.counter,
+            "has": _has(entry, state),
+        }
+        for name, state in entry.nodes.items()
+    ]
+    waiters = [
+        {"name": waiter.name, "since": waiter.since and waiter.since.isoformat()}
+        for waiter in entry.waiters
+    ]
+    return {**_row(entry), "by_node": by_node, "waiters": waiters}
+
+
+def _has(entry: LockEntry, state: KeyState) -> str:
+    if state.owner is None:
+        return "nothing"
+    return "this owner" if state.owner == entry.owner else shortened(owner_label(state.owner))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

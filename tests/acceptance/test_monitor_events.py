@@ -1,0 +1,91 @@
+"""What Celery's monitors show of a real worker's tasks and their locks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.events.state import State
+
+from tests.acceptance.conftest import StartWorker
+from tests.acceptance.scene import Journal, Lock
+from tests.support.waiting import TIMEOUT, wait_until
+
+
+@contextmanager
+def monitored(app: Celery) -> Iterator[tuple[State, list[dict[str, Any]]]]:
+    """Receive events as a monitor does; give its state and the events so far."""
+    state, seen = State(), []
+    listens = threading.Event()
+
+    def note(event: dict[str, Any]) -> None:
+        state.event(event)
+        seen.append(event)
+
+    with app.connection_for_read() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": note})
+
+        def run() -> None:
+            with receiver.consumer_context() as (receiving, *_):
+                listens.set()
+                while not receiver.should_stop:
+                    try:
+                        receiving.drain_events(timeout=0.1)
+                    except TimeoutError:
+                        continue
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert listens.wait(TIMEOUT)
+        yield state, seen
+        receiver.should_stop = True
+        thread.join()
+
+
+def test_a_monitor_shows_that_a_task_has_its_lock_and_then_its_end(
+    start_worker: StartWorker, key: str, journal: Journal
+) -> None:
+    worker = start_worker(options=("--task-events",)).wait_until_ready()
+    with monitored(worker.app) as (state, seen):
+        result = worker.send("hold_shortly", key)
+        entered = journal.wait_for("entered")
+        wait_until(lambda: result.id in state.tasks and state.tasks[result.id].state == "LOCKED")
+        journal.open()
+        result.get(timeout=TIMEOUT)
+        wait_until(lambda: state.tasks[result.id].state == "SUCCESS")
+    (locked,) = [event for event in seen if event["type"] == "task-locked"]
+    assert (locked["key"], locked["fencing_token"]) == (key, entered["token"])
+    assert locked["hostname"] == worker.nodename
+
+
+def test_a_monitor_shows_a_loss(
+    start_worker: StartWorker, key: str, lock: Lock, journal: Journal
+) -> None:
+    worker = start_worker(options=("--task-events",)).wait_until_ready()
+    with monitored(worker.app) as (_, seen):
+        result = worker.send("hold_shortly", key)
+        journal.wait_for("entered")
+        lock.take_away()
+        wait_until(lambda: any(event["type"] == "task-lock-lost" for event in seen))
+        journal.open()
+    (lost,) = [event for event in seen if event["type"] == "task-lock-lost"]
+    assert (lost["uuid"], lost["key"]) == (result.id, key)
+
+
+@pytest.mark.parametrize("option", [(), ("--task-events",)], ids=["off", "on"])
+def test_events_are_sent_where_the_worker_was_started_with_them(
+    start_worker: StartWorker, key: str, journal: Journal, option: tuple[str, ...]
+) -> None:
+    worker = start_worker(options=option).wait_until_ready()
+    journal.open()
+    with monitored(worker.app) as (_, seen):
+        worker.send("hold_shortly", key).get(timeout=TIMEOUT)
+        # Sent last of all: what the task has sent is there before it.
+        with worker.app.events.default_dispatcher() as dispatcher:
+            dispatcher.send("worker-end")
+        wait_until(lambda: any(event["type"] == "worker-end" for event in seen))
+    assert any(event["type"] == "task-locked" for event in seen) is bool(option)

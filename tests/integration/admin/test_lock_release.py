@@ -1,0 +1,144 @@
+"""A lock that people take away is lost to its holder, and free for the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from celery_redlock import Limit, LossReason, QuorumUnavailable, Rate, StaleFencingToken
+from celery_redlock.admin.lock_release import release_lock, release_task
+from celery_redlock.fencing import FileFence
+from celery_redlock.tasks.message.node_keys import QUEUED
+from celery_redlock.tasks.message.owner_label import Role, label_for
+from tests.support.nodes import CALM, PREFIX, Nodes
+from tests.support.waiting import wait_until
+
+EVERYWHERE = range(5)
+
+
+def owner_of(nodes: Nodes, role: Role, task: str = "job", task_id: str = "id") -> str:
+    label = label_for(role, task_id, "host", task=task)
+    return nodes.client().reservations.new_owner_value(label)
+
+
+def test_the_body_loses_its_lease_and_the_next_gets_the_lock(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    lease = redlock.acquire("key", ttl=CALM)
+    redlock.watch(lease)
+    nodes.wait_held(lease)
+    (taken,) = release_lock(redlock, "key")
+    assert (taken.key, taken.owner) == ("key", lease.owner)
+    next_one = redlock.acquire("key", ttl=60, wait=CALM)
+    wait_until(lambda: not lease.is_valid)
+    assert lease.lost == LossReason.GONE
+    assert next_one.is_valid
+    assert next_one.fencing_token > lease.fencing_token
+
+
+def test_the_late_write_of_the_holder_is_refused(nodes: Nodes, tmp_path: Path) -> None:
+    redlock, fence = nodes.connected(), FileFence(tmp_path / "report", fsync=False)
+    lease = redlock.acquire("key", ttl=60)
+    nodes.wait_held(lease)
+    fence.write(b"by the first", lease.fencing_token)
+    release_lock(redlock, "key")
+    fence.write(b"by the second", redlock.acquire("key", ttl=60, wait=CALM).fencing_token)
+    with pytest.raises(StaleFencingToken):
+        fence.write(b"too late", lease.fencing_token)
+
+
+def test_a_key_is_released_with_its_slots_and_its_queued_message(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    nodes.hold(QUEUED + PREFIX + "key", owner_of(nodes, Role.QUEUED), EVERYWHERE)
+    nodes.hold("key", owner_of(nodes, Role.RUNNING), EVERYWHERE)
+    nodes.hold("key2", owner_of(nodes, Role.RUNNING), EVERYWHERE)
+    for _ in range(2):
+        redlock.acquire(Limit("key", 2), ttl=60)
+    taken = release_lock(redlock, "key")
+    assert len(taken) == 4
+    assert redlock.holders(Limit("key", 2)) == (None, None)
+    nodes.wait_free("key")
+    nodes.wait_free(QUEUED + PREFIX + "key")
+    assert all(nodes.owners("key2"))
+
+
+def test_a_key_that_is_free_has_nothing_to_take_away(nodes: Nodes) -> None:
+    assert release_lock(nodes.client(), "key") == []
+
+
+def test_a_leftover_is_taken_away(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    nodes.hold("key", "them", [1])
+    (taken,) = release_lock(redlock, "key")
+    assert taken.state == "leftover"
+    nodes.wait_free("key")
+
+
+def test_what_a_rate_has_counted_stays_unless_it_is_asked_for(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    redlock.acquire(Rate("key", "1/h"), ttl=60).release()
+    assert release_lock(redlock, "key") == []
+    assert redlock.holder(Rate("key", "1/h")) is not None  # type: ignore[arg-type]
+    assert len(release_lock(redlock, "key", rates=True)) == 1
+    redlock.acquire(Rate("key", "1/h"), ttl=60)
+
+
+def test_without_a_quorum_nothing_is_released(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    nodes.hold("key", "them", EVERYWHERE)
+    nodes.kill(0, 1, 2)
+    with pytest.raises(QuorumUnavailable):
+        release_lock(redlock, "key", timeout=1.0)
+    assert nodes.owner(3, "key") == "them"
+
+
+@pytest.fixture
+def queue(nodes: Nodes) -> Nodes:
+    """Nodes with queued, running and finished calls of two tasks."""
+    for task in ("job", "other"):
+        for role in (Role.QUEUED, Role.RUNNING, Role.FINISHED):
+            nodes.hold(f"{task}:{role}", owner_of(nodes, role, task), EVERYWHERE)
+    nodes.hold(QUEUED + PREFIX + "job:running", owner_of(nodes, Role.QUEUED), EVERYWHERE)
+    nodes.hold("foreign", "them", EVERYWHERE)
+    return nodes
+
+
+def held(nodes: Nodes) -> set[str]:
+    names = [f"{task}:{role}" for task in ("job", "other") for role in ("queued", "running")]
+    names += ["job:finished", "other:finished", "foreign", QUEUED + PREFIX + "job:running"]
+    return {name for name in names if any(nodes.owners(name))}
+
+
+def test_a_tasks_queued_locks_are_released_and_no_others(queue: Nodes) -> None:
+    before = held(queue)
+    gone = list(release_task(queue.connected(), "job"))
+    assert sorted(entry.key for entry in gone) == ["job:queued", "job:running"]
+    assert {entry.task for entry in gone} == {"job"}
+    wait_until(
+        lambda: held(queue) == before - {"job:queued", QUEUED + PREFIX + "job:running"},
+        message=lambda: str(held(queue)),
+    )
+
+
+def test_without_a_state_all_locks_of_the_task_are_released(queue: Nodes) -> None:
+    assert len(list(release_task(queue.connected(), "job", state=None))) == 4
+    wait_until(lambda: not any(name.startswith("job") for name in held(queue)))
+    assert {"foreign", "other:queued", "other:running", "other:finished"} <= held(queue)
+
+
+def test_a_dry_run_changes_nothing(queue: Nodes) -> None:
+    before = held(queue)
+    found = list(release_task(queue.connected(), "job", dry_run=True))
+    assert len(found) == 2
+    assert held(queue) == before
+
+
+def test_a_lock_that_has_another_owner_by_now_stays(queue: Nodes) -> None:
+    rows = release_task(queue.connected(), "job", state="queued")
+    # Both are read in one step, and released one by one.
+    first = next(rows)
+    other = "job:queued" if first.node_key.startswith(QUEUED) else QUEUED + PREFIX + "job:running"
+    queue.hold(other, "the worker", EVERYWHERE)
+    assert "the worker" in queue.owners(other)
+    assert [entry.node_key for entry in rows] == []
+    assert queue.owners(other) == ["the worker"] * 5

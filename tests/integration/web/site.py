@@ -1,0 +1,121 @@
+"""The page, served for real on this machine, and viewers of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from threading import Thread
+from typing import Any
+
+from celery_redlock import Redlock
+from celery_redlock.web.access import CSRF_HEADER, Access
+from celery_redlock.web.server import PageServer
+from tests.support.waiting import TIMEOUT, wait_until
+
+INTERVAL = 0.05
+
+
+class Site:
+    """A served page, with what its server knows."""
+
+    def __init__(self, redlock: Redlock, access: Access) -> None:
+        self.access = access
+        self.server = PageServer(redlock, {}, access, interval=INTERVAL)
+        self.looks: list[tuple[str, ...]] = []
+        look = self.server.view.look
+
+        def counted(filters: Any) -> Any:
+            self.looks.append(tuple(filters))
+            return look(filters)
+
+        self.server.refresher._look = counted
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.listener.getsockname()[1]
+        self._thread = Thread(target=self.server.serve_on, args=[self.listener])
+
+    @property
+    def is_looking(self) -> bool:
+        return self.server.refresher.is_looking
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the server waits for a viewer to take what it has sent."""
+        connections: set[Any] = self.server.server_state.connections
+        return any(connection.flow.write_paused for connection in connections.copy())
+
+    def start(self) -> None:
+        self._thread.start()
+        wait_until(lambda: self.server.started)
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self._thread.join(TIMEOUT)
+        assert not self._thread.is_alive()
+
+    def ask(
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> HTTPResponse:
+        """Send a request and return the answer; its body is in `text`."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
+        connection.request(method, path, body, dict(headers or {}))
+        response: Any = connection.getresponse()
+        response.text = response.read().decode()
+        connection.close()
+        return response
+
+    def release(
+        self, owner: str, key: str = "account:7", *, rates: bool = False, **headers: str
+    ) -> HTTPResponse:
+        """Release as the page does; `headers` replace its own, and `None` removes one."""
+        sent = {
+            "Origin": f"http://127.0.0.1:{self.port}",
+            CSRF_HEADER: self.access.csrf,
+            "Content-Type": "application/json",
+        } | {name.replace("_", "-"): value for name, value in headers.items()}
+        body = json.dumps({"key": key, "owners": [owner], "rates": rates}).encode()
+        wanted = {name: value for name, value in sent.items() if value is not None}
+        return self.ask("/release", method="POST", headers=wanted, body=body)
+
+    @contextmanager
+    def viewer(self, text: str = "", *, cookie: str = "") -> Iterator[Iterator[dict[str, Any]]]:
+        """Watch through a filter; give the looks that arrive, without end."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
+        connection.request("GET", f"/events?filter={text}", headers={"Cookie": cookie})
+        response = connection.getresponse()
+        assert response.status == 200
+        assert response.headers["Content-Type"].startswith("text/event-stream")
+        try:
+            yield _looks(response)
+        finally:
+            response.close()
+            connection.close()
+
+
+def _looks(response: HTTPResponse) -> Iterator[dict[str, Any]]:
+    while line := response.readline():
+        if found := re.match(rb"data: (.*)", line):
+            yield json.loads(found[1])
+
+
+def keys(look: Mapping[str, Any]) -> list[str]:
+    """Return the keys that a look shows."""
+    return [group["key"] for group in look["locks"]["keys"]]
+
+
+@contextmanager
+def served(redlock: Redlock, *, token: str | None = None) -> Iterator[Site]:
+    site = Site(redlock, Access.for_host("127.0.0.1", token))
+    site.start()
+    try:
+        yield site
+    finally:
+        site.stop()

@@ -1,0 +1,81 @@
+"""Reports about nodes of this process."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redlock import ConfigurationError
+from celery_redlock.admin.diagnosis import Severity, diagnose
+from celery_redlock.admin.node_report import FailureKind, Guard, report_nodes
+from celery_redlock.transport import parse_node
+from celery_redlock.transport.memory import MemoryNode, memory_node
+
+
+@pytest.fixture
+def nodes(redlock_memory_nodes: list[str]) -> list[MemoryNode]:
+    """Five nodes that vote."""
+    return [memory_node(parse_node(url)) for url in redlock_memory_nodes]
+
+
+def urls(nodes: list[MemoryNode]) -> list[str]:
+    return [node.name for node in nodes]
+
+
+def test_they_are_masters_that_vote(nodes: list[MemoryNode]) -> None:
+    reports = report_nodes(urls(nodes))
+
+    assert [one.url for one in reports] == urls(nodes)
+    assert {(one.is_reachable, one.role, one.guard) for one in reports} == {
+        (True, "master", Guard.SERVING)
+    }
+    assert diagnose(reports, max_ttl=60.0) == ()
+
+
+@pytest.mark.parametrize("trouble", ["refusing", "paused", "garbage"])
+def test_one_that_is_broken_does_not_answer(nodes: list[MemoryNode], trouble: str) -> None:
+    setattr(nodes[0], trouble, True)
+
+    failures = [one.failure for one in report_nodes(urls(nodes))]
+    assert failures[0] is not None
+    assert failures[0].kind is FailureKind.SILENT
+    assert not failures[0].is_lasting
+    assert failures[1:] == [None] * 4
+
+
+@pytest.mark.parametrize(("keep_data", "guard"), [(False, Guard.MISSING), (True, Guard.OTHER)])
+def test_one_that_restarted_has_no_record_of_itself(
+    nodes: list[MemoryNode], keep_data: bool, guard: Guard
+) -> None:
+    nodes[0].restart(keep_data=keep_data)
+
+    reports = report_nodes(urls(nodes))
+    assert [one.guard for one in reports] == [guard, *[Guard.SERVING] * 4]
+    assert [one.code for one in diagnose(reports, max_ttl=60.0)] == ["restarted"]
+
+
+def test_a_clock_that_is_ahead_is_compared_with_this_machine_and_the_other_nodes(
+    nodes: list[MemoryNode],
+) -> None:
+    nodes[0].skew = 7.0
+
+    first, second, *_ = reports = report_nodes(urls(nodes))
+    assert first.clock_skew == pytest.approx(7.0, abs=0.5)
+    assert first.skew_from_nodes == pytest.approx(7.0, abs=0.5)
+    assert second.skew_from_nodes == pytest.approx(0.0, abs=0.5)
+    assert [(one.code, one.node) for one in diagnose(reports, max_ttl=60.0)] == [
+        ("clock-skew", nodes[0].name)
+    ]
+
+
+def test_their_clocks_differ_from_this_machines_alone(nodes: list[MemoryNode]) -> None:
+    for node in nodes:
+        node.skew = -3.0
+
+    (found,) = diagnose(report_nodes(urls(nodes)), max_ttl=60.0)
+    assert (found.node, found.code, found.severity) == (None, "clock-skew", Severity.WARNING)
+    assert "This machine's clock is 3 s ahead" in found.message
+
+
+def test_urls_that_cannot_be_used_are_refused() -> None:
+    with pytest.raises(ConfigurationError):
+        report_nodes("http://lock1")

@@ -1,0 +1,136 @@
+"""`celery-redlock list`, `show` and `release` on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from celery_redlock import Limit, Redlock
+from celery_redlock.cli import main
+from celery_redlock.testing import LocalCluster
+
+NODES = "memory://cli-locks-1,memory://cli-locks-2,memory://cli-locks-3"
+
+
+@pytest.fixture
+def redlock() -> Iterator[Redlock]:
+    """A client of nodes that hold nothing at the end."""
+    with Redlock(NODES.split(",")) as redlock:
+        yield redlock
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An app with a unique task, three calls of which are queued."""
+    (tmp_path / "app_of_locks.py").write_text(
+        "from celery import Celery\n"
+        "from celery_redlock import RedlockTask\n"
+        "app = Celery('locks', broker='memory://', set_as_current=False)\n"
+        f"app.conf.redlock_nodes = {NODES!r}\n"
+        "@app.task(base=RedlockTask, name='shop.bill', lock_key='bill:{number}',\n"
+        "          lock_mode='until_executed')\n"
+        "def bill(number): ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "app_of_locks", raising=False)
+    import app_of_locks  # type: ignore[import-not-found]
+
+    for number in range(3):
+        app_of_locks.bill.delay(number)
+    return "app_of_locks"
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
+    assert main([*words, "--nodes", NODES]) == status
+    return capsys.readouterr().out
+
+
+def test_a_lock_is_a_row(redlock: Redlock, capsys: pytest.CaptureFixture[str]) -> None:
+    with redlock.lock("report"):
+        head, row = printed(capsys, "list").splitlines()
+    assert head.split()[:2] == ["KEY", "STATE"]
+    assert row.split()[:2] == ["report", "foreign"]
+
+
+def test_rows_are_of_keys_that_match(redlock: Redlock, capsys: pytest.CaptureFixture[str]) -> None:
+    with redlock.lock("report"), redlock.lock("bill"):
+        assert "bill" not in printed(capsys, "list", "rep*")
+
+
+def test_json_is_one_object(redlock: Redlock, capsys: pytest.CaptureFixture[str]) -> None:
+    with redlock.lock(["a", Limit("b", 2)]):
+        found = json.loads(printed(capsys, "list", "--json"))
+    assert {lock["key"] for lock in found["locks"]} == {"a", "b"}
+    assert set(found["locks"][0]) >= {"key", "state", "task", "token", "votes", "waiting"}
+
+
+def test_without_a_lock_json_is_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(printed(capsys, "list", "--json", status=1)) == {"locks": []}
+
+
+def test_without_a_lock_that_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "list", status=1) == "No lock is held.\n"
+
+
+def test_one_key_is_shown_node_by_node(
+    redlock: Redlock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with redlock.lock("report", label="monthly"):
+        shown = printed(capsys, "show", "report")
+    assert shown.count("memory://cli-locks-") == 3
+    assert shown.count("monthly") == 4
+
+
+def test_a_lock_that_is_released_is_shown_as_it_was(
+    redlock: Redlock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    redlock.acquire("report")
+    released = json.loads(printed(capsys, "release", "report", "--yes", "--json"))
+    assert [lock["key"] for lock in released["released"]] == ["report"]
+    assert redlock.holder("report") is None
+
+
+def test_nothing_is_released_unless_it_is_confirmed(
+    redlock: Redlock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with redlock.lock("report"):
+        assert main(["release", "report", "--nodes", NODES]) == 2
+        assert "Give --yes" in capsys.readouterr().err
+        assert redlock.holder("report") is not None
+
+
+def test_the_locks_of_a_task_are_released_by_its_name(
+    module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["release", "--task", "shop.bill", "--yes", "-A", module, "--json"]) == 0
+    released = json.loads(capsys.readouterr().out)["released"]
+    assert {lock["key"] for lock in released} == {"bill:0", "bill:1", "bill:2"}
+    assert {lock["task"] for lock in released} == {"shop.bill"}
+
+
+@pytest.mark.parametrize("words", [[], ["key", "--task", "name"]], ids=["neither", "both"])
+def test_a_key_or_a_task_is_released(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["release", *words, "--nodes", NODES]) == 2
+    assert "either a key or --task" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_ends_the_list_in_silence() -> None:
+    with LocalCluster(1) as cluster, Redlock(cluster.urls) as redlock:
+        for number in range(2000):
+            redlock.acquire(f"key {number}", ttl=60)
+        command = [sys.executable, "-m", "celery_redlock", "list", "--nodes", cluster.urls[0]]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline().startswith("KEY")
+            process.stdout.close()
+            assert process.stderr.read() == ""
+            assert process.wait(30) == 128 + 13

@@ -1,0 +1,120 @@
+"""What Celery's monitors receive of a task's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery.exceptions import SoftTimeLimitExceeded
+
+from celery_redlock import LossReason, current_lease
+from celery_redlock.tasks.bootsteps import LockStep
+from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
+from tests.support.tasks import Bench
+from tests.support.waiting import TIMEOUT, wait_until
+from tests.unit.tasks.jobs import job
+
+REQUEST = SimpleNamespace(id="mine", hostname="worker@bench", is_eager=False)
+
+
+def test_a_task_that_has_its_lock_sends_key_and_token(bench: Bench) -> None:
+    sent = bench.watch_monitor_events()
+    token = bench.call(job(bench, lambda self: current_lease().fencing_token)).value
+    ((kind, fields),) = sent
+    assert kind == "task-locked"
+    assert (fields["name"], fields["key"], fields["fencing_token"]) == ("job", "k", token)
+
+
+def test_the_event_has_the_id_of_the_task_and_the_name_of_its_worker(bench: Bench) -> None:
+    sent = bench.watch_monitor_events()
+    request = bench.send(job(bench))
+    bench.run(request)
+    ((_, fields),) = sent
+    assert (fields["uuid"], fields["hostname"]) == (request["id"], "worker@bench")
+
+
+def test_a_task_that_is_requeued_sends_its_holder_and_its_delay(bench: Bench) -> None:
+    sent = bench.watch_monitor_events()
+    holder = bench.elsewhere.acquire("k", ttl=60)
+    outcome = bench.call(job(bench))
+    ((kind, fields),) = sent
+    assert kind == "task-lock-waiting"
+    assert (fields["key"], fields["holder"]) == ("k", holder.owner)
+    assert fields["delay"] == outcome.value.when
+
+
+def test_a_loss_sends_its_reason_with_the_id_of_the_task(bench: Bench) -> None:
+    sent = bench.watch_monitor_events()
+
+    def lose(self: Any) -> None:
+        current_lease().mark_lost(LossReason.REPORTED)
+        wait_until(lambda: len(sent) == 2)
+
+    request = bench.send(job(bench, lose, lock_on_lost="flag"))
+    bench.run(request)
+    kind, fields = sent[1]
+    assert (kind, fields["uuid"]) == ("task-lock-lost", request["id"])
+    assert fields["reason"] == LossReason.REPORTED
+
+
+@pytest.mark.parametrize(
+    "off", [{"worker_send_task_events": False}, {"task_always_eager": True}], ids=str
+)
+def test_nothing_is_sent_where_task_events_are_off(bench: Bench, off: dict[str, Any]) -> None:
+    sent = bench.watch_monitor_events()
+    bench.app.conf.update(off)
+    task = job(bench)
+    if bench.app.conf.task_always_eager:
+        task.delay()
+    else:
+        bench.call(task)
+    assert not sent
+
+
+def failing(bench: Bench, error: Exception) -> Any:
+    """Declare a task in a worker that sends events to a broker which raises an error."""
+
+    @contextmanager
+    def dispatcher(**_: Any) -> Iterator[None]:
+        raise error
+        yield
+
+    bench.watch_monitor_events()
+    bench.app.events.default_dispatcher = dispatcher
+    return job(bench, lambda self: "ran")
+
+
+def test_a_broker_that_takes_no_event_does_not_change_the_outcome(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert bench.call(failing(bench, OSError("no broker"))).value == "ran"
+    assert "The event task-locked of task job[" in caplog.text
+
+
+def test_the_time_limit_of_the_task_is_not_swallowed(bench: Bench) -> None:
+    task = failing(bench, SoftTimeLimitExceeded())
+    with pytest.raises(SoftTimeLimitExceeded):
+        send_monitor_event(MonitorEvent.LOCKED, task, REQUEST)
+
+
+@pytest.mark.parametrize("option", [True, False])
+def test_pool_processes_know_the_option_of_their_worker(bench: Bench, option: bool) -> None:
+    bench.app.conf.worker_send_task_events = not option
+    worker = SimpleNamespace(app=bench.app, pool_cls=None, task_events=option)
+    LockStep(worker).create(worker)
+    assert bench.app.conf.worker_send_task_events is option
+
+
+def test_a_monitor_shows_the_event(bench: Bench) -> None:
+    task = job(bench)
+    bench.app.conf.worker_send_task_events = True
+    seen: list[dict[str, Any]] = []
+    with bench.app.connection_for_read() as connection:
+        receiver = bench.app.events.Receiver(connection, handlers={"task-locked": seen.append})
+        with receiver.consumer_context() as (receiving, *_):
+            bench.call(task)
+            wait_until(lambda: receiving.drain_events(timeout=TIMEOUT) or seen)
+    assert [event["key"] for event in seen] == ["k"]

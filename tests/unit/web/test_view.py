@@ -1,0 +1,139 @@
+"""Looks at locks, however many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from celery_redlock import Redlock
+from celery_redlock.tasks.message.owner_label import task_digest
+from celery_redlock.web import view
+from celery_redlock.web.view import View
+from tests.support.nodes import MemoryNodes
+
+
+@pytest.fixture
+def nodes(redlock_memory_nodes: list[str]) -> Iterator[MemoryNodes]:
+    found = MemoryNodes(redlock_memory_nodes)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def redlock(nodes: MemoryNodes) -> Redlock:
+    return nodes.client()
+
+
+def shown(state: dict[str, Any]) -> list[str]:
+    return [group["key"] for group in state["locks"]["keys"]]
+
+
+def hold(nodes: MemoryNodes, key: str, owner: str) -> None:
+    nodes.hold(key, owner, range(len(nodes)))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", ["account:7", "account:77", "report"]),
+        ("account:*", ["account:7", "account:77"]),
+        ("account:?", ["account:7"]),
+        ("*7", ["account:7", "account:77"]),
+        ("OUNT", ["account:7", "account:77"]),
+        ("shop.inv", ["report"]),
+        ("4711", ["report"]),
+        ("w1@", ["report"]),
+        ("running", ["report"]),
+        ("nothing like that", []),
+    ],
+)
+def test_a_filter_is_a_glob_on_keys_or_a_part_of_a_text(
+    nodes: MemoryNodes, redlock: Redlock, text: str, found: list[str]
+) -> None:
+    digest = task_digest("shop.invoice")
+    hold(nodes, "account:7", "a 1 by hand")
+    hold(nodes, "account:77", "b 1 by hand")
+    hold(nodes, "report", f"c 1 running 4711 w1@host 12 task={digest}")
+
+    states = View(redlock, {digest: "shop.invoice"}).look([text])
+
+    assert shown(states[text]) == found
+
+
+def test_rows_beyond_the_most_are_counted(
+    nodes: MemoryNodes, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "MOST_ROWS", 3)
+    for number in range(5):
+        hold(nodes, f"key:{number}", f"{number} 1 x")
+
+    locks = View(redlock, {}).look([""])[""]["locks"]
+
+    assert (locks["found"], locks["shown"], len(locks["keys"])) == (5, 3, 3)
+
+
+def test_a_look_ends_when_its_time_is_up(
+    nodes: MemoryNodes, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "BUDGET", 0.0)
+    for number in range(1000):
+        hold(nodes, f"key:{number}", f"{number} 1 x")
+
+    locks = View(redlock, {}).look([""])[""]["locks"]
+
+    assert locks["part"] < 1.0
+
+
+def test_changes_are_not_guessed_from_rows_that_are_not_all(
+    nodes: MemoryNodes, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "MOST_ROWS", 1)
+    watched = View(redlock, {})
+    hold(nodes, "a", "1 1 x")
+    watched.look([""])
+    hold(nodes, "b", "2 1 x")
+
+    assert watched.look([""])[""]["changes"] == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what"),
+    [
+        (None, "1 1 x", ["acquired"]),
+        ("1 1 x", None, ["ended"]),
+        ("1 1 x", "2 2 y", ["has another holder"]),
+        ("1 1 queued 4711 host 12", "2 2 running 4711 w1@host 13", ["now running"]),
+        ("1 1 x", "1 1 x", []),
+    ],
+)
+def test_a_change_is_what_two_looks_differ_in(
+    nodes: MemoryNodes, redlock: Redlock, before: str | None, after: str | None, what: list[str]
+) -> None:
+    watched = View(redlock, {})
+    for owner in (before, after):
+        for node in range(len(nodes)):
+            nodes.forget(node, "a")
+        if owner is not None:
+            hold(nodes, "a", owner)
+        state = watched.look([""])[""]
+
+    assert [change["what"] for change in state["changes"]] == what
+
+
+def test_a_filter_that_nobody_watches_is_forgotten(nodes: MemoryNodes, redlock: Redlock) -> None:
+    watched = View(redlock, {})
+    watched.look(["a", "b"])
+    watched.look(["b"])
+
+    assert list(watched._watched) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "common"), [([], ""), (["ab"], "ab"), (["abc", "abd"], "ab"), (["a", "ab"], "a")]
+)
+def test_nodes_are_asked_for_keys_with_what_all_filters_begin_with(
+    texts: list[str], common: str
+) -> None:
+    assert view._common(texts) == common
