@@ -13,7 +13,7 @@ import click
 
 from celery_redlock import __version__
 from celery_redlock.cli.target import Target, targeted
-from celery_redlock.errors import ConfigurationError, RedlockError
+from celery_redlock.errors import ConfigurationError, LockKeyError, RedlockError
 
 __all__ = ["FAILED", "MISUSED", "redlock"]
 
@@ -31,7 +31,8 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except RedlockError as exc:
             click.echo(f"celery-redlock: {exc}", err=True)
-            ctx.exit(MISUSED if isinstance(exc, ConfigurationError) else FAILED)
+            is_misuse = isinstance(exc, (ConfigurationError, LockKeyError))
+            ctx.exit(MISUSED if is_misuse else FAILED)
         except BrokenPipeError:
             # Python would report the same once more when it closes the stream.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -63,8 +64,9 @@ _prefix = click.option(
     help="Let every node vote that answers, whatever its record; only while no lock is held "
     "anywhere.",
 )
+@_as_json
 @click.pass_context
-def init(ctx: click.Context, target: Target, *, force: bool) -> None:
+def init(ctx: click.Context, target: Target, *, force: bool, as_json: bool) -> None:
     """
     Let brand-new lock nodes vote at once.
 
@@ -75,7 +77,7 @@ def init(ctx: click.Context, target: Target, *, force: bool) -> None:
     """
     from celery_redlock.cli.init_nodes import init_nodes
 
-    ctx.exit(init_nodes(target.nodes(), force=force))
+    ctx.exit(init_nodes(target.nodes(), force=force, as_json=as_json))
 
 
 @redlock.command(
@@ -206,9 +208,11 @@ def release(
     ctx.exit(status)
 
 
-@redlock.command(epilog="Exit status: 0 when q is pressed, 2 for a wrong command or setting.")
+@redlock.command(
+    epilog="Exit status: 0 when q or Ctrl-C is pressed, 2 for a wrong command or setting."
+)
 @targeted
-@click.argument("pattern", default="*")
+@click.argument("filter_", metavar="[FILTER]", default="")
 @click.option(
     "--every",
     type=click.FloatRange(min=0.1),
@@ -218,18 +222,28 @@ def release(
     help="Time between two looks at the nodes.",
 )
 @_prefix
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object in a line for each look."
+)
 @click.pass_context
 def watch(
-    ctx: click.Context, target: Target, *, pattern: str, every: float, key_prefix: str | None
+    ctx: click.Context,
+    target: Target,
+    *,
+    filter_: str,
+    every: float,
+    key_prefix: str | None,
+    as_json: bool,
 ) -> None:
     """
     Watch locks, those who wait, and nodes, until q is pressed.
 
-    The locks that most wait for are first, then those that are held for longest.
+    The locks that most wait for are first, then those that are held for longest. FILTER is a glob
+    on the keys, or a part of a key, task, id, host or state.
     """
     from celery_redlock.cli.watch import watch_locks
 
-    ctx.exit(watch_locks(target, pattern, key_prefix, every=every))
+    ctx.exit(watch_locks(target, filter_, key_prefix, every=every, as_json=as_json))
 
 
 @redlock.command(epilog="Exit status: 0 once it is interrupted, 2 for a wrong command or setting.")
@@ -253,14 +267,24 @@ def watch(
     show_envvar=True,
 )
 @_prefix
-def web(target: Target, *, host: str, port: int, token: str | None, key_prefix: str | None) -> None:
+@_as_json
+def web(
+    target: Target,
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    key_prefix: str | None,
+    as_json: bool,
+) -> None:
     """
     Show locks and nodes in a browser, live.
 
     One page with the locks, their holders, those that wait, and what the doctor finds. A lock can
     be released there. Beyond loopback, viewers need the token in the URL that is printed. It asks
-    the nodes nothing while nobody watches.
+    the nodes nothing while nobody watches. The JSON object is {"url": URL}, printed once it
+    listens.
     """
     from celery_redlock.cli.web import serve
 
-    serve(target, key_prefix, host=host, port=port, token=token)
+    serve(target, key_prefix, host=host, port=port, token=token, as_json=as_json)

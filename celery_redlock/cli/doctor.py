@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from celery_redlock.admin.clock_correction import clock_correction
@@ -14,7 +12,7 @@ from celery_redlock.admin.node_report import NodeReport, report_nodes
 from celery_redlock.cli.output import print_json, print_table
 from celery_redlock.cli.target import Target
 
-__all__ = ["examine", "findings_about"]
+__all__ = ["examine"]
 
 _HEADINGS = ("NODE", "LATENCY", "ROLE", "SERVER", "UP", "KEEPS", "GUARD", "CLOCK")
 _NUMBERS = ("LATENCY", "UP", "CLOCK")
@@ -31,7 +29,7 @@ def examine(target: Target, *, as_json: bool) -> int:
     Raises:
         ConfigurationError: there is no such app, or its settings cannot be used.
     """
-    reports, findings = findings_about(target)
+    reports, findings = _findings_about(target)
     if as_json:
         print_json(as_data(reports, findings))
     else:
@@ -40,20 +38,18 @@ def examine(target: Target, *, as_json: bool) -> int:
     return int(any(finding.severity is Severity.ERROR for finding in findings))
 
 
-def findings_about(target: Target) -> tuple[tuple[NodeReport, ...], tuple[Finding, ...]]:
+def _findings_about(target: Target) -> tuple[tuple[NodeReport, ...], tuple[Finding, ...]]:
     """Return the facts about all nodes, and what is wrong with them; errors as `examine`."""
-    settings = _settings(target)
-    reports = report_nodes(target.nodes(), key_prefix=settings.pop("key_prefix"))
-    return reports, diagnose(reports, clock_correction=clock_correction(), **settings)
-
-
-def _settings(target: Target) -> dict[str, Any]:
-    """Return the settings that the diagnosis depends on: the app's, or the default ones."""
-    from celery_redlock.tasks.config.settings import RedlockSettings, read_settings
-
-    settings = RedlockSettings() if target.urls is not None else read_settings(target.app())
-    names = ("max_ttl", "drift_factor", "node_timeout", "guard", "key_prefix")
-    return {name: getattr(settings, name) for name in names}
+    settings = target.settings()
+    reports = report_nodes(target.nodes(), key_prefix=settings.key_prefix)
+    return reports, diagnose(
+        reports,
+        max_ttl=settings.max_ttl,
+        drift_factor=settings.drift_factor,
+        node_timeout=settings.node_timeout,
+        guard=settings.guard,
+        clock_correction=clock_correction(),
+    )
 
 
 def _row(report: NodeReport) -> list[str]:

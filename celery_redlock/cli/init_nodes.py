@@ -7,15 +7,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from celery_redlock.cli.output import print_json
 from celery_redlock.core import arm_nodes
 from celery_redlock.transport import advice_about, parse_nodes
 
 __all__ = ["init_nodes"]
 
 
-def init_nodes(nodes: str | Sequence[str], *, force: bool) -> int:
+def init_nodes(nodes: str | Sequence[str], *, force: bool, as_json: bool) -> int:
     """
     Arm the nodes, print one line for each, and return 0 if all of them vote now.
+
+    Args:
+        nodes: their URLs.
+        force: arm every node that answers, whatever its record.
+        as_json: print one JSON object instead of lines.
 
     Raises:
         ConfigurationError: the URLs cannot be used.
@@ -24,7 +30,22 @@ def init_nodes(nodes: str | Sequence[str], *, force: bool) -> int:
     if advice:
         print(f"celery-redlock: {advice}", file=sys.stderr)
     answers = arm_nodes(nodes, force=force)
-    width = max(len(answer.name) for answer in answers)
-    for answer in answers:
-        print(f"{answer.name:<{width}}  {answer.state:<12}{answer.detail}")
+    if as_json:
+        print_json(
+            {
+                "nodes": [
+                    {
+                        "url": answer.name,
+                        "state": answer.state,
+                        "votes": answer.serves,
+                        "detail": answer.detail,
+                    }
+                    for answer in answers
+                ]
+            }
+        )
+    else:
+        width = max(len(answer.name) for answer in answers)
+        for answer in answers:
+            print(f"{answer.name:<{width}}  {answer.state:<12}{answer.detail}")
     return 0 if all(answer.serves for answer in answers) else 1

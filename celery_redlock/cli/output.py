@@ -7,40 +7,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["Columns", "print_json", "print_table"]
+__all__ = ["print_json", "print_table", "printable"]
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """
-    Columns of fixed widths, for rows that are printed before the last one is known.
-
-    Attributes:
-        widths: of each column, by its heading; negative where it is aligned to the left.
-    """
-
-    widths: Mapping[str, int]
-
-    @property
-    def headings(self) -> list[str]:
-        """The headings."""
-        return list(self.widths)
-
-    def print_row(self, row: Sequence[str], *, heading: bool = False) -> None:
-        """Print a row; `heading`: the headings before it."""
-        for cells in (self.headings, row) if heading else (row,):
-            shown = [
-                text.ljust(-width) if width < 0 else text.rjust(width)
-                for text, width in zip(map(_printable, cells), self.widths.values(), strict=True)
-            ]
-            print("  ".join(shown).rstrip())
-
-
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Return a text in which nothing controls the terminal."""
     return text if text.isprintable() else repr(text)
 
 
@@ -60,7 +34,7 @@ def print_table(
         rows: their cells, as text; what cannot be printed is shown escaped.
         numbers: headings of the columns that are aligned to the right.
     """
-    shown = [list(map(_printable, row)) for row in rows]
+    shown = [list(map(printable, row)) for row in rows]
     if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
         _print_lined(headings, shown, numbers)
         return

@@ -4,8 +4,9 @@ The target of a command: nodes that URLs name, or those of an app.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,9 @@ import click
 
 if TYPE_CHECKING:
     from celery import Celery
+
+    from celery_redlock.core import Redlock
+    from celery_redlock.tasks.config.settings import RedlockSettings
 
 __all__ = ["Target", "targeted"]
 
@@ -62,20 +66,48 @@ class Target:
             raise click.UsageError("this needs an app: give -A APP, as for celery.")
         return self.umbrella_app
 
-    def nodes(self) -> str | Sequence[str]:
+    def settings(self) -> RedlockSettings:
         """
-        Return the URLs of the nodes; errors as `app`.
+        Return the app's settings, or the default ones of nodes that are named.
 
         Raises:
-            ConfigurationError: the app's settings cannot be used.
+            ConfigurationError: there is no such app, or its settings cannot be used.
+            click.UsageError: neither nodes nor an app are named.
         """
-        if self.urls is not None:
-            return self.urls
-        if not self.app_name and self.umbrella_app is None:
-            raise click.UsageError("this needs lock nodes: give --nodes URL[,URL...], or -A APP.")
-        from celery_redlock.tasks.config.settings import read_settings
+        from celery_redlock.tasks.config.settings import RedlockSettings, read_settings
 
-        return read_settings(self.app()).nodes
+        self._check()
+        return RedlockSettings() if self.urls is not None else read_settings(self.app())
+
+    def nodes(self) -> str | Sequence[str]:
+        """Return the URLs of the nodes; errors as `settings`."""
+        return self.urls if self.urls is not None else self.settings().nodes
+
+    @contextlib.contextmanager
+    def client(self, key_prefix: str | None) -> Iterator[Redlock]:
+        """
+        Yield a client of the nodes, with the app's prefix or this one; errors as `settings`.
+        """
+        from celery_redlock.core import Redlock
+        from celery_redlock.tasks.config.client import redlock_for
+
+        self._check()
+        if self.urls is None:
+            yield redlock_for(self.app())
+            return
+        options = {} if key_prefix is None else {"key_prefix": key_prefix}
+        with Redlock(self.urls, **options) as redlock:  # type: ignore[arg-type]
+            yield redlock
+
+    def task_names(self) -> dict[str, str]:
+        """Return the names of the app's tasks by their digests; none without an app."""
+        from celery_redlock.admin.lock_list import task_names
+
+        return task_names(self.app().tasks) if self.urls is None else {}
+
+    def _check(self) -> None:
+        if self.urls is None and not self.app_name and self.umbrella_app is None:
+            raise click.UsageError("this needs lock nodes: give --nodes URL[,URL...], or -A APP.")
 
 
 def targeted(function: Callable[..., Any]) -> Callable[..., Any]:

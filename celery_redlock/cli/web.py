@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from typing import TYPE_CHECKING
 
 import click
 
-from celery_redlock.cli.locks import client_of, task_names_of
 from celery_redlock.cli.target import Target
 from celery_redlock.errors import ConfigurationError
 
@@ -20,7 +20,13 @@ __all__ = ["serve"]
 
 
 def serve(
-    target: Target, key_prefix: str | None, *, host: str, port: int, token: str | None
+    target: Target,
+    key_prefix: str | None,
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    as_json: bool,
 ) -> None:
     """
     Serve the page until the process is interrupted.
@@ -31,6 +37,7 @@ def serve(
         host: name or address to listen at.
         port: port to listen at; 0: one that is free.
         token: what viewers need; None: nothing on loopback, otherwise a new one.
+        as_json: print the address as one JSON object in a line.
 
     Raises:
         ConfigurationError: it cannot listen there, or a package is missing.
@@ -46,9 +53,11 @@ def serve(
     from celery_redlock.web.access import Access
 
     access = Access.for_host(host, token)
-    with client_of(target, key_prefix) as redlock, _listening(host, port) as listener:
-        server = PageServer(redlock, task_names_of(target), access)
-        click.echo(f"Locks are shown at {_url(host, listener, access)} until Ctrl-C.")
+    with target.client(key_prefix) as redlock, _listening(host, port) as listener:
+        server = PageServer(redlock, target.task_names(), access)
+        url = _url(host, listener, access)
+        text = f"Locks are shown at {url} until Ctrl-C."
+        click.echo(json.dumps({"url": url}) if as_json else text)
         server.serve_on(listener)
 
 

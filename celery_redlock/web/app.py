@@ -20,11 +20,11 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from celery_redlock.admin.live_view import LiveView
 from celery_redlock.errors import LockKeyError, RedlockError
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.web.access import Access, guarded
 from celery_redlock.web.refresher import Refresher
-from celery_redlock.web.view import View
 
 __all__ = ["web_app"]
 
@@ -40,7 +40,7 @@ _PAGE = resources.files("celery_redlock.web").joinpath("page.html").read_text("u
 _CSRF_PLACE = "{{csrf}}"
 
 
-def web_app(view: View, refresher: Refresher, access: Access) -> ASGIApp:
+def web_app(view: LiveView, refresher: Refresher, access: Access) -> ASGIApp:
     """
     Return the page as an ASGI app.
 
@@ -76,7 +76,7 @@ def _policy(page: str) -> str:
 
 
 class _Routes:
-    def __init__(self, view: View, refresher: Refresher, access: Access) -> None:
+    def __init__(self, view: LiveView, refresher: Refresher, access: Access) -> None:
         self._view = view
         self._refresher = refresher
         self._access = access

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 import uvicorn
 
+from celery_redlock.admin.live_view import LiveView
 from celery_redlock.core import Redlock
 from celery_redlock.web.access import Access
 from celery_redlock.web.app import web_app
 from celery_redlock.web.refresher import Refresher
-from celery_redlock.web.view import View
 
 __all__ = ["PageServer"]
 
@@ -35,7 +35,7 @@ class PageServer(uvicorn.Server):
     def __init__(
         self, redlock: Redlock, names: Mapping[str, str], access: Access, *, interval: float = 2.0
     ) -> None:
-        self.view = View(redlock, names)
+        self.view = LiveView(redlock, names)
         self.refresher = Refresher(self.view.look, interval=interval)
         super().__init__(
             uvicorn.Config(

@@ -18,6 +18,9 @@ INCLUDE = ["tests.acceptance.apps.plain", "tests.acceptance.apps.waiting"]
 #: Seconds that a message has left to wait when its key is released, so that it is seen to be early.
 LONG = 5.0
 
+#: The same, where one worker has to end and another one to start meanwhile.
+LONGER_THAN_A_RESTART = 3 * LONG
+
 #: A message that was requeued so often waits for up to `lock_ttl` the next time.
 _REQUEUES = 6
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -30,6 +31,9 @@ PREFIX = "redlock:"
 # Tests that do not try what happens in time must not depend on how busy the machine is.
 CALM = 5.0
 
+# With what the keys begin that a client takes to connect to all nodes.
+WARM_UP = "warm-up"
+
 
 def place(name: str) -> str:
     """Return the name of a key on the nodes: of a lock key, or of a reserved record."""
@@ -42,6 +46,7 @@ class Nodes(ABC):
     def __init__(self, urls: Sequence[str]) -> None:
         self.urls = list(urls)
         self._clients: list[Redlock] = []
+        self._connects = itertools.count()
 
     def __len__(self) -> int:
         return len(self.urls)
@@ -61,9 +66,11 @@ class Nodes(ABC):
 
     def connect(self, client: Redlock) -> None:
         """Let a client take locks until every node takes part."""
+        # Each time another key: clients that connect at once do not wait for each other.
+        key = f"{WARM_UP}-{next(self._connects)}"
 
         def all_take_part() -> bool:
-            lease = client.acquire("warm-up", wait=CALM)
+            lease = client.acquire(key, wait=CALM)
             try:
                 # Granted by a quorum: those that are slower have it a little later.
                 return wait_held_by_all(lease)
@@ -77,7 +84,7 @@ class Nodes(ABC):
             return False
 
         wait_until(all_take_part, message="a node never took part")
-        self.wait_free("warm-up")
+        self.wait_free(key)
 
     def attempt(self, client: Redlock, *names: str, ttl: float = 30.0) -> Attempt:
         """Make exactly one attempt and return it with every vote."""

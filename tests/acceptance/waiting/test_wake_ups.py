@@ -12,7 +12,7 @@ from celery_redlock import Lease
 from tests.acceptance.conftest import StartWorker
 from tests.acceptance.matrix import row
 from tests.acceptance.scene import Journal
-from tests.acceptance.waiters import LONG, assert_ran_early, send_waiter
+from tests.acceptance.waiters import LONG, LONGER_THAN_A_RESTART, assert_ran_early, send_waiter
 from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -105,8 +105,7 @@ def test_a_warm_shutdown_gives_back_a_message_that_waits_and_the_next_worker_sta
     pool: str, start_worker: StartWorker, key: str, holder: Lease, journal: Journal
 ) -> None:
     worker = start_worker(pool).wait_until_ready()
-    # Until one worker has ended and another one has started.
-    waiter = send_waiter(worker, key, left=3 * LONG)
+    waiter = send_waiter(worker, key, left=LONGER_THAN_A_RESTART)
     worker.signal(signal.SIGTERM)
     assert worker.wait_for_exit() == 0
     assert not worker.queue_is_empty

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from typing import cast
 
 import pytest
 
@@ -194,10 +195,16 @@ def test_a_user_without_info_does_not_unseat_those_who_have_it(servers: ServerNo
 
 def test_the_record_names_the_process_and_its_role(servers: ServerNodes) -> None:
     servers.flush(0)
-    servers.attempt(servers.client(), "key")
-    node = servers.cluster.client(0)
+    client, node = servers.client(), servers.cluster.client(0)
+
+    def record() -> bytes | None:
+        servers.attempt(client, "key")
+        return cast("bytes | None", node.get(GUARD_KEY))
+
     info = {**node.info("server"), **node.info("replication")}
-    assert node.get(GUARD_KEY)[:80].decode() == info["run_id"] + info["master_replid"]
+    written = wait_until(record, message="a record")
+    assert written is not None
+    assert written[:80].decode() == info["run_id"] + info["master_replid"]
 
 
 def test_a_server_that_keeps_its_replication_id_over_a_restart_takes_no_part(

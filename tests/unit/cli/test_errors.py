@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redlock.cli import main
+from celery_redlock.cli.commands import redlock
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,22 @@ def test_without_a_command_the_help_lists_the_commands(capsys: pytest.CaptureFix
     printed = capsys.readouterr().out
     assert "COMMAND" in printed
     assert "init" in printed
+
+
+@pytest.mark.parametrize("command", ["init", "doctor", "list", "watch", "web"])
+def test_without_nodes_it_is_said_how_to_name_them(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command]) == 2
+    assert "give --nodes URL[,URL...], or -A APP" in capsys.readouterr().err
+
+
+def test_a_key_that_no_lock_can_have_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "", "--nodes", "memory://a"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "key" in line
+
+
+@pytest.mark.parametrize("name", sorted(redlock.commands))
+def test_every_command_prints_json_on_demand(name: str) -> None:
+    assert any("--json" in option.opts for option in redlock.commands[name].params)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,16 @@ def test_brand_new_nodes_serve_at_once_after_init(
         assert init(cluster) == 0
         assert states(capsys.readouterr().out) == ["armed"] * 3
         assert redlock.acquire("key").release()
+
+
+def test_json_has_the_state_of_each_node(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.kill(1)
+    assert init(cluster, "--json", "--force") == 1
+    nodes = json.loads(capsys.readouterr().out)["nodes"]
+    assert [node["state"] for node in nodes] == ["armed", "failed", "armed"]
+    assert [node["votes"] for node in nodes] == [True, False, True]
 
 
 def test_init_is_harmless_on_nodes_that_serve(

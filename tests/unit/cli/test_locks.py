@@ -74,6 +74,18 @@ def test_without_a_lock_json_is_an_empty_list(capsys: pytest.CaptureFixture[str]
     assert json.loads(printed(capsys, "list", "--json", status=1)) == {"locks": []}
 
 
+def test_without_a_quorum_no_part_of_an_object_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with LocalCluster(3) as cluster:
+        cluster.kill(0)
+        cluster.kill(1)
+        assert main(["list", "--json", "--nodes", ",".join(cluster.urls)]) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert len(output.err.splitlines()) == 1
+
+
 def test_without_a_lock_that_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "list", status=1) == "No lock is held.\n"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -46,6 +47,15 @@ def test_it_prints_its_address_serves_and_ends_when_interrupted() -> None:
             assert answer.status == 200
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT) == 0
+
+
+def test_json_has_the_address() -> None:
+    pytest.importorskip("uvicorn", reason="needs the extra `web`")
+    with (
+        running("--json") as (_, line),
+        urlopen(json.loads(line)["url"], timeout=TIMEOUT) as answer,
+    ):
+        assert answer.status == 200
 
 
 def test_beyond_loopback_the_address_has_a_token() -> None:

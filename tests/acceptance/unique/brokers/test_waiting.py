@@ -10,7 +10,7 @@ from celery_redlock import Lease
 from tests.acceptance.conftest import StartWorker
 from tests.acceptance.scene import Journal
 from tests.acceptance.unique.brokers.conftest import RABBITMQ
-from tests.acceptance.waiters import INCLUDE, assert_ran_early, send_waiter
+from tests.acceptance.waiters import INCLUDE, LONGER_THAN_A_RESTART, assert_ran_early, send_waiter
 
 pytestmark = pytest.mark.parametrize("broker", [RABBITMQ], indirect=True)
 
@@ -29,7 +29,7 @@ def test_a_message_that_its_worker_has_given_back_is_woken_in_the_next(
     start_worker: StartWorker, key: str, holder: Lease, journal: Journal, number: signal.Signals
 ) -> None:
     worker = start_worker(conf={"include": INCLUDE}).wait_until_ready()
-    waiter = send_waiter(worker, key)
+    waiter = send_waiter(worker, key, left=LONGER_THAN_A_RESTART)
     worker.signal(number)
     worker.wait_for_exit()
     following = start_worker(conf={"include": INCLUDE, "task_default_queue": worker.name})

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from celery_redlock import Redlock
+from celery_redlock.admin import live_view
+from celery_redlock.admin.live_view import LiveView
 from celery_redlock.tasks.message.owner_label import task_digest
-from celery_redlock.web import view
-from celery_redlock.web.view import View
 from tests.support.nodes import MemoryNodes
+from tests.support.waiting import TIMEOUT, wait_until
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def test_a_filter_is_a_glob_on_keys_or_a_part_of_a_text(
     hold(nodes, "account:77", "b 1 by hand")
     hold(nodes, "report", f"c 1 running 4711 w1@host 12 task={digest}")
 
-    states = View(redlock, {digest: "shop.invoice"}).look([text])
+    states = LiveView(redlock, {digest: "shop.invoice"}).look([text])
 
     assert shown(states[text]) == found
 
@@ -65,23 +67,43 @@ def test_a_filter_is_a_glob_on_keys_or_a_part_of_a_text(
 def test_rows_beyond_the_most_are_counted(
     nodes: MemoryNodes, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(view, "MOST_ROWS", 3)
+    monkeypatch.setattr(live_view, "MOST_ROWS", 3)
     for number in range(5):
         hold(nodes, f"key:{number}", f"{number} 1 x")
 
-    locks = View(redlock, {}).look([""])[""]["locks"]
+    locks = LiveView(redlock, {}).look([""])[""]["locks"]
 
     assert (locks["found"], locks["shown"], len(locks["keys"])) == (5, 3, 3)
+
+
+def test_of_many_rows_those_stay_that_most_wait_for(
+    nodes: MemoryNodes, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_view, "MOST_ROWS", 2)
+    wanted = ("key:1", "key:3")
+    for number in (0, 2, 4):
+        hold(nodes, f"key:{number}", f"{number} 1 x")
+    leases = [redlock.acquire(key) for key in wanted]
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        for key in wanted:
+            pool.submit(redlock.acquire, key, wait=TIMEOUT)
+        wait_until(lambda: all(nodes.waiting(0, key) for key in wanted))
+
+        state = LiveView(redlock, {}).look([""])[""]
+
+        for lease in leases:
+            lease.release()
+    assert shown(state) == ["key:1", "key:3"]
 
 
 def test_a_look_ends_when_its_time_is_up(
     nodes: MemoryNodes, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(view, "BUDGET", 0.0)
+    monkeypatch.setattr(live_view, "BUDGET", 0.0)
     for number in range(1000):
         hold(nodes, f"key:{number}", f"{number} 1 x")
 
-    locks = View(redlock, {}).look([""])[""]["locks"]
+    locks = LiveView(redlock, {}).look([""])[""]["locks"]
 
     assert locks["part"] < 1.0
 
@@ -89,8 +111,8 @@ def test_a_look_ends_when_its_time_is_up(
 def test_changes_are_not_guessed_from_rows_that_are_not_all(
     nodes: MemoryNodes, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(view, "MOST_ROWS", 1)
-    watched = View(redlock, {})
+    monkeypatch.setattr(live_view, "MOST_ROWS", 1)
+    watched = LiveView(redlock, {})
     hold(nodes, "a", "1 1 x")
     watched.look([""])
     hold(nodes, "b", "2 1 x")
@@ -111,7 +133,7 @@ def test_changes_are_not_guessed_from_rows_that_are_not_all(
 def test_a_change_is_what_two_looks_differ_in(
     nodes: MemoryNodes, redlock: Redlock, before: str | None, after: str | None, what: list[str]
 ) -> None:
-    watched = View(redlock, {})
+    watched = LiveView(redlock, {})
     for owner in (before, after):
         for node in range(len(nodes)):
             nodes.forget(node, "a")
@@ -123,7 +145,7 @@ def test_a_change_is_what_two_looks_differ_in(
 
 
 def test_a_filter_that_nobody_watches_is_forgotten(nodes: MemoryNodes, redlock: Redlock) -> None:
-    watched = View(redlock, {})
+    watched = LiveView(redlock, {})
     watched.look(["a", "b"])
     watched.look(["b"])
 
@@ -136,4 +158,4 @@ def test_a_filter_that_nobody_watches_is_forgotten(nodes: MemoryNodes, redlock: 
 def test_nodes_are_asked_for_keys_with_what_all_filters_begin_with(
     texts: list[str], common: str
 ) -> None:
-    assert view._common(texts) == common
+    assert live_view._common(texts) == common

@@ -1,11 +1,12 @@
 """
-One look at the nodes, for all filters that someone watches.
+The locks and the health of nodes as people watch them: one look after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
+import heapq
 import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,9 +26,9 @@ from celery_redlock.protocol.keys import owner_label
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport import clock
 
-__all__ = ["MOST_ROWS", "View"]
+__all__ = ["LiveView", "row_of"]
 
-#: Rows of one filter that are shown; further ones are counted.
+#: Rows of one filter that are shown, the most urgent ones; further ones are counted.
 MOST_ROWS = 300
 
 #: Seconds that a look may read locks.
@@ -56,10 +57,11 @@ class _Watched:
 
     Attributes:
         text: as it was typed.
-        rows: the first entries that match, by node key.
+        rows: the most urgent entries that match, by node key, the most urgent one first.
         found: how many match.
         before: the rows of the look before; None if that was not complete.
         changes: how rows differ from one look to the next.
+        urgent: a heap of the most urgent entries so far, the least urgent one first.
     """
 
     text: str
@@ -67,6 +69,7 @@ class _Watched:
     found: int = 0
     before: dict[str, LockEntry] | None = None
     changes: deque[State] = field(default_factory=lambda: deque(maxlen=MOST_CHANGES))
+    urgent: list[tuple[int, float, int, LockEntry]] = field(default_factory=list)
 
     @property
     def is_glob(self) -> bool:
@@ -79,18 +82,25 @@ class _Watched:
         return re.split(r"[*?\[]", self.text)[0] if self.is_glob else ""
 
     def add(self, entry: LockEntry) -> None:
-        """Count an entry if it matches, and keep it if there is room."""
-        if self._matches(entry):
-            self.found += 1
-            if len(self.rows) < MOST_ROWS:
-                self.rows[entry.node_key] = entry
+        """Count an entry if it matches, and keep it if it is among the most urgent ones."""
+        if not self._matches(entry):
+            return
+        self.found += 1
+        since = 0.0 if entry.since is None else entry.since.timestamp()
+        # Many wait for it, or it is held for long; the count decides between equals.
+        item = (entry.waiting, -since, -self.found, entry)
+        if len(self.urgent) < MOST_ROWS:
+            heapq.heappush(self.urgent, item)
+        else:
+            heapq.heappushpop(self.urgent, item)
 
     def begin(self) -> None:
         """Forget what was found."""
-        self.rows, self.found = {}, 0
+        self.rows, self.urgent, self.found = {}, [], 0
 
     def end(self, at: str, *, is_complete: bool) -> None:
         """Note how the rows differ from those of the look before, if all rows of both are known."""
+        self.rows = {item[-1].node_key: item[-1] for item in sorted(self.urgent, reverse=True)}
         known = self.rows if is_complete and self.found <= MOST_ROWS else None
         if known is not None and self.before is not None:
             self.changes.extend(_differences(self.before, known, at))
@@ -104,9 +114,9 @@ class _Watched:
         return any(wanted in text.casefold() for text in texts if text)
 
 
-class View:
+class LiveView:
     """
-    The locks and the health of a set of nodes, as the page shows them.
+    The locks and the health of a set of nodes, as the page and `celery-redlock watch` show them.
 
     One thread at a time may call `look`; others may call the other methods meanwhile.
 
@@ -254,7 +264,7 @@ def _differences(
 
 
 def _change(at: str, what: str, entry: LockEntry) -> State:
-    return {"at": at, "what": what, **_row(entry)}
+    return {"at": at, "what": what, **row_of(entry)}
 
 
 def _locks(one: _Watched, part: float) -> State:
@@ -279,11 +289,12 @@ def _group(key: str, entries: Iterable[LockEntry]) -> State:
         if has_slots
         else "lock",
         "waiting": max(entry.waiting for entry in rows),
-        "rows": [_row(entry) for entry in rows],
+        "rows": [row_of(entry) for entry in rows],
     }
 
 
-def _row(entry: LockEntry) -> State:
+def row_of(entry: LockEntry) -> State:
+    """Return what is shown of an entry: what JSON has of it, and what people want beside it."""
     held_for = None if entry.since is None else (datetime.now(UTC) - entry.since).total_seconds()
     return {
         **as_data(entry),
@@ -312,7 +323,7 @@ def _in_detail(entry: LockEntry) -> State:
         {"name": waiter.name, "since": waiter.since and waiter.since.isoformat()}
         for waiter in entry.waiters
     ]
-    return {**_row(entry), "by_node": by_node, "waiters": waiters}
+    return {**row_of(entry), "by_node": by_node, "waiters": waiters}
 
 
 def _has(entry: LockEntry, state: KeyState) -> str:

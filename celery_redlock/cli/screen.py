@@ -1,0 +1,130 @@
+"""
+The whole screen of a terminal, with what one look at the nodes has found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import termios
+import tty
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from celery_redlock.cli.lock_rows import COLUMNS, cells_of
+from celery_redlock.cli.output import printable
+from celery_redlock.cli.terminal import fitted_table
+
+__all__ = ["Screen"]
+
+_STYLES = {"error": "red", "warning": "yellow"}
+
+#: Of the latest changes, so many are shown.
+_MOST_CHANGES = 6
+
+#: Lines for locks, however small the terminal is.
+_FEWEST_ROWS = 3
+
+State = Mapping[str, Any]
+
+
+class Screen:
+    """
+    Shows one look in place of the one before; the terminal is as it was in the end.
+    """
+
+    def __init__(self) -> None:
+        self._live = Live(screen=True, auto_refresh=False, vertical_overflow="crop")
+        self._opened = contextlib.ExitStack()
+
+    def __enter__(self) -> Screen:
+        self._opened.enter_context(_single_keys())
+        self._opened.enter_context(self._live)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def show(self, state: State) -> None:
+        """Show a look of `LiveView`."""
+        size = self._live.console.size
+        above = [Text(_summary(state), style="bold"), *_trouble(state)]
+        below = [*_changes(state), Text("q quits", style="dim")]
+        # A heading and an empty line around the rows.
+        left = max(_FEWEST_ROWS, size.height - len(above) - len(below) - 2)
+        rows = _by_urgency(state)
+        table = fitted_table(COLUMNS, [cells_of(row) for row in rows[:left]], size.width)
+        for line in (*above, *below):
+            line.no_wrap, line.overflow = True, "ellipsis"
+        self._live.update(Group(*above, table, Text(), *below), refresh=True)
+
+
+@contextlib.contextmanager
+def _single_keys() -> Iterator[None]:
+    """Read keys as they are pressed, without showing them."""
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _by_urgency(state: State) -> list[State]:
+    """Return the rows of locks: the slots of one key together, what most wait for first."""
+    groups = state["locks"]["keys"] if state["locks"] else []
+
+    def urgency(group: State) -> tuple[int, float]:
+        return -group["waiting"], -max(row["held_for"] or 0.0 for row in group["rows"])
+
+    return [row for group in sorted(groups, key=urgency) for row in group["rows"]]
+
+
+def _summary(state: State) -> str:
+    nodes, locks = state["nodes"], state["locks"]
+    answer = sum(node["reachable"] for node in nodes)
+    health = f"{answer} of {len(nodes)} nodes answer."
+    if not locks:
+        return f"{health} The locks are not known."
+    waiting = [group["waiting"] for group in locks["keys"] if group["waiting"]]
+    part = "" if locks["part"] >= 1 else f" in {locks['part']:.0%} of the keys"
+    hidden = locks["found"] - locks["shown"]
+    return (
+        f"{health} Held: {locks['found']}{part}{f', {hidden} not shown' if hidden else ''}. "
+        f"Waiting: {sum(waiting)}, for {len(waiting)} keys."
+    )
+
+
+def _trouble(state: State) -> list[Text]:
+    """Return a line for each problem; informative findings are for `doctor`."""
+    problem = state["problem"]
+    lines = [Text(f"error {printable(problem)}", style="red")] if problem else []
+    found = [one for one in state["findings"] if one["severity"] in _STYLES]
+    lines += [
+        Text(
+            f"{one['severity']} [{one['code']}] {one['node'] or ''} {printable(one['message'])}",
+            style=_STYLES[one["severity"]],
+        )
+        for one in found
+    ]
+    return lines or [Text("nothing is wrong with the nodes", style="green")]
+
+
+def _changes(state: State) -> list[Text]:
+    return [
+        Text(
+            f"{_local_time(one['at'])}  {printable(one.get('node') or one['key'])}  "
+            f"{one['what']}  {printable(one.get('task') or one.get('detail') or '')}",
+            style="dim",
+        )
+        for one in state["changes"][:_MOST_CHANGES]
+    ]
+
+
+def _local_time(moment: str) -> str:
+    return f"{datetime.fromisoformat(moment).astimezone():%H:%M:%S}"
