@@ -67,6 +67,7 @@ def release_task(
     name: str,
     *,
     state: str | None = "queued",
+    owners: Container[str] | None = None,
     dry_run: bool = False,
     timeout: float = TIMEOUT,
     progress: Progress | None = None,
@@ -84,6 +85,7 @@ def release_task(
         redlock: the client.
         name: the task's name.
         state: `queued`, `running` or `finished`, see `LockEntry`; None: any.
+        owners: as for `release_lock`.
         dry_run: yield what would be taken away, and change nothing.
         timeout: as for `list_locks`.
         progress: as for `list_locks`.
@@ -94,6 +96,8 @@ def release_task(
     names = {task_digest(name): name}
     for entry in list_locks(redlock, names=names, timeout=timeout, progress=progress):
         if entry.task is None or entry.is_rate or state not in (None, entry.state):
+            continue
+        if owners is not None and entry.owner not in owners:
             continue
         if dry_run or _delete(redlock, entry):
             yield entry

@@ -59,7 +59,9 @@ def release_key(
     target: Target, key: str, key_prefix: str | None, *, rates: bool, sure: bool, as_json: bool
 ) -> int:
     """
-    Take a key away from all that hold it, after a question; return 1 if nobody held it.
+    Take a key away from all that hold it; return 1 if nobody held it.
+
+    Asks before, and then only those lose it that the question has shown.
 
     Args:
         target: the nodes or the app.
@@ -75,10 +77,11 @@ def release_key(
     """
     with target.client(key_prefix) as redlock:
         names = target.task_names()
+        owners = None
         if not sure:
             found = show_lock(redlock, key, names=names)
-            _ask([entry for entry in found if rates or not entry.is_rate])
-        released = release_lock(redlock, key, rates=rates, names=names)
+            owners = _agreed([entry for entry in found if rates or not entry.is_rate])
+        released = release_lock(redlock, key, rates=rates, owners=owners, names=names)
         return print_locks("released", lambda _: released, as_json=as_json)
 
 
@@ -93,25 +96,30 @@ def release_of_task(
 ) -> int:
     """Take the locks of a task's calls away that are in one state; otherwise as `release_key`."""
     with target.client(key_prefix) as redlock:
+        owners = None
         if not sure:
-            _ask(list(release_task(redlock, task, state=state, dry_run=True)))
+            owners = _agreed(list(release_task(redlock, task, state=state, dry_run=True)))
         return print_locks(
             "released",
-            lambda progress: release_task(redlock, task, state=state, progress=progress),
+            lambda progress: release_task(
+                redlock, task, state=state, owners=owners, progress=progress
+            ),
             as_json=as_json,
         )
 
 
-def _ask(found: list[LockEntry]) -> None:
-    """Show what would be released, and return only if that is wanted."""
+def _agreed(found: list[LockEntry]) -> frozenset[str]:
+    """Show what would be released, and return its owner values only if that is wanted."""
+    owners = frozenset(entry.owner for entry in found)
     if not found:
-        return
+        return owners
     if not sys.stdin.isatty():
         raise click.UsageError(
             f"locks that would be released: {len(found)}. Give --yes to release them."
         )
     print_locks("", lambda _: found, as_json=False)
     click.confirm("Their holders lose these locks. Release them?", abort=True)
+    return owners
 
 
 def _in_detail(entry: LockEntry) -> dict[str, object]:

@@ -1,9 +1,10 @@
 """
 What is explored, and how far.
 
-Where time stands, everything may be late and every key may expire at any moment: fencing has to
-hold. Where time passes in ticks of a millisecond, clocks gain at most the drift that is allowed:
-exclusion has to hold. Votes that are split have to be told from a conflict in any case.
+Where time stands, everything may be late and every key may expire at any moment, which is also what
+an operator's release does to a node: fencing has to hold. Where time passes in ticks of a
+millisecond, clocks gain at most the drift that is allowed: exclusion has to hold. Votes that are
+split have to be told from a conflict in any case.
 
 A node keeps a key until the end of a millisecond, so its clock may gain one more than the drift
 that is allowed for; a quarantine has no such reserve.

@@ -15,6 +15,7 @@ from tests.mutants.handing_over import HAND_OVER
 from tests.mutants.interrupting import INTERRUPTING
 from tests.mutants.limiting import LIMITING
 from tests.mutants.registering import LATE, REGISTER_FAULTS
+from tests.mutants.releasing import RELEASING
 from tests.mutants.waiting import WAITING
 
 MUTANTS = (
@@ -22,6 +23,7 @@ MUTANTS = (
     *(*ARMING_FAULTS, *REGISTER_FAULTS, *LATE, *DECIDING, *GUARDS, *INTERRUPTING),
     *WAITING,
     *LIMITING,
+    *RELEASING,
 )
 
 #: Faults that cannot be seen, and why; they are not planted.

@@ -46,6 +46,10 @@ def attempted(path: str, test: str) -> tuple[str, ...]:
     return _pytest(f"tests/unit/core/{path}::{test}")
 
 
+def operated(path: str, test: str) -> tuple[str, ...]:
+    return _pytest(f"tests/integration/{path}::{test}")
+
+
 def guarded(path: str, test: str) -> tuple[str, ...]:
     return _pytest(f"tests/fencing/{path}::{test}")
 

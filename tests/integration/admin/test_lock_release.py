@@ -92,6 +92,14 @@ def test_without_a_quorum_nothing_is_released(nodes: Nodes) -> None:
     assert nodes.owner(3, "key") == "them"
 
 
+def test_with_a_task_what_a_rate_has_counted_stays(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    label = label_for(Role.RUNNING, "id", "host", task="job")
+    redlock.acquire(Rate("key", "1/h"), ttl=60, label=label)
+    assert list(release_task(redlock, "job", state=None)) == []
+    assert redlock.holder(Rate("key", "1/h")) is not None  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def queue(nodes: Nodes) -> Nodes:
     """Nodes with queued, running and finished calls of two tasks."""
@@ -133,12 +141,13 @@ def test_a_dry_run_changes_nothing(queue: Nodes) -> None:
     assert held(queue) == before
 
 
-def test_a_lock_that_has_another_owner_by_now_stays(queue: Nodes) -> None:
-    rows = release_task(queue.connected(), "job", state="queued")
+def test_a_lock_that_has_another_owner_by_now_stays(nodes: Nodes) -> None:
+    keys = {"first", "second"}
+    for key in keys:
+        nodes.hold(key, owner_of(nodes, Role.QUEUED), EVERYWHERE)
     # Both are read in one step, and released one by one.
-    first = next(rows)
-    other = "job:queued" if first.node_key.startswith(QUEUED) else QUEUED + PREFIX + "job:running"
-    queue.hold(other, "the worker", EVERYWHERE)
-    assert "the worker" in queue.owners(other)
-    assert [entry.node_key for entry in rows] == []
-    assert queue.owners(other) == ["the worker"] * 5
+    rows = release_task(nodes.connected(), "job", state="queued")
+    (other,) = keys - {next(rows).key}
+    nodes.hold(other, "the worker", EVERYWHERE)
+    assert [entry.key for entry in rows] == []
+    assert nodes.owners(other) == ["the worker"] * 5

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from celery_redlock import Limit, Redlock
@@ -124,6 +125,35 @@ def test_the_locks_of_a_task_are_released_by_its_name(
     released = json.loads(capsys.readouterr().out)["released"]
     assert {lock["key"] for lock in released} == {"bill:0", "bill:1", "bill:2"}
     assert {lock["task"] for lock in released} == {"shop.bill"}
+
+
+def test_only_what_was_shown_is_released(
+    redlock: Redlock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = redlock.acquire("report")
+
+    def passes_on(*_: object, **__: object) -> None:
+        shown.release()
+        redlock.acquire("report")
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(click, "confirm", passes_on)
+    assert "No lock is held." in printed(capsys, "release", "report", status=1)
+    assert redlock.holder("report") is not None
+    redlock.force_release("report")
+
+
+def test_only_calls_that_were_shown_lose_their_locks(
+    module: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import app_of_locks
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(click, "confirm", lambda *_, **__: app_of_locks.bill.delay(77))
+    assert main(["release", "--task", "shop.bill", "-A", module]) == 0
+    assert app_of_locks.bill.lock_holder(77) is not None
+    assert app_of_locks.bill.lock_holder(0) is None
+    app_of_locks.bill.release_lock(77)
 
 
 @pytest.mark.parametrize("words", [[], ["key", "--task", "name"]], ids=["neither", "both"])

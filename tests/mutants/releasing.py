@@ -1,0 +1,74 @@
+"""
+Faults in what operators release: another owner's lock, or nothing, and a page that anybody can use.
+"""
+
+from __future__ import annotations
+
+from tests.mutants.writing import mutant, operated
+
+RELEASE = "admin/lock_release.py"
+ACCESS = "web/access.py"
+
+SEEN = operated("web/test_release.py", "test_a_lock_that_has_passed_on_stays")
+OF_ONE_TASK = operated(
+    "admin/test_lock_release.py", "test_a_tasks_queued_locks_are_released_and_no_others"
+)
+FROM_THE_PAGE = operated(
+    "web/test_release.py", "test_a_release_that_does_not_come_from_the_page_is_refused"
+)
+
+RELEASING = (
+    mutant(
+        "the page releases a lock that has passed on to somebody else",
+        SEEN,
+        (RELEASE, "        and (owners is None or entry.owner in owners)\n", ""),
+    ),
+    mutant(
+        "a key forgets what its rate has counted",
+        operated(
+            "admin/test_lock_release.py",
+            "test_what_a_rate_has_counted_stays_unless_it_is_asked_for",
+        ),
+        (RELEASE, "if (rates or not entry.is_rate)", "if True"),
+    ),
+    mutant(
+        "a task's locks are released in whatever state",
+        OF_ONE_TASK,
+        (RELEASE, "state not in (None, entry.state)", "False"),
+    ),
+    mutant(
+        "a task's release takes foreign locks",
+        OF_ONE_TASK,
+        (RELEASE, "if entry.task is None or entry.is_rate", "if entry.is_rate"),
+    ),
+    mutant(
+        "a task's release forgets what a rate has counted",
+        operated("admin/test_lock_release.py", "test_with_a_task_what_a_rate_has_counted_stays"),
+        (RELEASE, "entry.task is None or entry.is_rate or", "entry.task is None or"),
+    ),
+    mutant(
+        "a dry run releases",
+        operated("admin/test_lock_release.py", "test_a_dry_run_changes_nothing"),
+        (RELEASE, "if dry_run or _delete(redlock, entry):", "if _delete(redlock, entry):"),
+    ),
+    mutant(
+        "a lock that the worker has by now is said to be released",
+        operated("admin/test_lock_release.py", "test_a_lock_that_has_another_owner_by_now_stays"),
+        (RELEASE, "if not taken and entry.votes >= quorum(len(entry.nodes)):", "if False:"),
+    ),
+    mutant(
+        "a leftover that was released is said to stay",
+        operated("admin/test_lock_release.py", "test_a_leftover_is_taken_away"),
+        (RELEASE, " and entry.votes >= quorum(len(entry.nodes)):", ":"),
+    ),
+    mutant(
+        "another site releases through a viewer's browser",
+        FROM_THE_PAGE,
+        (ACCESS, '            and origin == request.headers.get("Host")\n', ""),
+    ),
+    mutant(
+        "a release needs nothing that only the page has",
+        FROM_THE_PAGE,
+        (ACCESS, '_is_same(request.headers.get(CSRF_HEADER, ""), self.csrf)', "True"),
+    ),
+)
