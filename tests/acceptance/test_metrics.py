@@ -19,7 +19,7 @@ from tests.acceptance.conftest import StartWorker
 from tests.acceptance.scene import Journal
 from tests.support.waiting import TIMEOUT, wait_until
 
-CALLS = 100
+CALLS = 500
 
 
 @dataclass(frozen=True, slots=True)
