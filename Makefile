@@ -48,7 +48,7 @@ $(RELEASE_READY): Makefile
 
 $(CONTAINERS_READY): pyproject.toml Makefile
 	$(PYTHON) -m venv $(CONTAINERS)
-	$(CONTAINERS)/bin/python -m pip install $(PIP_FLAGS) -e ".[containers]" "pytest-timeout>=2.3"
+	$(CONTAINERS)/bin/python -m pip install $(PIP_FLAGS) -e ".[containers]" "pytest-timeout>=2.3" "pyyaml>=6"
 	@touch $@
 
 $(BENCH_READY): pyproject.toml bench/requirements.txt

@@ -9,12 +9,13 @@ import click
 from celery_redlock.admin.clock_correction import clock_correction
 from celery_redlock.admin.diagnosis import Finding, Severity, as_data, diagnose
 from celery_redlock.admin.node_report import NodeReport, report_nodes
-from celery_redlock.cli.output import print_json, print_table
+from celery_redlock.cli.output import print_json, print_table, print_text
 from celery_redlock.cli.target import Target
 
 __all__ = ["examine"]
 
 _HEADINGS = ("NODE", "LATENCY", "ROLE", "SERVER", "UP", "KEEPS", "GUARD", "CLOCK")
+_COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
 _NUMBERS = ("LATENCY", "UP", "CLOCK")
 
 
@@ -71,10 +72,11 @@ def _row(report: NodeReport) -> list[str]:
 def _print_findings(findings: tuple[Finding, ...]) -> None:
     if not findings:
         click.echo("\nNothing is wrong.")
-    alike: dict[tuple[str, str, str], list[str]] = {}
+    alike: dict[tuple[Severity, str, str], list[str]] = {}
     for one in findings:
         nodes = alike.setdefault((one.severity, one.code, one.message), [])
         nodes += [] if one.node is None else [one.node]
     for (severity, code, message), nodes in alike.items():
-        click.echo(f"\n{severity} [{code}] {', '.join(nodes)}".rstrip())
-        click.echo(f"  {message}")
+        click.echo()
+        print_text(f"{severity} [{code}] {', '.join(nodes)}".rstrip(), colour=_COLOURS[severity])
+        print_text(message, indent=2)

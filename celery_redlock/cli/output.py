@@ -6,16 +6,36 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["print_json", "print_table", "printable"]
+import click
+
+__all__ = ["print_json", "print_table", "print_text", "printable"]
 
 
 def printable(text: str) -> str:
     """Return a text in which nothing controls the terminal."""
     return text if text.isprintable() else repr(text)
+
+
+def print_text(text: str, *, indent: int = 0, colour: str | None = None) -> None:
+    """Print a paragraph: on a terminal in colour and broken between words, otherwise one line."""
+    before = " " * indent
+    if sys.stdout.isatty():
+        text = textwrap.fill(
+            text,
+            shutil.get_terminal_size().columns,
+            initial_indent=before,
+            subsequent_indent=before,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        before = ""
+    click.secho(f"{before}{text}", fg=colour)
 
 
 def print_json(data: Any) -> None:
@@ -27,7 +47,7 @@ def print_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[str] = ()
 ) -> None:
     """
-    Print a table: with lines on a terminal if rich is installed, otherwise in columns.
+    Print a table: on a terminal one that fits its width if rich is installed, otherwise columns.
 
     Args:
         headings: of the columns.
@@ -36,7 +56,7 @@ def print_table(
     """
     shown = [list(map(printable, row)) for row in rows]
     if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
-        _print_lined(headings, shown, numbers)
+        _print_fitted(headings, shown, numbers)
         return
     widths = [max(map(len, column)) for column in zip(headings, *shown, strict=True)]
     for row in (headings, *shown):
@@ -47,16 +67,21 @@ def print_table(
         print("  ".join(cells).rstrip())
 
 
-def _print_lined(
+def _print_fitted(
     headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str]
 ) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table()
+    table = Table(box=None, pad_edge=False)
     for heading in headings:
-        table.add_column(heading, justify="right" if heading in numbers else "left")
+        # The first cell names the row: it is the last to be cut.
+        table.add_column(
+            heading,
+            justify="right" if heading in numbers else "left",
+            no_wrap=heading == headings[0],
+        )
     for row in rows:
         table.add_row(*map(Text, row))  # a cell may look like markup
     Console().print(table)

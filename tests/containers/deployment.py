@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class Deployment:
     It is started from a checkout that nobody but its owner may read.
     """
 
-    def __init__(self, checkout: Path) -> None:
+    def __init__(self, checkout: Path, environment: Mapping[str, str] | None = None) -> None:
         self.project = f"redlock-test-{uuid.uuid4().hex[:8]}"
         self._docker = docker.from_env()
         self.checkout = checkout
@@ -55,6 +56,7 @@ class Deployment:
             **os.environ,
             "COMPOSE_PROJECT_NAME": self.project,
             "GRAFANA_PORT": "0",
+            **(environment or {}),
         }
         _check_out(checkout)
         make_env, *self._told = told_commands()
@@ -68,9 +70,9 @@ class Deployment:
     def up(self) -> None:
         self._run(self.told("up"), UP_PATIENCE)
 
-    def up_with(self, profile: str) -> None:
-        """Start what a profile adds, on any free port of this machine."""
-        self._run([*self._compose(profile), "up", "--detach"], UP_PATIENCE)
+    def up_with(self, profile: str, *services: str) -> None:
+        """Start what a profile adds, all or some of it, on any free port of this machine."""
+        self._run([*self._compose(profile), "up", "--detach", *services], UP_PATIENCE)
 
     def down(self) -> None:
         command = self._compose("flower", "metrics")
