@@ -9,42 +9,21 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from celery_redlock.admin.live_view import row_of
 from celery_redlock.admin.lock_list import LockEntry, Progress, as_data
-from celery_redlock.cli.output import printable
+from celery_redlock.cli.output import Column, printable
 from celery_redlock.protocol.texts import readable
 
 if TYPE_CHECKING:
     from celery_redlock.cli.terminal import Terminal
 
-__all__ = ["COLUMNS", "NOTHING", "Column", "cells_of", "print_locks"]
+__all__ = ["COLUMNS", "NOTHING", "cells_of", "print_locks"]
 
 NOTHING = "No lock is held."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """
-    One column.
-
-    Attributes:
-        heading: its name.
-        width: characters; in a pipe a longer cell moves those behind it.
-        is_number: it is aligned to the right.
-        share: on a terminal, its part of the width that the others leave; 0: it has `width`.
-        narrowest: of the terminals that show it, the number of characters in a line.
-    """
-
-    heading: str
-    width: int
-    is_number: bool = False
-    share: int = 0
-    narrowest: int = 0
 
 
 COLUMNS = (

@@ -10,11 +10,32 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-__all__ = ["print_json", "print_table", "print_text", "printable"]
+__all__ = ["Column", "print_json", "print_table", "print_text", "printable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """
+    One column.
+
+    Attributes:
+        heading: its name.
+        width: characters; in a pipe a longer cell moves those behind it.
+        is_number: it is aligned to the right.
+        share: on a terminal, its part of the width that the others leave; 0: it has `width`.
+        narrowest: of the terminals that show it, the number of characters in a line.
+    """
+
+    heading: str
+    width: int
+    is_number: bool = False
+    share: int = 0
+    narrowest: int = 0
 
 
 def printable(text: str) -> str:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from celery_redlock.cli.lock_rows import Column
+from celery_redlock.cli.output import Column
 
 __all__ = ["Terminal", "fitted_table"]
 
