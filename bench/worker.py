@@ -19,6 +19,25 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
 )
 
+match os.environ.get("BENCH_OBSERVED_BY"):
+    case "prometheus":
+        from celery_redlock.prometheus import export_metrics
+
+        export_metrics()
+    case "opentelemetry":
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+
+        from celery_redlock.opentelemetry import trace_locks
+
+        # Spans are made and written, not sent.
+        _provider = TracerProvider()
+        _nowhere = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the process
+        _provider.add_span_processor(
+            SimpleSpanProcessor(ConsoleSpanExporter(out=_nowhere, formatter=lambda _: ""))
+        )
+        trace_locks(_provider)
+
 _stopwatch = Stopwatch(Path(os.environ["BENCH_TIMES"]))
 
 

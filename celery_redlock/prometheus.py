@@ -173,6 +173,8 @@ class _Exporter:
                 f"The metrics of locks cannot be added to {registry!r}: {error}. Call "
                 "export_metrics once for each registry, or first end the export before."
             ) from error
+        #: By metric and labels: to find one by its labels costs more than to count.
+        self._labelled: dict[tuple[str, ...], Any] = {}
         self._tasks: LeaseNotes[str] = LeaseNotes()
 
     def unregister(self, registry: CollectorRegistry) -> None:
@@ -201,10 +203,11 @@ class _Exporter:
         task, kind = running_task_name(), "reservation" if details.reserves else "lease"
         waits = self._of("redlock_acquire_seconds", details.outcome, kind, task)
         waits.observe(details.waited)
+        spare = -quorum(len(details.votes))
         for node, vote in details.votes.items():
             self._of("redlock_node_votes_total", node, vote).inc()
-        serving = sum(vote not in _NO_SERVICE for vote in details.votes.values())
-        self._of("redlock_spare_nodes").set(serving - quorum(len(details.votes)))
+            spare += vote not in _NO_SERVICE
+        self._of("redlock_spare_nodes").set(spare)
         if details.outcome is Outcome.GRANTED and not details.reserves:
             self._tasks.add(details.owner, task)
 
@@ -215,6 +218,10 @@ class _Exporter:
             self._of("redlock_hold_seconds", task).observe(details.held_for)
         return task or ""
 
-    def _of(self, name: str, *labels: str) -> Any:
-        metric = self._metrics[name]
-        return metric.labels(*labels) if labels else metric
+    def _of(self, *name_and_labels: str) -> Any:
+        found = self._labelled.get(name_and_labels)
+        if found is None:
+            name, *labels = name_and_labels
+            metric = self._metrics[name]
+            found = self._labelled[name_and_labels] = metric.labels(*labels) if labels else metric
+        return found

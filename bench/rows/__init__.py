@@ -11,7 +11,9 @@ from bench.rows.cost import client_cpu, delayed, growth, server_cpu
 from bench.rows.guards import guards
 from bench.rows.keys import keys_left
 from bench.rows.limits import limit_cost, limits
+from bench.rows.listing import listing
 from bench.rows.locks import floor, one_node, pottery, redlock_py
+from bench.rows.observed import observed
 from bench.rows.publish import publish
 from bench.rows.renewal import renewal, watchdog
 from bench.rows.sql_guards import sql_guards
@@ -37,6 +39,8 @@ ROWS: dict[str, Callable[[bool], list[Result]]] = {
     "keys": keys_left,
     "guards": guards,
     "sql-guards": sql_guards,
+    "observed": observed,
+    "listing": listing,
     "waiting": waiting,
     "limit-cost": limit_cost,
     "limits": limits,

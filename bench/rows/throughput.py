@@ -8,23 +8,17 @@ first to the last of them the worker was busy with nothing else.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from bench.prefork import drain, running_worker, wait_until_it_listens
 from bench.results import Goal, Result, ratios
 from bench.stopwatch import Stopwatch
 from celery_redlock.testing import LocalCluster
 
-_ROOT = Path(__file__).resolve().parents[2]
-_TIMEOUT = 120.0
+_WORKER = "worker@bench"
 _LOCKED, _UNLOCKED, _PLAIN = "bench.locked", "bench.without_options", "bench.plain"
 
 
@@ -45,16 +39,16 @@ def throughput(quick: bool) -> list[Result]:
         os.environ.update(environment)
         from bench.worker import app
 
-        with _worker(environment, Path(tmp) / "worker.log") as log:
-            _wait_until_it_listens(app, log)
+        with running_worker(_WORKER, environment, Path(tmp) / "worker.log") as log:
+            wait_until_it_listens(app, _WORKER, log)
             numbers = itertools.count()
             for name in rates:
-                _drain(app, f"warm-up-{next(numbers)}", name, stopwatch, log)
+                drain(app, _WORKER, f"warm-up-{next(numbers)}", name, stopwatch, log)
             for number in range(rounds):
                 order = list(rates) if number % 2 else list(reversed(rates))
                 for name in order:
                     queue = f"round-{next(numbers)}"
-                    rates[name].append(_drain(app, queue, name, stopwatch, log))
+                    rates[name].append(drain(app, _WORKER, queue, name, stopwatch, log))
     app.close()
     return [
         _result("tasks", "RedlockTask", rates[_LOCKED], rates[_PLAIN], 0.75),
@@ -72,52 +66,3 @@ def _result(row: str, what: str, ours: list[float], plain: list[float], goal: fl
         values=ratios(pairs),
         detail=f"{middle[0]:.0f} and {middle[1]:.0f} tasks/s",
     )
-
-
-@contextlib.contextmanager
-def _worker(environment: dict[str, str], log: Path) -> Iterator[Path]:
-    command = [
-        *(sys.executable, "-m", "celery", "-A", "bench.worker", "worker"),
-        *("--pool=prefork", "--concurrency=2", "--queues=idle", "--loglevel=WARNING"),
-        *("--without-mingle", "--without-gossip", "--without-heartbeat"),
-    ]
-    with log.open("wb") as output:
-        process = subprocess.Popen(  # noqa: S603 - our own command line
-            command, cwd=_ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
-        )
-    try:
-        yield log
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _wait_until_it_listens(app: Any, log: Path) -> None:
-    deadline = time.monotonic() + _TIMEOUT
-    while not app.control.ping(timeout=0.5, limit=1):
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"the worker does not start; the end of its log:\n{_tail(log)}")
-
-
-def _drain(app: Any, queue: str, task: str, stopwatch: Stopwatch, log: Path) -> float:
-    """Let the worker run a queue full of one task, and return tasks per second."""
-    stopwatch.reset()
-    with app.producer_pool.acquire(block=True) as producer:
-        for place in range(len(stopwatch)):
-            app.send_task(task, (place,), queue=queue, producer=producer, ignore_result=True)
-    app.control.add_consumer(queue, reply=True, timeout=_TIMEOUT, limit=1)
-    deadline = time.monotonic() + _TIMEOUT
-    while not stopwatch.complete:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"the worker did not run all of {task}; its log:\n{_tail(log)}")
-        time.sleep(0.02)
-    app.control.cancel_consumer(queue, reply=True, timeout=_TIMEOUT, limit=1)
-    return stopwatch.rate()
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-20:])

@@ -216,7 +216,7 @@ UNUSABLE: tuple[Row[NodeFacts], ...] = (
         when=lambda f: f.node.role not in ("master", None),
         text=lambda f: (
             f"The node is a {f.node.role} and takes no locks. "
-            "Name independent masters, or make it one (REPLICAOF NO ONE)."
+            "Name independent masters. If it is nobody's standby, REPLICAOF NO ONE makes it one."
         ),
         votes=False,
     ),
@@ -253,7 +253,10 @@ NODE: tuple[Row[NodeFacts], ...] = (
         code="refuses-writes",
         severity=Severity.ERROR,
         when=lambda f: f.node.refusal is not None,
-        text=lambda f: f"The node refuses all writes, so it takes no locks: {f.node.refusal}",
+        text=lambda f: (
+            f"The node refuses all writes, so it takes no locks: {f.node.refusal}. Mend what it "
+            "names: space on its disk, its memory, or min-replicas-to-write."
+        ),
         votes=False,
     ),
     Row(
@@ -332,10 +335,11 @@ NODE: tuple[Row[NodeFacts], ...] = (
     Row(
         code="persistence-missing",
         severity=Severity.ERROR,
-        when=lambda f: f.node.persistence == "none" and not f.is_guarded,
-        text=lambda _: (
-            "The node keeps nothing on its disk and the restart quarantine is off, so its restart "
-            "allows two holders of one key. Set redlock_guard = True."
+        when=lambda f: f.node.persistence in ("none", "rdb") and not f.is_guarded,
+        text=lambda f: (
+            f"The node keeps {'nothing' if f.node.persistence == 'none' else 'only snapshots'} on "
+            "its disk and the restart quarantine is off, so its restart allows two holders of one "
+            "key. Set redlock_guard = True."
         ),
     ),
     Row(
@@ -439,7 +443,7 @@ def diagnose(
         clock_correction: of this machine, from `clock_correction()`; None if unknown.
     """
     is_guarded = len(reports) > 1 if guard is None else guard
-    set_is_new = all(one.guard in (None, Guard.MISSING) for one in reports)
+    set_is_new = all(one.guard is Guard.MISSING for one in reports)
     findings, voters = [], 0
     for one, same_as in zip(reports, _same_servers(reports), strict=True):
         facts = NodeFacts(

@@ -170,12 +170,24 @@ class LiveView:
         found = show_lock(self._redlock, key, names=self._names, timeout=TIMEOUT)
         return [_in_detail(entry) for entry in found]
 
-    def release(self, key: str, owners: Collection[str], *, rates: bool) -> int:
+    def release(self, key: str, row_id: str, owner: str) -> int:
         """
-        Take a key away from some owner values; return how many had it. Errors as `release_lock`.
+        Take one row of a key away from its owner; return 1 if it had it, else 0.
+
+        Args:
+            key: the lock key.
+            row_id: the `id` of the row.
+            owner: the `owner` of the row.
+
+        Errors as `release_lock`.
         """
         released = release_lock(
-            self._redlock, key, owners=owners, rates=rates, names=self._names, timeout=TIMEOUT
+            self._redlock,
+            key,
+            only={(row_id, owner)},
+            rates=True,
+            names=self._names,
+            timeout=TIMEOUT,
         )
         at = _now()
         self._changes.extend(_change(at, "released from this page", entry) for entry in released)

@@ -7,9 +7,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterator, Mapping
 
-from celery_redlock.admin.lock_list import TIMEOUT, LockEntry, Progress, list_locks, show_lock
+from celery_redlock.admin.lock_list import (
+    LEFTOVER,
+    TIMEOUT,
+    LockEntry,
+    Progress,
+    list_locks,
+    show_lock,
+)
 from celery_redlock.core import Redlock
-from celery_redlock.protocol import quorum
+from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.protocol.keys import owner_label
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.message.owner_label import task_digest
@@ -24,7 +31,7 @@ def release_lock(
     key: str,
     *,
     rates: bool = False,
-    owners: Container[str] | None = None,
+    only: Container[tuple[str, str]] | None = None,
     names: Mapping[str, str] | None = None,
     timeout: float = TIMEOUT,
 ) -> list[LockEntry]:
@@ -41,7 +48,8 @@ def release_lock(
         key: the lock key as users write it.
         rates: also the slots of a key with a rate: what it has counted is forgotten, so that more
             may start within its period.
-        owners: only from these owner values, such as those that somebody has seen; None: from all.
+        only: only these, each by its `node_key` and `owner`, such as those that somebody has seen;
+            None: all.
         names: as for `list_locks`.
         timeout: as for `list_locks`.
 
@@ -49,16 +57,18 @@ def release_lock(
         The entries that were taken away, as they were before.
 
     Raises:
-        QuorumUnavailable: fewer nodes than a quorum answer; nothing was released.
+        QuorumUnavailable: fewer nodes than a quorum answer; nothing was released, or it is not
+            known to be.
         LockKeyError: it cannot be a key.
     """
     found = show_lock(redlock, key, names=names, timeout=timeout)
+    slots = max((1 + entry.slot for entry in found if entry.slot is not None), default=0)
     return [
         entry
         for entry in found
         if (rates or not entry.is_rate)
-        and (owners is None or entry.owner in owners)
-        and _delete(redlock, entry)
+        and (only is None or (entry.node_key, entry.owner) in only)
+        and _delete(redlock, entry, slots, timeout)
     ]
 
 
@@ -67,7 +77,7 @@ def release_task(
     name: str,
     *,
     state: str | None = "queued",
-    owners: Container[str] | None = None,
+    only: Container[tuple[str, str]] | None = None,
     dry_run: bool = False,
     timeout: float = TIMEOUT,
     progress: Progress | None = None,
@@ -85,7 +95,7 @@ def release_task(
         redlock: the client.
         name: the task's name.
         state: `queued`, `running` or `finished`, see `LockEntry`; None: any.
-        owners: as for `release_lock`.
+        only: as for `release_lock`.
         dry_run: yield what would be taken away, and change nothing.
         timeout: as for `list_locks`.
         progress: as for `list_locks`.
@@ -97,18 +107,35 @@ def release_task(
     for entry in list_locks(redlock, names=names, timeout=timeout, progress=progress):
         if entry.task is None or entry.is_rate or state not in (None, entry.state):
             continue
-        if owners is not None and entry.owner not in owners:
+        if only is not None and (entry.node_key, entry.owner) not in only:
             continue
-        if dry_run or _delete(redlock, entry):
+        if dry_run or _delete(redlock, entry, 0 if entry.slot is None else 1 + entry.slot, timeout):
             yield entry
 
 
-def _delete(redlock: Redlock, entry: LockEntry) -> bool:
-    """Delete a key where it still has its owner; return whether that owner had it."""
-    taken = redlock.reservations.evict(entry.node_key, entry.owner)
-    # Of a leftover, or with a node down, fewer than a quorum had the key, and have it no more.
-    if not taken and entry.votes >= quorum(len(entry.nodes)):
-        return False
+def _delete(redlock: Redlock, entry: LockEntry, slots: int, timeout: float) -> bool:
+    """
+    Delete a key where it still has its owner; return whether that owner had it.
+
+    Raises:
+        QuorumUnavailable: it may still be on nodes.
+    """
+    # With its number of slots, a node keeps the slot of a rate for its holder.
+    slots = 0 if entry.slot is None or entry.is_rate else slots
+    keys = redlock.reservations
+    if not keys.evict(entry.node_key, entry.owner, slots=slots, timeout=timeout):
+        # It ended or passed on; or only a minority had it; or nodes have not answered in time.
+        owners = [one for (one,) in keys.owners_by_node((entry.node_key,), timeout=timeout)]
+        if entry.owner in owners:
+            count = owners.count(entry.owner)
+            raise QuorumUnavailable(
+                f"The release of {shortened(entry.key)!r} is not confirmed: {count} of "
+                f"{len(entry.nodes)} nodes still have its owner. Try again.",
+                entry.key,
+                {},
+            )
+        if entry.state != LEFTOVER or any(one is not None for one in owners):
+            return False
     logger.warning(
         "Lock %r is taken away from %r", shortened(entry.key), shortened(owner_label(entry.owner))
     )

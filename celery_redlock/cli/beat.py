@@ -11,7 +11,7 @@ from celery import Celery
 
 from celery_redlock.beat.leader_record import LeaderInfo
 from celery_redlock.beat.status import ScheduleStatus, schedule_status
-from celery_redlock.cli.output import print_json, print_table
+from celery_redlock.cli.output import print_json, print_table, printable
 
 __all__ = ["show_beat"]
 
@@ -60,7 +60,8 @@ def _leader_line(status: ScheduleStatus) -> str:
 
 def _leader_text(leader: LeaderInfo) -> str:
     token = "" if leader.token is None else f", token {leader.token}"
-    return f"{leader.host}, pid {leader.pid}, since {_time_text(leader.since_at)} UTC{token}"
+    host, since = printable(leader.host), _time_text(leader.since_at)
+    return f"{host}, pid {leader.pid}, since {since} UTC{token}"
 
 
 def _print_entries(status: ScheduleStatus) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from celery_redlock import __version__
+from celery_redlock.cli.output import printable
 from celery_redlock.cli.target import Target, targeted
 from celery_redlock.errors import ConfigurationError, LockKeyError, RedlockError
 
@@ -30,13 +31,16 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except RedlockError as exc:
-            click.echo(f"celery-redlock: {exc}", err=True)
+            click.echo(f"celery-redlock: {printable(str(exc))}", err=True)
             is_misuse = isinstance(exc, (ConfigurationError, LockKeyError))
             ctx.exit(MISUSED if is_misuse else FAILED)
         except BrokenPipeError:
             # Python would report the same once more when it closes the stream.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(128 + signal.SIGPIPE)
+        except OSError as exc:
+            click.echo(f"celery-redlock: {exc}", err=True)
+            ctx.exit(FAILED)
 
 
 @click.group(cls=_Group, invoke_without_command=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from celery_redlock.cli.output import print_json
+from celery_redlock.cli.output import print_json, printable
 from celery_redlock.core import arm_nodes
 from celery_redlock.transport import advice_about, parse_nodes
 
@@ -47,5 +47,5 @@ def init_nodes(nodes: str | Sequence[str], *, force: bool, as_json: bool) -> int
     else:
         width = max(len(answer.name) for answer in answers)
         for answer in answers:
-            print(f"{answer.name:<{width}}  {answer.state:<12}{answer.detail}")
+            print(f"{answer.name:<{width}}  {answer.state:<12}{printable(answer.detail)}")
     return 0 if all(answer.serves for answer in answers) else 1

@@ -16,6 +16,7 @@ import click
 from celery_redlock.admin.live_view import row_of
 from celery_redlock.admin.lock_list import LockEntry, Progress, as_data
 from celery_redlock.cli.output import Column, printable
+from celery_redlock.errors import RedlockError
 from celery_redlock.protocol.texts import readable
 
 if TYPE_CHECKING:
@@ -49,19 +50,25 @@ def print_locks(
     Args:
         name: of the list in the JSON object.
         entries_of: returns the locks; its argument is for `list_locks`.
-        as_json: print one JSON object.
+        as_json: print one JSON object; where nodes fail after the first lock, it has an `error`.
     """
     count = 0
-    with _terminal(as_json=as_json) as terminal:
-        for count, entry in enumerate(entries_of(terminal.progress if terminal else None), 1):
-            if as_json:
-                # Where nodes fail before the first lock, there is no half of an object.
-                before = f'{{"{name}": [' if count == 1 else ","
-                print(f"{before}\n  {json.dumps(as_data(entry))}", end="", flush=True)
-            elif terminal is not None and sys.stdout.isatty():
-                terminal.add(cells_of(row_of(entry)))
-            else:
-                _print_row(cells_of(row_of(entry)), is_first=count == 1)
+    try:
+        with _terminal(as_json=as_json) as terminal:
+            progress = terminal.progress if terminal else None
+            for count, entry in enumerate(entries_of(progress), 1):
+                if as_json:
+                    # Where nodes fail before the first lock, nothing is printed.
+                    before = f'{{"{name}": [' if count == 1 else ","
+                    print(f"{before}\n  {json.dumps(as_data(entry))}", end="", flush=True)
+                elif terminal is not None and sys.stdout.isatty():
+                    terminal.add(cells_of(row_of(entry)))
+                else:
+                    _print_row(cells_of(row_of(entry)), is_first=count == 1)
+    except RedlockError as exc:
+        if as_json and count:
+            print(f'\n], "error": {json.dumps(str(exc))}}}')
+        raise
     if as_json:
         print("\n]}" if count else f'{{"{name}": []}}')
     elif not count:

@@ -77,11 +77,11 @@ def release_key(
     """
     with target.client(key_prefix) as redlock:
         names = target.task_names()
-        owners = None
+        only = None
         if not sure:
             found = show_lock(redlock, key, names=names)
-            owners = _agreed([entry for entry in found if rates or not entry.is_rate])
-        released = release_lock(redlock, key, rates=rates, owners=owners, names=names)
+            only = _agreed([entry for entry in found if rates or not entry.is_rate])
+        released = release_lock(redlock, key, rates=rates, only=only, names=names)
         return print_locks("released", lambda _: released, as_json=as_json)
 
 
@@ -96,30 +96,28 @@ def release_of_task(
 ) -> int:
     """Take the locks of a task's calls away that are in one state; otherwise as `release_key`."""
     with target.client(key_prefix) as redlock:
-        owners = None
+        only = None
         if not sure:
-            owners = _agreed(list(release_task(redlock, task, state=state, dry_run=True)))
+            only = _agreed(list(release_task(redlock, task, state=state, dry_run=True)))
         return print_locks(
             "released",
-            lambda progress: release_task(
-                redlock, task, state=state, owners=owners, progress=progress
-            ),
+            lambda progress: release_task(redlock, task, state=state, only=only, progress=progress),
             as_json=as_json,
         )
 
 
-def _agreed(found: list[LockEntry]) -> frozenset[str]:
-    """Show what would be released, and return its owner values only if that is wanted."""
-    owners = frozenset(entry.owner for entry in found)
+def _agreed(found: list[LockEntry]) -> frozenset[tuple[str, str]]:
+    """Show what would be released, and return what it is only if that is wanted."""
+    shown = frozenset((entry.node_key, entry.owner) for entry in found)
     if not found:
-        return owners
+        return shown
     if not sys.stdin.isatty():
         raise click.UsageError(
             f"locks that would be released: {len(found)}. Give --yes to release them."
         )
     print_locks("", lambda _: found, as_json=False)
     click.confirm("Their holders lose these locks. Release them?", abort=True)
-    return owners
+    return shown
 
 
 def _in_detail(entry: LockEntry) -> dict[str, object]:

@@ -45,7 +45,7 @@ def printable(text: str) -> str:
 
 def print_text(text: str, *, indent: int = 0, colour: str | None = None) -> None:
     """Print a paragraph: on a terminal in colour and broken between words, otherwise one line."""
-    before = " " * indent
+    before, text = " " * indent, printable(text)
     if sys.stdout.isatty():
         text = textwrap.fill(
             text,

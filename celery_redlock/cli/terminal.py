@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from celery_redlock.cli.output import Column
+from celery_redlock.cli.output import Column, printable
 
 __all__ = ["Terminal", "fitted_table"]
 
@@ -93,5 +93,5 @@ def fitted_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width
     for row in rows:
         cells = [cell for cell, is_shown in zip(row, shown, strict=True) if is_shown]
         # As text: a cell may look like markup.
-        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in cells))
+        table.add_row(*(Text(printable(cell), style=_STYLES.get(cell, "")) for cell in cells))
     return table

@@ -108,6 +108,9 @@ CHUNK_BYTES = 200_000
 
 _MISSING_PTTL = -2
 
+#: How owner values become text that are no UTF-8, as of other clients; it can be undone.
+NOT_TEXT = "surrogateescape"
+
 #: Arguments of the second round where no key has a limit.
 _PLAIN_RAISE = 2
 
@@ -380,7 +383,7 @@ def read_reply(fields: Sequence[Any]) -> Vote:
 def _holders(fields: Sequence[Any]) -> tuple[KeyHolder, ...]:
     triples = zip(fields[0::3], fields[1::3], fields[2::3], strict=True)
     return tuple(
-        KeyHolder(int(key), owner.decode(errors="replace"), int(pttl) / 1000)
+        KeyHolder(int(key), owner.decode(errors=NOT_TEXT), int(pttl) / 1000)
         for key, owner, pttl in triples
     )
 
@@ -389,7 +392,7 @@ def _record(owner: bytes, pttl: int, counter: bytes) -> KeyState:
     # Its lifetime shows that a key is missing; an empty string may be an owner value.
     missing = int(pttl) == _MISSING_PTTL
     return KeyState(
-        None if missing else owner.decode(errors="replace"),
+        None if missing else owner.decode(errors=NOT_TEXT),
         0.0 if missing else int(pttl) / 1000,
         int(counter),
     )

@@ -15,14 +15,22 @@ the task's id as `uuid`, its name as `name`, the lock key as `key`, and these fi
 from __future__ import annotations
 
 import logging
+import queue
+import threading
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
-from celery.exceptions import SoftTimeLimitExceeded
+from celery_redlock._greenlets.forks import register_at_fork
+from celery_redlock._greenlets.threads import start_thread
 
 __all__ = ["MonitorEvent", "send_monitor_event"]
 
 logger = logging.getLogger(__name__)
+
+#: Events that a process keeps for a broker that does not take them.
+MOST_WAITING = 1000
 
 
 class MonitorEvent(StrEnum):
@@ -34,22 +42,74 @@ class MonitorEvent(StrEnum):
     LOST = "task-lock-lost"
 
 
+class _Outbox:
+    """
+    Sends events one after the other in a thread of its own, or in a greenlet.
+
+    A broker that does not reply then holds up no task. Beyond `MOST_WAITING` events that wait,
+    further ones are dropped.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[Callable[[], None]] = queue.Queue(MOST_WAITING)
+        self._is_full = False
+        start_thread(self._run, "redlock-events")
+
+    def put(self, send: Callable[[], None]) -> None:
+        """Send soon; never waits."""
+        try:
+            self._waiting.put_nowait(send)
+        except queue.Full:
+            if not self._is_full:
+                logger.warning(
+                    "%d events about locks wait for the broker; further ones are dropped",
+                    MOST_WAITING,
+                )
+            self._is_full = True
+        else:
+            self._is_full = False
+
+    def _run(self) -> None:
+        while True:
+            self._waiting.get()()
+
+
+_outbox: _Outbox | None = None
+_lock = threading.Lock()
+
+
 def send_monitor_event(kind: MonitorEvent, task: Any, request: Any, **fields: Any) -> None:
     """
-    Send an event about a request to the monitors, if its worker sends task events.
+    Have an event about a request sent to the monitors, if its worker sends task events.
 
-    A broker that cannot take it does not change the outcome: that is logged. Raises only the time
-    limit of the task. May be called from any thread.
+    Returns at once; a broker that cannot take it changes nothing but the log. What has not been
+    sent when the process ends is lost. May be called from any thread.
     """
+    global _outbox  # of this process, made where threads are what they will be
     if request.is_eager or not task.send_events or not task.app.conf.worker_send_task_events:
         return
+    with _lock:
+        if _outbox is None:
+            _outbox = _Outbox()
+    _outbox.put(partial(_send, kind, task, request.id, request.hostname, fields))
+
+
+def _send(
+    kind: MonitorEvent, task: Any, task_id: str, hostname: str, fields: dict[str, Any]
+) -> None:
     try:
         # As `Task.send_event`, which finds the request in the thread of the body only.
-        with task.app.events.default_dispatcher(hostname=request.hostname) as dispatcher:
-            dispatcher.send(kind.value, uuid=request.id, retry=False, name=task.name, **fields)
-    except SoftTimeLimitExceeded:
-        raise
+        with task.app.events.default_dispatcher(hostname=hostname) as dispatcher:
+            dispatcher.send(kind.value, uuid=task_id, retry=False, name=task.name, **fields)
     except Exception as exc:
         logger.warning(
-            "The event %s of task %s[%s] could not be sent: %r", kind, task.name, request.id, exc
+            "The event %s of task %s[%s] could not be sent: %r", kind, task.name, task_id, exc
         )
+
+
+def _reset_after_fork() -> None:
+    global _outbox, _lock  # the thread is the parent's, and so may be the lock
+    _outbox, _lock = None, threading.Lock()
+
+
+register_at_fork(after_in_child=_reset_after_fork)

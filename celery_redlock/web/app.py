@@ -16,7 +16,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -101,23 +101,23 @@ class _Routes:
         key = request.query_params.get("key", "")
         try:
             async with self._one_at_a_time:
-                return JSONResponse({"locks": await asyncio.to_thread(self._view.show, key)})
+                return _json({"locks": await asyncio.to_thread(self._view.show, key)})
         except RedlockError as exc:
             return _failed(exc)
 
     async def release(self, request: Request) -> Response:
-        """Take a key away from the owner values that somebody has seen."""
+        """Take a row away from the owner that somebody has seen."""
         if not self._access.may_change(request):
             return _message(403, "This did not come from the page as it is now. Load it again.")
         try:
-            key, owners, rates = _wanted(await _body(request))
+            key, row_id, owner = _wanted(await _body(request))
         except (ValueError, KeyError, TypeError, RecursionError):
-            return _message(400, 'Send {"key": text, "owners": [text], "rates": true or false}.')
+            return _message(400, 'Send {"key": text, "id": text, "owner": text}, as of a row.')
         client = request.client.host if request.client else "?"
         logger.warning("A viewer at %s releases %r", client, shortened(key))
         try:
             async with self._one_at_a_time:
-                count = await asyncio.to_thread(self._view.release, key, owners, rates=rates)
+                count = await asyncio.to_thread(self._view.release, key, row_id, owner)
         except RedlockError as exc:
             return _failed(exc)
         self._refresher.hurry()
@@ -154,14 +154,12 @@ async def _body(request: Request) -> Any:
     return json.loads(body)
 
 
-def _wanted(body: Any) -> tuple[str, frozenset[str], bool]:
-    """Return the key, the owner values, and whether rates may be released, of a request."""
-    key, owners, rates = body["key"], body["owners"], body["rates"]
-    if not (isinstance(key, str) and isinstance(owners, list) and isinstance(rates, bool)):
+def _wanted(body: Any) -> tuple[str, str, str]:
+    """Return the key, the id of the row, and its owner value, of a request."""
+    wanted = body["key"], body["id"], body["owner"]
+    if not all(isinstance(text, str) for text in wanted):
         raise TypeError
-    if not all(isinstance(owner, str) for owner in owners):
-        raise TypeError
-    return key, frozenset(owners), rates
+    return wanted
 
 
 def _failed(exc: RedlockError) -> Response:
@@ -169,4 +167,9 @@ def _failed(exc: RedlockError) -> Response:
 
 
 def _message(status: int, text: str) -> Response:
-    return JSONResponse({"message": text}, status)
+    return _json({"message": text}, status)
+
+
+def _json(data: Any, status: int = 200) -> Response:
+    # Escaped: an owner value may have bytes that are no UTF-8.
+    return Response(json.dumps(data), status, media_type="application/json")

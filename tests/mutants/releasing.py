@@ -4,7 +4,7 @@ Faults in what operators release: another owner's lock, or nothing, and a page t
 
 from __future__ import annotations
 
-from tests.mutants.writing import mutant, operated
+from tests.mutants.writing import RESERVING, mutant, operated
 
 RELEASE = "admin/lock_release.py"
 ACCESS = "web/access.py"
@@ -21,7 +21,7 @@ RELEASING = (
     mutant(
         "the page releases a lock that has passed on to somebody else",
         SEEN,
-        (RELEASE, "        and (owners is None or entry.owner in owners)\n", ""),
+        (RELEASE, "        and (only is None or (entry.node_key, entry.owner) in only)\n", ""),
     ),
     mutant(
         "a key forgets what its rate has counted",
@@ -49,17 +49,43 @@ RELEASING = (
     mutant(
         "a dry run releases",
         operated("admin/test_lock_release.py", "test_a_dry_run_changes_nothing"),
-        (RELEASE, "if dry_run or _delete(redlock, entry):", "if _delete(redlock, entry):"),
+        (RELEASE, "if dry_run or _delete(", "if _delete("),
     ),
     mutant(
         "a lock that the worker has by now is said to be released",
         operated("admin/test_lock_release.py", "test_a_lock_that_has_another_owner_by_now_stays"),
-        (RELEASE, "if not taken and entry.votes >= quorum(len(entry.nodes)):", "if False:"),
+        (RELEASE, "if entry.state != LEFTOVER or any(one is not None for one in owners):", "if 0:"),
     ),
     mutant(
         "a leftover that was released is said to stay",
         operated("admin/test_lock_release.py", "test_a_leftover_is_taken_away"),
-        (RELEASE, " and entry.votes >= quorum(len(entry.nodes)):", ":"),
+        (RELEASE, "if entry.state != LEFTOVER or any(one is not None for one in owners):", "if 1:"),
+    ),
+    mutant(
+        "a release that no quorum confirms is said to have ended by itself",
+        operated(
+            "admin/test_lock_release.py", "test_a_release_that_is_not_confirmed_is_no_release"
+        ),
+        (RELEASE, "if entry.owner in owners:", "if False:"),
+    ),
+    mutant(
+        "a row takes along what else its owner has of the key",
+        operated("web/test_release.py", "test_what_else_the_holder_has_of_the_key_stays"),
+        (
+            RELEASE,
+            "(entry.node_key, entry.owner) in only)\n        and _delete",
+            "entry.owner in {owner for _, owner in only})\n        and _delete",
+        ),
+    ),
+    mutant(
+        "a release of all slots wakes two",
+        operated("admin/test_lock_release.py", "test_as_many_are_woken_as_slots_become_free"),
+        (RELEASE, "slots = 0 if entry.slot is None or entry.is_rate else slots", "slots = 0"),
+    ),
+    mutant(
+        "a release from a foreign owner wakes nobody",
+        operated("admin/test_lock_release.py", "test_those_who_wait_for_a_foreign_owner_are_woken"),
+        (RESERVING, "number = max(1, candidate_above(", "number = max(0, candidate_above("),
     ),
     mutant(
         "another site releases through a viewer's browser",

@@ -64,8 +64,8 @@ class LeaseLostHandler:
         asked = self._stopping_lock is not None and self._stopping_lock.retain()
         reason = LossReason.STOP_REQUESTED if asked else lease.lost
         emit(Event.LOCK_LOST, self._task, self._request.id, key=lease.key, reason=reason)
-        # In a thread of its own: a broker that does not reply must not delay the interrupt.
-        start_thread(lambda: self._notify_monitors(lease, reason))
+        facts = {"key": lease.key, "fencing_token": lease.fencing_token, "reason": reason}
+        send_monitor_event(MonitorEvent.LOST, self._task, self._request, **facts)
         if self._body.finished:
             return  # found at release, which logs it
         choice = self._choose(lease)
@@ -84,10 +84,6 @@ class LeaseLostHandler:
         )
         if interrupts:
             self._interrupt(lease, reason)
-
-    def _notify_monitors(self, lease: Lease, reason: LossReason | None) -> None:
-        facts = {"key": lease.key, "fencing_token": lease.fencing_token, "reason": reason}
-        send_monitor_event(MonitorEvent.LOST, self._task, self._request, **facts)
 
     def _choose(self, lease: Lease) -> str | None:
         if not callable(self._on_lost):

@@ -12,7 +12,7 @@ from typing import Any
 import hiredis
 
 from celery_redlock.protocol import Command, Failed, Phase, Round, Script
-from celery_redlock.protocol.commands import read_reply
+from celery_redlock.protocol.commands import NOT_TEXT, read_reply
 from celery_redlock.protocol.scripts import SHA, SOURCE
 from celery_redlock.transport.base import AckedNodes, VoteReceiver
 from celery_redlock.transport.clock import now as clock
@@ -343,7 +343,13 @@ def _pack(command: Command, nonce: bytes, *, in_full: bool = False) -> bytes:
     script = command.script
     head = ("EVAL", SOURCE[script]) if in_full else ("EVALSHA", SHA[script])
     words: Any = (*head, len(command.keys), *command.keys, nonce, *command.args)
-    packed: bytes = hiredis.pack_command(words)
+    try:
+        packed: bytes = hiredis.pack_command(words)
+    except UnicodeEncodeError:
+        words = tuple(
+            word.encode(errors=NOT_TEXT) if isinstance(word, str) else word for word in words
+        )
+        packed = hiredis.pack_command(words)
     return packed
 
 

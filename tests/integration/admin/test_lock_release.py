@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from celery_redlock import Limit, LossReason, QuorumUnavailable, Rate, StaleFencingToken
+from celery_redlock.admin.lock_list import show_lock
 from celery_redlock.admin.lock_release import release_lock, release_task
 from celery_redlock.fencing import FileFence
 from celery_redlock.tasks.message.node_keys import QUEUED
 from celery_redlock.tasks.message.owner_label import Role, label_for
-from tests.support.nodes import CALM, PREFIX, Nodes
-from tests.support.waiting import wait_until
+from tests.support.nodes import CALM, PREFIX, Nodes, ServerNodes, place
+from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until
 
 EVERYWHERE = range(5)
 
@@ -64,6 +66,55 @@ def test_a_key_is_released_with_its_slots_and_its_queued_message(nodes: Nodes) -
 
 def test_a_key_that_is_free_has_nothing_to_take_away(nodes: Nodes) -> None:
     assert release_lock(nodes.client(), "key") == []
+
+
+def test_a_release_that_is_not_confirmed_is_no_release(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redlock = nodes.connected()
+    nodes.hold("key", "them", EVERYWHERE)
+    # As where the nodes do not answer in time.
+    monkeypatch.setattr(type(redlock.reservations), "evict", lambda *_, **__: False)
+    with pytest.raises(QuorumUnavailable, match=r"'key' is not confirmed: [3-5] of 5 nodes"):
+        release_lock(redlock, "key")
+
+
+def test_an_owner_value_that_is_no_text_is_taken_away(servers: ServerNodes) -> None:
+    redlock = servers.connected()
+    for node in EVERYWHERE:
+        servers.cluster.client(node).set(place("key"), b"\xff\xfe", px=60_000)
+    assert len(release_lock(redlock, "key")) == 1
+    servers.wait_free("key")
+
+
+def test_those_who_wait_for_a_foreign_owner_are_woken(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    nodes.hold("key", "them", EVERYWHERE)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(redlock.acquire, "key", ttl=60, wait=2 * TIMEOUT, retry=WHEN_WOKEN)
+        wait_until(lambda: show_lock(redlock, "key")[0].waiting == 1)
+        release_lock(redlock, "key")
+        assert waits.result(TIMEOUT).is_valid
+
+
+def test_as_many_are_woken_as_slots_become_free(nodes: Nodes) -> None:
+    redlock, slots = nodes.connected(), 4
+    for _ in range(slots):
+        redlock.acquire(Limit("key", slots), ttl=60)
+    with ThreadPoolExecutor(slots) as pool:
+        waits = [
+            pool.submit(
+                nodes.connected().acquire,
+                Limit("key", slots),
+                ttl=60,
+                wait=2 * TIMEOUT,
+                retry=WHEN_WOKEN,
+            )
+            for _ in range(slots)
+        ]
+        wait_until(lambda: show_lock(redlock, "key")[0].waiting == slots)
+        release_lock(redlock, "key")
+        assert all(one.result(TIMEOUT).is_valid for one in waits)
 
 
 def test_a_leftover_is_taken_away(nodes: Nodes) -> None:

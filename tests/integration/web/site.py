@@ -73,15 +73,20 @@ class Site:
         return response
 
     def release(
-        self, owner: str, key: str = "account:7", *, rates: bool = False, **headers: str
+        self, owner: str, key: str = "account:7", *, row: str = "", **headers: str
     ) -> HTTPResponse:
-        """Release as the page does; `headers` replace its own, and `None` removes one."""
+        """
+        Release as the page does; `headers` replace its own, and `None` removes one.
+
+        Args:
+            row: its id; by default that of a key without slots.
+        """
         sent = {
             "Origin": f"http://127.0.0.1:{self.port}",
             CSRF_HEADER: self.access.csrf,
             "Content-Type": "application/json",
         } | {name.replace("_", "-"): value for name, value in headers.items()}
-        body = json.dumps({"key": key, "owners": [owner], "rates": rates}).encode()
+        body = json.dumps({"key": key, "id": row or f"redlock:{key}", "owner": owner}).encode()
         wanted = {name: value for name, value in sent.items() if value is not None}
         return self.ask("/release", method="POST", headers=wanted, body=body)
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_redlock import Lease, Rate
+from celery_redlock import Lease, Limit, Rate
+from celery_redlock.protocol.keys import stays
 from tests.integration.web.site import Site, served
 from tests.support.nodes import MemoryNodes, Nodes
 
@@ -42,21 +43,29 @@ def test_a_lock_that_has_passed_on_stays(any_site: Site, nodes: Nodes) -> None:
     assert lease.extend() is None
 
 
+def rows_of(site: Site, key: str) -> dict[str, str]:
+    """Return the owners of a key's rows by the rows' ids."""
+    found = json.loads(site.ask(f"/key?key={key}").text)["locks"]
+    return {row["id"]: row["owner"] for row in found}
+
+
 def test_the_other_slots_of_a_limit_stay(memory: MemoryNodes, site: Site) -> None:
     client = memory.client()
     first, second = (client.acquire("gpu", limit=2) for _ in range(2))
+    (row,) = [row for row, owner in rows_of(site, "gpu").items() if owner == first.owner]
 
-    assert site.release(first.owner, "gpu").status == 200
+    assert site.release(first.owner, "gpu", row=row).status == 200
     assert second.extend() is None
 
 
-@pytest.mark.parametrize(("rates", "status"), [(False, 409), (True, 200)])
-def test_a_rate_forgets_a_start_only_if_that_is_asked(
-    memory: MemoryNodes, site: Site, rates: bool, status: int
-) -> None:
-    lease = memory.client().acquire(Rate("api", "1/m"))
+def test_what_else_the_holder_has_of_the_key_stays(memory: MemoryNodes, site: Site) -> None:
+    lease = memory.client().acquire([Limit("api", 2), Rate("api", "3/m")])
+    rows = sorted(rows_of(site, "api"))
+    (rate,) = [row for row in rows if stays(row)]
 
-    assert site.release(lease.owner, "api", rates=rates).status == status
+    assert site.release(lease.owner, "api", row=rate).status == 200
+    assert lease.extend() is None
+    assert list(rows_of(site, "api")) == [row for row in rows if row != rate]
 
 
 @pytest.mark.parametrize(
@@ -88,15 +97,14 @@ def test_a_release_is_never_a_get(site: Site) -> None:
         b"[]",
         b"{",
         b'{"key": "a"}',
-        b'{"key": 1, "owners": [], "rates": false}',
-        b'{"key": "a", "owners": "text", "rates": false}',
-        b'{"key": "a", "owners": [1], "rates": false}',
-        b'{"key": "a", "owners": [], "rates": 1}',
+        b'{"key": 1, "id": "a", "owner": "b"}',
+        b'{"key": "a", "id": ["a"], "owner": "b"}',
+        b'{"key": "a", "id": "a", "owner": null}',
         b" " * 300_000,
         b"[" * 100_000,
         b"\xff",
     ],
-    ids=range(11),
+    ids=range(10),
 )
 def test_a_body_that_cannot_be_read_is_explained(site: Site, body: bytes) -> None:
     headers = {"Origin": f"http://127.0.0.1:{site.port}", "X-Redlock-CSRF": site.access.csrf}

@@ -225,8 +225,9 @@ def test_new_nodes_do_not_vote() -> None:
     assert "0 of 5" in findings(reports)[0].message
 
 
-def test_nodes_without_persistence_and_guard_vote() -> None:
-    reports = [replace(one, persistence="none") for one in HEALTHY]
+@pytest.mark.parametrize("persistence", ["none", "rdb"])
+def test_nodes_without_persistence_and_guard_vote(persistence: str) -> None:
+    reports = [replace(one, persistence=persistence) for one in HEALTHY]
 
     assert kinds(findings(reports, guard=False)) == {("persistence-missing", ERROR)}
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import click
 import pytest
 
-from celery_redlock import Limit, Redlock
-from celery_redlock.cli import main
+from celery_redlock import Limit, QuorumUnavailable, Redlock
+from celery_redlock.admin.lock_list import show_lock
+from celery_redlock.cli import locks, main
 from celery_redlock.testing import LocalCluster
 
 NODES = "memory://cli-locks-1,memory://cli-locks-2,memory://cli-locks-3"
@@ -85,6 +86,20 @@ def test_without_a_quorum_no_part_of_an_object_is_printed(
     output = capsys.readouterr()
     assert output.out == ""
     assert len(output.err.splitlines()) == 1
+
+
+def test_an_object_that_nodes_cut_short_has_the_error(
+    redlock: Redlock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_short(*_: object, **__: object) -> Iterator[object]:
+        yield from show_lock(redlock, "report")
+        raise QuorumUnavailable("too few", None, {})
+
+    monkeypatch.setattr(locks, "list_locks", cut_short)
+    with redlock.lock("report"):
+        found = json.loads(printed(capsys, "list", "--json", status=1))
+    assert [lock["key"] for lock in found["locks"]] == ["report"]
+    assert found["error"] == "too few"
 
 
 def test_without_a_lock_that_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,7 @@ from celery_redlock.tasks.run.contention import Case, resolve
 from celery_redlock.tasks.run.lock_request import LockRequest, lock_request_for
 from celery_redlock.tasks.run.running_lock import RunningLock
 from tests.support.tasks import Bench
+from tests.support.waiting import wait_until
 from tests.unit.tasks.jobs import job
 
 
@@ -224,7 +225,7 @@ def test_a_skip_sends_an_event(bench: Bench) -> None:
     holder = occupy(bench)
     task = job(bench, lock_on_conflict="skip")
     bench.call(task)
-    ((kind, fields),) = sent
+    ((kind, fields),) = wait_until(lambda: sent)
     assert kind == "task-lock-skipped"
     assert (fields["key"], fields["holder"]) == ("k", holder.owner)
 
