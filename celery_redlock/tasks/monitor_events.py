@@ -14,15 +14,16 @@ the task's id as `uuid`, its name as `name`, the lock key as `key`, and these fi
 
 from __future__ import annotations
 
-import logging
 from enum import StrEnum
 from typing import Any
 
 from celery.exceptions import SoftTimeLimitExceeded
 
+from celery_redlock._log import event_logger
+
 __all__ = ["MonitorEvent", "send_monitor_event"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 
 class MonitorEvent(StrEnum):
@@ -51,5 +52,10 @@ def send_monitor_event(kind: MonitorEvent, task: Any, request: Any, **fields: An
         raise
     except Exception as exc:
         logger.warning(
-            "The event %s of task %s[%s] could not be sent: %r", kind, task.name, request.id, exc
+            "monitor-event-not-sent",
+            "The event %(kind)s of task %(task)s[%(task_id)s] could not be sent: %(error)r",
+            kind=kind,
+            task=task.name,
+            task_id=request.id,
+            error=exc,
         )
