@@ -307,9 +307,9 @@ class UniquePublish:
         existing = result_of(self.task, holder.task_id, ignored=self._ignores_result())
         logger.info(
             "duplicate-not-sent",
-            "Task %(task)s is not sent: %(holder)s is %(role)s already (%(error)s)",
+            "Task %(task)s is not sent: %(other_task_id)s is %(role)s already (%(error)s)",
             task=self.task.name,
-            holder=holder.task_id,
+            other_task_id=holder.task_id,
             role=holder.role,
             error=error,
         )
@@ -352,10 +352,10 @@ class UniquePublish:
         self.redlock.reservations.cancel(older)
         logger.info(
             "message-replaces-older",
-            "Task %(task)s[%(task_id)s] replaces %(holder)s, which is revoked",
+            "Task %(task)s[%(task_id)s] replaces %(other_task_id)s, which is revoked",
             task=self.task.name,
             task_id=self.task_id,
-            holder=holder.task_id,
+            other_task_id=holder.task_id,
         )
         emit(Event.REPLACED, self.task, holder.task_id, by=self.task_id)
         revoke_in_workers(self.task.app, holder.task_id)
@@ -394,11 +394,11 @@ class UniquePublish:
         except LockNotAcquired as exc:
             logger.warning(
                 "replaced-message-may-run",
-                "Task %(task)s[%(task_id)s] replaces %(holder)s, which may still run after it: "
-                "its dedupe marker could not be set. %(reason)s",
+                "Task %(task)s[%(task_id)s] replaces %(other_task_id)s, which may still run after "
+                "it: its dedupe marker could not be set. %(reason)s",
                 task=self.task.name,
                 task_id=self.task_id,
-                holder=older.task_id,
+                other_task_id=older.task_id,
                 reason=reason_of(exc, self.redlock),
             )
             return None

@@ -451,11 +451,11 @@ def _reserve_next_run(case: Case) -> None:
     if holder is not None and not asked:
         logger.info(
             "newer-run-asks-to-stop",
-            "Task %(task)s[%(task_id)s] %(request)s the older run %(holder)s on %(host)s",
+            "Task %(task)s[%(task_id)s] %(request)s the older run %(other_task_id)s on %(host)s",
             task=case.task_name,
             task_id=case.task_id,
             request="asks to stop" if holder.role is Role.RUNNING else "goes before",
-            holder=holder.task_id,
+            other_task_id=holder.task_id,
             host=holder.host,
         )
         emit(Event.REPLACED, lock_request.task, holder.task_id, by=lock_request.request.id)

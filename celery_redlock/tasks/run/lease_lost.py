@@ -13,7 +13,7 @@ from celery_redlock._greenlets.threads import start_thread
 from celery_redlock._log import event_logger
 from celery_redlock.core import Lease
 from celery_redlock.errors import LeaseLost, LossReason
-from celery_redlock.protocol import shortened
+from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.interrupt.body import Body, InjectedLeaseLost
 from celery_redlock.tasks.interrupt.interrupters import Interrupter
