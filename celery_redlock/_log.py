@@ -27,8 +27,8 @@ class EventLogger:
     or `str()` of any other. Nothing of this is computed when the level is off. Where `call_in_app`
     makes the call, the record names the file and line of that function.
 
-    A field cannot be called `event` or `exc_info`. A text without fields is not formatted: there,
-    `%` stands for itself.
+    A field cannot be called `event` or `exc_info`. A text without fields is not formatted, so
+    it may have a `%`.
     """
 
     __slots__ = ("_logger",)

@@ -121,7 +121,7 @@ _quiet: weakref.WeakKeyDictionary[Redlock, _Quiet] = weakref.WeakKeyDictionary()
 
 
 def _admitted(redlock: Redlock, kind: str) -> tuple[int | None, str]:
-    """Return what `_Quiet.admit` does, and what the line says of it."""
+    """Return what `_Quiet.admit` does, and the end of the line about them."""
     suppressed = _quiet.setdefault(redlock, _Quiet()).admit(kind)
     more = f" ({suppressed} more like this since the last line.)" if suppressed else ""
     return suppressed, more

@@ -510,18 +510,15 @@ def _skip(case: Case) -> bool:
     reason = sentence(reason_of(error, lock_request.redlock))
     key = lock_key_of(lock_request.redlock, getattr(error, "key", None))
     holder = getattr(error, "holder", None)
-    _log_at_end(
-        case,
-        partial(
-            logger.info,
-            "task-skipped",
-            "Task %(task)s[%(task_id)s] is skipped: %(reason)s",
-            task=case.task_name,
-            task_id=case.task_id,
-            reason=reason,
-            key=key,
-            holder=holder,
-        ),
+    state_of(lock_request.request).last_words = partial(
+        logger.info,
+        "task-skipped",
+        "Task %(task)s[%(task_id)s] is skipped: %(reason)s",
+        task=case.task_name,
+        task_id=case.task_id,
+        reason=reason,
+        key=key,
+        holder=holder,
     )
     emit(Event.SKIPPED, task, request.id, error=error)
     return _end_skipped(case, reason, key=key, holder=holder)
@@ -538,27 +535,19 @@ def _skip_as_missed(case: Case) -> bool:
         f"Entry {tick.entry!r} was due at {tick.due_at.isoformat()}, and lock_starting_deadline = "
         f"{deadline:g} s ended {late_by:.1f} s ago."
     )
-    _log_at_end(
-        case,
-        partial(
-            logger.warning,
-            "tick-missed",
-            "Task %(task)s[%(task_id)s] is skipped: %(reason)s",
-            task=case.task_name,
-            task_id=case.task_id,
-            reason=reason,
-            entry=tick.entry,
-            due=tick.due_at,
-            seconds=late_by,
-        ),
+    state_of(lock_request.request).last_words = partial(
+        logger.warning,
+        "tick-missed",
+        "Task %(task)s[%(task_id)s] is skipped: %(reason)s",
+        task=case.task_name,
+        task_id=case.task_id,
+        reason=reason,
+        entry=tick.entry,
+        due=tick.due_at,
+        seconds=late_by,
     )
     emit(Event.TICK_MISSED, lock_request.task, lock_request.request.id, tick=tick, late_by=late_by)
     return _end_skipped(case, reason)
-
-
-def _log_at_end(case: Case, line: Callable[[], None]) -> None:
-    """Log a skip when Celery has logged how the task ended, so that the reason is read last."""
-    state_of(case.lock_request.request).last_words = line
 
 
 def _end_skipped(

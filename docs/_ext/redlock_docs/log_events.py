@@ -71,8 +71,8 @@ def read_events(source: str, module: str) -> list[LogEvent]:
     Return the events of one module.
 
     Raises:
-        LookupError: a logger is used in a way that says not here which event, level, text and
-            fields a record has.
+        LookupError: a logger is used where the event, level, text and fields of a record
+            cannot be read.
     """
     tree = ast.parse(source)
     loggers = {
