@@ -254,8 +254,8 @@ NODE: tuple[Row[NodeFacts], ...] = (
         severity=Severity.ERROR,
         when=lambda f: f.node.refusal is not None,
         text=lambda f: (
-            f"The node refuses all writes, so it takes no locks: {f.node.refusal}. Mend what it "
-            "names: space on its disk, its memory, or min-replicas-to-write."
+            f"The node refuses all writes, so it takes no locks: {f.node.refusal}. Restore "
+            "what it names: space on its disk, its memory, or its replicas."
         ),
         votes=False,
     ),

@@ -4,9 +4,9 @@ Releases that people ask for: of one key, or of all locks of a task.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Container, Iterator, Mapping
 
+from celery_redlock._log import event_logger
 from celery_redlock.admin.lock_list import (
     LEFTOVER,
     TIMEOUT,
@@ -23,7 +23,7 @@ from celery_redlock.tasks.message.owner_label import task_digest
 
 __all__ = ["release_lock", "release_task"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 
 def release_lock(
@@ -137,6 +137,9 @@ def _delete(redlock: Redlock, entry: LockEntry, slots: int, timeout: float) -> b
         if entry.state != LEFTOVER or any(one is not None for one in owners):
             return False
     logger.warning(
-        "Lock %r is taken away from %r", shortened(entry.key), shortened(owner_label(entry.owner))
+        "lock-taken-away",
+        "Lock %(key)r is taken away from %(holder)r",
+        key=shortened(entry.key),
+        holder=shortened(owner_label(entry.owner)),
     )
     return True

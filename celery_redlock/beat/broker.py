@@ -5,18 +5,18 @@ A leader's connection to the broker, with time limits that fit into one pass.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from celery.beat import SchedulingError
 from kombu.exceptions import OperationalError
 
+from celery_redlock._log import event_logger
 from celery_redlock.errors import DuplicateTask
 
 __all__ = ["Broker", "duplicate_in", "is_broker_failure", "limited_connection"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Options that limit the time of an answer, by transport; kombu has none common to all.
 LIMITS = {
@@ -83,7 +83,11 @@ class Broker:
             try:
                 connection.release()
             except Exception as exc:
-                logger.debug("The broker connection was not closed in order: %r", exc)
+                logger.debug(
+                    "beat-broker-close-failed",
+                    "The broker connection was not closed in order: %(error)r",
+                    error=exc,
+                )
 
     def drop(self) -> None:
         """Close the connection without sending anything: the broker may not answer."""
@@ -93,7 +97,11 @@ class Broker:
         try:
             connection.collect(socket_timeout=self._timeout)
         except Exception as exc:
-            logger.debug("The broker connection was not closed in order: %r", exc)
+            logger.debug(
+                "beat-broker-drop-failed",
+                "The broker connection was not closed in order: %(error)r",
+                error=exc,
+            )
 
     def _try_next_host(self) -> None:
         if self._connection is not None:
@@ -106,15 +114,20 @@ class Broker:
             return
         self._down_since = self._now()
         logger.error(
-            "Beat cannot connect to the broker: %s. It sends nothing until it can",
-            exc,
+            "beat-broker-unreachable",
+            "Beat cannot connect to the broker: %(error)s. It sends nothing until it can",
+            error=exc,
         )
 
     def _log_up(self) -> None:
         if self._down_since is None:
             return
         away, self._down_since = self.down_for, None
-        logger.warning("Beat is connected to the broker again, after %.1f s", away)
+        logger.warning(
+            "beat-broker-back",
+            "Beat is connected to the broker again, after %(seconds).1f s",
+            seconds=away,
+        )
 
 
 def limited_connection(app: Any, timeout: float) -> Any:

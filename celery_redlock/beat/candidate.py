@@ -4,10 +4,10 @@ A candidate for the lead of a schedule: it tries to acquire the lease, at times 
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable
 
+from celery_redlock._log import event_logger
 from celery_redlock.beat.leader_record import beat_label, parse_leader
 from celery_redlock.beat.timing import Timings
 from celery_redlock.core import Lease, Redlock
@@ -15,7 +15,7 @@ from celery_redlock.errors import LockContended, QuorumUnavailable
 
 __all__ = ["Candidate"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Shortest pause between two attempts, as a part of the retry period; the longest is the whole
 #: period. Candidates that began together drift apart.
@@ -110,7 +110,12 @@ class Candidate:
             if held is not None and held.owner.endswith(self._label):
                 self._redlock.reservations.evict(place, held.owner)
         except Exception as exc:
-            logger.warning("The lock %r may stay held for one lease: %s", self._key, exc)
+            logger.warning(
+                "beat-lock-left",
+                "The lock %(key)r may stay held for one lease: %(error)s",
+                key=self._key,
+                error=exc,
+            )
         self._attempting = False
 
     def _wait(self, holder_ends_in: float | None = None) -> None:
@@ -125,10 +130,13 @@ class Candidate:
             return
         self._known_leader = exc.holder
         logger.info(
-            "Beat waits to lead schedule %r: %s leads; its lease has %.3g s left unless extended",
-            self._key,
-            parse_leader(exc.holder) or f"a holder that is no beat ({exc.holder!r})",
-            exc.expires_in or 0.0,
+            "beat-waits-to-lead",
+            "Beat waits to lead schedule %(schedule)r: %(leader)s leads; its lease has "
+            "%(seconds).3g s left unless extended",
+            schedule=self._key,
+            leader=parse_leader(exc.holder) or f"a holder that is no beat ({exc.holder!r})",
+            seconds=exc.expires_in or 0.0,
+            holder=exc.holder,
         )
 
     def _log_unavailable(self, exc: QuorumUnavailable) -> None:
@@ -136,10 +144,12 @@ class Candidate:
             return
         self._unavailable_since = self._now()
         logger.warning(
-            "No beat can lead schedule %r: %s Tries every %.3g s, and logs the end of the outage",
-            self._key,
-            exc,
-            self._timings.retry,
+            "beat-cannot-lead",
+            "No beat can lead schedule %(schedule)r: %(error)s Tries every %(seconds).3g s, and "
+            "logs the end of the outage",
+            schedule=self._key,
+            error=exc,
+            seconds=self._timings.retry,
         )
 
     def _log_available(self) -> None:
@@ -148,5 +158,8 @@ class Candidate:
         away = self._now() - self._unavailable_since
         self._unavailable_since = None
         logger.warning(
-            "A quorum of lock nodes answers again for schedule %r, after %.1f s", self._key, away
+            "beat-quorum-back",
+            "A quorum of lock nodes answers again for schedule %(schedule)r, after %(seconds).1f s",
+            schedule=self._key,
+            seconds=away,
         )

@@ -4,7 +4,6 @@ The scheduler that a leader wraps: its class, and how to keep it from writing.
 
 from __future__ import annotations
 
-import logging
 import shelve
 from collections.abc import Iterable
 from typing import Any
@@ -12,11 +11,12 @@ from typing import Any
 from celery.beat import Scheduler
 from celery.utils.imports import load_extension_class_names, symbol_by_name
 
+from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError
 
 __all__ = ["cancel_exit_write", "close_without_saving", "mark_dirty", "wrapped_class"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 NAMESPACE = "celery.beat_schedulers"
 ADVICE = (
@@ -79,4 +79,7 @@ def close_without_saving(inner: Any) -> None:
             vars(store)["cache"] = {}  # which closing would write
             store.close()
     except Exception:
-        logger.exception("A scheduler that no longer leads could not be closed")
+        logger.exception(
+            "beat-scheduler-close-failed",
+            "A scheduler that no longer leads could not be closed",
+        )

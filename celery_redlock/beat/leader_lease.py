@@ -4,14 +4,13 @@ The lease of a leader, with a margin for sends that are under way when it ends.
 
 from __future__ import annotations
 
-import logging
-
+from celery_redlock._log import event_logger
 from celery_redlock.beat.timing import Timings
 from celery_redlock.core import Lease, Redlock
 
 __all__ = ["LeaderLease"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Part of the longest pass after which the end of the extensions is put off again.
 NEW_END_AFTER = 1 / 4
@@ -73,8 +72,10 @@ class LeaderLease:
         if self._paused_since is None:
             self._paused_since = self._now()
             logger.warning(
-                "The leader's lease was not extended for %.3g s; it sends nothing until it is",
-                self._timings.renew_deadline,
+                "beat-lease-not-extended",
+                "The leader's lease was not extended for %(seconds).3g s; it sends nothing until "
+                "it is",
+                seconds=self._timings.renew_deadline,
             )
         return False
 
@@ -98,4 +99,8 @@ class LeaderLease:
         if self._paused_since is not None:
             away = self._now() - self._paused_since
             self._paused_since = None
-            logger.warning("The leader's lease is extended again, after a pause of %.1f s", away)
+            logger.warning(
+                "beat-lease-extended-again",
+                "The leader's lease is extended again, after a pause of %(seconds).1f s",
+                seconds=away,
+            )

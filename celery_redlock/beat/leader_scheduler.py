@@ -4,13 +4,13 @@ The wrapped scheduler while its beat leads: it sends each tick once, from where 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from celery_redlock._log import event_logger
 from celery_redlock.beat.broker import Broker, duplicate_in, is_broker_failure
 from celery_redlock.beat.entries import catch_up, missed_count, task_id_for, uncount_unsent
 from celery_redlock.beat.inner_scheduler import (
@@ -30,7 +30,7 @@ from celery_redlock.tasks.ticks.tick_stamping import TickScheduler, adopt
 
 __all__ = ["LeaderContext", "LeaderScheduler", "lead_with"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,11 @@ class LeaderScheduler(TickScheduler):
             try:
                 catch_up(entry, leader.state, invented_since=progress.building_since)
             except Exception:
-                logger.exception("Entry %r continues from its own last run", entry.name)
+                logger.exception(
+                    "beat-entry-own-last-run",
+                    "Entry %(entry)r continues from its own last run",
+                    entry=entry.name,
+                )
         progress.building_since = None
         return super().populate_heap(*args, **kwargs)
 
@@ -203,7 +207,12 @@ class LeaderScheduler(TickScheduler):
         tick = self.redlock_ticks.next_tick(entry)
         recorded = self.redlock_recorded(entry)
         if tick is not None and recorded is not None and tick.due_us <= recorded:
-            logger.debug("The tick of %r at %s was sent before", entry.name, tick.due_at)
+            logger.debug(
+                "beat-tick-sent-before",
+                "The tick of %(entry)r at %(due)s was sent before",
+                entry=entry.name,
+                due=tick.due_at,
+            )
             leader.retry_queue.discard(entry.name)
             return None
         options: dict[str, Any] = {"retry": False}  # a later pass tries again
@@ -219,7 +228,12 @@ class LeaderScheduler(TickScheduler):
             if duplicate is None:
                 self._redlock_keep(entry, error)
                 raise
-            logger.warning("Entry %r was due, and counts as run: %s", entry.name, duplicate)
+            logger.warning(
+                "beat-entry-duplicate",
+                "Entry %(entry)r was due, and counts as run: %(error)s",
+                entry=entry.name,
+                error=duplicate,
+            )
             result = duplicate.result
         self._redlock_record(entry, tick)
         return result
@@ -248,7 +262,11 @@ class LeaderScheduler(TickScheduler):
             due = to_us(entry.schedule.now()) / SECOND if tick is None else tick.due
             leader.state.record_sent(entry.name, due)
         except Exception:
-            logger.exception("Entry %r was sent, and that is not recorded", entry.name)
+            logger.exception(
+                "beat-send-not-recorded",
+                "Entry %(entry)r was sent, and that is not recorded",
+                entry=entry.name,
+            )
 
     def _redlock_note_missed(self, entry: Any, tick: Tick) -> None:
         leader = self.redlock_leader
@@ -275,7 +293,10 @@ class LeaderScheduler(TickScheduler):
         try:
             return uncount_unsent(self.schedule, unsent)
         except Exception:
-            logger.exception("Runs that were not sent may be stored as sent")
+            logger.exception(
+                "beat-unsent-runs-stored",
+                "Runs that were not sent may be stored as sent",
+            )
             return []
 
     def _redlock_forget_removed(self) -> None:
@@ -285,8 +306,10 @@ class LeaderScheduler(TickScheduler):
             progress.loaded = loaded
             for name in self.redlock_leader.retry_queue.keep_only(loaded):
                 logger.warning(
-                    "Entry %r has left the schedule; its tick that could not be sent is dropped",
-                    name,
+                    "beat-unsent-tick-dropped",
+                    "Entry %(entry)r has left the schedule; its tick that could not be sent is "
+                    "dropped",
+                    entry=name,
                 )
 
 

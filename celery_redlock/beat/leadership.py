@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from celery_redlock._log import event_logger
 from celery_redlock.beat.broker import Broker
 from celery_redlock.beat.leader_lease import LeaderLease
 from celery_redlock.beat.leader_record import own_leader_info
@@ -23,7 +24,7 @@ from celery_redlock.signals import beat_leader_started, beat_leader_stopped
 
 __all__ = ["Leadership", "StepDown"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 STOPPED = "it was stopped"
 #: Part of a retry period after which a leader that may not send checks its lease again.
@@ -129,7 +130,10 @@ class Leadership:
             try:
                 self._close_steps[0]()
             except Exception:
-                logger.exception("A step of the hand-over failed; the beat does the next one")
+                logger.exception(
+                    "beat-hand-over-step-failed",
+                    "A step of the hand-over failed; the beat does the next one",
+                )
             except BaseException:
                 self.close()
                 raise
@@ -162,10 +166,11 @@ class Leadership:
             if not self._has_warned:
                 self._has_warned = True
                 logger.warning(
-                    "This beat leads schedule %r, and sends nothing until it has read what earlier "
-                    "leaders recorded: %s It tries again in each pass",
-                    self._name,
-                    exc,
+                    "beat-state-unread",
+                    "This beat leads schedule %(schedule)r, and sends nothing until it has read "
+                    "what earlier leaders recorded: %(error)s It tries again in each pass",
+                    schedule=self._name,
+                    error=exc,
                 )
             return False
         building_since = self._scheduler.app.now()
@@ -210,18 +215,26 @@ class Leadership:
     def _announce_start(self, reason: str) -> None:
         self._has_announced = True
         logger.info(
-            "Beat leads schedule %r with fencing token %d: %s. %d entries are recorded",
-            self._name,
-            self._lease.token,
-            reason,
-            len(self._context.state),
+            "beat-leads",
+            "Beat leads schedule %(schedule)r with fencing token %(token)d: %(reason)s. %(count)d "
+            "entries are recorded",
+            schedule=self._name,
+            token=self._lease.token,
+            reason=reason,
+            count=len(self._context.state),
         )
         beat_leader_started.send(sender=self._scheduler, token=self._lease.token, reason=reason)
 
     def _announce_stop(self) -> None:
         reason = STOPPED if self.step_down is None else self.step_down.reason
-        log = logger.info if self.step_down is None else logger.warning
-        log("Beat no longer leads schedule %r: %s", self._name, reason)
+        logger.log(
+            logging.INFO if self.step_down is None else logging.WARNING,
+            "beat-no-longer-leads",
+            "Beat no longer leads schedule %(schedule)r: %(reason)s",
+            schedule=self._name,
+            reason=reason,
+            token=self._lease.token,
+        )
         if self._has_announced:
             self._has_announced = False
             token = self._lease.token

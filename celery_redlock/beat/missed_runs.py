@@ -4,16 +4,16 @@ The log of missed runs: due times for which no send is recorded.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from celery_redlock._log import event_logger
 from celery_redlock.beat.entries import MAX_MISSED_COUNT
 
 __all__ = ["MissedRuns"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Seconds. A new leader sends its entries one by one; their missed runs are reported together.
 GATHERED_FOR = 1.0
@@ -84,13 +84,15 @@ class MissedRuns:
             return
         for entry, gap in gaps.items():
             logger.warning(
-                "Entry %r has no record of being sent for %s of its due times between %s and %s: "
-                "%s. The last send covers them",
-                entry,
-                gap.count_text,
-                gap.first,
-                gap.last,
-                WHY,
+                "beat-entry-missed-runs",
+                "Entry %(entry)r has no record of being sent for %(missed)s of its due times "
+                "between %(first)s and %(last)s: %(reason)s. The last send covers them",
+                entry=entry,
+                missed=gap.count_text,
+                count=gap.count,
+                first=gap.first,
+                last=gap.last,
+                reason=WHY,
             )
 
 
@@ -103,12 +105,15 @@ def _report_summary(gaps: dict[str, _Gap]) -> None:
     )
     worst = sorted(gaps, key=lambda entry: -gaps[entry].count)[:MAX_LISTED]
     logger.warning(
-        "%d entries have no record of being sent for %s of their due times between %s and %s: %s. "
-        "The last send of each covers them (most of all %s)",
-        len(gaps),
-        total.count_text,
-        total.first,
-        total.last,
-        WHY,
-        ", ".join(f"{entry!r} for {gaps[entry].count_text}" for entry in worst),
+        "beat-entries-missed-runs",
+        "%(entry_count)d entries have no record of being sent for %(missed)s of their due times "
+        "between %(first)s and %(last)s: %(reason)s. The last send of each covers them (most of "
+        "all %(worst)s)",
+        entry_count=len(gaps),
+        missed=total.count_text,
+        count=total.count,
+        first=total.first,
+        last=total.last,
+        reason=WHY,
+        worst=", ".join(f"{entry!r} for {gaps[entry].count_text}" for entry in worst),
     )

@@ -4,11 +4,11 @@ The state of a schedule: what its leader records on the lock nodes about the ent
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Container
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from celery_redlock._log import event_logger
 from celery_redlock.beat.leader_record import LEADER_FIELD, LeaderInfo
 from celery_redlock.core import Register, VersionedValue
 from celery_redlock.errors import LockKeyError, QuorumUnavailable
@@ -18,7 +18,7 @@ from celery_redlock.tasks.ticks.entry_state import EntryState
 
 __all__ = ["ScheduleState"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Seconds. A due time recorded further ahead than this came from a wrong clock, and is replaced. A
 #: nearer one is waited for: the wrong clock may be this one.
@@ -115,9 +115,10 @@ class ScheduleState:
         elif behind > CLOCK_STEP and not self._is_set_back:
             self._is_set_back = True
             logger.warning(
-                "The clock of this host was set back by %.1f s or more. No tick is sent again, and "
-                "none is due until the clock has caught up",
-                behind,
+                "beat-clock-set-back",
+                "The clock of this host was set back by %(seconds).1f s or more. No tick is sent "
+                "again, and none is due until the clock has caught up",
+                seconds=behind,
             )
 
     def record_start(self, entry: str, last_run_at: float, count: int) -> None:
@@ -178,13 +179,18 @@ class ScheduleState:
     def _take_over(self, entry: str, versioned: VersionedValue) -> None:
         state = EntryState.read(versioned.text)
         if state is None:
-            logger.warning("The record of entry %r cannot be read and is replaced", entry)
+            logger.warning(
+                "beat-record-unreadable",
+                "The record of entry %(entry)r cannot be read and is replaced",
+                entry=entry,
+            )
         elif state.due > self._wall() + MAX_AHEAD:
             logger.warning(
-                "Entry %r is recorded as sent for %s, more than a day ahead: the clock of this "
-                "host or of an earlier leader was wrong. The record is replaced",
-                entry,
-                datetime.fromtimestamp(state.due, UTC),
+                "beat-record-in-future",
+                "Entry %(entry)r is recorded as sent for %(due)s, more than a day ahead: the "
+                "clock of this host or of an earlier leader was wrong. The record is replaced",
+                entry=entry,
+                due=datetime.fromtimestamp(state.due, UTC),
             )
         else:
             self._states[entry] = state
@@ -203,25 +209,33 @@ class ScheduleState:
             return
         listed = ", ".join(sorted(ahead, key=lambda entry: -ahead[entry])[:MAX_LISTED])
         logger.warning(
-            "The clock of this host is behind that of the last leader, which sent %d entries for "
-            "due times up to %.1f s ahead. They are not sent again before those times (%s)",
-            len(ahead),
-            max(ahead.values()),
-            listed,
+            "beat-clock-behind-leader",
+            "The clock of this host is behind that of the last leader, which sent %(count)d "
+            "entries for due times up to %(seconds).1f s ahead. They are not sent again before "
+            "those times (%(entries)s)",
+            count=len(ahead),
+            seconds=max(ahead.values()),
+            entries=listed,
         )
 
     def _log_unavailable(self, exc: QuorumUnavailable) -> None:
         if self._unavailable_since is None:
             self._unavailable_since = self._now()
             logger.warning(
-                "The ticks that were sent cannot be recorded: %s Tried again in each pass", exc
+                "beat-ticks-not-recorded",
+                "The ticks that were sent cannot be recorded: %(error)s Tried again in each pass",
+                error=exc,
             )
 
     def _log_available(self) -> None:
         if self._unavailable_since is not None:
             away = self._now() - self._unavailable_since
             self._unavailable_since = None
-            logger.warning("The ticks that were sent are recorded again, after %.1f s", away)
+            logger.warning(
+                "beat-ticks-recorded-again",
+                "The ticks that were sent are recorded again, after %(seconds).1f s",
+                seconds=away,
+            )
 
 
 def _is_valid_name(entry: str) -> bool:

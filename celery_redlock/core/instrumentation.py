@@ -6,7 +6,6 @@ Each event is one frozen details object. Without a receiver an event costs one t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,9 +13,10 @@ from enum import StrEnum
 from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._greenlets.threads import call_in_app, on_native_thread
 from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock._log import event_logger
 from celery_redlock.errors import LossReason
 
-_logger = logging.getLogger(__name__)
+_logger = event_logger(__name__)
 
 
 class Outcome(StrEnum):
@@ -187,7 +187,11 @@ def _deliver(receiver: Receiver, details: Details) -> None:
         # A native thread works for all leases, and has no caller to interrupt.
         if not isinstance(exc, Exception) and not on_native_thread():
             raise
-        _logger.exception("A receiver of %s failed", type(details).__name__)
+        _logger.exception(
+            "observer-failed",
+            "A receiver of %(report)s failed",
+            report=type(details).__name__,
+        )
 
 
 def _reset_after_fork() -> None:

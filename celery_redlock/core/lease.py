@@ -4,13 +4,13 @@ A lease: the right to act until a known instant, with the fencing token that ord
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 from celery_redlock._greenlets.threads import call_in_app
+from celery_redlock._log import event_logger
 from celery_redlock.core import instrumentation
 from celery_redlock.core.attempt import AcquireParams, Attempt
 from celery_redlock.core.failures import describe_problems, node_votes
@@ -50,7 +50,7 @@ from celery_redlock.protocol.keys import (
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport import Channel, Transport, borrowed
 
-_logger = logging.getLogger(__name__)
+_logger = event_logger(__name__)
 
 #: Releases sent to a node at once; more would delay the node's other clients.
 _BATCH = 100
@@ -220,8 +220,13 @@ class Lease(LeaseValidity):
                     return self._release_unawaited(command, begun, on_settled)
                 held = self._settled(self._release_awaited(command, reservation))
         except Exception as exc:
-            text = "Release of lock %r failed; it ends with its TTL"
-            call_in_app(_logger.error, text, shortened(self.key), exc_info=exc)
+            call_in_app(
+                _logger.error,
+                "release-failed",
+                "Release of lock %(key)r failed; it ends with its TTL",
+                key=shortened(self.key),
+                exc_info=exc,
+            )
         if on_settled is not None:
             on_settled(held)
         return held

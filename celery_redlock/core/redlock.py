@@ -5,12 +5,12 @@ The client: acquires locks on N independent nodes.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Self, Unpack
 
 from celery_redlock._greenlets.threads import call_in_app
+from celery_redlock._log import event_logger
 from celery_redlock.core import instrumentation
 from celery_redlock.core.attempt import Attempt, attempt_once, report_acquire
 from celery_redlock.core.current import refuse_own_lock, under_lease
@@ -45,7 +45,7 @@ from celery_redlock.transport import (
     parse_nodes,
 )
 
-_logger = logging.getLogger(__name__)
+_logger = event_logger(__name__)
 
 #: Leases that a client may have before it looks for expired ones among them.
 _MANY_LEASES = 1000
@@ -68,7 +68,12 @@ def _advise_once(nodes: Sequence[NodeAddress]) -> None:
     names, advice = tuple(node.name for node in nodes), advice_about(nodes)
     if advice and names not in _advised:
         _advised.add(names)
-        _logger.warning("%s Nodes: %s.", advice, ", ".join(names))
+        _logger.warning(
+            "node-set-unwise",
+            "%(reason)s Nodes: %(nodes)s.",
+            reason=advice,
+            nodes=", ".join(names),
+        )
 
 
 class Redlock:
@@ -115,10 +120,12 @@ class Redlock:
         if len(addresses) == 1 and (addresses[0].name,) not in logged_nodes:
             logged_nodes.add((addresses[0].name,))
             _logger.info(
-                "One lock node (%s): its loss stops all locks, and its restart may allow two "
-                "holders of one key%s. Name three or five independent nodes to bear both.",
-                addresses[0].name,
-                ""
+                "single-node",
+                "One lock node (%(node)s): its loss stops all locks, and its restart may allow "
+                "two holders of one key%(quarantine_note)s. Name three or five independent nodes "
+                "to bear both.",
+                node=addresses[0].name,
+                quarantine_note=""
                 if self.settings.quarantine_ms
                 else " (the restart quarantine is off; guard=True or redlock_guard switches it on)",
             )
@@ -331,8 +338,13 @@ class Redlock:
         node_key = self.node_key(key)
         found = [info for info in self.reservations.evict_holders(slots_of(node_key)) if info]
         for info in found:
-            text, holder = "Lock %r is taken away from %r", shortened(owner_label(info.owner))
-            call_in_app(_logger.warning, text, shortened(str(self.user_key(node_key))), holder)
+            call_in_app(
+                _logger.warning,
+                "lock-evicted",
+                "Lock %(key)r is taken away from %(holder)r",
+                key=shortened(str(self.user_key(node_key))),
+                holder=shortened(owner_label(info.owner)),
+            )
         return bool(found)
 
     def close(self) -> None:
@@ -350,8 +362,12 @@ class Redlock:
             held = [lease for lease in list(self._leases) if lease.begin_release() is not None]
             release_leases(self.transport, held)
         except Exception as exc:
-            text = "Locks could not be released at close; they end with their TTLs"
-            call_in_app(_logger.error, text, exc_info=exc)
+            call_in_app(
+                _logger.error,
+                "close-release-failed",
+                "Locks could not be released at close; they end with their TTLs",
+                exc_info=exc,
+            )
         self.transport.close()
         process_watchdog().settle_now(self.transport)
         process_watchdog().stop_if_idle()

@@ -4,13 +4,13 @@ Locks of messages: reserved before a message is sent, taken over by its receiver
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Unpack
 
 from celery_redlock._greenlets.threads import call_in_app
+from celery_redlock._log import event_logger
 from celery_redlock.core import instrumentation
 from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once, report_acquire
 from celery_redlock.core.failures import not_acquired_error
@@ -58,7 +58,7 @@ from celery_redlock.protocol.keys import (
 from celery_redlock.protocol.texts import enumerated
 from celery_redlock.transport import AckedNodes, Channel, Transport, borrowed
 
-_logger = logging.getLogger(__name__)
+_logger = event_logger(__name__)
 
 
 class PendingReservation:
@@ -251,9 +251,13 @@ class Reservations:
         try:
             reserved.confirm(self._transport)
         except Exception as exc:
-            text = "Reservation %s ends with its grace"
-            keys = enumerated(reserved.reservation.node_keys)
-            call_in_app(_logger.error, text, keys, exc_info=exc)
+            call_in_app(
+                _logger.error,
+                "reservation-not-confirmed",
+                "Reservation %(keys)s ends with its grace",
+                keys=enumerated(reserved.reservation.node_keys),
+                exc_info=exc,
+            )
 
     def cancel(
         self,
@@ -287,8 +291,13 @@ class Reservations:
                 return _give_back(self._transport, reservation, before, self._settings.node_timeout)
             return _cancel(self._transport, reservation, self._settings.node_timeout, wait=wait)
         except Exception as exc:
-            text = "Reservation %s was not cancelled; it ends by itself"
-            call_in_app(_logger.error, text, enumerated(reservation.node_keys), exc_info=exc)
+            call_in_app(
+                _logger.error,
+                "reservation-not-cancelled",
+                "Reservation %(keys)s was not cancelled; it ends by itself",
+                keys=enumerated(reservation.node_keys),
+                exc_info=exc,
+            )
             return False
 
     def relabel(self, reservation: Reservation, label: str, ttl: float) -> None:
@@ -310,8 +319,13 @@ class Reservations:
                 release(reservation.node_keys, reservation.owner, 0, actions=actions),
             )
         except Exception as exc:
-            text = "Reservation %s ends by itself"
-            call_in_app(_logger.error, text, reservation.node_keys, exc_info=exc)
+            call_in_app(
+                _logger.error,
+                "reservation-not-relabelled",
+                "Reservation %(keys)s ends by itself",
+                keys=reservation.node_keys,
+                exc_info=exc,
+            )
 
     def inspect(self, node_keys: Sequence[str]) -> tuple[LockInfo | None, ...]:
         """

@@ -4,7 +4,6 @@ How long a lease is valid, and how its loss is reported.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from enum import Enum, auto
@@ -12,13 +11,14 @@ from typing import Any, Self
 
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock._log import event_logger
 from celery_redlock.core import instrumentation
 from celery_redlock.core.instrumentation import LossDetails
 from celery_redlock.errors import LeaseLost, LossReason
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport import Transport
 
-_logger = logging.getLogger(__name__)
+_logger = event_logger(__name__)
 
 
 class LeaseState(Enum):
@@ -135,10 +135,11 @@ class LeaseValidity:
             on_lost = self._on_lost
         call_in_app(
             _logger.warning,
-            "Lease on %r (token %d) lost: %s",
-            shortened(self.key),
-            self.fencing_token,
-            reason,
+            "lease-lost",
+            "Lease on %(key)r (token %(token)d) lost: %(reason)s",
+            key=shortened(self.key),
+            token=self.fencing_token,
+            reason=reason,
         )
         if on_lost is not None:
             call_in_app(self._notify, on_lost)
@@ -157,4 +158,8 @@ class LeaseValidity:
         try:
             on_lost(self)
         except Exception:
-            _logger.exception("on_lost callback of the lease on %r failed", shortened(self.key))
+            _logger.exception(
+                "on-lost-failed",
+                "on_lost callback of the lease on %(key)r failed",
+                key=shortened(self.key),
+            )

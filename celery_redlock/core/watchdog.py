@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import random
 import sys
 import time
@@ -21,11 +20,12 @@ from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import call_in_app, start_native_thread
 from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock, unpatched
 from celery_redlock._greenlets.wakeup import WakeupPipe
+from celery_redlock._log import event_logger
 from celery_redlock.errors import LossReason
 from celery_redlock.protocol import BatchRound, Command, ExtendRound, Phase, Round, extend_together
 from celery_redlock.transport import Channel, Transport, borrowed
 
-_logger = logging.getLogger(__name__)
+_logger = event_logger(__name__)
 
 #: Extensions sent to a node at once; more would delay the node's other clients.
 _BATCH = 100
@@ -296,7 +296,9 @@ class Watchdog:
 
     def _log_and_continue(self, error: BaseException) -> None:
         """Log any error and continue: the other leases still need extensions."""
-        call_in_app(_logger.error, "The lock watchdog failed in a round", exc_info=error)
+        call_in_app(
+            _logger.error, "watchdog-failed", "The lock watchdog failed in a round", exc_info=error
+        )
         self._sleep(0.01)
 
     def _wait_for_work(self, thread: _Thread, poller: Any) -> bool:

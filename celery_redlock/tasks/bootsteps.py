@@ -4,12 +4,12 @@ The worker's bootsteps: locks of tasks, and the nodes, before the worker accepts
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from celery import bootsteps
 from celery.concurrency.prefork import TaskPool as PreforkPool
 
+from celery_redlock._log import event_logger
 from celery_redlock.core import Limit, Rate
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.client import log_nodes_once, log_problems
@@ -25,7 +25,7 @@ from celery_redlock.tasks.task import RedlockTask
 
 __all__ = ["LockStep", "NodeWatchStep"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 
 class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
@@ -55,9 +55,13 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
         free_at_revocation()
         for pattern in idle_patterns(app):
             logger.warning(
-                "redlock_tasks: no registered task matches %r, so it locks nothing. Tasks: %s",
-                pattern,
-                ", ".join(sorted(name for name in app.tasks if not name.startswith(BUILT_IN))),
+                "pattern-matches-no-task",
+                "redlock_tasks: no registered task matches %(pattern)r, so it locks nothing. "
+                "Tasks: %(tasks)s",
+                pattern=pattern,
+                tasks=", ".join(
+                    sorted(name for name in app.tasks if not name.startswith(BUILT_IN))
+                ),
             )
         _log_tasks_without_lock(app)
         _warn_of_shared_keys(app)
@@ -107,9 +111,10 @@ def _log_tasks_without_lock(app: Any) -> None:
     ]
     if without_options:
         logger.info(
-            "These tasks are RedlockTasks without any lock option, so they do not lock: %s. "
-            "lock_key=True would give them their default key.",
-            ", ".join(without_options),
+            "tasks-without-lock-option",
+            "These tasks are RedlockTasks without any lock option, so they do not lock: "
+            "%(tasks)s. lock_key=True would give them their default key.",
+            tasks=", ".join(without_options),
         )
 
 
@@ -126,13 +131,14 @@ def _warn_of_shared_keys(app: Any) -> None:
         if len(group) > 1:
             (name, source), *_ = group.items()
             logger.warning(
-                "The tasks %s lock at publish and can have one key (lock_key=%s). While one of "
-                "them has it, a call of another is sent and waits, even if it is a duplicate. If "
-                "they need not exclude each other, give each a key of its own, such as "
-                "lock_key=%r.",
-                ", ".join(group),
-                " or ".join(map(repr, sorted(set(group.values())))),
-                f"{name}:{source}",
+                "tasks-share-publish-key",
+                "The tasks %(tasks)s lock at publish and can have one key (lock_key=%(keys)s). "
+                "While one of them has it, a call of another is sent and waits, even if it is a "
+                "duplicate. If they need not exclude each other, give each a key of its own, such "
+                "as lock_key=%(suggestion)r.",
+                tasks=", ".join(group),
+                keys=" or ".join(map(repr, sorted(set(group.values())))),
+                suggestion=f"{name}:{source}",
             )
 
 
@@ -152,12 +158,16 @@ def _warn_of_limits_that_differ(app: Any) -> None:
         if len({frozenset(map(_limit_of, specs)) for specs in group.values()}) > 1:
             (name, ((template, _), *_)), *_ = group.items()
             logger.warning(
-                "The tasks %s can have one key, and name different limits: %s. Each keeps to its "
-                "own, so together more may have the key than the lowest allows. Let them name the "
-                "same limit, or give each a key of its own, such as %r.",
-                ", ".join(group),
-                "; ".join(f"{task}: {_shown_limits(specs)}" for task, specs in group.items()),
-                f"{name}:{template.source}",
+                "tasks-share-limited-key",
+                "The tasks %(tasks)s can have one key, and name different limits: %(limits)s. "
+                "Each keeps to its own, so together more may have the key than the lowest allows. "
+                "Let them name the same limit, or give each a key of its own, such as "
+                "%(suggestion)r.",
+                tasks=", ".join(group),
+                limits="; ".join(
+                    f"{task}: {_shown_limits(specs)}" for task, specs in group.items()
+                ),
+                suggestion=f"{name}:{template.source}",
             )
 
 

@@ -6,7 +6,6 @@ No skip, requeue or drop is silent. The caller logs the event, because it knows 
 
 from __future__ import annotations
 
-import logging
 from enum import StrEnum
 from typing import Any
 
@@ -14,10 +13,11 @@ from celery.utils.dispatch import Signal
 
 from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock._log import event_logger
 
 __all__ = ["SIGNALS", "Event", "counters", "emit"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 
 class Event(StrEnum):
@@ -64,7 +64,11 @@ def emit(kind: Event, task: Any, task_id: str | None, **facts: Any) -> None:
     try:
         SIGNALS[kind].send(sender=task, task_id=task_id, **facts)
     except Exception:
-        logger.exception("A receiver of %s raised", kind)
+        logger.exception(
+            "signal-receiver-failed",
+            "A receiver of %(signal)s raised",
+            signal=kind,
+        )
 
 
 def counters() -> dict[str, int]:

@@ -7,13 +7,13 @@ running; that is the task of `RedlockTask.__call__` and of the worker's `LockSte
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from celery import current_app, signals
 from celery._state import _get_active_apps, connect_on_app_finalize
 
+from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError, RedlockError
 from celery_redlock.tasks.bootsteps import LockStep, NodeWatchStep
 from celery_redlock.tasks.config.client import close_clients, log_problems
@@ -30,7 +30,7 @@ from celery_redlock.tasks.waiting_messages import WakeStep
 
 __all__ = ["check_nodes_of_beat", "connect"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 # Differs from the id under which `mark_publishes` connects to the same signal.
 FIRST_PUBLISH = "celery_redlock.first_publish"
@@ -68,7 +68,9 @@ def _app_finalized(sender: Any, **_: Any) -> None:
             return  # a worker ends with this and all other mistakes, and a beat reports them
         # Raised here, it would reach the log as a fault of a signal handler.
         logger.error(  # noqa: TRY400
-            "%s Publishers send these tasks without a lock, and a worker refuses to start.", error
+            "redlock-tasks-mistake",
+            "%(error)s Publishers send these tasks without a lock, and a worker refuses to start.",
+            error=error,
         )
 
 
@@ -95,9 +97,11 @@ def _finalize(app: Any, headers: Any) -> None:
     except Exception as error:
         # Other apps of the program may be valid, and this must not stop the message.
         logger.error(  # noqa: TRY400
-            "%s Until that is repaired, redlock_tasks and redlock_dedupe have no effect in app %r.",
-            error if isinstance(error, RedlockError) else repr(error),
-            app.main,
+            "redlock-tasks-without-effect",
+            "%(error)s Until that is repaired, redlock_tasks and redlock_dedupe have no effect in "
+            "app %(app)r.",
+            error=error if isinstance(error, RedlockError) else repr(error),
+            app=app.main,
         )
 
 
@@ -107,11 +111,12 @@ def _warn_of_missing_lock(app: Any, headers: Mapping[str, Any]) -> None:
     plan = getattr(task, "redlock_plan", None)
     if plan is not None and plan.options.mode_spec.at_publish and HEADER not in headers:
         logger.warning(
-            "The first message of this process, of task %s[%s], is sent without its lock: "
-            "redlock_tasks takes effect when the app is finalized, and sending does not do that. "
-            "Call app.finalize() once all tasks are imported, before the first message.",
-            task.name,
-            headers.get("id"),
+            "message-before-finalize",
+            "The first message of this process, of task %(task)s[%(task_id)s], is sent without "
+            "its lock: redlock_tasks takes effect when the app is finalized, and sending does not "
+            "do that. Call app.finalize() once all tasks are imported, before the first message.",
+            task=task.name,
+            task_id=headers.get("id"),
         )
 
 

@@ -4,12 +4,12 @@ Inspection and forced release of the lock of a call.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from celery_redlock._log import event_logger
 from celery_redlock.core import LockInfo
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import (
@@ -29,7 +29,7 @@ from celery_redlock.tasks.message.withdrawal import revoke_in_workers, withdraw
 
 __all__ = ["LockHolder", "LockUsage", "force_release", "lock_holder", "lock_usage", "revoke_queued"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 FOREIGN = "foreign"
 
@@ -157,10 +157,11 @@ def force_release(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         if found is not None:
             released = True
             logger.warning(
-                "Lock %r of task %s is taken away from %r",
-                lock_key_of(redlock, redlock.user_key(node_key)),
-                task.name,
-                shortened(owner_label(found.owner)),
+                "task-lock-taken-away",
+                "Lock %(key)r of task %(task)s is taken away from %(holder)r",
+                key=lock_key_of(redlock, redlock.user_key(node_key)),
+                task=task.name,
+                holder=shortened(owner_label(found.owner)),
             )
     return released
 
@@ -203,7 +204,12 @@ def revoke_queued(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             continue
         for key, _ in keys:
             redlock.reservations.evict(key, value)
-        logger.info("Task %s[%s] is revoked while it is queued", task.name, owner.task_id)
+        logger.info(
+            "queued-task-revoked",
+            "Task %(task)s[%(task_id)s] is revoked while it is queued",
+            task=task.name,
+            task_id=owner.task_id,
+        )
         revoke_in_workers(task.app, owner.task_id)
         revoked = revoked or holder_from(node_key, found)
     return revoked

@@ -14,7 +14,6 @@ the task's id as `uuid`, its name as `name`, the lock key as `key`, and these fi
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -24,10 +23,11 @@ from typing import Any
 
 from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._greenlets.threads import start_thread
+from celery_redlock._log import event_logger
 
 __all__ = ["MonitorEvent", "send_monitor_event"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Events that a process keeps for a broker that does not take them.
 MOST_WAITING = 1000
@@ -62,8 +62,9 @@ class _Outbox:
         except queue.Full:
             if not self._is_full:
                 logger.warning(
-                    "%d events about locks wait for the broker; further ones are dropped",
-                    MOST_WAITING,
+                    "monitor-events-dropped",
+                    "%(count)d events about locks wait for the broker; further ones are dropped",
+                    count=MOST_WAITING,
                 )
             self._is_full = True
         else:
@@ -82,8 +83,8 @@ def send_monitor_event(kind: MonitorEvent, task: Any, request: Any, **fields: An
     """
     Have an event about a request sent to the monitors, if its worker sends task events.
 
-    Returns at once; a broker that cannot take it changes nothing but the log. What has not been
-    sent when the process ends is lost. May be called from any thread.
+    Returns at once; a broker that cannot take it changes nothing but the log. The end of the
+    process loses what waits to be sent. May be called from any thread.
     """
     global _outbox  # of this process, made where threads are what they will be
     if request.is_eager or not task.send_events or not task.app.conf.worker_send_task_events:
@@ -103,7 +104,12 @@ def _send(
             dispatcher.send(kind.value, uuid=task_id, retry=False, name=task.name, **fields)
     except Exception as exc:
         logger.warning(
-            "The event %s of task %s[%s] could not be sent: %r", kind, task.name, task_id, exc
+            "monitor-event-not-sent",
+            "The event %(kind)s of task %(task)s[%(task_id)s] could not be sent: %(error)r",
+            kind=kind,
+            task=task.name,
+            task_id=task_id,
+            error=exc,
         )
 
 

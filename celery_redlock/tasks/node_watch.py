@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import time
 import weakref
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import call_in_app, start_native_thread
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock._greenlets.wakeup import PIPE_BUF, Pipe
+from celery_redlock._log import event_logger
 from celery_redlock.core.failures import describe_problems, node_problems
 from celery_redlock.core.node_poll import poll_nodes
 from celery_redlock.core.outage import Change, Notice, Outage
@@ -35,7 +35,7 @@ from celery_redlock.transport.clock import now as clock
 
 __all__ = ["NodeWatch", "is_watched", "report_unavailable"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Seconds between two polls during an outage.
 POLL_EVERY = 1.0
@@ -118,7 +118,9 @@ class NodeWatch:
                     poll_at = clock() + self._rest_between_polls()
                 poll_at = min(poll_at, clock() + self._rest_between_polls())
             except Exception:
-                call_in_app(logger.exception, "The log of the lock nodes misses a poll")
+                call_in_app(
+                    logger.exception, "node-poll-missed", "The log of the lock nodes misses a poll"
+                )
                 poll_at = clock() + POLL_AT_REST
         with self._lock:
             self._pipe.close()
@@ -146,37 +148,77 @@ class NodeWatch:
             self._log(notice, node_problems(polled, redlock.node_names), "No task has met it yet.")
 
     def _log(self, notice: Notice, problems: Mapping[str, str], met_by: str) -> None:
-        nodes = len(self._redlock.node_names)
-        of = f"{quorum(nodes)} of {nodes}"
+        node_count = len(self._redlock.node_names)
+        needed = quorum(node_count)
         if notice.change is Change.QUORUM_LOST:
             since = datetime.fromtimestamp(time.time() - (clock() - notice.seconds)).astimezone()
-            text = (
-                f"No quorum of lock nodes since {since:%H:%M:%S}: {of} have to vote. "
-                f"{describe_problems(problems)}. {met_by} The end of this is logged."
+            call_in_app(
+                logger.warning,
+                "quorum-lost",
+                "No quorum of lock nodes since %(since)s: %(needed)d of %(node_count)d have to "
+                "vote. %(reason)s. %(met_by)s The end of this is logged.",
+                since=f"{since:%H:%M:%S}",
+                needed=needed,
+                node_count=node_count,
+                reason=describe_problems(problems),
+                met_by=met_by,
+                nodes=", ".join(problems),
             )
         elif notice.change is Change.QUORUM_MET:
-            text = f"There is no quorum of lock nodes still. {met_by}"
+            call_in_app(
+                logger.warning,
+                "quorum-loss-met",
+                "There is no quorum of lock nodes still. %(met_by)s",
+                met_by=met_by,
+            )
         elif notice.change is Change.QUORUM_BACK:
-            text = f"A quorum of lock nodes votes again, after {notice.seconds:.1f} s."
-            if problems:
-                text += f" Without a vote still: {describe_problems(problems)}."
+            still = f" Without a vote still: {describe_problems(problems)}." if problems else ""
+            call_in_app(
+                logger.warning,
+                "quorum-back",
+                "A quorum of lock nodes votes again, after %(seconds).1f s.%(still)s",
+                seconds=notice.seconds,
+                still=still,
+                nodes=", ".join(problems),
+            )
         elif notice.change is Change.NODE_SILENT:
-            why = problems.get(notice.node, "no answer in time").rstrip(".")
-            text = (
-                f"Lock node {notice.node} does not vote: {why}. {of} nodes are needed, and the "
-                "others are a quorum. The end of this is logged."
+            call_in_app(
+                logger.warning,
+                "node-silent",
+                "Lock node %(node)s does not vote: %(reason)s. %(needed)d of %(node_count)d nodes "
+                "are needed, and the others are a quorum. The end of this is logged.",
+                node=notice.node,
+                reason=problems.get(notice.node, "no answer in time").rstrip("."),
+                needed=needed,
+                node_count=node_count,
             )
         elif notice.change is Change.NODE_QUARANTINED:
-            text = (
-                f"Lock node {notice.node} is quarantined for {notice.seconds:.3g} s more after a "
-                "restart, a loss of data or a change of role, and grants no lock until then; "
-                f"{of} nodes are needed. Brand-new nodes are armed by: celery-redlock init."
+            call_in_app(
+                logger.warning,
+                "node-quarantined",
+                "Lock node %(node)s is quarantined for %(seconds).3g s more after a restart, a "
+                "loss of data or a change of role, and grants no lock until then; %(needed)d of "
+                "%(node_count)d nodes are needed. Brand-new nodes are armed by: celery-redlock "
+                "init.",
+                node=notice.node,
+                seconds=notice.seconds,
+                needed=needed,
+                node_count=node_count,
             )
         elif notice.change is Change.NODE_VOTES:
-            text = f"Lock node {notice.node} votes again: its quarantine has ended."
+            call_in_app(
+                logger.warning,
+                "quarantine-ended",
+                "Lock node %(node)s votes again: its quarantine has ended.",
+                node=notice.node,
+            )
         else:
-            text = f"Lock node {notice.node} votes again."
-        call_in_app(logger.warning, "%s", text)
+            call_in_app(
+                logger.warning,
+                "node-votes-again",
+                "Lock node %(node)s votes again.",
+                node=notice.node,
+            )
 
 
 _watches: weakref.WeakKeyDictionary[Any, NodeWatch] = weakref.WeakKeyDictionary()

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Any
 
 from celery.app.trace import build_tracer
 
+from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError, RedlockError
 from celery_redlock.tasks.config.options import OPTIONS, PREFIX
 from celery_redlock.tasks.config.settings import matches, read_settings
@@ -18,7 +18,7 @@ from celery_redlock.tasks.task import RedlockTask
 
 __all__ = ["adopt", "idle_patterns", "lock_matching_tasks", "trace_anew", "warn_of_idle_options"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Tasks that were warned of. Pool children inherit it.
 _warned: set[str] = set()
@@ -59,10 +59,11 @@ def warn_of_idle_options(tasks: Iterable[Any]) -> None:
         if given and not isinstance(task, RedlockTask) and task.name not in _warned:
             _warned.add(task.name)
             logger.warning(
-                "Task %r has %s, but is not a RedlockTask, so it does not lock; give it "
-                "base=RedlockTask.",
-                task.name,
-                ", ".join(given),
+                "lock-option-without-redlock-task",
+                "Task %(task)r has %(options)s, but is not a RedlockTask, so it does not lock; "
+                "give it base=RedlockTask.",
+                task=task.name,
+                options=", ".join(given),
             )
 
 

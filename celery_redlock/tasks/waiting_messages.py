@@ -9,7 +9,6 @@ wake-up every message starts at its ETA.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import time
 from collections import OrderedDict
@@ -23,6 +22,7 @@ from kombu.asynchronous.timer import to_timestamp
 from celery_redlock._greenlets.threads import call_in_app, start_thread
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock._greenlets.wakeup import WakeupPipe
+from celery_redlock._log import event_logger
 from celery_redlock.core import Redlock
 from celery_redlock.errors import RedlockError
 from celery_redlock.protocol.keys import places_of, wake_channel
@@ -32,7 +32,7 @@ from celery_redlock.transport import Listener
 
 __all__ = ["WakeStep"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Seconds after its arrival before which a message is not started. Celery stores RETRY for the run
 #: that requeued it only after it was published; a result of the next run would be overwritten.
@@ -242,7 +242,11 @@ class WaitingMessages:
             try:
                 self._start(name)
             except Exception:  # an error of one message must not end the worker's event loop
-                logger.exception("The message %s could not be started before its ETA", name)
+                logger.exception(
+                    "early-start-failed",
+                    "The message %(message)s could not be started before its ETA",
+                    message=name,
+                )
 
     def _start(self, name: str) -> None:
         """Start a message as its timer would: rate limits and revocations count as ever."""
@@ -360,7 +364,11 @@ class WaitingMessages:
                     self._start_soon(name)
             self.has_looked = True
         except RedlockError as error:
-            logger.debug("The keys of waiting messages could not be looked at: %s", error)
+            logger.debug(
+                "waiting-keys-unreadable",
+                "The keys of waiting messages could not be looked at: %(error)s",
+                error=error,
+            )
 
 
 def _timer_entry(timer: Any, request: Any) -> Any:

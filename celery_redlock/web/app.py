@@ -8,7 +8,6 @@ import asyncio
 import base64
 import hashlib
 import json
-import logging
 import re
 from collections.abc import AsyncGenerator
 from importlib import resources
@@ -20,6 +19,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from celery_redlock._log import event_logger
 from celery_redlock.admin.live_view import LiveView
 from celery_redlock.errors import LockKeyError, RedlockError
 from celery_redlock.protocol.texts import shortened
@@ -28,7 +28,7 @@ from celery_redlock.web.refresher import Refresher
 
 __all__ = ["web_app"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Characters of a filter, and bytes of a request to release.
 _LONGEST_FILTER, _LONGEST_BODY = 200, 256 * 1024
@@ -114,7 +114,12 @@ class _Routes:
         except (ValueError, KeyError, TypeError, RecursionError):
             return _message(400, 'Send {"key": text, "id": text, "owner": text}, as of a row.')
         client = request.client.host if request.client else "?"
-        logger.warning("A viewer at %s releases %r", client, shortened(key))
+        logger.warning(
+            "viewer-releases",
+            "A viewer at %(viewer)s releases %(key)r",
+            viewer=client,
+            key=shortened(key),
+        )
         try:
             async with self._one_at_a_time:
                 count = await asyncio.to_thread(self._view.release, key, row_id, owner)
@@ -139,7 +144,11 @@ class _EventStream(StreamingResponse):
         try:
             await super().__call__(scope, receive, send_in_time)
         except* TimeoutError:
-            logger.info("A viewer took nothing for %g s and is given up", _STUCK)
+            logger.info(
+                "viewer-given-up",
+                "A viewer took nothing for %(seconds)g s and is given up",
+                seconds=_STUCK,
+            )
         finally:
             # A viewer that leaves between two frames: nothing else ends its generator at once.
             await self.body_iterator.aclose()

@@ -7,14 +7,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Any
 
+from celery_redlock._log import event_logger
+
 __all__ = ["MOST_VIEWERS", "Refresher"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Viewers at one time; another one is refused.
 MOST_VIEWERS = 200
@@ -117,7 +118,7 @@ class Refresher:
         try:
             found = self._look(filters)
         except Exception:
-            logger.exception("A look at the nodes failed")
+            logger.exception("viewer-refresh-failed", "A look at the nodes failed")
             problem = "The nodes could not be read; the log of this command has the reason."
             found = {text: {"problem": problem} for text in filters}
         return {text: b"data: %b\n\n" % json.dumps(found[text]).encode() for text in found}

@@ -27,7 +27,15 @@ from celery_redlock.tasks.rules import publish as rules_publish
 from celery_redlock.tasks.rules.facts import Row
 from celery_redlock.testing import plugin
 from tests.docs.blocks import DOCS, PAGES, ROOT
-from tests.docs.from_code import DIAGRAMS, described, docstrings, links, reference, sources
+from tests.docs.from_code import (
+    DIAGRAMS,
+    described,
+    docstrings,
+    links,
+    log_events,
+    reference,
+    sources,
+)
 
 REFERENCE = "".join(page.read_text() for page in sorted((DOCS / "reference").glob("*.md")))
 
@@ -130,6 +138,17 @@ def test_every_error_has_an_entry(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in signals.__all__ if name != "counters"])
 def test_every_signal_has_a_row(name: str) -> None:
     assert f"| `{name}` |" in reference.signal_tables()
+
+
+def test_every_log_event_has_a_row() -> None:
+    shown = re.findall(r"^\| `([a-z-]+)` \|", reference.log_tables(), flags=re.MULTILINE)
+    assert sorted(shown) == sorted(event.code for event in log_events.log_events())
+
+
+def test_a_log_event_is_shown_with_its_text_and_fields() -> None:
+    text = "Lock {key} is taken away from {holder}"
+    row = f"| `lock-evicted` | WARNING | `{text}` | `key`, `holder` |"
+    assert row in reference.log_tables()
 
 
 def test_a_signal_without_a_row_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

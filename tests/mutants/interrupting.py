@@ -25,7 +25,7 @@ INTERRUPTING = (
         ),
         (
             APPLICATION_CODE,
-            '{"_greenlets", "beat", "core", "protocol", "schedules", "tasks", "transport"}',
+            '{"_greenlets", "_log", "beat", "core", "protocol", "schedules", "tasks", "transport"}',
             "",
         ),
     ),

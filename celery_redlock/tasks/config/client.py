@@ -4,13 +4,13 @@ One lock client per app and process.
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from celery_redlock._greenlets.forks import register_at_fork
+from celery_redlock._log import event_logger
 from celery_redlock.core import Redlock
 from celery_redlock.core.node_admin import ProbeResult
 from celery_redlock.core.redlock import logged_nodes
@@ -26,7 +26,7 @@ from celery_redlock.transport.redis.health import logged_elsewhere
 
 __all__ = ["close_clients", "log_nodes_once", "log_problems", "redlock_for"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 _clients: weakref.WeakKeyDictionary[Any, Redlock] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
@@ -91,24 +91,28 @@ def log_nodes_once(settings: RedlockSettings) -> None:
     logged_elsewhere.update(names)
     if settings.nodes_from_broker:
         logger.warning(
-            "redlock_nodes is not set, so the broker %s is the only lock node. That excludes tasks "
-            "from each other while this one server runs, but when it restarts without its data or "
-            "fails over to a replica, two bodies can run at once, and while it is down no lock "
-            "can be taken. Set redlock_nodes to three or five independent servers.",
-            names[0],
+            "nodes-not-set",
+            "redlock_nodes is not set, so the broker %(node)s is the only lock node. That "
+            "excludes tasks from each other while this one server runs, but when it restarts "
+            "without its data or fails over to a replica, two bodies can run at once, and while "
+            "it is down no lock can be taken. Set redlock_nodes to three or five independent "
+            "servers.",
+            node=names[0],
         )
     elif len(names) == 1:
         logger.warning(
-            "Locks live on the single node %s: they do not survive its failover or loss of data. "
-            "Set redlock_nodes to three or five independent servers.",
-            names[0],
+            "locks-on-single-node",
+            "Locks live on the single node %(node)s: they do not survive its failover or loss of "
+            "data. Set redlock_nodes to three or five independent servers.",
+            node=names[0],
         )
     else:
         logger.info(
-            "Locks live on %d nodes, of which %d are needed: %s",
-            len(names),
-            quorum(len(names)),
-            ", ".join(names),
+            "locks-on-nodes",
+            "Locks live on %(node_count)d nodes, of which %(needed)d are needed: %(nodes)s",
+            node_count=len(names),
+            needed=quorum(len(names)),
+            nodes=", ".join(names),
         )
 
 
@@ -116,12 +120,14 @@ def log_problems(settings: RedlockSettings, problems: Sequence[ProbeResult]) -> 
     """Warn of the nodes that a process has found without a vote at its start."""
     for probe in problems:
         logger.warning(
-            "Lock node %s %s: %s. Locks need %d of %d nodes.",
-            probe.name,
-            "cannot be used" if probe.lasting else "does not answer",
-            str(probe.problem).rstrip("."),
-            quorum(len(settings.nodes)),
-            len(settings.nodes),
+            "node-without-vote-at-start",
+            "Lock node %(node)s %(problem)s: %(reason)s. Locks need %(needed)d of %(node_count)d "
+            "nodes.",
+            node=probe.name,
+            problem="cannot be used" if probe.lasting else "does not answer",
+            reason=str(probe.problem).rstrip("."),
+            needed=quorum(len(settings.nodes)),
+            node_count=len(settings.nodes),
         )
 
 

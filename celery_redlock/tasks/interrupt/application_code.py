@@ -17,7 +17,7 @@ __all__ = ["is_application_code"]
 SPARED = frozenset({"celery", "kombu", "logging"})
 #: Our own that run in a body; what fences do is the application's work.
 SPARED_OF_OURS = frozenset(
-    {"_greenlets", "beat", "core", "protocol", "schedules", "tasks", "transport"}
+    {"_greenlets", "_log", "beat", "core", "protocol", "schedules", "tasks", "transport"}
 )
 PACKAGE = "celery_redlock"
 

@@ -4,19 +4,19 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, NoReturn
 
 from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
 from celery.result import AsyncResult
 
+from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.options import LockOptions
 
 __all__ = ["DuplicateResult", "result_of", "warn_of_unreadable"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 NO_BACKEND = "there is no result backend; set result_backend"
 RPC = (
@@ -102,9 +102,10 @@ def warn_of_unreadable(cls: Any, app: Any, lock: LockOptions) -> None:
     if (cls.name, problem) not in _warned:
         _warned.add((cls.name, problem))
         logger.warning(
-            "Task %s is unique, and the sender of a duplicate gets the existing task's result, "
-            "which cannot be read: %s, or do not wait for it if isinstance(result, "
-            "DuplicateResult).",
-            cls.name,
-            problem,
+            "duplicate-result-unreadable",
+            "Task %(task)s is unique, and the sender of a duplicate gets the existing task's "
+            "result, which cannot be read: %(reason)s, or do not wait for it if "
+            "isinstance(result, DuplicateResult).",
+            task=cls.name,
+            reason=problem,
         )

@@ -8,13 +8,13 @@ that make no sense are dropped with a warning.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from celery_redlock._log import event_logger
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
 from celery_redlock.tasks.message.expiry import lifetime
@@ -24,7 +24,7 @@ from celery_redlock.tasks.message.tick import LONGEST_INTERVAL, Tick
 
 __all__ = ["MAX_CLOCK_SKEW", "with_bounded_lifetime", "within_bounds"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Largest believable difference between the clocks of two hosts, in seconds.
 MAX_CLOCK_SKEW = 86_400.0
@@ -63,12 +63,13 @@ def within_bounds(envelope: Envelope, task: Any, request: Any, options: LockOpti
             envelope = replace(envelope, **changes)
     if dropped:
         logger.warning(
-            "Task %s[%s] has header values that are out of bounds and are ignored: %s. Its "
-            "publisher runs other code or has a wrong clock, or another program writes into its "
-            "queue.",
-            task.name,
-            label_id(str(request.id)),
-            "; ".join(dropped),
+            "header-values-ignored",
+            "Task %(task)s[%(task_id)s] has header values that are out of bounds and are ignored: "
+            "%(reason)s. Its publisher runs other code or has a wrong clock, or another program "
+            "writes into its queue.",
+            task=task.name,
+            task_id=label_id(str(request.id)),
+            reason="; ".join(dropped),
         )
     wait_history = envelope.wait_history
     if wait_history is None or wait_history.first_seen <= now:

@@ -4,10 +4,10 @@ Withdrawing a queued message: its dedupe marker keeps it from running.
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any
 
+from celery_redlock._log import event_logger
 from celery_redlock.core import Redlock, Reservation
 from celery_redlock.errors import LockContended
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
@@ -15,7 +15,7 @@ from celery_redlock.tasks.message.owner_label import Role, TaskOwner, label_for,
 
 __all__ = ["revoke_in_workers", "withdraw"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: How long setting the marker is retried, in seconds, while contenders share the nodes.
 RETRY_FOR = 1.0
@@ -68,4 +68,9 @@ def revoke_in_workers(app: Any, task_id: str) -> None:
     try:
         app.control.revoke(task_id)
     except Exception as exc:
-        logger.warning("Task %s could not be revoked: %r", task_id, exc)
+        logger.warning(
+            "revoke-failed",
+            "Task %(task_id)s could not be revoked: %(error)r",
+            task_id=task_id,
+            error=exc,
+        )

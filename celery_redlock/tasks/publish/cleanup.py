@@ -7,7 +7,6 @@ the reservation over, cancelling it has no effect, because the owner value is an
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from functools import wraps
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from billiard.exceptions import WorkerLostError
 from celery import signals
 
+from celery_redlock._log import event_logger
 from celery_redlock.core import Redlock, Reservation
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
@@ -26,7 +26,7 @@ __all__ = ["connect_cleanup", "free_at_revocation"]
 #: Shortest TTL of the marker of a dropped message, in seconds.
 SHORTEST = 1.0
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 
 def connect_cleanup() -> None:
@@ -111,9 +111,11 @@ def _cancel(app: Any, header: Any) -> None:
             redlock.reservations.cancel(reservation)
     except Exception as exc:
         logger.warning(
-            "The lock of a message that never ran (%.200s) stays taken until it expires: %r",
-            ", ".join(reservation.node_keys),
-            exc,
+            "unused-lock-left",
+            "The lock of a message that never ran (%(keys).200s) stays taken until it expires: "
+            "%(error)r",
+            keys=", ".join(reservation.node_keys),
+            error=exc,
         )
 
 

@@ -4,7 +4,6 @@ Whether a publisher can know that the task that holds a lock has ended.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from typing import Any
@@ -13,12 +12,13 @@ from celery import states
 from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
 
+from celery_redlock._log import event_logger
 from celery_redlock.tasks.message.owner_label import Role, TaskOwner
 from celery_redlock.tasks.run.ended_tasks import known_ended_tasks
 
 __all__ = ["has_ended"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 
 def has_ended(task: Any, holder: TaskOwner) -> bool:
@@ -43,7 +43,12 @@ def _is_stored(task: Any, holder: TaskOwner) -> bool:
         meta = backend.get_task_meta(holder.task_id, cache=False)
     except Exception as exc:
         # The caller cannot read the result either.
-        logger.warning("The result of task %s cannot be read: %r", holder.task_id, exc)
+        logger.warning(
+            "holder-result-unreadable",
+            "The result of task %(task_id)s cannot be read: %(error)r",
+            task_id=holder.task_id,
+            error=exc,
+        )
         return False
     if meta.get("status") not in states.READY_STATES:
         return False

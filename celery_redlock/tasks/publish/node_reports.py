@@ -12,6 +12,7 @@ import weakref
 from typing import Any
 
 from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock._log import event_logger
 from celery_redlock.core import Redlock
 from celery_redlock.core.failures import describe_problems
 from celery_redlock.errors import LockNotAcquired
@@ -28,7 +29,7 @@ from celery_redlock.transport.clock import now as clock
 
 __all__ = ["check_nodes", "report_failing_nodes", "warn_without_lock"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Seconds between two warnings of one kind.
 QUIET = 60.0
@@ -65,27 +66,35 @@ def report_failing_nodes(task: Any, task_id: str, redlock: Redlock) -> None:
     if not reasons:
         return
     nodes = len(redlock.node_names)
-    _warn(
-        redlock,
-        Event.NODE_FAILED,
-        "Lock nodes fail: %s. Locks are taken as long as %d of %d nodes reply.",
-        describe_problems(reasons),
-        quorum(nodes),
-        nodes,
+    suppressed, more = _admitted(redlock, Event.NODE_FAILED)
+    logger.log(
+        logging.DEBUG if suppressed is None else logging.WARNING,
+        "lock-nodes-fail",
+        "Lock nodes fail: %(reason)s. Locks are taken as long as %(needed)d of %(node_count)d "
+        "nodes reply.%(more)s",
+        reason=describe_problems(reasons),
+        nodes=", ".join(reasons),
+        needed=quorum(nodes),
+        node_count=nodes,
+        suppressed=suppressed,
+        more=more,
     )
     emit(Event.NODE_FAILED, task, task_id, nodes=reasons)
 
 
 def warn_without_lock(task: Any, task_id: str, redlock: Redlock, error: LockNotAcquired) -> None:
     """Count, and warn, that a message is sent without its lock."""
-    _warn(
-        redlock,
-        type(error).__name__,
-        "Task %s[%s] is sent without its lock, so a duplicate may be sent, too; the worker "
-        "acquires the lock. %s",
-        task.name,
-        task_id,
-        error,
+    suppressed, more = _admitted(redlock, type(error).__name__)
+    logger.log(
+        logging.DEBUG if suppressed is None else logging.WARNING,
+        "message-sent-without-lock",
+        "Task %(task)s[%(task_id)s] is sent without its lock, so a duplicate may be sent, too; the "
+        "worker acquires the lock. %(error)s%(more)s",
+        task=task.name,
+        task_id=task_id,
+        error=error,
+        suppressed=suppressed,
+        more=more,
     )
     emit(Event.WITHOUT_LOCK, task, task_id, error=error)
 
@@ -111,8 +120,8 @@ class _Quiet:
 _quiet: weakref.WeakKeyDictionary[Redlock, _Quiet] = weakref.WeakKeyDictionary()
 
 
-def _warn(redlock: Redlock, kind: str, text: str, *args: Any) -> None:
+def _admitted(redlock: Redlock, kind: str) -> tuple[int | None, str]:
+    """Return what `_Quiet.admit` does, and the end of the line about them."""
     suppressed = _quiet.setdefault(redlock, _Quiet()).admit(kind)
-    if suppressed:
-        text, args = f"{text} (%d more like this since the last line.)", (*args, suppressed)
-    logger.log(logging.DEBUG if suppressed is None else logging.WARNING, text, *args)
+    more = f" ({suppressed} more like this since the last line.)" if suppressed else ""
+    return suppressed, more

@@ -4,12 +4,12 @@ One unique publish: reserve the lock, send the message, confirm the reservation.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from celery_redlock._log import event_logger
 from celery_redlock.core import PendingReservation, Redlock, Reservation
 from celery_redlock.errors import (
     ConfigurationError,
@@ -54,7 +54,7 @@ from celery_redlock.tasks.run.ended_tasks import sending_task
 
 __all__ = ["UniquePublish", "continues", "send_as"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Retry budget in seconds while contenders share the nodes: a split vote must not drop a call.
 RETRY_FOR = 4.0
@@ -180,11 +180,13 @@ class UniquePublish:
 
     def _drop_tick(self, tick: Tick, other: TaskOwner) -> DuplicateResult:
         logger.info(
-            "Task %s is not sent: entry %r, due at %s, has been run by %s",
-            self.task.name,
-            tick.entry,
-            tick.due_at.isoformat(),
-            other.task_id,
+            "tick-run-already",
+            "Task %(task)s is not sent: entry %(entry)r, due at %(due)s, has been run by "
+            "%(other_task_id)s",
+            task=self.task.name,
+            entry=tick.entry,
+            due=tick.due_at.isoformat(),
+            other_task_id=other.task_id,
         )
         emit(Event.DUPLICATE, self.task, other.task_id, key=None, refused=False)
         return result_of(self.task, other.task_id, ignored=bool(self.task.ignore_result))
@@ -304,11 +306,12 @@ class UniquePublish:
     def _drop(self, error: LockContended, holder: TaskOwner, *, refused: bool) -> DuplicateResult:
         existing = result_of(self.task, holder.task_id, ignored=self._ignores_result())
         logger.info(
-            "Task %s is not sent: %s is %s already (%s)",
-            self.task.name,
-            holder.task_id,
-            holder.role,
-            error,
+            "duplicate-not-sent",
+            "Task %(task)s is not sent: %(other_task_id)s is %(role)s already (%(error)s)",
+            task=self.task.name,
+            other_task_id=holder.task_id,
+            role=holder.role,
+            error=error,
         )
         key = lock_key_of(self.redlock, error.key)
         emit(Event.DUPLICATE, self.task, holder.task_id, key=key, refused=refused)
@@ -348,10 +351,11 @@ class UniquePublish:
         older = Reservation(node_keys=places, owner=previous, expires_at=until)
         self.redlock.reservations.cancel(older)
         logger.info(
-            "Task %s[%s] replaces %s, which is revoked",
-            self.task.name,
-            self.task_id,
-            holder.task_id,
+            "message-replaces-older",
+            "Task %(task)s[%(task_id)s] replaces %(other_task_id)s, which is revoked",
+            task=self.task.name,
+            task_id=self.task_id,
+            other_task_id=holder.task_id,
         )
         emit(Event.REPLACED, self.task, holder.task_id, by=self.task_id)
         revoke_in_workers(self.task.app, holder.task_id)
@@ -389,12 +393,13 @@ class UniquePublish:
             )
         except LockNotAcquired as exc:
             logger.warning(
-                "Task %s[%s] replaces %s, which may still run after it: its dedupe marker could "
-                "not be set. %s",
-                self.task.name,
-                self.task_id,
-                older.task_id,
-                reason_of(exc, self.redlock),
+                "replaced-message-may-run",
+                "Task %(task)s[%(task_id)s] replaces %(other_task_id)s, which may still run after "
+                "it: its dedupe marker could not be set. %(reason)s",
+                task=self.task.name,
+                task_id=self.task_id,
+                other_task_id=older.task_id,
+                reason=reason_of(exc, self.redlock),
             )
             return None
 
@@ -425,12 +430,14 @@ class UniquePublish:
         took = time.monotonic() - began
         if took >= self.lock.publish_grace:
             logger.warning(
-                "Sending task %s[%s] took %.1f s, longer than lock_publish_grace=%g, so its lock "
-                "has expired and a duplicate may be sent, too; raise lock_publish_grace.",
-                self.task.name,
-                self.task_id,
-                took,
-                self.lock.publish_grace,
+                "publish-outlasted-grace",
+                "Sending task %(task)s[%(task_id)s] took %(seconds).1f s, longer than "
+                "lock_publish_grace=%(grace)g, so its lock has expired and a duplicate may be "
+                "sent, too; raise lock_publish_grace.",
+                task=self.task.name,
+                task_id=self.task_id,
+                seconds=took,
+                grace=self.lock.publish_grace,
             )
         return sent
 

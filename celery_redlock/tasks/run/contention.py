@@ -8,7 +8,6 @@ a function here.
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from typing import NoReturn
 
 from celery.exceptions import Ignore, Reject
 
+from celery_redlock._log import event_logger
 from celery_redlock.core import Register
 from celery_redlock.core.wait_limit import described, limited
 from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired
@@ -57,7 +57,7 @@ from celery_redlock.tasks.ticks.entry_state import is_superseded
 
 __all__ = ["EFFECTS", "Case", "judge_arrival", "resolve"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 LONGEST_PAUSE_IN_PLACE = 1.0
 #: Seconds after which an eager call that waits is logged.
@@ -98,9 +98,19 @@ class Case:
         return self.running_lock.lock_request
 
     @property
+    def task_name(self) -> str:
+        """The name of its task."""
+        return str(self.lock_request.task.name)
+
+    @property
+    def task_id(self) -> str:
+        """Its id."""
+        return str(self.lock_request.request.id)
+
+    @property
     def name(self) -> str:
-        """The task as log lines name it."""
-        return f"{self.lock_request.task.name}[{self.lock_request.request.id}]"
+        """The task as texts name it."""
+        return f"{self.task_name}[{self.task_id}]"
 
     @property
     def why(self) -> LockNotAcquired:
@@ -287,11 +297,13 @@ def _wait_in_place(case: Case) -> bool:
         if waited >= LOGGED_AFTER and not is_logged:
             is_logged = True
             logger.warning(
-                "Task %s was called eagerly and blocks its caller until it has its lock, for up to "
-                "%s: %s",
-                case.name,
-                described("lock_give_up_after", lock_request.options.give_up_after),
-                reason_of(error, lock_request.redlock),
+                "eager-call-waits",
+                "Task %(task)s[%(task_id)s] was called eagerly and blocks its caller until it has "
+                "its lock, for up to %(limit)s: %(reason)s",
+                task=case.task_name,
+                task_id=case.task_id,
+                limit=described("lock_give_up_after", lock_request.options.give_up_after),
+                reason=reason_of(error, lock_request.redlock),
             )
         time.sleep(min(remaining, random.uniform(0.0, pause)))  # noqa: S311  # spreads load only
         pause = min(LONGEST_PAUSE_IN_PLACE, pause * 2)
@@ -337,27 +349,35 @@ def _requeue_copy(case: Case) -> NoReturn:
     except Exception as exc:
         if task.acks_late:
             logger.error(  # noqa: TRY400  # the fault is the broker's
-                "Task %s %s and could not be requeued (%r); its message is returned to the broker.",
-                case.name,
-                _came_again(lock_request),
-                exc,
+                "redelivery-returned-to-broker",
+                "Task %(task)s[%(task_id)s] %(came_again)s and could not be requeued (%(error)r); "
+                "its message is returned to the broker.",
+                task=case.task_name,
+                task_id=case.task_id,
+                came_again=_came_again(lock_request),
+                error=exc,
             )
             raise Reject(exc, requeue=True) from exc
         logger.error(  # noqa: TRY400
-            "Task %s %s and could not be requeued (%r); only the earlier delivery remains, which "
-            "holds its lock.",
-            case.name,
-            _came_again(lock_request),
-            exc,
+            "redelivery-not-requeued",
+            "Task %(task)s[%(task_id)s] %(came_again)s and could not be requeued (%(error)r); "
+            "only the earlier delivery remains, which holds its lock.",
+            task=case.task_name,
+            task_id=case.task_id,
+            came_again=_came_again(lock_request),
+            error=exc,
         )
         raise Ignore("an earlier delivery of this message runs") from exc
     logger.info(
-        "Task %s %s while %s; this delivery is requeued for %.1f s: %s",
-        case.name,
-        _came_again(lock_request),
-        "it runs" if runs else "another message of it waits",
-        delay,
-        reason_of(case.why, lock_request.redlock),
+        "redelivery-requeued",
+        "Task %(task)s[%(task_id)s] %(came_again)s while %(holder_state)s; this delivery is "
+        "requeued for %(seconds).1f s: %(reason)s",
+        task=case.task_name,
+        task_id=case.task_id,
+        came_again=_came_again(lock_request),
+        holder_state="it runs" if runs else "another message of it waits",
+        seconds=delay,
+        reason=reason_of(case.why, lock_request.redlock),
     )
     emit(Event.REDELIVERY_REQUEUED, task, request.id, delay=delay, error=case.why)
     raise Ignore("an earlier delivery of this message runs")
@@ -420,19 +440,23 @@ def _reserve_next_run(case: Case) -> None:
         )
     except LockNotAcquired as failure:
         logger.info(
-            "Task %s cannot ask for its lock now, and will again: %s",
-            case.name,
-            reason_of(failure, lock_request.redlock),
+            "lock-request-repeated",
+            "Task %(task)s[%(task_id)s] cannot ask for its lock now, and will again: %(reason)s",
+            task=case.task_name,
+            task_id=case.task_id,
+            reason=reason_of(failure, lock_request.redlock),
         )
         return
     reservations.confirm(reserved)
     if holder is not None and not asked:
         logger.info(
-            "Task %s %s the older run %s on %s",
-            case.name,
-            "asks to stop" if holder.role is Role.RUNNING else "goes before",
-            holder.task_id,
-            holder.host,
+            "newer-run-asks-to-stop",
+            "Task %(task)s[%(task_id)s] %(request)s the older run %(other_task_id)s on %(host)s",
+            task=case.task_name,
+            task_id=case.task_id,
+            request="asks to stop" if holder.role is Role.RUNNING else "goes before",
+            other_task_id=holder.task_id,
+            host=holder.host,
         )
         emit(Event.REPLACED, lock_request.task, holder.task_id, by=lock_request.request.id)
     envelope = replace(lock_request.envelope, reservation=reserved.reservation)
@@ -470,10 +494,12 @@ def _leave_marker(case: Case, action: Action) -> None:
         )
     except LockNotAcquired as failure:
         logger.warning(
-            "Task %s ends without a marker; another delivery of its message would be taken for "
-            "a new one: %s",
-            case.name,
-            failure,
+            "task-ended-without-marker",
+            "Task %(task)s[%(task_id)s] ends without a marker; another delivery of its message "
+            "would be taken for a new one: %(error)s",
+            task=case.task_name,
+            task_id=case.task_id,
+            error=failure,
         )
 
 
@@ -482,10 +508,20 @@ def _skip(case: Case) -> bool:
     lock_request, error = case.lock_request, case.why
     task, request = lock_request.task, lock_request.request
     reason = sentence(reason_of(error, lock_request.redlock))
-    _log_at_end(case, logging.INFO, reason)
-    emit(Event.SKIPPED, task, request.id, error=error)
     key = lock_key_of(lock_request.redlock, getattr(error, "key", None))
-    return _end_skipped(case, reason, key=key, holder=getattr(error, "holder", None))
+    holder = getattr(error, "holder", None)
+    state_of(lock_request.request).last_words = partial(
+        logger.info,
+        "task-skipped",
+        "Task %(task)s[%(task_id)s] is skipped: %(reason)s",
+        task=case.task_name,
+        task_id=case.task_id,
+        reason=reason,
+        key=key,
+        holder=holder,
+    )
+    emit(Event.SKIPPED, task, request.id, error=error)
+    return _end_skipped(case, reason, key=key, holder=holder)
 
 
 def _skip_as_missed(case: Case) -> bool:
@@ -499,15 +535,19 @@ def _skip_as_missed(case: Case) -> bool:
         f"Entry {tick.entry!r} was due at {tick.due_at.isoformat()}, and lock_starting_deadline = "
         f"{deadline:g} s ended {late_by:.1f} s ago."
     )
-    _log_at_end(case, logging.WARNING, reason)
+    state_of(lock_request.request).last_words = partial(
+        logger.warning,
+        "tick-missed",
+        "Task %(task)s[%(task_id)s] is skipped: %(reason)s",
+        task=case.task_name,
+        task_id=case.task_id,
+        reason=reason,
+        entry=tick.entry,
+        due=tick.due_at,
+        seconds=late_by,
+    )
     emit(Event.TICK_MISSED, lock_request.task, lock_request.request.id, tick=tick, late_by=late_by)
     return _end_skipped(case, reason)
-
-
-def _log_at_end(case: Case, level: int, reason: str) -> None:
-    """Log a skip when Celery has logged how the task ended, so that the reason is read last."""
-    line = partial(logger.log, level, "Task %s is skipped: %s", case.name, reason)
-    state_of(case.lock_request.request).last_words = line
 
 
 def _end_skipped(
@@ -523,7 +563,13 @@ def _end_skipped(
 
 def _fail(case: Case) -> NoReturn:
     _leave_marker(case, Action.FAIL)
-    logger.warning("Task %s fails without its lock: %s", case.name, case.why)
+    logger.warning(
+        "task-fails-without-lock",
+        "Task %(task)s[%(task_id)s] fails without its lock: %(error)s",
+        task=case.task_name,
+        task_id=case.task_id,
+        error=case.why,
+    )
     raise case.why
 
 
@@ -531,12 +577,24 @@ def _fail_not_rejected(case: Case) -> NoReturn:
     why = "its message is already acknowledged (acks_late is off)"
     if case.lock_request.task.acks_late and not case.lock_request.request.is_eager:
         why = "a rejected member would keep its chord waiting forever"
-    logger.warning("Task %s fails instead of being rejected: %s.", case.name, why)
+    logger.warning(
+        "task-fails-not-rejected",
+        "Task %(task)s[%(task_id)s] fails instead of being rejected: %(reason)s.",
+        task=case.task_name,
+        task_id=case.task_id,
+        reason=why,
+    )
     _fail(case)
 
 
 def _reject(case: Case) -> NoReturn:
-    logger.warning("Task %s is rejected: %s", case.name, case.why)
+    logger.warning(
+        "task-rejected",
+        "Task %(task)s[%(task_id)s] is rejected: %(error)s",
+        task=case.task_name,
+        task_id=case.task_id,
+        error=case.why,
+    )
     rejection = Reject(case.why, requeue=False)
     raise rejection from case.error
 
@@ -547,7 +605,13 @@ def _fail_as_duplicate(case: Case) -> NoReturn:
     task, request = case.lock_request.task, case.lock_request.request
     key = lock_key_of(case.lock_request.redlock, getattr(case.why, "key", None))
     existing = case.holder_id
-    logger.warning("Task %s fails as a duplicate: %s", case.name, case.why)
+    logger.warning(
+        "task-fails-as-duplicate",
+        "Task %(task)s[%(task_id)s] fails as a duplicate: %(error)s",
+        task=case.task_name,
+        task_id=case.task_id,
+        error=case.why,
+    )
     emit(Event.DUPLICATE, task, existing, key=key, refused=True)
     duplicate = DuplicateTask(
         f"Task {case.name} was not run: {existing} has the lock {key!r} already. "
@@ -573,7 +637,13 @@ def _end_as_withdrawn(case: Case) -> NoReturn:
     task, request = case.lock_request.task, case.lock_request.request
     replaced = case.holder_id != label_id(request.id)
     why = f"replaced by {case.holder_id}" if replaced else "revoked"
-    logger.info("Task %s ends without its body: it was %s", case.name, why)
+    logger.info(
+        "task-ended-withdrawn",
+        "Task %(task)s[%(task_id)s] ends without its body: it was %(reason)s",
+        task=case.task_name,
+        task_id=case.task_id,
+        reason=why,
+    )
     if replaced:
         emit(Event.SUPERSEDED, task, request.id, by=case.holder_id)
     task.backend.mark_as_revoked(
@@ -595,11 +665,14 @@ def _ignore(case: Case) -> NoReturn:
     lock_request, other = case.lock_request, case.holder
     host = "" if other is None else other.host
     logger.info(
-        "Task %s %s after it had %s on %s; this delivery is ignored",
-        case.name,
-        _came_again(lock_request),
-        "ended" if other is None else _ENDED_AS.get(other.role, f"been {other.role}"),
-        host,
+        "delivery-ignored",
+        "Task %(task)s[%(task_id)s] %(came_again)s after it had %(outcome)s on %(host)s; this "
+        "delivery is ignored",
+        task=case.task_name,
+        task_id=case.task_id,
+        came_again=_came_again(lock_request),
+        outcome="ended" if other is None else _ENDED_AS.get(other.role, f"been {other.role}"),
+        host=host,
     )
     emit(Event.REDELIVERY_IGNORED, lock_request.task, lock_request.request.id, finished_by=host)
     if lock_request.envelope.reservation is not None:
@@ -613,14 +686,17 @@ def _drop_as_superseded(case: Case) -> NoReturn:
     lock_request, tick = case.lock_request, case.lock_request.tick
     if tick is not None:
         logger.warning(
-            "Task %s is dropped: it was sent for entry %r, due at %s, by a leader of schedule %s "
-            "(token %s) that had been superseded (token %s); its successor answers for this tick",
-            case.name,
-            tick.entry,
-            tick.due_at.isoformat(),
-            tick.schedule,
-            tick.token,
-            case.newest_token,
+            "superseded-tick-dropped",
+            "Task %(task)s[%(task_id)s] is dropped: it was sent for entry %(entry)r, due at "
+            "%(due)s, by a leader of schedule %(schedule)s (token %(token)s) that had been "
+            "superseded (token %(newest_token)s); its successor answers for this tick",
+            task=case.task_name,
+            task_id=case.task_id,
+            entry=tick.entry,
+            due=tick.due_at.isoformat(),
+            schedule=tick.schedule,
+            token=tick.token,
+            newest_token=case.newest_token,
         )
         emit(
             Event.TICK_SUPERSEDED,
@@ -634,10 +710,12 @@ def _drop_as_superseded(case: Case) -> NoReturn:
 
 def _run_unlocked(case: Case) -> bool:
     logger.error(
-        "Task %s runs WITHOUT its lock, as lock_on_unavailable allows; another may run beside it, "
-        "and it has no fencing token. %s",
-        case.name,
-        case.why,
+        "task-runs-without-lock",
+        "Task %(task)s[%(task_id)s] runs WITHOUT its lock, as lock_on_unavailable allows; another "
+        "may run beside it, and it has no fencing token. %(error)s",
+        task=case.task_name,
+        task_id=case.task_id,
+        error=case.why,
     )
     emit(Event.WITHOUT_LOCK, case.lock_request.task, case.lock_request.request.id, error=case.why)
     return True

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from celery_redlock._greenlets.threads import start_thread
+from celery_redlock._log import event_logger
 from celery_redlock.core import Lease
 from celery_redlock.errors import LeaseLost, LossReason
+from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.interrupt.body import Body, InjectedLeaseLost
 from celery_redlock.tasks.interrupt.interrupters import Interrupter
@@ -21,7 +23,7 @@ from celery_redlock.tasks.run.stop_request import StoppingLock
 
 __all__ = ["LeaseLostHandler"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Seconds; a body that is mostly at Celery's work is rarely met at its own.
 INTERRUPT_PERIOD = 0.02
@@ -72,13 +74,16 @@ class LeaseLostHandler:
         interrupts = choice == "interrupt" and self._interrupter is not None and not self._body.over
         logger.log(
             logging.WARNING if asked else logging.ERROR,
-            "Task %s[%s] lost its %s (%s) while its body runs; fencing token %s. %s",
-            self._task.name,
-            self._request.id,
-            lease_in_words(lease),
-            reason,
-            lease.fencing_token,
-            "LeaseLost is raised in the body."
+            "task-lost-lease",
+            "Task %(task)s[%(task_id)s] lost its %(lease)s (%(reason)s) while its body runs; "
+            "fencing token %(token)s. %(consequence)s",
+            task=self._task.name,
+            task_id=self._request.id,
+            lease=lease_in_words(lease),
+            reason=reason,
+            key=shortened(lease.key),
+            token=lease.fencing_token,
+            consequence="LeaseLost is raised in the body."
             if interrupts
             else "The body is not interrupted; lease.check() raises LeaseLost.",
         )
@@ -92,9 +97,10 @@ class LeaseLostHandler:
             return self._on_lost(self._task, lease)
         except Exception:
             logger.exception(
-                "lock_on_lost of task %s[%s] raised; its body is interrupted.",
-                self._task.name,
-                self._request.id,
+                "lock-on-lost-failed",
+                "lock_on_lost of task %(task)s[%(task_id)s] raised; its body is interrupted.",
+                task=self._task.name,
+                task_id=self._request.id,
             )
             return "interrupt"
 
@@ -118,10 +124,11 @@ class LeaseLostHandler:
                 interrupter.interrupt(body)
             except Exception:
                 logger.exception(
-                    "LeaseLost could not be raised in task %s[%s]; its body runs on, and only "
-                    "lease.check() and fencing tokens protect what it writes.",
-                    self._task.name,
-                    self._request.id,
+                    "lease-lost-not-raised",
+                    "LeaseLost could not be raised in task %(task)s[%(task_id)s]; its body runs "
+                    "on, and only lease.check() and fencing tokens protect what it writes.",
+                    task=self._task.name,
+                    task_id=self._request.id,
                 )
                 return
             time.sleep(INTERRUPT_PERIOD)

@@ -4,13 +4,13 @@ The lock and the marker that a request needs before its body may run.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from celery_redlock._log import event_logger
 from celery_redlock.core import Lease, Redlock, Reservation
 from celery_redlock.core.wait_limit import limited
 from celery_redlock.errors import LockContended, LockKeyError, QuorumUnavailable
@@ -42,7 +42,7 @@ from celery_redlock.tasks.run.window import Window
 
 __all__ = ["SHORT_BODY", "LockRequest", "lock_request_for"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Seconds in which a worker process retries where `lock_wait` is not set.
 DEFAULT_WAIT = 0.5
@@ -402,13 +402,14 @@ def _with_fitting_reservation(lock_request: LockRequest) -> LockRequest:
     ):
         return lock_request  # it has asked an older run to stop, and is the next
     logger.warning(
-        "Task %s[%s] was sent with a lock on %.200s, but its lock_key and lock_mode come to %s "
-        "here; "
-        "the former is given up. Let publishers and workers run the same code.",
-        lock_request.task.name,
-        lock_request.request.id,
-        ", ".join(reservation.node_keys),
-        ", ".join(lock_request.publish_keys or lock_request.node_keys),
+        "publish-lock-given-up",
+        "Task %(task)s[%(task_id)s] was sent with a lock on %(publish_keys).200s, but its "
+        "lock_key and lock_mode come to %(keys)s here; the former is given up. Let publishers and "
+        "workers run the same code.",
+        task=lock_request.task.name,
+        task_id=lock_request.request.id,
+        publish_keys=", ".join(reservation.node_keys),
+        keys=", ".join(lock_request.publish_keys or lock_request.node_keys),
     )
     lock_request.redlock.reservations.cancel(reservation, wait=True)
     return replace(lock_request, envelope=replace(lock_request.envelope, reservation=None))

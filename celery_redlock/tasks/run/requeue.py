@@ -8,7 +8,6 @@ our header, never in the task's `retries`; the message's identity and lock trave
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import time
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 
 from celery.exceptions import Reject, Retry
 
+from celery_redlock._log import event_logger
 from celery_redlock.core.wait_limit import described, limited
 from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.protocol.keys import GOES_FIRST, is_rate, node_key_of, waited_for, without_rates
@@ -36,7 +36,7 @@ __all__ = [
 ]
 __all__ += ["strip_header"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 SHORTEST_DELAY = 0.25
 FIRST_DELAY = 1.0
@@ -85,13 +85,15 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
         _not_published(lock_request, error, exc)
     # Celery logs the text of `Retry` at INFO.
     logger.debug(
-        "Task %s[%s] is requeued for %.1f s, %.0f s before it gives up (requeue %d): %s",
-        task.name,
-        request.id,
-        delay,
-        left,
-        wait_history.requeues + 1,
-        error,
+        "task-requeued",
+        "Task %(task)s[%(task_id)s] is requeued for %(seconds).1f s, %(seconds_left).0f s before "
+        "it gives up (requeue %(requeues)d): %(error)s",
+        task=task.name,
+        task_id=request.id,
+        seconds=delay,
+        seconds_left=left,
+        requeues=wait_history.requeues + 1,
+        error=error,
     )
     emit(
         Event.REQUEUED,
@@ -203,12 +205,14 @@ def fail_exhausted(
     """End a task that has waited for longer than `lock_give_up_after`."""
     task, request = lock_request.task, lock_request.request
     logger.error(
-        "Task %s[%s] gives up after %.0f s and %d more tries without its lock: %s",
-        task.name,
-        request.id,
-        waited,
-        requeues,
-        error,
+        "task-gives-up",
+        "Task %(task)s[%(task_id)s] gives up after %(seconds).0f s and %(requeues)d more tries "
+        "without its lock: %(error)s",
+        task=task.name,
+        task_id=request.id,
+        seconds=waited,
+        requeues=requeues,
+        error=error,
     )
     emit(Event.GAVE_UP, task, request.id, waited=waited, requeues=requeues, error=error)
     limit = described("lock_give_up_after", lock_request.options.give_up_after)
@@ -225,20 +229,23 @@ def _not_published(
     task, request = lock_request.task, lock_request.request
     if task.acks_late:
         logger.error(
-            "Task %s[%s] could not be requeued (%r); its message is returned to the broker. %s",
-            task.name,
-            request.id,
-            failure,
-            error,
+            "requeue-failed-returned",
+            "Task %(task)s[%(task_id)s] could not be requeued (%(failure)r); its message is "
+            "returned to the broker. %(error)s",
+            task=task.name,
+            task_id=request.id,
+            failure=failure,
+            error=error,
         )
         raise Reject(failure, requeue=True) from failure
     logger.error(
-        "Task %s[%s] could not be requeued (%r) and its message is already acknowledged, so it "
-        "fails. %s",
-        task.name,
-        request.id,
-        failure,
-        error,
+        "requeue-failed-ended",
+        "Task %(task)s[%(task_id)s] could not be requeued (%(failure)r) and its message is "
+        "already acknowledged, so it fails. %(error)s",
+        task=task.name,
+        task_id=request.id,
+        failure=failure,
+        error=error,
     )
     raise LockNotAcquired(
         f"Task {task.name}[{request.id}] did not get its lock ({error}) and could not be requeued: "

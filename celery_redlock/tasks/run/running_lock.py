@@ -4,7 +4,6 @@ The lock of one request, from before it is acquired until it is released.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -14,6 +13,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+from celery_redlock._log import event_logger
 from celery_redlock.core import (
     Lease,
     Reservation,
@@ -53,7 +53,7 @@ __all__ = [
     "running_lock_of",
 ]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: The markers of a message that will not run.
 DROPPED = (Role.FAILED, Role.REVOKED)
@@ -236,7 +236,8 @@ class RunningLock:
             excused = excused or lease.released_in_time
             log_end = partial(
                 _log_end,
-                f"{self.task.name}[{self.request.id}]",
+                self.task.name,
+                self.request.id,
                 lease,
                 lost,
                 under_lease=self.body_lease is not None,
@@ -317,7 +318,14 @@ class RunningLock:
 
 
 def _log_end(
-    task: str, lease: Lease, lost: str | None, held: bool, *, under_lease: bool, excused: bool
+    task: str,
+    task_id: str | None,
+    lease: Lease,
+    lost: str | None,
+    held: bool,
+    *,
+    under_lease: bool,
+    excused: bool,
 ) -> None:
     """Warn of a body that was not under its lock to its end, or of nodes that may still keep it."""
     if held or excused:
@@ -325,21 +333,26 @@ def _log_end(
     if lease.release_is_unconfirmed:
         refused = f" ({lease.unreleased})" if lease.unreleased else ""
         logger.warning(
-            "Task %s held its %s to the end, but no quorum of nodes confirmed the release%s. "
-            "Nodes that did not take it keep the lock for up to %.3g s more.",
-            task,
-            lease_in_words(lease),
-            refused,
-            max(0.0, lease.valid_until - lease.now()),
+            "task-release-unconfirmed",
+            "Task %(task)s[%(task_id)s] held its %(lease)s to the end, but no quorum of nodes "
+            "confirmed the release%(refusals)s. Nodes that did not take it keep the lock for up "
+            "to %(seconds).3g s more.",
+            task=task,
+            task_id=task_id,
+            lease=lease_in_words(lease),
+            refusals=refused,
+            seconds=max(0.0, lease.valid_until - lease.now()),
         )
         return
     logger.warning(
-        "Task %s ended without its %s: %s. %s",
-        task,
-        lease_in_words(lease),
-        lost or LossReason.GONE,
-        "Another body may have run beside its last part; a resource that checks fencing tokens "
-        "has refused what came too late."
+        "task-ended-without-lease",
+        "Task %(task)s[%(task_id)s] ended without its %(lease)s: %(reason)s. %(consequence)s",
+        task=task,
+        task_id=task_id,
+        lease=lease_in_words(lease),
+        reason=lost or LossReason.GONE,
+        consequence="Another body may have run beside its last part; a resource that checks "
+        "fencing tokens has refused what came too late."
         if under_lease
         else "If its message was delivered again, a second body may have run.",
     )

@@ -4,10 +4,10 @@ Keeping the lock of a body that was asked to stop, until it has ended.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 
+from celery_redlock._log import event_logger
 from celery_redlock.core import Lease, Reservation
 from celery_redlock.errors import LockNotAcquired
 from celery_redlock.tasks.message.in_words import reason_of
@@ -15,7 +15,7 @@ from celery_redlock.tasks.run.lock_request import LockRequest
 
 __all__ = ["StoppingLock"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Retry budget in seconds while no quorum replies; the body is not notified meanwhile.
 RETRY_FOR = 1.0
@@ -76,10 +76,12 @@ class StoppingLock:
             held = lock_request.redlock.reservations.inspect((*node_keys, *stop_request_keys))
         except LockNotAcquired as error:
             logger.warning(
-                "Task %s[%s] lost its lease, and whether a newer run asked for it is not known: %s",
-                lock_request.task.name,
-                lock_request.request.id,
-                reason_of(error, lock_request.redlock),
+                "stop-request-unknown",
+                "Task %(task)s[%(task_id)s] lost its lease, and whether a newer run asked for it "
+                "is not known: %(reason)s",
+                task=lock_request.task.name,
+                task_id=lock_request.request.id,
+                reason=reason_of(error, lock_request.redlock),
             )
             return False
         owners = [None if found is None else found.owner for found in held]
@@ -108,12 +110,14 @@ class StoppingLock:
             )
         except LockNotAcquired as error:
             logger.warning(
-                "The lock of task %s[%s], which a newer run has asked to stop, cannot be extended "
-                "until it has: if it takes longer than %.3g s, the newer one begins beside it. %s",
-                lock_request.task.name,
-                lock_request.request.id,
-                options.ttl,
-                reason_of(error, lock_request.redlock),
+                "stop-request-lease-not-extended",
+                "The lock of task %(task)s[%(task_id)s], which a newer run has asked to stop, "
+                "cannot be extended until it has: if it takes longer than %(seconds).3g s, the "
+                "newer one begins beside it. %(reason)s",
+                task=lock_request.task.name,
+                task_id=lock_request.request.id,
+                seconds=options.ttl,
+                reason=reason_of(error, lock_request.redlock),
             )
             return None
         lock_request.redlock.watch(retained, max_hold=max(options.ttl, options.max_hold - age))

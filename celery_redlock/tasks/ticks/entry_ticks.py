@@ -4,11 +4,11 @@ The ticks of a scheduler's entries: which entries are stamped, and the tick each
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
+from celery_redlock._log import event_logger
 from celery_redlock.schedules.due_times import due_times, latest_due, next_due, ran_already
 from celery_redlock.schedules.interval import on_grid
 from celery_redlock.schedules.timeutils import SECOND, to_us
@@ -17,19 +17,10 @@ from celery_redlock.tasks.message.tick import LONGEST_INTERVAL, Tick
 
 __all__ = ["EntryTicks", "schedule_name"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: Seconds until a schedule is asked again that reports a tick as due which was sent already.
 PAUSE = 1.0
-UNNAMED = (
-    "Entry %r of the schedule has no name of its own, so the text of its call identifies its "
-    "ticks: with other arguments it is another entry, and beats that see another text do not "
-    "agree. Give it a name: add_periodic_task(..., name='...')."
-)
-UNSTAMPED = (
-    "Entry %r of the schedule is sent without its tick, so a worker cannot drop the message that "
-    "another beat sends for the same due time: %s."
-)
 
 
 def schedule_name(app: Any) -> str:
@@ -155,7 +146,13 @@ class EntryTicks:
         """Log, once for each entry, why it is sent without a tick."""
         if entry.name not in self._warned:
             self._warned.add(entry.name)
-            logger.warning(UNSTAMPED, entry.name, reason)
+            logger.warning(
+                "entry-sent-without-tick",
+                "Entry %(entry)r of the schedule is sent without its tick, so a worker cannot "
+                "drop the message that another beat sends for the same due time: %(reason)s.",
+                entry=entry.name,
+                reason=reason,
+            )
 
     def _is_wanted(self, entry: Any) -> bool:
         try:
@@ -165,7 +162,14 @@ class EntryTicks:
             self.warn_once(entry, f"whether its task locks is unknown ({error!r})")
             return False
         if not named:
-            logger.warning(UNNAMED, entry.name)
+            logger.warning(
+                "entry-without-name",
+                "Entry %(entry)r of the schedule has no name of its own, so the text of its call "
+                "identifies its ticks: with other arguments it is another entry, and beats that "
+                "see another text do not agree. Give it a name: add_periodic_task(..., "
+                "name='...').",
+                entry=entry.name,
+            )
         return wanted
 
 

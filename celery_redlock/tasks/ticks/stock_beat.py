@@ -4,10 +4,10 @@ Beats with any scheduler but ours: several may run, and each tick's body still r
 
 from __future__ import annotations
 
-import logging
 from functools import cache
 from typing import Any
 
+from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.ticks.entry_ticks import EntryTicks
@@ -15,7 +15,7 @@ from celery_redlock.tasks.ticks.tick_stamping import TickScheduler, adopt
 
 __all__ = ["is_protected", "stamp_stock_beat"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 #: A log line with all entries of a large schedule helps nobody.
 MAX_NAMES = 20
@@ -38,9 +38,10 @@ def stamp_stock_beat(sender: Any) -> None:
         adopt(scheduler, TickScheduler, ticks)
     except ConfigurationError as error:
         logger.error(  # noqa: TRY400  # a setting or a class is wrong, not the code here
+            "beat-without-ticks",
             "This beat sends its messages without ticks, so a tick that several beats send runs "
-            "several times: %s",
-            error,
+            "several times: %(error)s",
+            error=error,
         )
         return
     _announce(scheduler, ticks)
@@ -66,15 +67,20 @@ def _announce(scheduler: Any, ticks: EntryTicks) -> None:
     try:
         entries = list(scheduler.schedule.values())
     except Exception:
-        logger.warning("The schedule cannot be read yet", exc_info=True)
+        logger.warning(
+            "schedule-unreadable",
+            "The schedule cannot be read yet",
+            exc_info=True,
+        )
         return
     if not entries:
         return
     logger.info(
-        "Ticks of these entries are identified by name and due time: %s. Ticks of these are not, "
-        "because their tasks do not lock: %s.",
-        _listed([entry.name for entry in entries if ticks.stamps(entry)]),
-        _listed([entry.name for entry in entries if not ticks.stamps(entry)]),
+        "entries-with-ticks",
+        "Ticks of these entries are identified by name and due time: %(entries)s. Ticks of these "
+        "are not, because their tasks do not lock: %(unstamped_entries)s.",
+        entries=_listed([entry.name for entry in entries if ticks.stamps(entry)]),
+        unstamped_entries=_listed([entry.name for entry in entries if not ticks.stamps(entry)]),
     )
 
 

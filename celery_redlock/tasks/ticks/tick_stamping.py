@@ -5,7 +5,6 @@ Schedulers whose messages carry their tick: the entry's name and due time, which
 from __future__ import annotations
 
 import heapq
-import logging
 from collections.abc import Mapping
 from types import MappingProxyType, new_class
 from typing import Any
@@ -15,6 +14,7 @@ from celery.result import EagerResult
 from celery.schedules import schedstate
 from celery.utils.imports import qualname
 
+from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult
 from celery_redlock.tasks.message.tick import Tick
@@ -23,7 +23,7 @@ from celery_redlock.tasks.ticks.tick_context import connect_publishes, no_tick, 
 
 __all__ = ["TickScheduler", "adopt", "stamped"]
 
-logger = logging.getLogger(__name__)
+logger = event_logger(__name__)
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
@@ -47,7 +47,11 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
             self.redlock_ticks.load(self.schedule.values())
         except Exception:
             # The scheduler reads its entries itself next, and raises as it would.
-            logger.debug("The entries of the schedule cannot be read", exc_info=True)
+            logger.debug(
+                "schedule-entries-unreadable",
+                "The entries of the schedule cannot be read",
+                exc_info=True,
+            )
         return super().populate_heap(*args, **kwargs)
 
     def reserve(self, entry: Any) -> Any:
@@ -199,7 +203,11 @@ def _message_of(entry: Any, tick: Tick | None, options: Mapping[str, Any]) -> An
             kwargs={name: _without_tick(value) for name, value in (entry.kwargs or {}).items()},
         )
     except Exception:
-        logger.exception("Entry %r is sent with its own options alone", entry.name)
+        logger.exception(
+            "entry-not-stamped",
+            "Entry %(entry)r is sent with its own options alone",
+            entry=entry.name,
+        )
         return entry
     return message
 

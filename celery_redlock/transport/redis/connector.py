@@ -5,7 +5,6 @@ Making a connection: redis-py does TCP, TLS, unix sockets, AUTH and HELLO, then 
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import socket
 import sys
@@ -21,6 +20,7 @@ from redis.retry import Retry
 
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock._greenlets.unpatched import unpatched
+from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.scripts import SOURCE
@@ -33,7 +33,7 @@ from celery_redlock.transport.redis.connect_error import (
 from celery_redlock.transport.redis.connection import NodeConnection
 from celery_redlock.transport.redis.framing import Framing, GarbageError
 
-_logger = logging.getLogger(__name__)
+_logger = event_logger(__name__)
 
 
 class _CheckedReader:
@@ -137,7 +137,13 @@ class Connector:
             if not self.warned:
                 self.warned = True
                 for warning in warnings_about(info):
-                    call_in_app(_logger.warning, "Lock node %s %s", self.address.name, warning)
+                    call_in_app(
+                        _logger.warning,
+                        "node-setup-unwise",
+                        "Lock node %(node)s %(reason)s",
+                        node=self.address.name,
+                        reason=warning,
+                    )
             sock = connection._sock
             if native:
                 sock = _unpatched_socket(connection)

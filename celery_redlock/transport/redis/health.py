@@ -5,18 +5,18 @@ How a node has behaved lately: backing off, deferred releases, refused scripts.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import random
 import re
 from collections import deque
 
 from celery_redlock._greenlets.threads import call_in_app
+from celery_redlock._log import event_logger
 from celery_redlock.protocol import Command, Script
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.protocol.texts import shortened
 
-_logger = logging.getLogger(__name__)
+_logger = event_logger(__name__)
 
 _MIN_BACKOFF = 0.05
 _MAX_BACKOFF = 2.0
@@ -93,9 +93,11 @@ class NodeHealth:
             self._quiet_until = now + _QUIET
             call_in_app(
                 _logger.warning,
-                "Lock node %s fails: %s. Locks are acquired as long as a quorum of nodes votes.",
-                self.name,
-                reason.rstrip("."),
+                "lock-node-fails",
+                "Lock node %(node)s fails: %(reason)s. Locks are acquired as long as a quorum of "
+                "nodes votes.",
+                node=self.name,
+                reason=reason.rstrip("."),
             )
 
     def record_success(self) -> None:
@@ -119,11 +121,12 @@ class NodeHealth:
             self.refusals[script] = reason
             call_in_app(
                 _logger.warning,
-                "Lock node %s refuses the script %s: %s. %s.",
-                self.name,
-                script,
-                reason,
-                _CONSEQUENCES[script],
+                "script-refused",
+                "Lock node %(node)s refuses the script %(script)s: %(reason)s. %(consequence)s.",
+                node=self.name,
+                script=script,
+                reason=reason,
+                consequence=_CONSEQUENCES[script],
             )
         return reason
 

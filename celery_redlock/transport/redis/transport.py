@@ -4,7 +4,6 @@ The transport for real servers: a pool of channels, and the order of commands ac
 
 from __future__ import annotations
 
-import logging
 import time
 import weakref
 from collections import deque
@@ -13,6 +12,7 @@ from collections.abc import Callable, Sequence
 from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._greenlets.threads import on_native_thread
 from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock._log import event_logger
 from celery_redlock.protocol import Command, Script
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
@@ -22,7 +22,7 @@ from celery_redlock.transport.redis.channel import RedisChannel
 from celery_redlock.transport.redis.node_set import NodeSet
 from celery_redlock.transport.redis.wake_ups import WakeUps
 
-_logger = logging.getLogger(__name__)
+_logger = event_logger(__name__)
 
 #: Idle channels that are kept; a burst of threads must not leave its connections open for good.
 _MAX_IDLE = 16
@@ -195,7 +195,10 @@ def _reset_after_fork() -> None:
         try:
             transport.reset_after_fork()
         except Exception:
-            _logger.exception("A forked child could not drop its parent's lock connections")
+            _logger.exception(
+                "child-connections-left",
+                "A forked child could not drop its parent's lock connections",
+            )
 
 
 register_at_fork(after_in_child=_reset_after_fork)

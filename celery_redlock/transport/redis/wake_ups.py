@@ -17,12 +17,13 @@ from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import call_in_app, start_native_thread
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock._greenlets.wakeup import WakeupPipe
+from celery_redlock._log import event_logger
 from celery_redlock.transport import clock
 from celery_redlock.transport.listeners import Listener
 from celery_redlock.transport.redis.framing import Framing
 from celery_redlock.transport.redis.node_set import NodeSet
 
-_logger = logging.getLogger(__name__)
+_logger = event_logger(__name__)
 
 #: Seconds for which connections are kept when nobody waits any more.
 _IDLE = 30.0
@@ -160,9 +161,15 @@ class _Reader:
         """Log why nobody is woken: a refusal, as of a user without the right, once as a warning."""
         warns = isinstance(exc, hiredis.ReplyError) and not self._has_warned
         self._has_warned |= warns
-        level = logging.WARNING if warns else logging.DEBUG
-        text = "Lock node %s wakes nobody, so those who wait look again after a delay: %s"
-        call_in_app(_logger.log, level, text, self._nodes.names[self._index], exc)
+        call_in_app(
+            _logger.log,
+            logging.WARNING if warns else logging.DEBUG,
+            "node-wakes-nobody",
+            "Lock node %(node)s wakes nobody, so those who wait look again after a delay: "
+            "%(error)s",
+            node=self._nodes.names[self._index],
+            error=exc,
+        )
 
     def _serve(self) -> None:
         """Subscribe and read until nobody has listened for a while."""

@@ -24,6 +24,7 @@ from celery_redlock.tasks.rules.facts import Row
 from celery_redlock.testing import plugin
 
 from .described import Described, options, settings
+from .log_events import log_events
 from .measured import comparisons, machine
 
 __all__ = ["PAGES"]
@@ -168,6 +169,28 @@ def counter_list() -> str:
     return ", ".join(f"`{kind.value}`" for kind in Event)
 
 
+def log_tables() -> str:
+    """The log events, by the part of the package that logs them."""
+    events = sorted(log_events(), key=lambda event: event.code)
+    return "\n\n".join(
+        f"## `celery_redlock.{part}`\n\n"
+        + _table(
+            ("event", "level", "text", "fields"),
+            [
+                (
+                    f"`{event.code}`",
+                    " or ".join(event.levels),
+                    _cell(f"`{event.template}`"),
+                    ", ".join(f"`{name}`" for name in event.fields),
+                )
+                for event in events
+                if event.module.partition(".")[0] == part
+            ],
+        )
+        for part in sorted({event.module.partition(".")[0] for event in events})
+    )
+
+
 def command_sections() -> str:
     """The help of each command of `celery-redlock`."""
     return "\n\n".join(_command(name, command) for name, command in redlock.commands.items())
@@ -236,6 +259,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "signals": signal_tables,
     "signal-example": signal_example,
     "counters": counter_list,
+    "log": log_tables,
     "commands": command_sections,
     "fixtures": fixtures,
     "examples": examples,

@@ -20,8 +20,8 @@ from celery_redlock.transport.redis.health import _logger
 app = Celery()
 """
 LINES = """
-for one in (logger, _logger):
-    one.warning("a line of %s", one.name)
+for one, name in ((logger, "celery_redlock.tasks."), (_logger, "celery_redlock.transport.")):
+    one.warning("a-line", "a line of %(name)s", name=name)
 """
 CONFIG = (
     "{'version': 1, 'disable_existing_loggers': False,"
