@@ -22,7 +22,7 @@ INTERVAL = 0.05
 class Site:
     """A served page, with what its server knows."""
 
-    def __init__(self, redlock: Redlock, access: Access) -> None:
+    def __init__(self, redlock: Redlock, access: Access, port: int = 0) -> None:
         self.access = access
         self.server = PageServer(redlock, {}, access, interval=INTERVAL)
         self.looks: list[tuple[str, ...]] = []
@@ -33,9 +33,13 @@ class Site:
             return look(filters)
 
         self.server.refresher._look = counted
-        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self.listener.getsockname()[1]
         self._thread = Thread(target=self.server.serve_on, args=[self.listener])
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
 
     @property
     def is_looking(self) -> bool:
@@ -77,7 +81,7 @@ class Site:
     ) -> HTTPResponse:
         """Release as the page does; `headers` replace its own, and `None` removes one."""
         sent = {
-            "Origin": f"http://127.0.0.1:{self.port}",
+            "Origin": self.address.rstrip("/"),
             CSRF_HEADER: self.access.csrf,
             "Content-Type": "application/json",
         } | {name.replace("_", "-"): value for name, value in headers.items()}
@@ -112,8 +116,8 @@ def keys(look: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def served(redlock: Redlock, *, token: str | None = None) -> Iterator[Site]:
-    site = Site(redlock, Access.for_host("127.0.0.1", token))
+def served(redlock: Redlock, *, token: str | None = None, port: int = 0) -> Iterator[Site]:
+    site = Site(redlock, Access.for_host("127.0.0.1", token), port)
     site.start()
     try:
         yield site
