@@ -22,9 +22,16 @@ INTERVAL = 0.05
 class Site:
     """A served page, with what its server knows."""
 
-    def __init__(self, redlock: Redlock, access: Access, port: int = 0) -> None:
+    def __init__(
+        self,
+        redlock: Redlock,
+        access: Access,
+        *,
+        port: int = 0,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         self.access = access
-        self.server = PageServer(redlock, {}, access, interval=INTERVAL)
+        self.server = PageServer(redlock, names or {}, access, interval=INTERVAL)
         self.looks: list[tuple[str, ...]] = []
         look = self.server.view.look
 
@@ -116,8 +123,8 @@ def keys(look: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def served(redlock: Redlock, *, token: str | None = None, port: int = 0) -> Iterator[Site]:
-    site = Site(redlock, Access.for_host("127.0.0.1", token), port)
+def served(redlock: Redlock, *, token: str | None = None, **options: Any) -> Iterator[Site]:
+    site = Site(redlock, Access.for_host("127.0.0.1", token), **options)
     site.start()
     try:
         yield site

@@ -20,7 +20,9 @@ _CONTRASTS = """() => {
   const over = (top, under) => under.map((part, i) => top[i] * top[3] + part * (1 - top[3]));
   const backdrop = (node) => {
     const layers = [];
-    for (let up = node; up; up = up.parentElement) layers.push(parsed(getComputedStyle(up).backgroundColor));
+    for (let up = node; up; up = up.parentElement) {
+      layers.push(parsed(getComputedStyle(up).backgroundColor));
+    }
     return layers.reduceRight((under, top) => over(top, under), [255, 255, 255]);
   };
   const opacity = (node) => {
@@ -38,13 +40,15 @@ _CONTRASTS = """() => {
     const behind = backdrop(node);
     const colour = parsed(style.color);
     colour[3] *= opacity(node) * (pseudo ? Number(style.opacity) : 1);
-    const [dark, light] = [luminance(behind), luminance(over(colour, behind))].sort((a, b) => a - b);
+    const both = [luminance(behind), luminance(over(colour, behind))];
+    const [dark, light] = both.sort((a, b) => a - b);
     return (light + 0.05) / (dark + 0.05);
   };
   const found = [];
   for (const node of document.body.querySelectorAll("*")) {
     if (!node.checkVisibility({opacityProperty: true, visibilityProperty: true})) continue;
-    const text = [...node.childNodes].filter((one) => one.nodeType === 3).map((one) => one.data.trim()).join("");
+    const texts = [...node.childNodes].filter((one) => one.nodeType === 3);
+    const text = texts.map((one) => one.data.trim()).join("");
     if (text) found.push([text, contrast(node)]);
     if (node.placeholder) found.push([node.placeholder, contrast(node, "::placeholder")]);
     const before = getComputedStyle(node, "::before").content;

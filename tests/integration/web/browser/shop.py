@@ -1,43 +1,46 @@
-"""The app of a shop, whose tasks hold their locks until the worker ends: for pictures of the page."""
+"""A shop whose tasks keep their locks until the worker ends: something to take pictures of."""
 
 from __future__ import annotations
 
-import os
+import json
+import sys
+from collections.abc import Mapping
 from threading import Event
+from typing import Any
 
 from celery import Celery
 
 from celery_redlock import Limit, Rate, RedlockTask
 
-app = Celery("shop", broker=os.environ["SHOP_BROKER"], backend=os.environ["SHOP_BACKEND"])
-app.conf.redlock_nodes = os.environ["SHOP_NODES"].split(",")
-app.conf.redlock_requeue_max = 3600
+LATER = "later"
 
 
-def _work() -> None:
-    Event().wait()
+def make_shop(conf: Mapping[str, Any]) -> Celery:
+    """Return the shop's app; no worker takes what is sent to the queue `LATER`."""
+    app = Celery("shop", set_as_current=False)
+    app.conf.update(conf, redlock_requeue_max=3600)
+
+    def work(number: int) -> None:
+        Event().wait()
+
+    def call(number: int) -> None:
+        """End at once."""
+
+    for body, name, options in (
+        (work, "shop.settle", {"lock_key": "account:{number}"}),
+        (work, "shop.export", {"lock_key": Limit("tenant:{number}", 3)}),
+        (call, "shop.charge", {"lock_key": Rate("api:stripe", "100/h")}),
+        (call, "shop.invoice", {"lock_key": "invoice:{number}", "lock_mode": "until_executed"}),
+    ):
+        app.task(base=RedlockTask, name=name, shared=False, **options)(body)
+    return app
 
 
-@app.task(base=RedlockTask, name="shop.settle", lock_key="account:{account_id}")
-def settle(account_id: int) -> None:
-    _work()
-
-
-@app.task(
-    base=RedlockTask,
-    name="shop.invoice",
-    lock_key="invoice:{order_id}",
-    lock_mode="until_executed",
-)
-def invoice(order_id: int) -> None:
-    _work()
-
-
-@app.task(base=RedlockTask, name="shop.export", lock_key=Limit("tenant:{tenant}", 3))
-def export(tenant: str) -> None:
-    _work()
-
-
-@app.task(base=RedlockTask, name="shop.charge", lock_key=Rate("api:stripe", "100/m"))
-def charge(order_id: int) -> None:
-    """Call the API."""
+if __name__ == "__main__":
+    conf, name = sys.argv[1:]
+    make_shop(json.loads(conf)).worker_main(
+        [
+            *("worker", "--pool=threads", "--concurrency=6", f"--hostname={name}"),
+            *("--loglevel=INFO", "--without-mingle", "--without-gossip", "--without-heartbeat"),
+        ]
+    )

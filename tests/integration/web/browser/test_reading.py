@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from celery_redlock import Lease
 from tests.integration.web.browser.looks import CONTROLS, cell, pale_texts, row
+from tests.integration.web.site import Site
 from tests.support.nodes import ServerNodes
 
 pytestmark = pytest.mark.system
@@ -25,16 +25,17 @@ def options(request: pytest.FixtureRequest) -> dict[str, object]:
 
 
 @pytest.fixture
-def scene(page: Page, servers: ServerNodes) -> Iterator[list[Lease]]:
-    """A page with a bit of everything: a lock, a limit, a message in the queue, a dead node."""
+def page(tab: Page, site: Site, servers: ServerNodes) -> Page:
+    """The page with a bit of everything: a long key, a limit, a node that is down."""
     client = servers.client(node_timeout=0.5)
-    leases = [client.acquire(LONG), *(client.acquire("gpu", limit=2) for _ in range(2))]
+    client.acquire(LONG)
+    for _ in range(2):
+        client.acquire("gpu", limit=2)
     servers.kill(4)
-    expect(page.get_by_text("4 of 5 nodes answer")).to_be_visible()
-    expect(row(page, LONG)).to_be_visible()
-    yield leases
-    for lease in leases:
-        lease.release()
+    tab.goto(site.address)
+    expect(tab.get_by_text("4 of 5 nodes answer")).to_be_visible()
+    expect(row(tab, LONG)).to_be_visible()
+    return tab
 
 
 def small_buttons(page: Page) -> list[str]:
@@ -63,18 +64,15 @@ def open_dialogs(page: Page) -> Iterator[str]:
         page.keyboard.press("Escape")
 
 
-@pytest.mark.usefixtures("scene")
 def test_nothing_is_wider_than_the_window(page: Page) -> None:
     assert not [name for name in open_dialogs(page) if is_too_wide(page)]
 
 
-@pytest.mark.usefixtures("scene")
 @pytest.mark.parametrize("options", ["phone"], indirect=True)
 def test_fingers_hit_every_button_of_a_phone(page: Page) -> None:
     assert not [name for _ in open_dialogs(page) for name in small_buttons(page)]
 
 
-@pytest.mark.usefixtures("scene")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_can_be_read(page: Page, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
@@ -82,7 +80,6 @@ def test_every_text_can_be_read(page: Page, scheme: str) -> None:
     assert not [text for _ in open_dialogs(page) for text in pale_texts(page)]
 
 
-@pytest.mark.usefixtures("scene")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_can_be_read_while_the_nodes_fail(
     page: Page, servers: ServerNodes, scheme: str
@@ -94,14 +91,12 @@ def test_every_text_can_be_read_while_the_nodes_fail(
     assert not pale_texts(page)
 
 
-@pytest.mark.usefixtures("scene")
 def test_every_control_has_a_name(page: Page) -> None:
     for _ in open_dialogs(page):
         for control in page.locator(CONTROLS).locator("visible=true").all():
             expect(control).to_have_accessible_name(NAMED)
 
 
-@pytest.mark.usefixtures("scene")
 def test_every_row_is_told_apart_by_its_buttons(page: Page) -> None:
     names = page.locator("#lock-table button").evaluate_all(
         "buttons => buttons.map(button => button.ariaLabel)"

@@ -83,7 +83,7 @@ def test_a_closed_page_costs_the_nodes_nothing(page: Page, site: Site) -> None:
 def test_a_hidden_tab_costs_the_nodes_nothing_until_it_is_seen(page: Page, site: Site) -> None:
     # Without a screen a browser takes all its tabs to be visible, so the test has to say it.
     say = (
-        "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});"
+        "value => { Object.defineProperty(document, 'hidden', {value, configurable: true});"
         " document.dispatchEvent(new Event('visibilitychange')); }"
     )
     page.evaluate(say, True)
