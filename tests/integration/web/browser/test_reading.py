@@ -19,9 +19,17 @@ LONG = "tenant:" + "acme" * 20
 NAMED = re.compile(r"\S")
 
 
+WINDOWS: dict[str, dict[str, object]] = {
+    "wide": {},
+    "table": {"viewport": {"width": 1121, "height": 800}},
+    "cards": {"viewport": {"width": 1120, "height": 800}},
+    "phone": PHONE,
+}
+
+
 @pytest.fixture(params=["wide", "phone"])
 def options(request: pytest.FixtureRequest) -> dict[str, object]:
-    return PHONE if request.param == "phone" else {}
+    return WINDOWS[request.param]
 
 
 @pytest.fixture
@@ -64,6 +72,7 @@ def open_dialogs(page: Page) -> Iterator[str]:
         page.keyboard.press("Escape")
 
 
+@pytest.mark.parametrize("options", WINDOWS, indirect=True)
 def test_nothing_is_wider_than_the_window(page: Page) -> None:
     assert not [name for name in open_dialogs(page) if is_too_wide(page)]
 
