@@ -42,12 +42,8 @@ SCENE = {
     "tenant:acme": (3, 1),
 }
 
-WIDE: dict[str, Any] = {"viewport": {"width": 1360, "height": 820}}
-PHONE: dict[str, Any] = {
-    "viewport": {"width": 390, "height": 844},
-    "device_scale_factor": 1.5,
-    "is_mobile": True,
-}
+WIDE: dict[str, Any] = {"viewport": {"width": 1360, "height": 700}}
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True}
 
 
 @pytest.fixture(scope="module")
