@@ -42,7 +42,7 @@ SCENE = {
     "tenant:acme": (3, 1),
 }
 
-WIDE: dict[str, Any] = {"viewport": {"width": 1360, "height": 780}}
+WIDE: dict[str, Any] = {"viewport": {"width": 1360, "height": 740}}
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True}
 
 
