@@ -73,11 +73,12 @@ test: $(READY) ## the tests, in PROCESSES processes; needs nothing but wheels
 	$(BIN)/python -m pytest $(PARALLEL) -m "not system and not containers"
 
 .PHONY: test-system
-test-system: $(READY) ## tests with Debian packages (redis-server, postgresql, rabbitmq-server, nodejs, npm)
+test-system: $(READY) ## tests with Debian packages (redis-server, postgresql, rabbitmq-server, nodejs, npm, chromium)
 	@command -v redis-server >/dev/null || { echo "test-system needs redis-server: apt-get install redis-server" >&2; exit 1; }
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || { echo "test-system needs postgresql: apt-get install postgresql" >&2; exit 1; }
 	@test -x /usr/lib/rabbitmq/bin/rabbitmq-server || { echo "test-system needs rabbitmq-server: apt-get install rabbitmq-server" >&2; exit 1; }
 	@command -v npm >/dev/null && command -v node >/dev/null || { echo "test-system needs Node.js: apt-get install nodejs npm" >&2; exit 1; }
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { echo "test-system needs Chromium: apt-get install chromium" >&2; exit 1; }
 	$(BIN)/python -m pytest $(PARALLEL) -m system
 
 .PHONY: test-containers
@@ -126,6 +127,13 @@ mixed: $(READY) ## clients of the commit OLD and of this version on the same nod
 docs: $(READY) ## the documentation site, into build/docs
 	rm -rf build/docs build/doctrees
 	$(BIN)/python -m sphinx -E -a -W --keep-going -q -j auto -b html -d build/doctrees docs build/docs
+
+.PHONY: screenshots
+screenshots: $(READY) ## pictures of the page of `celery-redlock web`, into docs/images; needs Chromium
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { echo "screenshots needs Chromium: apt-get install chromium" >&2; exit 1; }
+	$(BIN)/python -m pytest tests/integration/web/browser/test_pictures.py -m system
+	mkdir -p docs/images
+	cp build/screenshots/*.png docs/images/
 
 .PHONY: bench
 bench: $(BENCH_READY) ## measure against peers, as ratios in one run; writes build/results.json

@@ -22,9 +22,16 @@ INTERVAL = 0.05
 class Site:
     """A served page, with what its server knows."""
 
-    def __init__(self, redlock: Redlock, access: Access) -> None:
+    def __init__(
+        self,
+        redlock: Redlock,
+        access: Access,
+        *,
+        port: int = 0,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         self.access = access
-        self.server = PageServer(redlock, {}, access, interval=INTERVAL)
+        self.server = PageServer(redlock, names or {}, access, interval=INTERVAL)
         self.looks: list[tuple[str, ...]] = []
         look = self.server.view.look
 
@@ -33,9 +40,13 @@ class Site:
             return look(filters)
 
         self.server.refresher._look = counted
-        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self.listener.getsockname()[1]
         self._thread = Thread(target=self.server.serve_on, args=[self.listener])
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
 
     @property
     def is_looking(self) -> bool:
@@ -82,7 +93,7 @@ class Site:
             row: its id; by default that of a key without slots.
         """
         sent = {
-            "Origin": f"http://127.0.0.1:{self.port}",
+            "Origin": self.address.rstrip("/"),
             CSRF_HEADER: self.access.csrf,
             "Content-Type": "application/json",
         } | {name.replace("_", "-"): value for name, value in headers.items()}
@@ -117,8 +128,8 @@ def keys(look: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def served(redlock: Redlock, *, token: str | None = None) -> Iterator[Site]:
-    site = Site(redlock, Access.for_host("127.0.0.1", token))
+def served(redlock: Redlock, *, token: str | None = None, **options: Any) -> Iterator[Site]:
+    site = Site(redlock, Access.for_host("127.0.0.1", token), **options)
     site.start()
     try:
         yield site

@@ -1,0 +1,127 @@
+"""What a person sees of locks and nodes, while they change."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.integration.web.browser.looks import cell, row
+from tests.integration.web.site import Site
+from tests.support.nodes import ServerNodes
+from tests.support.waiting import TIMEOUT, wait_until
+
+pytestmark = pytest.mark.system
+
+_SECONDS = re.compile(r"^(\d+) s$")
+
+
+def test_a_lock_appears_and_disappears_without_a_reload(page: Page, servers: ServerNodes) -> None:
+    page.evaluate("window.isTheSame = true")
+    lease = servers.client().acquire("account:7")
+    expect(row(page, "account:7")).to_be_visible()
+
+    lease.release()
+    expect(row(page, "account:7")).to_have_count(0)
+    assert page.evaluate("window.isTheSame")
+
+
+def test_the_time_left_counts_down_between_looks(
+    page: Page, site: Site, servers: ServerNodes
+) -> None:
+    servers.hold("account:7", "someone", range(5), ttl=90)
+    left = cell(row(page, "account:7"), "Time left")
+    expect(left).to_have_text(_SECONDS)
+    # From here on there is no look, so it is the page that counts.
+    page.context.route("**/events*", lambda route: route.abort())
+    site.server.refresher._interval = 10 * TIMEOUT
+
+    def seconds() -> int:
+        return int(left.inner_text().removesuffix(" s"))
+
+    first = seconds()
+    wait_until(lambda: seconds() <= first - 3)
+
+
+def test_the_slots_of_a_limit_are_together(page: Page, servers: ServerNodes) -> None:
+    leases = [servers.client().acquire("tenant:acme", limit=3) for _ in range(2)]
+
+    group = page.locator("#lock-table tbody", has_text="tenant:acme (limit: 2 slots held")
+    expect(group.locator("tr.slot")).to_have_count(len(leases))
+
+
+def test_the_filter_narrows_the_rows(page: Page, servers: ServerNodes) -> None:
+    leases = [servers.client().acquire(key) for key in ("account:7", "invoice:8")]
+    expect(row(page, "account:7")).to_be_visible()
+
+    page.get_by_label("Filter").fill("invoice:*")
+
+    expect(row(page, "account:7")).to_have_count(0)
+    expect(row(page, "invoice:8")).to_be_visible()
+    assert len(leases) == 2
+
+
+def test_a_reload_keeps_the_filter(page: Page, servers: ServerNodes) -> None:
+    leases = [servers.client().acquire(key) for key in ("account:7", "invoice:8")]
+    page.get_by_label("Filter").fill("invoice:*")
+    expect(page).to_have_url(re.compile(r"\?filter=invoice%3A\*$"))
+
+    page.reload()
+
+    expect(page.get_by_label("Filter")).to_have_value("invoice:*")
+    expect(row(page, "invoice:8")).to_be_visible()
+    expect(row(page, "account:7")).to_have_count(0)
+    assert len(leases) == 2
+
+
+def test_details_show_what_each_node_has(page: Page, servers: ServerNodes) -> None:
+    lease = servers.client().acquire("account:7")
+    page.get_by_role("button", name="Details of account:7").click()
+
+    dialog = page.get_by_role("dialog", name="account:7")
+    expect(dialog.get_by_role("cell", name="this owner")).to_have_count(5)
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    assert lease.extend() is None
+
+
+def test_a_stopped_node_is_shown_until_it_is_back(page: Page, servers: ServerNodes) -> None:
+    nodes = page.locator("#node-table tbody tr")
+    servers.kill(4)
+    # The nodes are looked at every ten seconds.
+    expect(cell(nodes.nth(4), "Answers")).to_contain_text("no:")
+    expect(page.get_by_text("4 of 5 nodes answer")).to_be_visible()
+
+    servers.restart(4)
+    expect(cell(nodes.nth(4), "Answers")).to_have_text("yes")
+    expect(page.get_by_text("5 of 5 nodes answer")).to_be_visible()
+
+
+def test_without_a_quorum_the_last_rows_stay_and_cannot_be_released(
+    page: Page, servers: ServerNodes
+) -> None:
+    servers.hold("account:7", "someone", range(5), ttl=3600)
+    release = page.get_by_role("button", name="Release account:7")
+    expect(release).to_have_attribute("aria-disabled", "false")
+
+    servers.kill(0, 1, 2)
+
+    expect(page.get_by_role("alert")).to_contain_text("it takes 3 of 5 nodes")
+    expect(release).to_have_attribute("aria-disabled", "true")
+    release.click(force=True)
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(row(page, "account:7")).to_be_visible()
+
+
+def test_a_key_with_markup_is_text(page: Page, servers: ServerNodes) -> None:
+    key = "<img src=x onerror='document.title=1'><b>bold</b>"
+    lease = servers.client().acquire(key)
+    expect(row(page, key)).to_be_visible()
+
+    page.get_by_role("button", name=f"Details of {key}").click()
+    expect(page.get_by_role("dialog", name=key)).to_be_visible()
+
+    expect(page.locator("img, b")).to_have_count(0)
+    expect(page).to_have_title("Locks")
+    assert lease.extend() is None
