@@ -40,10 +40,10 @@ ROWS: dict[str, Callable[[bool], list[Result]]] = {
     "guards": guards,
     "sql-guards": sql_guards,
     "observed": observed,
-    "listing": listing,
     "waiting": waiting,
     "limit-cost": limit_cost,
     "limits": limits,
+    "listing": listing,
 }
 
 #: Rows that take minutes are measured when they are named.

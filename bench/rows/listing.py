@@ -1,140 +1,151 @@
 """
-What a list of many locks costs: another client, the one who waits for the first row, and memory.
+`celery-redlock list` with many locks: what another client of the nodes notices, and what it takes.
+
+The command shares the machine's cores with the nodes and with that client. A process that is as
+busy and talks to no node shows how much of the effect is that.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import statistics
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-from bench.measure import percentile, time_each
-from bench.results import Goal, Result
+from bench.held import hold
+from bench.measure import percentile
+from bench.pausable import Pausable
+from bench.results import Goal, Result, in_microseconds, ratios
 from celery_redlock import Redlock
 from celery_redlock.testing import LocalCluster
 
-_MANY, _FEW = 100_000, 1_000
-_HOUR = 3_600_000
-_BUSY = (sys.executable, "-c", "while True: pass")
+_NODES = 5
+
+#: Seconds from one acquire of the other client to the next: a busy client, on nodes that have time.
+_PACE = 0.004
+
+#: Rows that are printed between two looks at the command's memory.
+_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listing:
+    """
+    One run of the command.
+
+    Attributes:
+        first: seconds until its first row.
+        total: seconds until its end.
+        share: processor seconds of each of these.
+        memory: its most bytes, as far as rows were printed.
+    """
+
+    first: float
+    total: float
+    share: float
+    memory: int
 
 
 def listing(quick: bool) -> list[Result]:
-    """Measure a second client's locks beside `celery-redlock list`, its first row and memory."""
-    rounds, operations = (3, 500) if quick else (11, 1000)
-    with LocalCluster(5) as many, LocalCluster(5) as few:
-        _fill(many, _MANY)
-        _fill(few, _FEW)
-        with Redlock(many.urls) as redlock:
-            beside = [_round(redlock, many, operations) for _ in range(rounds)]
-        runs = [(_list(many), _list(few)) for _ in range(max(3, rounds // 3))]
-    alone, busy, listed = (list(side) for side in zip(*beside, strict=True))
-    of_many, of_few = zip(*runs, strict=True)
-    seconds = statistics.median(run.seconds for run in of_many)
-    first = [statistics.median(run.first for run in side) for side in (of_many, of_few)]
-    peak = [statistics.median(run.peak for run in side) for side in (of_many, of_few)]
-    p99 = ", ".join(
-        f"{name} {1000 * statistics.median(side):.2f} ms"
-        for name, side in (("alone", alone), ("beside a busy process", busy), ("listed", listed))
-    )
+    """Measure the other client by turns: alone, beside the list, beside another busy process."""
+    few, many, rounds, seconds = (5_000, 20_000, 6, 1.0) if quick else (10_000, 100_000, 20, 2.0)
+    with LocalCluster(_NODES) as nodes, Redlock(nodes.urls, ttl=30.0) as client:
+        command = [sys.executable, "-m", "celery_redlock", "list", "--nodes", ",".join(nodes.urls)]
+        hold(nodes, client, range(few))
+        small = _run(command, few)
+        hold(nodes, client, range(few, many))
+        large = [_run(command, many) for _ in range(1 if quick else 3)]
+        share = max(run.share for run in large)
+        busy = [sys.executable, "-m", "bench.busy", str(share)]
+        taken: dict[str, list[float]] = {"alone": [], "list": [], "busy": []}
+        _p99(client, seconds)
+        with Pausable(command) as lister, Pausable(busy) as other:
+            beside = {"alone": contextlib.nullcontext, "list": lister.running}
+            beside["busy"] = other.running
+            for number in range(rounds):
+                # Each is first as often as any other.
+                names = [*taken][number % len(taken) :] + [*taken][: number % len(taken)]
+                for name in names:
+                    with beside[name]():
+                        taken[name].append(_p99(client, seconds))
+    listed = list(zip(taken["list"], taken["alone"], strict=True))
+    computed = list(zip(taken["busy"], taken["alone"], strict=True))
     return [
-        _result(
-            f"p99 of acquire + release beside a list of {_MANY} locks / alone",
-            [one / other for one, other in zip(listed, alone, strict=True)],
-            Goal(value=1.5, limit="most", unit="x"),
-            f"{p99}; the list takes {seconds:.0f} s",
+        Result(
+            row="listing",
+            what=f"another client's acquire + release, p99, beside a list of {many} locks / alone",
+            goal=Goal(value=1.5, limit="most"),
+            values=ratios(listed),
+            detail=in_microseconds("beside it", "alone", listed),
         ),
-        _result(
-            "… / beside a process that computes and asks no node",
-            [one / other for one, other in zip(listed, busy, strict=True)],
-            None,
+        Result(
+            row="listing",
+            what=f"… beside a process that only computes, {share:.0%} of the time as the list / alone",
+            goal=None,
+            values=ratios(computed),
+            detail=in_microseconds("beside it", "alone", computed),
         ),
-        _result(
-            f"first row of {_MANY} locks / of {_FEW}, from the start of the command",
-            [one.first / other.first for one, other in runs],
-            Goal(value=1.5, limit="most", unit="x"),
-            f"{first[0]:.2f} s and {first[1]:.2f} s",
+        Result(
+            row="listing",
+            what=f"celery-redlock list, {many} locks: from its start to the first row",
+            goal=Goal(value=1.0, limit="most", unit=" s"),
+            values=[run.first for run in large],
+            detail=f"with {few} locks {small.first:.2f} s",
         ),
-        _result(
-            f"most memory of a list of {_MANY} locks / of {_FEW}",
-            [one.peak / other.peak for one, other in runs],
-            Goal(value=1.1, limit="most", unit="x"),
-            f"{peak[0]:.0f} MB and {peak[1]:.0f} MB",
+        Result(
+            row="listing",
+            what="… to the last row",
+            goal=Goal(value=60.0, limit="most", unit=" s"),
+            values=[run.total for run in large],
+            detail=f"with {few} locks {small.total:.1f} s",
+        ),
+        Result(
+            row="listing",
+            what=f"… its memory with {many} locks / with {few}",
+            goal=Goal(value=1.1, limit="most"),
+            values=[run.memory / small.memory for run in large],
+            detail=f"{max(run.memory for run in large) / 1e6:.0f} MB, {small.memory / 1e6:.0f} MB",
         ),
     ]
 
 
-def _result(what: str, values: list[float], goal: Goal | None, detail: str = "") -> Result:
-    return Result(row="listing", what=what, goal=goal, values=values, detail=detail)
+def _p99(client: Redlock, seconds: float) -> float:
+    """Let a client acquire and release at its pace, and return the slowest hundredth."""
+    taken = []
+    end = due = time.perf_counter()
+    end += seconds
+    while (began := time.perf_counter()) < end:
+        client.acquire("key", wait=5.0).release()
+        ended = time.perf_counter()
+        taken.append(ended - began)
+        due = max(due + _PACE, ended)
+        time.sleep(due - ended)
+    return percentile(0.99)(taken)
 
 
-def _fill(nodes: LocalCluster, count: int) -> None:
-    """Give every node the same locks, of as many owners."""
-    for index in range(len(nodes.urls)):
-        pipeline = nodes.client(index).pipeline(transaction=False)
-        for number in range(count):
-            pipeline.set(f"redlock:bulk:{number}", f"{number:032x} {number}", px=_HOUR)
-            if number % 5000 == 4999:
-                pipeline.execute()
-        pipeline.execute()
-
-
-def _round(redlock: Redlock, nodes: LocalCluster, operations: int) -> tuple[float, float, float]:
-    """Return the p99 of a pair alone, beside a busy process, and beside a list."""
-    numbers = itertools.count()
-    of = percentile(0.99)
-
-    def pair() -> None:
-        redlock.acquire(f"own:{next(numbers)}").release()
-
-    def beside(command: list[str]) -> float:
-        with _running(command) as process:
-            assert process.stdout is not None
-            if command != list(_BUSY):
-                process.stdout.readline()  # it lists
-            taken = of(time_each(pair, operations))
-            assert process.poll() is None, "the list was over too soon"
-        return taken
-
-    time_each(pair, 200)
-    return of(time_each(pair, operations)), beside(list(_BUSY)), beside(_command(nodes))
-
-
-def _command(nodes: LocalCluster) -> list[str]:
-    return [sys.executable, "-m", "celery_redlock", "list", "--nodes", ",".join(nodes.urls)]
-
-
-@contextlib.contextmanager
-def _running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own
-        drain = subprocess.Popen(["cat"], stdin=process.stdout, stdout=subprocess.DEVNULL)  # noqa: S607
-        try:
-            yield process
-        finally:
-            process.kill()
-            drain.wait()
-
-
-class _Run:
-    """A whole list: seconds to its first row and to its end, and the most memory in MB."""
-
-    def __init__(self, first: float, seconds: float, peak: float) -> None:
-        self.first, self.seconds, self.peak = first, seconds, peak
-
-
-def _list(nodes: LocalCluster) -> _Run:
+def _run(command: list[str], locks: int) -> _Listing:
     began = time.perf_counter()
-    process = subprocess.Popen(_command(nodes), stdout=subprocess.PIPE)  # noqa: S603 - our own
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: S603 - our own command line
     assert process.stdout is not None
-    process.stdout.readline()
-    process.stdout.readline()
-    first = time.perf_counter() - began
-    rows = 1 + sum(1 for _ in process.stdout)
-    _, status, usage = os.wait4(process.pid, 0)
-    assert status == 0, status
-    assert rows in (_MANY, _FEW), rows
-    return _Run(first, time.perf_counter() - began, usage.ru_maxrss / 1024)
+    status = Path(f"/proc/{process.pid}/status")
+    first = memory = rows = 0
+    for rows, _ in enumerate(process.stdout):
+        if rows == 1:  # below the headings
+            first = time.perf_counter() - began
+        if rows % _ROWS == 0:
+            memory = _most_bytes(status.read_text())
+    _, state, used = os.wait4(process.pid, 0)
+    total = time.perf_counter() - began
+    if state or rows != locks:
+        raise RuntimeError(f"{rows} of {locks} locks were listed, status {state}")
+    share = (used.ru_utime + used.ru_stime) / total
+    return _Listing(first=first, total=total, share=share, memory=memory)
+
+
+def _most_bytes(status: str) -> int:
+    (most,) = re.findall(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)
+    return int(most) * 1024

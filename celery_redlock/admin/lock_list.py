@@ -8,9 +8,11 @@ import contextlib
 import fnmatch
 import glob
 import re
+import time
 from array import array
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -34,6 +36,7 @@ from celery_redlock.protocol.node_model import WOKEN
 from celery_redlock.tasks.inspection import holder_from
 from celery_redlock.tasks.message.node_keys import QUEUED
 from celery_redlock.tasks.message.owner_label import parse_owner, task_digest
+from celery_redlock.transport import clock
 
 __all__ = ["LEFTOVER", "LockEntry", "LockWaiter", "as_data", "list_locks", "show_lock"]
 __all__ += ["task_names"]
@@ -43,6 +46,9 @@ LEFTOVER = "leftover"
 
 #: Seconds that a node has for each answer.
 TIMEOUT = 2.0
+
+#: Seconds of the rest after a page, at most: the reader of the list may be slow.
+LONGEST_REST = 0.05
 
 Progress = Callable[[int, int], None]
 
@@ -152,9 +158,8 @@ def list_locks(
 
     Reads with SCAN, some hundred keys at a time, and keeps 8 bytes of each lock: the first ones
     come at once, however many there are. A lock that is held from beginning to end of the list is
-    in it. Limit: of those that are acquired, handed over or released meanwhile, some may be
-    missing, and a node that resizes its table may show one twice. Dedupe markers, stop requests
-    and other records are no locks.
+    in it, once. Limit: of those that are acquired, handed over or released meanwhile, some may be
+    missing. Dedupe markers, stop requests and other records are no locks.
 
     A node that does not answer, from the beginning or later, is not asked again; the others' locks
     are listed.
@@ -273,14 +278,6 @@ class _Readers:
         self.check_quorum()
         return round_, waiting
 
-    def missing(self, node_keys: tuple[str, ...], before: int) -> tuple[str, ...]:
-        """Return those of some keys that no node before this one has."""
-        for index in self:
-            if index < before and node_keys:
-                with self.failing(index):
-                    node_keys = self[index].missing(node_keys)
-        return node_keys
-
     def waiters(self, node_key: str) -> list[dict[str, int]]:
         """Return the wait queue of a key on each node that answers."""
         found = []
@@ -290,37 +287,67 @@ class _Readers:
         return found
 
 
+class _Shown:
+    """The keys that were shown: digests of 8 bytes, sorted in arrays that stay short."""
+
+    def __init__(self) -> None:
+        self._digests = [array("q") for _ in range(1024)]
+
+    def add(self, name: bytes) -> None:
+        """Note a key."""
+        digest = hash(name)
+        insort(self._digests[digest % len(self._digests)], digest)
+
+    def __contains__(self, name: bytes) -> bool:
+        digest = hash(name)
+        digests = self._digests[digest % len(self._digests)]
+        at = bisect_left(digests, digest)
+        return at < len(digests) and digests[at] == digest
+
+
 def _entries(
     nodes: _Readers, pattern: str, names: Mapping[str, str], progress: Progress | None
 ) -> Iterator[LockEntry]:
-    shown = array("q")
-    #: Once a node has failed, the others may not know that it has shown a key.
-    again: Container[int] = frozenset()
-    failed = len(nodes.reasons)
-    for index, chunk in _chunks(nodes, pattern, progress):
+    shown = _Shown()
+    for chunk in _chunks(nodes, pattern, shown, progress):
         round_, waiting = nodes.inspect(chunk)
-        if len(nodes.reasons) > failed:
-            failed, again = len(nodes.reasons), frozenset(shown)
         held = round_.key_states()
         for at, node_key in enumerate(chunk):
             states = _states(round_, at)
-            digest = hash(node_key)
-            if _first_with_owner(states) != index or digest in again:
+            if not any(state is not None and state.owner is not None for state in states):
                 continue
-            shown.append(digest)
+            shown.add(node_key.encode())
             by_node = {
                 name: nodes.reasons[name] if state is None else state
                 for name, state in zip(nodes.names, states, strict=True)
             }
-            entry = _entry(nodes.prefix, node_key, held[at], by_node, round_.needed)
-            name = names.get(entry.task_digest or "")
-            yield replace(entry, task=name, waiting=waiting[at])
+            records = tuple(held[at]) or _most_frequent(by_node.values())
+            info = lock_info(records, round_.needed)
+            owner = parse_owner(info.owner)
+            holder = holder_from(node_key, info)
+            yield LockEntry(
+                key=_key_of(node_key, nodes.prefix) or node_key,
+                node_key=node_key,
+                slot=slot_number(node_key),
+                state=holder.state if held[at] else LEFTOVER,
+                owner=info.owner,
+                task_id=holder.task_id,
+                host=holder.host,
+                pid=holder.pid,
+                since=holder.since,
+                task_digest=None if owner is None else owner.task,
+                task=None if owner is None else names.get(owner.task or ""),
+                expires_in=info.expires_in,
+                token=holder.token if owner else info.token,
+                nodes=by_node,
+                waiting=waiting[at],
+            )
 
 
 def _chunks(
-    nodes: _Readers, pattern: str, progress: Progress | None
-) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield lock keys with the node that they were found on, the first one that has them."""
+    nodes: _Readers, pattern: str, shown: _Shown, progress: Progress | None
+) -> Iterator[tuple[str, ...]]:
+    """Yield lock keys that were not shown yet."""
     is_wanted = re.compile(fnmatch.translate(pattern)).match
     globs = _globs(nodes.prefix, pattern)
     sizes = {}
@@ -332,22 +359,30 @@ def _chunks(
     for index in nodes:
         for is_reserved, match in globs.items():
             looked_at = 0
-            for found in _scan(nodes, index, match):
+            for found in _rested(_scan(nodes, index, match)):
                 looked_at = min(looked_at + SCANNED_AT_ONCE, sizes[index])
                 if progress is not None:
                     progress(done + looked_at, total)
+                new = [name for name in found if name not in shown]
                 node_keys = [
                     node_key
-                    for node_key in _lock_keys(found, is_reserved=is_reserved)
+                    for node_key in _lock_keys(new, is_reserved=is_reserved)
                     if (key := _key_of(node_key, nodes.prefix)) is not None and is_wanted(key)
                 ]
                 for first in range(0, len(node_keys), READ_AT_ONCE):
-                    chunk = nodes.missing(tuple(node_keys[first : first + READ_AT_ONCE]), index)
-                    if chunk:
-                        yield index, chunk
+                    yield tuple(node_keys[first : first + READ_AT_ONCE])
             done += sizes.get(index, 0)
     if progress is not None:
         progress(total, total)
+
+
+def _rested(pages: Iterator[Sequence[bytes]]) -> Iterator[Sequence[bytes]]:
+    """Yield pages, and rest after each for as long as it took."""
+    began = clock.now()
+    for page in pages:
+        yield page
+        time.sleep(min(clock.now() - began, LONGEST_REST))
+        began = clock.now()
 
 
 def _scan(nodes: _Readers, index: int, match: str) -> Iterator[Sequence[bytes]]:
@@ -397,44 +432,6 @@ def _key_of(node_key: str, prefix: str) -> str | None:
 def _states(round_: InspectRound, at: int) -> list[KeyState | None]:
     """Return the state of a key on each node; None for one that does not answer."""
     return [vote.states[at] if isinstance(vote, KeyStates) else None for vote in round_.votes]
-
-
-def _first_with_owner(states: Iterable[KeyState | None]) -> int | None:
-    """Return the first node that has a key: of all scans, this one's shows it."""
-    for index, state in enumerate(states):
-        if state is not None and state.owner is not None:
-            return index
-    return None
-
-
-def _entry(
-    prefix: str,
-    node_key: str,
-    held: Sequence[KeyState],
-    by_node: Mapping[str, KeyState | str],
-    needed: int,
-) -> LockEntry:
-    records = tuple(held) or _most_frequent(by_node.values())
-    info = lock_info(records, needed)
-    owner = parse_owner(info.owner)
-    holder = holder_from(node_key, info)
-    return LockEntry(
-        key=_key_of(node_key, prefix) or node_key,
-        node_key=node_key,
-        slot=slot_number(node_key),
-        state=holder.state if held else LEFTOVER,
-        owner=info.owner,
-        task_id=holder.task_id,
-        host=holder.host,
-        pid=holder.pid,
-        since=holder.since,
-        task_digest=None if owner is None else owner.task,
-        task=None,
-        expires_in=info.expires_in,
-        token=holder.token if owner else info.token,
-        nodes=by_node,
-        waiting=0,
-    )
 
 
 def _most_frequent(states: Iterable[KeyState | str]) -> tuple[KeyState, ...]:

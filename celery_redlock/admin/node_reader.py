@@ -20,23 +20,14 @@ from celery_redlock.transport.memory import MemoryNode, memory_node
 from celery_redlock.transport.redis.connect_error import ConnectError, describe_failure
 from celery_redlock.transport.redis.connector import Connector
 
-#: Keys that a node looks at in one step of a scan: some 50 microseconds.
-SCANNED_AT_ONCE = 250
+#: Keys that a node looks at in one step of a scan: some 15 microseconds.
+SCANNED_AT_ONCE = 100
 
-#: Keys that a node reads in one step: some 100 microseconds.
-READ_AT_ONCE = 100
+#: Keys that a node reads in one step: some 50 microseconds, little more than an acquire takes.
+READ_AT_ONCE = 25
 
 #: Errors of a reader whose node does not answer as a node does.
 NODE_ERRORS = (ConnectError, RedisError, OSError)
-
-#: Returns the positions of the KEYS that are missing. EXISTS would need one more right.
-_MISSING = """
-local found = {}
-for i, key in ipairs(KEYS) do
-  if redis.call('PTTL', key) == -2 then found[#found + 1] = i end
-end
-return found
-"""
 
 #: KEYS are wait queues. Returns the length of each.
 _LENGTHS = """
@@ -90,10 +81,6 @@ class NodeReader(ABC):
         """
 
     @abstractmethod
-    def missing(self, node_keys: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of some keys that the node does not have."""
-
-    @abstractmethod
     def ask(self, node_keys: tuple[str, ...]) -> None:
         """Send what `states` returns the answer to."""
 
@@ -132,10 +119,6 @@ class _ServerReader(NodeReader):
             yield names
             if cursor == b"0":
                 return
-
-    def missing(self, node_keys: tuple[str, ...]) -> tuple[str, ...]:
-        places = self._run("EVAL", _MISSING, len(node_keys), *node_keys)
-        return tuple(node_keys[place - 1] for place in places)
 
     def ask(self, node_keys: tuple[str, ...]) -> None:
         keys = inspect(node_keys).keys
@@ -185,12 +168,6 @@ class _MemoryReader(NodeReader):
         for first in range(0, len(names), SCANNED_AT_ONCE):
             self._check()
             yield names[first : first + SCANNED_AT_ONCE]
-
-    def missing(self, node_keys: tuple[str, ...]) -> tuple[str, ...]:
-        states = _checked(self._node.execute(inspect(node_keys))).states
-        return tuple(
-            key for key, state in zip(node_keys, states, strict=True) if state.owner is None
-        )
 
     def ask(self, node_keys: tuple[str, ...]) -> None:
         self._asked = node_keys

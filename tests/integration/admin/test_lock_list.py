@@ -10,6 +10,7 @@ import pytest
 
 from celery_redlock import Limit, LockKeyError, QuorumUnavailable, Rate, Redlock
 from celery_redlock.admin.lock_list import LEFTOVER, LockEntry, list_locks, show_lock
+from celery_redlock.admin.node_reader import SCANNED_AT_ONCE
 from celery_redlock.protocol import Waiter, acquire
 from celery_redlock.protocol.keys import META_PREFIX, fence_key
 from celery_redlock.tasks.message.node_keys import QUEUED, dedupe_key_of, stop_request_key
@@ -355,7 +356,7 @@ def test_many_locks_are_listed_from_the_first_step_on_in_little_memory(
     redlock = servers.client(nodes=servers.urls[:3])
     rows = list_locks(redlock, progress=lambda done, _: looked_at.append(done))
     next(rows)
-    assert looked_at == [250]
+    assert looked_at == [SCANNED_AT_ONCE]
     tracemalloc.start()
     try:
         at_first = tracemalloc.get_traced_memory()[0]
