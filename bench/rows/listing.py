@@ -84,7 +84,7 @@ def listing(quick: bool) -> list[Result]:
         ),
         Result(
             row="listing",
-            what=f"… beside a process that only computes, {share:.0%} of the time as the list / alone",
+            what=f"… beside a process that only computes, {share:.0%} of the time / alone",
             goal=None,
             values=ratios(computed),
             detail=in_microseconds("beside it", "alone", computed),
