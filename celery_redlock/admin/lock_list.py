@@ -44,6 +44,9 @@ __all__ += ["task_names"]
 #: The state of a key that only a minority of the nodes has: it is no lock, and expires.
 LEFTOVER = "leftover"
 
+#: The state of a slot of a rate: it counts a start, whether what has started runs or not.
+COUNTED = "counted"
+
 #: Seconds that a node has for each answer.
 TIMEOUT = 2.0
 
@@ -78,7 +81,8 @@ class LockEntry:
         node_key: the same as nodes store it.
         slot: which slot of a key with a limit or a rate; None for another key.
         state: `queued`, `running` or `finished` as in `LockHolder`, `foreign` (not a task of this
-            package), or `leftover`: only a minority of the nodes has it, so it excludes nobody.
+            package), `counted` (by a rate, until it expires), or `leftover`: only a minority of the
+            nodes has it, so it excludes nobody.
         owner: the owner value.
         task_id: id of the holder's task; None if foreign, as the four below.
         host: the worker's node name, or the publisher's host.
@@ -329,7 +333,7 @@ def _entries(
                 key=_key_of(node_key, nodes.prefix) or node_key,
                 node_key=node_key,
                 slot=slot_number(node_key),
-                state=holder.state if held[at] else LEFTOVER,
+                state=_state(node_key, holder.state, is_held=bool(held[at])),
                 owner=info.owner,
                 task_id=holder.task_id,
                 host=holder.host,
@@ -432,6 +436,12 @@ def _key_of(node_key: str, prefix: str) -> str | None:
 def _states(round_: InspectRound, at: int) -> list[KeyState | None]:
     """Return the state of a key on each node; None for one that does not answer."""
     return [vote.states[at] if isinstance(vote, KeyStates) else None for vote in round_.votes]
+
+
+def _state(node_key: str, state: str, *, is_held: bool) -> str:
+    if not is_held:
+        return LEFTOVER
+    return COUNTED if stays(node_key) else state
 
 
 def _most_frequent(states: Iterable[KeyState | str]) -> tuple[KeyState, ...]:

@@ -133,8 +133,9 @@ def list_(
     List the locks that the nodes hold.
 
     One row for each key, or slot of a key with a limit or a rate, as soon as it is found. PATTERN
-    is a glob on the keys as tasks write them. A leftover is a key that only a minority of the nodes
-    has: it keeps nobody out, and expires.
+    is a glob on the keys as tasks write them: *, ?, [abc]; [*] is a star. A leftover is a key that
+    only a minority of the nodes has: it keeps nobody out, and expires. The start of a task that a
+    rate counts is counted until it expires.
     """
     from celery_redlock.cli.locks import show_locks
 
@@ -169,9 +170,7 @@ def show(
 @click.option(
     "--state",
     type=click.Choice(["queued", "running", "finished", "any"]),
-    default="queued",
-    show_default=True,
-    help="With --task: only of calls in this state.",
+    help="With --task: only of calls in this state; queued unless given.",
 )
 @click.option("--rates", is_flag=True, help="With a key: also what a rate has counted.")
 @click.option("--yes", "sure", is_flag=True, help="Do not ask.")
@@ -184,7 +183,7 @@ def release(
     *,
     key: str | None,
     task: str | None,
-    state: str,
+    state: str | None,
     rates: bool,
     sure: bool,
     key_prefix: str | None,
@@ -200,12 +199,16 @@ def release(
     """
     if (key is None) == (task is None):
         raise click.UsageError("give either a key or --task NAME.")
+    if key is not None and state is not None:
+        raise click.UsageError("--state is for --task NAME: it chooses among its calls.")
+    if task is not None and rates:
+        raise click.UsageError("--rates is for a key: a task's release leaves rates as they are.")
     from celery_redlock.cli.locks import release_key, release_of_task
 
     if key is not None:
         status = release_key(target, key, key_prefix, rates=rates, sure=sure, as_json=as_json)
     else:
-        of = None if state == "any" else state
+        of = None if state == "any" else state or "queued"
         status = release_of_task(
             target, task or "", key_prefix, state=of, sure=sure, as_json=as_json
         )

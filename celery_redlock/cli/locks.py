@@ -82,6 +82,8 @@ def release_key(
             found = show_lock(redlock, key, names=names)
             only = _agreed([entry for entry in found if rates or not entry.is_rate])
         released = release_lock(redlock, key, rates=rates, only=only, names=names)
+        if not released and not rates and show_lock(redlock, key, names=names):
+            click.echo("A rate has counted it: --rates forgets that.", err=True)
         return print_locks("released", lambda _: released, as_json=as_json)
 
 
@@ -96,6 +98,9 @@ def release_of_task(
 ) -> int:
     """Take the locks of a task's calls away that are in one state; otherwise as `release_key`."""
     with target.client(key_prefix) as redlock:
+        names = target.task_names().values()
+        if names and task not in names:
+            click.echo(f"The app has no task {task!r}.", err=True)
         only = None
         if not sure:
             only = _agreed(list(release_task(redlock, task, state=state, dry_run=True)))

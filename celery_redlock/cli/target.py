@@ -93,6 +93,8 @@ class Target:
 
         self._check()
         if self.urls is None:
+            if key_prefix is not None:
+                raise click.UsageError("--key-prefix is for --nodes: an app has its own prefix.")
             yield redlock_for(self.app())
             return
         options = {} if key_prefix is None else {"key_prefix": key_prefix}

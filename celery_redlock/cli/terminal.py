@@ -22,7 +22,13 @@ __all__ = ["Terminal", "fitted_table"]
 _MANY = 20_000
 
 #: Of the cells that people look for.
-_STYLES = {"leftover": "dim", "finished": "dim", "queued": "cyan", "running": "green"}
+_STYLES = {
+    "leftover": "dim",
+    "finished": "dim",
+    "counted": "dim",
+    "queued": "cyan",
+    "running": "green",
+}
 
 
 class Terminal:

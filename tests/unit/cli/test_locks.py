@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from celery_redlock import Limit, QuorumUnavailable, Redlock
+from celery_redlock import Limit, QuorumUnavailable, Rate, Redlock
 from celery_redlock.admin.lock_list import show_lock
 from celery_redlock.cli import locks, main
 from celery_redlock.testing import LocalCluster
@@ -169,6 +169,44 @@ def test_only_calls_that_were_shown_lose_their_locks(
     assert app_of_locks.bill.lock_holder(77) is not None
     assert app_of_locks.bill.lock_holder(0) is None
     app_of_locks.bill.release_lock(77)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["key", "--state", "running"], "--state is for --task"),
+        (["--task", "name", "--rates"], "--rates is for a key"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    redlock: Redlock, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with redlock.lock("key"):
+        assert main(["release", *words, "--yes", "--nodes", NODES]) == 2
+        assert redlock.holder("key") is not None
+    assert said in capsys.readouterr().err
+
+
+def test_an_app_has_its_own_prefix(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "-A", module, "--key-prefix", "other:"]) == 2
+    assert "an app has its own prefix" in capsys.readouterr().err
+
+
+def test_a_task_that_the_app_does_not_have_is_named(
+    module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["release", "--task", "shop.nope", "--yes", "-A", module]) == 1
+    assert "no task 'shop.nope'" in capsys.readouterr().err
+
+
+def test_what_a_rate_has_counted_is_named_where_it_stays(
+    redlock: Redlock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    redlock.acquire(Rate("mail", "1/h")).release()
+    assert main(["release", "mail", "--yes", "--nodes", NODES]) == 1
+    assert "--rates" in capsys.readouterr().err
+    assert "counted" in printed(capsys, "list", "mail")
+    printed(capsys, "release", "mail", "--yes", "--rates")
 
 
 @pytest.mark.parametrize("words", [[], ["key", "--task", "name"]], ids=["neither", "both"])
