@@ -129,7 +129,7 @@ def test_the_command_prints_json(
     assert printed["leader"] is printed["lease_remaining"] is None
 
 
-def test_on_a_terminal_it_is_a_table(
+def test_on_a_terminal_a_name_is_no_markup(
     world: World, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Terminal(io.StringIO):
@@ -143,7 +143,6 @@ def test_on_a_terminal_it_is_a_table(
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(sys, "stdout", shown)
     assert main(["beat", "-A", module]) == 0
-    assert "┃" in shown.getvalue()
     assert "[bold]" in shown.getvalue()
 
 

@@ -111,7 +111,7 @@ def test_a_fetch_promises_nothing_and_tells_everything_unless_it_is_told_to() ->
         ),
         ([b"Q", 1500], Quarantined(1.5)),
         ([b"H", 0, b"owner", 2500], Refused((KeyHolder(0, "owner", 2.5),))),
-        ([b"H", 0, b"\xff\xfe", -1], Refused((KeyHolder(0, "\ufffd\ufffd", -0.001),))),
+        ([b"H", 0, b"\xff\xfe", -1], Refused((KeyHolder(0, "\udcff\udcfe", -0.001),))),
         ([b"S", b"owner", 2500, b"7"], KeyStates((KeyState("owner", 2.5, 7),))),
         (
             [b"S", b"", -2, b"0", b"", -1, b"9"],
