@@ -15,6 +15,8 @@ import celery_redlock
 
 #: Modules that need an extra, and what they may miss.
 EXTRAS = {
+    "celery_redlock.cli.screen": {"rich"},
+    "celery_redlock.cli.terminal": {"rich"},
     "celery_redlock.fencing.django": {"asgiref", "django"},
     "celery_redlock.fencing.s3": {"boto3", "botocore"},
     "celery_redlock.fencing.sqlalchemy": {"sqlalchemy"},
