@@ -53,6 +53,7 @@ def metrics_journal(urls: dict[str, str]) -> Iterator[Journal]:
     journal.close()
 
 
+@pytest.mark.timeout(300)
 def test_the_metrics_of_all_processes_add_up_to_what_ran(
     start_worker: StartWorker,
     metrics_journal: Journal,
@@ -63,7 +64,7 @@ def test_the_metrics_of_all_processes_add_up_to_what_ran(
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     include = {"include": ["tests.acceptance.apps.metrics"]}
     # Processes end meanwhile; what they have counted stays.
-    worker = start_worker(conf=include, options=("--max-tasks-per-child=20",)).wait_until_ready()
+    worker = start_worker(conf=include, options=("--max-tasks-per-child=100",)).wait_until_ready()
 
     sent = [
         worker.send(name, number, task_id=f"{name}-{number}")

@@ -26,7 +26,7 @@ def body(number: int) -> str:
 
 COMMON: dict[str, Any] = {
     "base": RedlockTask,
-    "lock_key": lambda number: f"metrics:{number % 3}",
+    "lock_key": lambda number: f"metrics:{number % 10}",
     "lock_wait": 0,
 }
 
