@@ -5,15 +5,9 @@ What metrics and traces cost a real prefork worker, in tasks per second.
 from __future__ import annotations
 
 import contextlib
-import itertools
-import os
-import tempfile
-from pathlib import Path
 
-from bench.prefork import drain, running_worker, wait_until_it_listens
-from bench.results import Goal, Result, ratios
-from bench.stopwatch import Stopwatch
-from celery_redlock.testing import LocalCluster
+from bench.prefork import by_turns, compared, staged
+from bench.results import Result
 
 _TASK = "bench.locked"
 _BARE, _METRICS, _TRACES = "nothing", "prometheus", "opentelemetry"
@@ -22,67 +16,23 @@ _BARE, _METRICS, _TRACES = "nothing", "prometheus", "opentelemetry"
 def observed(quick: bool) -> list[Result]:
     """Measure tasks that lock in workers with metrics, with traces and without, by turns."""
     rounds, tasks = (5, 400) if quick else (31, 1000)
-    rates: dict[str, list[float]] = {_BARE: [], _METRICS: [], _TRACES: []}
-    with (
-        LocalCluster(5) as nodes,
-        LocalCluster(1) as broker,
-        tempfile.TemporaryDirectory() as tmp,
-        contextlib.ExitStack() as workers,
-    ):
-        times = Path(tmp) / "times"
-        stopwatch = Stopwatch.create(times, tasks)
-        environment = {
-            **os.environ,
-            "BENCH_BROKER": broker.urls[0],
-            "BENCH_NODES": ",".join(nodes.urls),
-            "BENCH_TIMES": str(times),
+    kinds = [_BARE, _METRICS, _TRACES]
+    with staged(tasks) as stage, contextlib.ExitStack() as opened:
+        files = stage.directory / "metrics"
+        files.mkdir()
+        # As docs tell workers with several processes.
+        own = {_METRICS: {"PROMETHEUS_MULTIPROC_DIR": str(files)}}
+        workers = {
+            kind: opened.enter_context(
+                stage.worker(kind, BENCH_OBSERVED_BY=kind, **own.get(kind, {}))
+            )
+            for kind in kinds
         }
-        # Import after the environment is set: the app reads it.
-        os.environ.update(environment)
-        from bench.worker import app
-
-        logs = {}
-        for kind in rates:
-            files = Path(tmp) / kind
-            files.mkdir()
-            own = {
-                **environment,
-                "BENCH_OBSERVED_BY": kind,
-                # As docs tell workers with several processes.
-                **({"PROMETHEUS_MULTIPROC_DIR": str(files)} if kind == _METRICS else {}),
-            }
-            log = Path(tmp) / f"{kind}.log"
-            logs[kind] = workers.enter_context(running_worker(f"{kind}@bench", own, log))
-        numbers = itertools.count()
-
-        def rate(kind: str) -> float:
-            queue = f"queue-{next(numbers)}"
-            return drain(app, f"{kind}@bench", queue, _TASK, stopwatch, logs[kind])
-
-        for kind, log in logs.items():
-            wait_until_it_listens(app, f"{kind}@bench", log)
-            rate(kind)
-        for number in range(rounds):
-            for kind in list(rates) if number % 2 else list(reversed(rates)):
-                rates[kind].append(rate(kind))
-    app.close()
+        rates = by_turns(kinds, rounds, lambda kind: stage.rate(workers[kind], _TASK))
     return [
-        _result(
-            "metrics of several processes",
-            rates[_METRICS],
-            rates[_BARE],
-            Goal(value=0.98, limit="least"),
-        ),
-        _result("traces, written at once", rates[_TRACES], rates[_BARE], None),
+        compared("observed", f"RedlockTask with {what} / without", rates[kind], rates[_BARE], goal)
+        for what, kind, goal in (
+            ("metrics of several processes", _METRICS, 0.98),
+            ("traces, written at once", _TRACES, None),
+        )
     ]
-
-
-def _result(what: str, ours: list[float], bare: list[float], goal: Goal | None) -> Result:
-    middle = [sorted(side)[len(side) // 2] for side in (ours, bare)]
-    return Result(
-        row="observed",
-        what=f"RedlockTask with {what} / without, tasks per second, prefork",
-        goal=goal,
-        values=ratios(list(zip(ours, bare, strict=True))),
-        detail=f"{middle[0]:.0f} and {middle[1]:.0f} tasks/s",
-    )
