@@ -16,7 +16,13 @@ from typing import Any
 
 from celery_redlock.admin import diagnosis
 from celery_redlock.admin.clock_correction import clock_correction
-from celery_redlock.admin.lock_list import LockEntry, as_data, list_locks, show_lock
+from celery_redlock.admin.lock_list import (
+    LockEntry,
+    as_data,
+    list_locks,
+    show_lock,
+    waiters_as_data,
+)
 from celery_redlock.admin.lock_release import release_lock
 from celery_redlock.admin.node_report import report_nodes
 from celery_redlock.core import Redlock
@@ -331,11 +337,7 @@ def _in_detail(entry: LockEntry) -> State:
         }
         for name, state in entry.nodes.items()
     ]
-    waiters = [
-        {"name": waiter.name, "since": waiter.since and waiter.since.isoformat()}
-        for waiter in entry.waiters
-    ]
-    return {**row_of(entry), "by_node": by_node, "waiters": waiters}
+    return {**row_of(entry), "by_node": by_node, "waiters": waiters_as_data(entry)}
 
 
 def _has(entry: LockEntry, state: KeyState) -> str:

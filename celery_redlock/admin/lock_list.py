@@ -39,7 +39,7 @@ from celery_redlock.tasks.message.owner_label import parse_owner, task_digest
 from celery_redlock.transport import clock
 
 __all__ = ["LEFTOVER", "LockEntry", "LockWaiter", "as_data", "list_locks", "show_lock"]
-__all__ += ["task_names"]
+__all__ += ["task_names", "waiters_as_data"]
 
 #: The state of a key that only a minority of the nodes has: it is no lock, and expires.
 LEFTOVER = "leftover"
@@ -142,6 +142,14 @@ def as_data(entry: LockEntry) -> dict[str, Any]:
         "votes": entry.votes,
         "waiting": entry.waiting,
     }
+
+
+def waiters_as_data(entry: LockEntry) -> list[dict[str, Any]]:
+    """Return those who wait for an entry as JSON has them."""
+    return [
+        {"name": waiter.name, "since": waiter.since and waiter.since.isoformat()}
+        for waiter in entry.waiters
+    ]
 
 
 def task_names(names: Iterable[str]) -> dict[str, str]:

@@ -109,7 +109,7 @@ def release_task(
             continue
         if only is not None and (entry.node_key, entry.owner) not in only:
             continue
-        if dry_run or _delete(redlock, entry, 0 if entry.slot is None else 1 + entry.slot, timeout):
+        if dry_run or _delete(redlock, entry, 1 + (entry.slot or 0), timeout):
             yield entry
 
 

@@ -9,7 +9,13 @@ import sys
 import click
 
 from celery_redlock.admin.live_view import row_of
-from celery_redlock.admin.lock_list import LockEntry, as_data, list_locks, show_lock
+from celery_redlock.admin.lock_list import (
+    LockEntry,
+    as_data,
+    list_locks,
+    show_lock,
+    waiters_as_data,
+)
 from celery_redlock.admin.lock_release import release_lock, release_task
 from celery_redlock.cli.lock_rows import COLUMNS, NOTHING, cells_of, print_locks
 from celery_redlock.cli.output import print_json, print_table, printable
@@ -82,7 +88,11 @@ def release_key(
             found = show_lock(redlock, key, names=names)
             only = _agreed([entry for entry in found if rates or not entry.is_rate])
         released = release_lock(redlock, key, rates=rates, only=only, names=names)
-        if not released and not rates and show_lock(redlock, key, names=names):
+        if (
+            not released
+            and not rates
+            and any(entry.is_rate for entry in show_lock(redlock, key, names=names))
+        ):
             click.echo("A rate has counted it: --rates forgets that.", err=True)
         return print_locks("released", lambda _: released, as_json=as_json)
 
@@ -132,11 +142,7 @@ def _in_detail(entry: LockEntry) -> dict[str, object]:
         else {"problem": state}
         for name, state in entry.nodes.items()
     }
-    waiters = [
-        {"name": waiter.name, "since": waiter.since and waiter.since.isoformat()}
-        for waiter in entry.waiters
-    ]
-    return {**as_data(entry), "nodes": nodes, "waiters": waiters}
+    return {**as_data(entry), "nodes": nodes, "waiters": waiters_as_data(entry)}
 
 
 def _print_detail(entry: LockEntry) -> None:

@@ -400,9 +400,7 @@ class Reservations:
         number = max(1, candidate_above(owner, self._transport.wall_us()))
         limits = {node_key: slots} if slots else None
         command = release(_checked_node_keys((node_key,)), owner, number, limits=limits)
-        round_ = ReleaseRound(len(self._transport.names))
-        send_release(self._transport, [(command, round_)], timeout or self._settings.node_timeout)
-        return round_.phase is Phase.GRANTED
+        return _release_awaited(self._transport, command, timeout or self._settings.node_timeout)
 
 
 def _checked_node_keys(node_keys: Sequence[str]) -> tuple[str, ...]:
@@ -457,11 +455,16 @@ def _cancel(
     number = candidate_above(reservation.owner, transport.wall_us())
     command = release(_checked_node_keys(reservation.node_keys), reservation.owner, number)
     if wait:
-        round_ = ReleaseRound(len(transport.names))
-        send_release(transport, [(command, round_)], node_timeout)
-        return round_.phase is Phase.GRANTED
+        return _release_awaited(transport, command, node_timeout)
     _post(transport, command)
     return True
+
+
+def _release_awaited(transport: Transport, command: Command, node_timeout: float) -> bool:
+    """Send a release, and return whether a quorum of nodes still had its keys."""
+    round_ = ReleaseRound(len(transport.names))
+    send_release(transport, [(command, round_)], node_timeout)
+    return round_.phase is Phase.GRANTED
 
 
 def _post(transport: Transport, command: Command) -> None:
