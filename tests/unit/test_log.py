@@ -16,7 +16,6 @@ import pytest
 from celery_redlock._log import event_logger
 from tests.docs.from_code import log_events
 
-PACKAGE = Path(__file__).resolve().parents[2] / "celery_redlock"
 EVENTS = log_events.log_events()
 MODULE = "from celery_redlock._log import event_logger\nlogger = event_logger(__name__)\n"
 
@@ -194,8 +193,8 @@ def test_no_field_takes_the_place_of_the_event(event: log_events.LogEvent) -> No
 
 def test_no_other_module_asks_for_a_logger() -> None:
     found = {
-        str(path.relative_to(PACKAGE))
-        for path in PACKAGE.rglob("*.py")
+        str(path.relative_to(log_events.PACKAGE))
+        for path in log_events.PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Name | ast.Attribute | ast.alias)
         and "getLogger" in ast.unparse(node)

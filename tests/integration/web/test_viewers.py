@@ -154,6 +154,7 @@ def test_the_health_of_nodes_is_beside_the_locks(any_site: Site, nodes: Nodes) -
 
 def test_a_key_is_shown_with_those_that_wait(any_site: Site, nodes: Nodes) -> None:
     lease = nodes.connected().acquire("account:7")
+    nodes.wait_held(lease)
 
     (found,) = json.loads(any_site.ask("/key?key=account:7").text)["locks"]
 

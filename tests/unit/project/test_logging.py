@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[3] / "celery_redlock"
+import celery_redlock
+
+PACKAGE = Path(celery_redlock.__file__).parent
 CELERYS = {"celery.utils.log", "kombu.log"}
 
 PREAMBLE = """

@@ -76,7 +76,8 @@ def test_a_reload_keeps_the_filter(page: Page, servers: ServerNodes) -> None:
 
 
 def test_details_show_what_each_node_has(page: Page, servers: ServerNodes) -> None:
-    lease = servers.client().acquire("account:7")
+    lease = servers.connected().acquire("account:7")
+    servers.wait_held(lease)
     page.get_by_role("button", name="Details of account:7").click()
 
     dialog = page.get_by_role("dialog", name="account:7")

@@ -49,7 +49,8 @@ def test_the_right_token_shows_the_locks_and_leaves_the_address(
 def test_a_session_asks_no_other_host_and_has_no_errors(
     page: Page, watch: Watch, site: Site, servers: ServerNodes
 ) -> None:
-    lease = servers.client().acquire("account:7")
+    lease = servers.connected().acquire("account:7")
+    servers.wait_held(lease)
     page.get_by_label("Filter").fill("account:*")
     page.get_by_role("button", name="Details of account:7").click()
     expect(page.get_by_role("cell", name="this owner")).to_have_count(5)
