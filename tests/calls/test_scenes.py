@@ -13,7 +13,12 @@ from tests.calls.stage import ROOT, Figures, Setup, servers
 
 SETUPS = [
     pytest.param(Setup(processes=4), id="four processes"),
-    pytest.param(Setup(processes=1, prefetch=1, late=True), id="one process, acks late"),
+    # With those that need packages, for there is time for one set-up only in `make test`.
+    pytest.param(
+        Setup(processes=1, prefetch=1, late=True),
+        id="one process, acks late",
+        marks=pytest.mark.system,
+    ),
     pytest.param(Setup(broker="rabbitmq", late=True), id="rabbitmq", marks=pytest.mark.system),
 ]
 

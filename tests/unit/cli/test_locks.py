@@ -35,8 +35,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "from celery_redlock import RedlockTask\n"
         "app = Celery('locks', broker='memory://', set_as_current=False)\n"
         f"app.conf.redlock_nodes = {NODES!r}\n"
-        "@app.task(base=RedlockTask, name='shop.bill', lock_key='bill:{number}',\n"
-        "          lock_mode='until_executed')\n"
+        "@app.task(base=RedlockTask, shared=False, name='shop.bill',\n"
+        "          lock_key='bill:{number}', lock_mode='until_executed')\n"
         "def bill(number): ...\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -71,7 +71,12 @@ def test_nothing_is_sent_where_task_events_are_off(bench: Bench, off: dict[str, 
         task.delay()
     else:
         bench.call(task)
-    assert not sent
+
+    bench.app.conf.update(worker_send_task_events=True, task_always_eager=False)
+    request = bench.send(task)
+    bench.run(request)
+    ((_, fields),) = wait_until(lambda: sent)
+    assert fields["uuid"] == request["id"]
 
 
 def failing(bench: Bench, error: Exception) -> Any:

@@ -12,6 +12,7 @@ from celery_redlock import is_skipped
 from celery_redlock.tasks.config.skip_result import DESCRIBED, skip_result
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, tick_now
+from tests.support.waiting import wait_until
 from tests.unit.tasks.jobs import job
 
 SKIPPED = skip_result(DESCRIBED, "Lock 'k' is held by 'another'.")
@@ -56,7 +57,7 @@ def test_a_run_that_comes_too_late_sends_the_event_of_a_skip(bench: Bench) -> No
     sent = bench.watch_monitor_events()
     request = send_tick(bench, job(bench, lock_starting_deadline=60), tick_now(-100))
     value = bench.run(request).value
-    ((kind, fields),) = sent
+    ((kind, fields),) = wait_until(lambda: sent)
     assert (kind, fields["reason"]) == ("task-lock-skipped", value["reason"])
 
 
