@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.protocol import Command, Phase, ReleaseRound, Vote, extend
 from celery_redlock.transport import AckedNodes, Channel, Transport, borrowed
@@ -28,7 +29,8 @@ class UnawaitedRelease:
     """
     A release that nobody waits for: its votes count when they are read, and are reported once.
 
-    Calls that use the same connections read them; the watchdog does where none comes.
+    Calls that use the same connections read them; the watchdog does where none comes. A node that
+    was not connected gets the release when the process connects to it, and its vote counts as well.
 
     Attributes:
         transport: to the nodes.
@@ -37,7 +39,15 @@ class UnawaitedRelease:
         settle_at: when to look at them next, on the transport's clock.
     """
 
-    __slots__ = ("_give_up_at", "_on_settled", "channel", "round", "settle_at", "transport")
+    __slots__ = (
+        "_give_up_at",
+        "_lock",
+        "_on_settled",
+        "channel",
+        "round",
+        "settle_at",
+        "transport",
+    )
 
     def __init__(
         self,
@@ -52,11 +62,13 @@ class UnawaitedRelease:
         self.settle_at = transport.now() + _SETTLE_AFTER
         self._give_up_at = self.settle_at + node_timeout
         self._on_settled = on_settled
+        self._lock = native_lock()
 
     def record_vote(self, node: int, vote: Vote | None, now: float) -> None:
         """Count a node's reply."""
         if vote is not None:
-            self.round.vote(node, vote, now)
+            with self._lock:  # replies may be on several channels
+                self.round.vote(node, vote, now)
 
     def settle(self, *, finally_: bool = False) -> bool:
         """

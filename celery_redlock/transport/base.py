@@ -124,7 +124,7 @@ class Channel(Protocol):
         """
 
     def drain(self) -> None:
-        """Take the replies that have come, without waiting for any."""
+        """Take the connections that were made and the replies that have come; wait for none."""
 
     def send(
         self,
@@ -138,8 +138,8 @@ class Channel(Protocol):
 
         Each node executes it after all earlier commands of this channel, also a node that is silent
         now. A release is deferred to nodes that are not connected; other commands skip them. The
-        receiver gets each reply when a later call reads it, and none from a node whose connection
-        breaks before.
+        receiver gets each reply when a later call reads it, that to a deferred release in whatever
+        thread that is, and none from a node whose connection breaks before.
         """
 
     def nodes_in_doubt(self) -> frozenset[int]:

@@ -65,6 +65,25 @@ TRANSPORT = (
         ),
     ),
     mutant(
+        "the vote of a node that a release had to wait for is lost",
+        tested(
+            "test_unawaited_release.py", "test_the_votes_of_nodes_that_it_had_to_connect_to_count"
+        ),
+        (CHANNEL, "self._defer(index, command, receiver)", "self._defer(index, command)"),
+    ),
+    mutant(
+        "a connection that nobody takes over keeps the votes that came on it",
+        tested(
+            "test_unawaited_release.py", "test_the_votes_of_nodes_that_it_had_to_connect_to_count"
+        ),
+        (
+            CHANNEL,
+            "        self._send_deferred_to(self._connections.take_connected())\n"
+            "        for index, connection in enumerate(self._by_node):\n",
+            "        for index, connection in enumerate(self._by_node):\n",
+        ),
+    ),
+    mutant(
         "a client that is closed loses the votes on its last release",
         tested("test_unawaited_release.py", "test_closing_the_client_reports_it_first"),
         ("transport/redis/transport.py", "            channel.await_receivers(until)\n", ""),

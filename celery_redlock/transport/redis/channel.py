@@ -124,7 +124,7 @@ class RedisChannel:
         for index in range(len(self._by_node)) if nodes is None else nodes:
             connection = self._by_node[index]
             if connection is None or connection.is_full_for(command):
-                self._defer(index, command)
+                self._defer(index, command, receiver)
             else:
                 self._send_to(index, connection, data, [entry])
         self._send_deferred_to(self._connections.take_connected())
@@ -139,7 +139,8 @@ class RedisChannel:
         )
 
     def drain(self) -> None:
-        """Take the replies that have come, without waiting for any."""
+        """Take the connections that were made and the replies that have come; wait for none."""
+        self._send_deferred_to(self._connections.take_connected())
         for index, connection in enumerate(self._by_node):
             if connection is not None and connection.pending:
                 self._drain_node(index, connection)
@@ -209,10 +210,10 @@ class RedisChannel:
             attempted = needed and reason is not None
             self._fail(index, Failed(reason or "not connected yet", attempted=attempted), now)
 
-    def _defer(self, index: int, command: Command) -> None:
+    def _defer(self, index: int, command: Command, receiver: VoteReceiver | None = None) -> None:
         # Only a release may be sent late: a key set after its lease has ended would stay.
         if command.script is Script.RELEASE:
-            self._connections.defer(index, command)
+            self._connections.defer(index, command, receiver)
 
     def _send_deferred_to(self, nodes: Sequence[int]) -> None:
         for index in nodes:
@@ -226,9 +227,9 @@ class RedisChannel:
     def _send_deferred(self, index: int, connection: NodeConnection) -> None:
         """Send a node's deferred releases; the thread that has just connected calls this, too."""
         now = clock()
-        for command in self._health[index].take_deferred():
+        for command, receiver in self._health[index].take_deferred():
             nonce = b"%x" % next(_nonces)
-            connection.pending.append(PendingReply(nonce, command, None, 0, now))
+            connection.pending.append(PendingReply(nonce, command, None, 0, now, receiver))
             connection.send(_pack(command, nonce))
 
     def _send_to(

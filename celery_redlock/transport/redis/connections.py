@@ -15,6 +15,7 @@ from celery_redlock._greenlets.threads import raise_if_finalizing, start_native_
 from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock
 from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock.protocol import Command, Script
+from celery_redlock.transport.base import VoteReceiver
 from celery_redlock.transport.clock import now as clock
 from celery_redlock.transport.redis.connect_error import ConnectError, describe_failure
 from celery_redlock.transport.redis.connection import ConnectionBrokenError, NodeConnection
@@ -151,15 +152,15 @@ class Connections:
         self.by_node[:] = [None] * len(self.by_node)
         self._wakeup.close_in_child()
 
-    def defer(self, index: int, command: Command) -> None:
+    def defer(self, index: int, command: Command, receiver: VoteReceiver | None = None) -> None:
         """
-        Keep a release until the node is connected.
+        Keep a release until the node is connected; then its receiver gets the node's reply.
 
         The thread that connects sends it; if that thread has just handed its connection over,
         `take_connected` returns the node.
         """
         with self._handover_lock:
-            self._nodes.health[index].defer(command)
+            self._nodes.health[index].defer(command, receiver)
 
     def _awaited_until(self, now: float) -> float:
         """Return until when the connection attempts under way are worth a wait."""

@@ -15,12 +15,16 @@ from celery_redlock._log import event_logger
 from celery_redlock.protocol import Command, Script
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.protocol.texts import shortened
+from celery_redlock.transport.base import VoteReceiver
 
 _logger = event_logger(__name__)
 
 _MIN_BACKOFF = 0.05
 _MAX_BACKOFF = 2.0
 _MAX_DEFERRED = 1000
+
+#: A release, and what gets the node's reply, if anything.
+DeferredRelease = tuple[Command, VoteReceiver | None]
 
 #: Seconds between two log lines about the failures of one node.
 _QUIET = 60.0
@@ -74,7 +78,7 @@ class NodeHealth:
         self._failures = 0
         self._backoff_until = 0.0
         self._quiet_until = -math.inf
-        self._deferred: deque[Command] = deque(maxlen=_MAX_DEFERRED)
+        self._deferred: deque[DeferredRelease] = deque(maxlen=_MAX_DEFERRED)
 
     def record_failure(self, reason: str, now: float, *, lasting: bool = False) -> None:
         """
@@ -130,11 +134,11 @@ class NodeHealth:
             )
         return reason
 
-    def defer(self, command: Command) -> None:
+    def defer(self, command: Command, receiver: VoteReceiver | None = None) -> None:
         """Keep a release until the node is connected; of more than a thousand, the newest."""
-        self._deferred.append(command)
+        self._deferred.append((command, receiver))
 
-    def take_deferred(self) -> list[Command]:
+    def take_deferred(self) -> list[DeferredRelease]:
         """Remove and return the deferred releases."""
         deferred = []
         # Several channels may do this at once, so a check for emptiness would prove nothing.

@@ -146,6 +146,28 @@ def test_it_does_not_overtake_its_own_acquire(
     nodes.close()
 
 
+def test_the_votes_of_nodes_that_it_had_to_connect_to_count(
+    redlock_cluster_factory: Callable[..., LocalCluster], verdicts: dict[str, bool]
+) -> None:
+    nodes = ServerNodes(redlock_cluster_factory(proxy=True))
+    client = nodes.connected()
+    lease = client.acquire("key")
+    nodes.wait_held(lease)
+    for node in (1, 2):
+        nodes.forget(node, "key")
+    for node in (3, 4):
+        nodes.cluster.delay(node, FAR)
+    used = client.transport.checkout()
+
+    lease.release(wait=False)  # on a channel that connects to three nodes at once
+
+    client.transport.checkin(used)
+    for node in (3, 4):
+        nodes.cluster.heal(node)
+    assert wait_until(lambda: verdicts) == {"key": True}
+    nodes.close()
+
+
 def test_closing_the_client_reports_it_first(
     servers: ServerNodes, verdicts: dict[str, bool]
 ) -> None:
@@ -181,4 +203,4 @@ def test_releases_of_many_threads_are_each_reported_once(
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(hold, keys))
 
-    wait_until(lambda: verdicts == dict.fromkeys(keys, True))
+    wait_until(lambda: verdicts == dict.fromkeys(keys, True), message=lambda: str(verdicts))

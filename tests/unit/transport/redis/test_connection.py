@@ -167,4 +167,7 @@ def test_what_is_owed_to_a_node_is_given_once_and_in_order() -> None:
     first, second = release(("a",), "us", 0), release(("b",), "us", 0)
     health.defer(first)
     health.defer(second)
-    assert [health.take_deferred(), health.take_deferred()] == [[first, second], []]
+    assert [health.take_deferred(), health.take_deferred()] == [
+        [(first, None), (second, None)],
+        [],
+    ]
