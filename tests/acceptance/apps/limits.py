@@ -51,8 +51,8 @@ def _last(self: Any, key: str, *_: Any) -> None:
 
 
 def _wait(self: Any, key: str, *_: Any) -> str:
-    _begin(self, key, token=self.request.fencing_token)
     try:
+        _begin(self, key, token=self.request.fencing_token)
         await_gate(key, self.request.id)
     except BaseException as reason:
         note(key, "unwound", id=self.request.id, by=type(reason).__name__)

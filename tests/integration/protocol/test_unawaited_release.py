@@ -151,18 +151,23 @@ def test_the_votes_of_nodes_that_it_had_to_connect_to_count(
 ) -> None:
     nodes = ServerNodes(redlock_cluster_factory(proxy=True))
     client = nodes.connected()
-    lease = client.acquire("key")
+    lost, held = (1, 2), (3, 4)
+    for node in lost:
+        nodes.cluster.delay(node, FAR)
+    lease = client.acquire("key")  # granted by the others
+    for node in lost:
+        nodes.cluster.heal(node)
     nodes.wait_held(lease)
-    for node in (1, 2):
+    for node in lost:
         nodes.forget(node, "key")
-    for node in (3, 4):
+    for node in held:
         nodes.cluster.delay(node, FAR)
     used = client.transport.checkout()
 
     lease.release(wait=False)  # on a channel that connects to three nodes at once
 
     client.transport.checkin(used)
-    for node in (3, 4):
+    for node in held:
         nodes.cluster.heal(node)
     assert wait_until(lambda: verdicts) == {"key": True}
     nodes.close()
