@@ -138,8 +138,9 @@ class Channel(Protocol):
 
         Each node executes it after all earlier commands of this channel, also a node that is silent
         now. A release is deferred to nodes that are not connected; other commands skip them. The
-        receiver gets each reply when a later call reads it, that to a deferred release in whatever
-        thread that is, and none from a node whose connection breaks before.
+        receiver gets each reply when a later call reads it, and none from a node whose connection
+        breaks before. A deferred release may be sent on another channel; the receiver is then
+        called in the thread that reads that one.
         """
 
     def nodes_in_doubt(self) -> frozenset[int]:
