@@ -30,6 +30,7 @@ class Sign(Enum):
     """A sign that there is a quorum, or none."""
 
     TASK_WITHOUT = auto()  #: a task did not get its lock for lack of a quorum
+    TASK_BEFORE = auto()  #: the same, but before the end of a poll in which a quorum voted
     POLL_WITHOUT = auto()  #: too few nodes voted in a poll
     POLL_WITH = auto()  #: a quorum voted in a poll
 
@@ -66,15 +67,19 @@ class Change(Enum):
 #: The next state, and the change to log.
 QUORUM_MOVES: dict[tuple[Quorum, Sign], tuple[Quorum, Change | None]] = {
     (Quorum.VOTES, Sign.TASK_WITHOUT): (Quorum.LOST, Change.QUORUM_LOST),
+    (Quorum.VOTES, Sign.TASK_BEFORE): (Quorum.IN_DOUBT, None),
     (Quorum.VOTES, Sign.POLL_WITHOUT): (Quorum.IN_DOUBT, None),
     (Quorum.VOTES, Sign.POLL_WITH): (Quorum.VOTES, None),
     (Quorum.IN_DOUBT, Sign.TASK_WITHOUT): (Quorum.LOST, Change.QUORUM_LOST),
+    (Quorum.IN_DOUBT, Sign.TASK_BEFORE): (Quorum.IN_DOUBT, None),
     (Quorum.IN_DOUBT, Sign.POLL_WITHOUT): (Quorum.UNMET, Change.QUORUM_LOST),
     (Quorum.IN_DOUBT, Sign.POLL_WITH): (Quorum.VOTES, None),
     (Quorum.UNMET, Sign.TASK_WITHOUT): (Quorum.LOST, Change.QUORUM_MET),
+    (Quorum.UNMET, Sign.TASK_BEFORE): (Quorum.UNMET, None),
     (Quorum.UNMET, Sign.POLL_WITHOUT): (Quorum.UNMET, None),
     (Quorum.UNMET, Sign.POLL_WITH): (Quorum.VOTES, Change.QUORUM_BACK),
     (Quorum.LOST, Sign.TASK_WITHOUT): (Quorum.LOST, None),
+    (Quorum.LOST, Sign.TASK_BEFORE): (Quorum.LOST, None),
     (Quorum.LOST, Sign.POLL_WITHOUT): (Quorum.LOST, None),
     (Quorum.LOST, Sign.POLL_WITH): (Quorum.VOTES, Change.QUORUM_BACK),
 }
@@ -129,6 +134,7 @@ class Outage:
         self.nodes: dict[str, Node] = {}
         self._since = 0.0
         self._polled_at = 0.0
+        self._voted_until = 0.0
         self._task_at = 0.0
 
     @property
@@ -139,17 +145,18 @@ class Outage:
 
     def task_failed(self, at: float) -> list[Notice]:
         """Take in that a task failed for lack of a quorum at that time; return what to log."""
-        if self.quorum is Quorum.VOTES and at < self._polled_at:
-            return []  # a quorum has voted since then
         self._task_at = max(at, self._task_at)
-        return self._move(Sign.TASK_WITHOUT, at)
+        return self._move(Sign.TASK_BEFORE if at < self._voted_until else Sign.TASK_WITHOUT, at)
 
-    def polled(self, at: float, votes: Mapping[str, Vote | None], needed: int) -> list[Notice]:
+    def polled(
+        self, at: float, until: float, votes: Mapping[str, Vote | None], needed: int
+    ) -> list[Notice]:
         """
         Take in a poll of all nodes, and return what to log.
 
         Args:
             at: when it began.
+            until: when it ended. Nobody knows when in between a node voted.
             votes: by node; None of a node that has not replied.
             needed: size of a quorum.
         """
@@ -167,6 +174,8 @@ class Outage:
                 seconds = vote.remaining if isinstance(vote, Quarantined) else 0.0
                 notices.append(Notice(change=change, node=node, seconds=seconds))
         previous, self._polled_at = self._polled_at, at
+        if has_quorum:
+            self._voted_until = until
         if has_quorum and self.quorum is Quorum.LOST and self._task_at > previous:
             return notices  # tasks still fail; the next poll decides
         return notices + self._move(Sign.POLL_WITH if has_quorum else Sign.POLL_WITHOUT, at)

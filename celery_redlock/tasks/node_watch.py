@@ -144,7 +144,7 @@ class NodeWatch:
         redlock, at = self._redlock, clock()
         polled = poll_nodes(redlock.transport, redlock.settings)
         votes = dict(zip(redlock.node_names, polled.votes, strict=True))
-        for notice in self._outage.polled(at, votes, polled.needed):
+        for notice in self._outage.polled(at, clock(), votes, polled.needed):
             self._log(notice, node_problems(polled, redlock.node_names), "No task has met it yet.")
 
     def _log(self, notice: Notice, problems: Mapping[str, str], met_by: str) -> None:

@@ -20,7 +20,9 @@ from celery_redlock.core.outage import (
 from celery_redlock.protocol import Failed, Granted, Quarantined, Refused, Vote
 
 VOTE, HELD, SILENT, SITTING = Granted(1, 1), Refused(()), Failed("silent"), Quarantined(5.0)
-STEPS = ("task", "quorum", "no quorum")
+STEPS = ("task", "late report", "quorum", "no quorum")
+#: Seconds from the begin of a poll to its end.
+POLL_TIME = 0.4
 
 
 def changes(notices: list[Notice]) -> list[Change]:
@@ -29,12 +31,14 @@ def changes(notices: list[Notice]) -> list[Change]:
 
 def poll(outage: Outage, at: float, *votes: Vote | None) -> list[Notice]:
     named = {f"node-{number}": vote for number, vote in enumerate(votes)}
-    return outage.polled(at, named, len(votes) // 2 + 1)
+    return outage.polled(at, at + POLL_TIME, named, len(votes) // 2 + 1)
 
 
 def step(outage: Outage, at: float, kind: str) -> list[Change]:
     if kind == "task":
         return changes(outage.task_failed(at))
+    if kind == "late report":  # of a task that failed while the step before went on
+        return changes(outage.task_failed(at - 1.0 + POLL_TIME / 2))
     votes = (VOTE, VOTE, SILENT) if kind == "quorum" else (VOTE, SILENT, SILENT)
     return changes(poll(outage, at, *votes))
 
@@ -131,6 +135,23 @@ def test_a_report_that_is_older_than_a_quorum_s_votes_proves_no_loss() -> None:
     outage = Outage()
     poll(outage, 5.0, VOTE, VOTE, VOTE)
     assert outage.task_failed(4.9) == []
+
+
+def test_a_task_that_failed_during_the_poll_that_ended_an_outage_begins_no_other() -> None:
+    outage = Outage()
+    outage.task_failed(3.0)
+    poll(outage, 4.0, SILENT, SILENT, VOTE)
+    assert changes(poll(outage, 5.0, VOTE, VOTE, VOTE)) == [Change.QUORUM_BACK]
+    assert [outage.task_failed(5.0 + POLL_TIME / 2) for _ in range(2)] == [[], []]
+    assert poll(outage, 6.0, VOTE, VOTE, VOTE) == []
+
+
+def test_a_task_that_failed_during_a_poll_with_a_quorum_hurries_the_next_poll() -> None:
+    outage = Outage()
+    poll(outage, 5.0, VOTE, VOTE, VOTE)
+    outage.task_failed(5.0 + POLL_TIME / 2)
+    assert outage.is_urgent
+    assert changes(poll(outage, 6.0, VOTE, SILENT, SILENT)) == [Change.QUORUM_LOST]
 
 
 def test_nodes_on_which_another_worker_holds_the_key_of_the_poll_vote() -> None:
