@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import inspect
 import signal
-from collections.abc import Mapping
-from types import MappingProxyType
+import threading
+from collections.abc import Collection, Mapping
+from functools import partial
+from types import CodeType, MappingProxyType
 from typing import Any
 
 from celery import signals
@@ -39,10 +41,11 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
 
     Guarantee: no later leader sends a tick again that a leader has recorded, whatever the wrapped
     scheduler remembers; another candidate leads within one lease after the leader crashed, and
-    within one retry period after it was stopped. Limit: the broker knows no fencing. A leader that
-    is frozen while it sends may send that one message late, and the tick of a leader that dies
-    between sending and recording is sent twice. The workers drop the second message if the task
-    locks (or with `redlock_dedupe`); a task without this package runs twice.
+    within one retry period after it was stopped by a signal, which lets it end and record the send
+    that it has begun. Limit: the broker knows no fencing. A leader that is frozen while it sends
+    may send that one message late, and the tick of a leader that dies between sending and recording
+    is sent twice. The workers drop the second message if the task locks (or with
+    `redlock_dedupe`); a task without this package runs twice.
 
     It never fails because of a lock. An exception of the wrapped scheduler ends the beat, as it
     ends a plain one.
@@ -148,8 +151,21 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         the pass with `SystemExit`. Closing at once could wait for a lock of this very thread.
         """
         self._close_requested = True
-        if not self._is_busy():
+        if not _is_inside(self, BUSY_CODE):
             self._close_now()
+
+    def close_after_send(self) -> bool:
+        """
+        Close when the send ends that this thread is in; return whether it is in one.
+
+        A signal handler that gets True raises nothing: the pass raises `SystemExit` once it has
+        closed. A tick whose send is cut short may have been sent, and the next leader would send it
+        again. A second call returns False, so that a second signal ends a send that hangs.
+        """
+        if self._close_requested or not _is_inside(self._inner, SEND_CODE):
+            return False
+        self._close_requested = True
+        return True
 
     @property
     def info(self) -> str:
@@ -213,19 +229,20 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
             self._candidate = None
         self._close_requested = False
 
-    def _is_busy(self) -> bool:
-        """
-        Return whether this thread is inside a method that `close` must not interrupt.
 
-        It reads the stack, not a flag: a signal's exception can come between any two steps, also
-        before a flag is cleared, and then nothing would close.
-        """
-        frame = inspect.currentframe()
-        while frame is not None:
-            if frame.f_code in BUSY_CODE and frame.f_locals.get("self") is self:
-                return True
-            frame = frame.f_back
-        return False
+def _is_inside(owner: Any, methods: Collection[CodeType]) -> bool:
+    """
+    Return whether this thread is inside one of these methods of an object.
+
+    It reads the stack, not a flag: a signal's exception can come between any two steps, also before
+    a flag is cleared, and then nothing would close.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code in methods and frame.f_locals.get("self") is owner:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _seconds(max_interval: Any) -> float:
@@ -247,26 +264,35 @@ BUSY_CODE = frozenset(
     )
 )
 
+#: The method in which a tick is sent and recorded; a signal ends the beat after it.
+SEND_CODE = frozenset({LeaderScheduler.apply_async.__code__})
 
-def close_embedded(sender: Any, **_: Any) -> None:
-    """
-    Have SIGTERM close the scheduler of a beat inside a worker (`celery worker -B`).
 
-    Celery closes the scheduler of a beat of its own before it raises `SystemExit`. Inside a worker
-    it only raises, and Python prints and forgets an exception raised in a `__del__`: the beat would
-    continue, and the worker would wait for it. The handler that was there is still called.
+def close_on_signals(sender: Any, **_: Any) -> None:
     """
-    if not isinstance(sender.scheduler, RedlockScheduler):
+    Have SIGTERM and SIGINT close the scheduler of a beat; a send that has begun ends before.
+
+    Celery's handler closes the scheduler of a beat of its own and then raises `SystemExit`,
+    wherever the pass is. Inside a worker (`celery worker -B`) it only raises, and Python prints and
+    forgets an exception raised in a `__del__`: the beat would continue, and the worker would wait
+    for it. The handler that was there is still called, but for a signal that comes during a send.
+    """
+    is_ours = isinstance(sender.scheduler, RedlockScheduler)
+    if not is_ours or threading.current_thread() is not threading.main_thread():
+        return  # a beat in a worker's thread gets no signals
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before = signal.getsignal(number)
+        if before is not signal.SIG_IGN:
+            signal.signal(number, partial(_close, sender, before))
+
+
+def _close(service: Any, before: Any, number: int, frame: Any) -> None:
+    if service.scheduler.close_after_send():
         return
-    before = signal.getsignal(signal.SIGTERM)
-
-    def stop(number: int, frame: Any) -> None:
-        sender.sync()
-        if callable(before):
-            before(number, frame)
-        raise SystemExit
-
-    signal.signal(signal.SIGTERM, stop)
+    service.sync()
+    if callable(before):
+        before(number, frame)
+    raise SystemExit
 
 
 def check_nodes(sender: Any, **_: Any) -> None:
@@ -275,7 +301,7 @@ def check_nodes(sender: Any, **_: Any) -> None:
         check_nodes_of_beat(sender.app)
 
 
-signals.beat_init.connect(check_nodes, weak=False, dispatch_uid="celery_redlock.beat.beat_init")
-signals.beat_embedded_init.connect(
-    close_embedded, weak=False, dispatch_uid="celery_redlock.beat_embedded_init"
+signals.beat_init.connect(check_nodes, weak=False, dispatch_uid="celery_redlock.beat.check_nodes")
+signals.beat_init.connect(
+    close_on_signals, weak=False, dispatch_uid="celery_redlock.beat.close_on_signals"
 )

@@ -23,7 +23,10 @@ from celery_redlock.tasks.config.unusable_nodes import are_nodes_checked, record
 from celery_redlock.tasks.declarations import find_mistakes
 from celery_redlock.tasks.publish import node_reports
 from celery_redlock.testing import LocalCluster
+from tests.support.signals import kept_handlers
 from tests.support.waiting import wait_until
+
+__all__ = ["kept_handlers"]
 
 PASSWORD = "open-sesame"
 # A refusal comes at once; on a busy machine the tests must not take it for silence.
@@ -188,7 +191,10 @@ class Beat:
 
 @pytest.mark.parametrize("scheduler", [Scheduler, RedlockScheduler])
 def test_a_beat_ends_whose_nodes_can_never_serve(
-    guarded: LocalCluster, scheduler: type, caplog: pytest.LogCaptureFixture
+    guarded: LocalCluster,
+    kept_handlers: None,
+    scheduler: type,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     nodes = [wrong(url) for url in guarded.urls]
     with pytest.raises(SystemExit, match="invalid username-password pair"):
