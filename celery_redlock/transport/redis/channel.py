@@ -98,8 +98,11 @@ class RedisChannel:
         self._unanswered = {}
         self._send_batch(data, entries, now)
         deadline = now + timeout
-        while self._open_rounds and self._unanswered and (remaining := deadline - clock()) > 0:
-            self._receive_replies(remaining)
+        remaining = timeout
+        while self._open_rounds and self._unanswered and remaining > 0:
+            # A last read comes after the deadline: this process may have been without a CPU.
+            remaining = deadline - clock()
+            self._receive_replies(max(0.0, remaining))
         if self._open_rounds:
             self._time_out(timeout)
         elif linger:
@@ -160,6 +163,7 @@ class RedisChannel:
             for connection in self._by_node
         ):
             self._receive_replies(until - now)
+        self.drain()  # this process may have been without a CPU until then
 
     def close(self) -> None:
         """Close the connections."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from celery_redlock import LeaseLost, QuorumUnavailable
 from celery_redlock.core import arm_nodes, probe_nodes
 from celery_redlock.testing import LocalCluster
+from celery_redlock.transport import clock
+from celery_redlock.transport.redis import channel
 from tests.support.nodes import ServerNodes
 from tests.support.pulse import Pulse, in_time
 from tests.support.waiting import wait_until
@@ -188,3 +192,25 @@ def test_a_client_that_starts_without_a_majority_says_so_and_recovers(nodes: Ser
     for node in range(3):
         nodes.cluster.heal(node)
     assert client.acquire("key", wait=30.0).release()
+
+
+def test_replies_that_came_while_the_process_stood_still_count(
+    nodes: ServerNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process sends, and gets to run again when its timeout is over."""
+    client = nodes.connected(node_timeout=BRIEF)
+    stood_still = 0.0
+    send_batch = channel.RedisChannel._send_batch
+
+    def send_and_stand_still(self: channel.RedisChannel, *args: Any) -> None:
+        nonlocal stood_still
+        send_batch(self, *args)
+        sockets = {one.fd for one in self._by_node if one is not None}
+        wait_until(lambda: set(select.select(sockets, (), (), 0)[0]) == sockets)
+        stood_still += 10 * BRIEF
+
+    monkeypatch.setattr(channel, "clock", lambda: clock.now() + stood_still)
+    monkeypatch.setattr(channel.RedisChannel, "_send_batch", send_and_stand_still)
+    lease = client.acquire("key", ttl=60)
+    lease.extend()
+    assert lease.release()
