@@ -279,7 +279,8 @@ class Redlock:
         """
         Let the process's watchdog extend a lease until it is released.
 
-        A second call for the same lease replaces `on_lost` and the end of the hold.
+        A second call for the same lease replaces `on_lost` and the end of the hold. A lease on
+        rates alone does not expire from now on, without an extension.
 
         Args:
             lease: a lease of this client.
@@ -289,6 +290,8 @@ class Redlock:
         """
         hold = checked_hold(max_hold)
         lease.set_on_lost(on_lost)
+        if not lease.node_keys:  # rates alone: the nodes keep nothing that could be lost
+            lease.never_expire()
         process_watchdog().watch(lease, hold)
 
     def unwatch(self, lease: Lease) -> None:

@@ -4,6 +4,7 @@ How long a lease is valid, and how its loss is reported.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from enum import Enum, auto
@@ -109,12 +110,18 @@ class LeaseValidity:
 
     @property
     def valid_until(self) -> float:
-        """End of the lease's validity, on the transport's clock."""
+        """End of the lease's validity, on the transport's clock; infinite if it never expires."""
         return self._valid_until
 
     def now(self) -> float:
         """Read the clock that `valid_until` is on."""
         return self._transport.now()
+
+    def never_expire(self) -> None:
+        """From now on be valid until the release or a loss that is reported."""
+        with self._lock:
+            if self.is_valid:
+                self._valid_until = math.inf
 
     def set_on_lost(self, on_lost: Callable[[Self], None] | None) -> None:
         """Set the callback for the loss of the lease, see `mark_lost`."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
 import sys
 import time
@@ -103,7 +104,8 @@ class Watch:
     def __init__(self, lease: WatchedLease, max_hold: float) -> None:
         now = lease.now()
         self.lease = lease
-        self.extend_at = now + lease.ttl / 3
+        # One that never expires needs no extension; only its hold may end.
+        self.extend_at = now + lease.ttl / 3 if lease.valid_until < math.inf else math.inf
         self.hold_until = now + max_hold
 
     @property
@@ -166,7 +168,8 @@ class Watchdog:
         this is called.
         """
         watch = Watch(lease, max_hold)
-        if lease.ttl < _SHORT_TTL and lease.transport not in self._known_transports:
+        is_short = lease.ttl < _SHORT_TTL and lease.valid_until < math.inf
+        if is_short and lease.transport not in self._known_transports:
             # A connect, with TLS perhaps, can take as long as such a lease is valid.
             self._known_transports.add(lease.transport)
             watch.extend_at = lease.now()
@@ -326,13 +329,13 @@ class Watchdog:
                 self._stopping = False
             if left <= 0:
                 return False
-            poller.poll(as_milliseconds(left))
+            poller.poll(as_milliseconds(min(left, _IDLE_TIMEOUT)))
             thread.wakeup.drain()
 
     def _until_next(self) -> float | None:
         """Return the seconds until something is due; None if nothing will be."""
         left = []
-        self._wakes_at = float("inf")
+        self._wakes_at = math.inf
         if self._heap:
             self._wakes_at = self._heap[0][0]
             left.append(self._wakes_at - self._heap[0][2].lease.now())
@@ -443,7 +446,7 @@ class Watchdog:
                     heapq.heapreplace(self._losses, (watch.lost_at, sequence, watch))
                 else:
                     return at
-        return float("inf")
+        return math.inf
 
     def _reschedule(self, watch: Watch, *, granted: bool) -> None:
         lease = watch.lease

@@ -341,7 +341,7 @@ def _log_end(
             task_id=task_id,
             lease=lease_in_words(lease),
             refusals=refused,
-            seconds=max(0.0, lease.valid_until - lease.now()),
+            seconds=min(lease.ttl, max(0.0, lease.valid_until - lease.now())),
         )
         return
     logger.warning(

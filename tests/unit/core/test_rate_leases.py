@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 
 import pytest
 
-from celery_redlock import Limit, Rate, Redlock
+from celery_redlock import Limit, LossReason, Rate, Redlock
 from tests.support.waiting import wait_until
 
 
@@ -17,24 +18,27 @@ def redlock() -> Iterator[Redlock]:
         yield redlock
 
 
-def outlast(redlock: Redlock, seconds: float) -> None:
-    ends = redlock.transport.now() + seconds
-    wait_until(lambda: redlock.transport.now() > ends)
-
-
-def test_in_a_block_it_is_valid_to_the_end(
-    redlock: Redlock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_in_a_block_it_never_expires(redlock: Redlock, caplog: pytest.LogCaptureFixture) -> None:
     with redlock.lock(Rate("block", "9/h"), ttl=0.2) as lease:
-        outlast(redlock, 0.6)
-        assert lease.is_valid
+        assert lease.expires_in == math.inf
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_it_takes_no_other_lease_along(redlock: Redlock) -> None:
-    with redlock.lock(Rate("others", "9/h"), ttl=0.2), redlock.lock("plain", ttl=0.2) as lease:
-        outlast(redlock, 0.6)
-        assert lease.is_valid
+def test_without_an_end_it_may_be_held_for_ever(redlock: Redlock) -> None:
+    with redlock.lock(Rate("endless", "9/h"), ttl=0.2, max_hold=math.inf) as lease:
+        assert lease.expires_in == math.inf
+
+
+def test_it_is_lost_when_its_hold_ends(redlock: Redlock) -> None:
+    with redlock.lock(Rate("hold", "9/h"), max_hold=0.05) as lease:
+        wait_until(lambda: lease.lost is LossReason.MAX_HOLD)
+
+
+def test_it_keeps_no_other_lease_from_its_extension(redlock: Redlock) -> None:
+    rate = Rate("others", "9/h")
+    with redlock.lock(rate, max_hold=math.inf), redlock.lock("plain", ttl=5) as lease:
+        until = lease.valid_until
+        wait_until(lambda: lease.valid_until > until)
 
 
 def test_without_a_block_it_ends_with_its_ttl(redlock: Redlock) -> None:
@@ -56,7 +60,7 @@ def test_its_release_leaves_the_slot(redlock: Redlock) -> None:
 
 def test_a_lease_with_a_limit_is_extended(redlock: Redlock) -> None:
     keys = [Rate("beside", "9/h"), Limit("limit", 2)]
-    with redlock.lock(keys, ttl=0.2) as lease:
-        outlast(redlock, 0.6)
-        assert lease.is_valid
+    with redlock.lock(keys, ttl=5) as lease:
+        until = lease.valid_until
+        wait_until(lambda: lease.valid_until > until)
         assert redlock.holders(keys[1]).count(None) == 1
