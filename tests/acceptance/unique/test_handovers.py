@@ -87,7 +87,9 @@ def test_a_task_that_goes_on_runs_twice_and_leaves_no_lock(
     journal.wait_for("left", 2 if how == "retry_quietly" else 1)
     assert second["id"] == first["id"] == result.id
     assert mode == "until_executing" or second["token"] > first["token"]
-    wait_for_result(result, how)
+    # Celery stores RETRY once the retry is sent, and nothing keeps that one from ending before.
+    if how != "retry_at_once":
+        wait_for_result(result, how)
     lock.wait_until_gone()
     queued.wait_until_gone()
     assert_next_publish_runs(publisher, journal, name)

@@ -59,9 +59,17 @@ def filled(token: int, size: int) -> bytes:
 
 
 def kill_after(seconds: float, work: Callable[[], None]) -> None:
-    """Run something in a child and kill it after a while."""
-    child = multiprocessing.get_context("fork").Process(target=work)
+    """Run something in a child and kill it a while after it has begun."""
+    context = multiprocessing.get_context("fork")
+    begun = context.Event()
+
+    def begin() -> None:
+        begun.set()
+        work()
+
+    child = context.Process(target=begin)
     child.start()
+    begun.wait()
     time.sleep(seconds)
     child.kill()
     child.join()
