@@ -692,13 +692,13 @@ class Calls:
         return then.with_call(at, deliveries=(*call.deliveries, Delivery(again=True)))
 
     def _freed(self, scene: Scene, at: int) -> Scene:
-        """Free a lock that was handed over, if its message was dropped meanwhile."""
+        """Free a lock that was handed over, if its message will not take it over any more."""
         to = scene.calls[at].frees
         assert to is not None
         marker = scene.markers[self._piece(to)]
         then = scene.with_call(at, frees=None)
-        dropped = marker is not None and marker[1] in (Role.FAILED, Role.REVOKED)
-        if dropped and scene.reserved == (to, Role.QUEUED):
+        unused = marker is not None and marker[1] is not Role.QUEUED
+        if unused and scene.reserved == (to, Role.QUEUED):
             return then._replace(reserved=None)
         return then
 

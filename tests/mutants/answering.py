@@ -12,6 +12,7 @@ from tests.mutants.writing import (
     ROUNDS,
     modelled,
     mutant,
+    operated,
     simulated,
     tested,
 )
@@ -35,6 +36,19 @@ VOTES = (
 )
 
 TRANSPORT = (
+    mutant(
+        "replies that came while the process stood still are not read",
+        operated(
+            "transport/test_faults.py",
+            "test_replies_that_came_while_the_process_stood_still_count",
+        ),
+        (
+            CHANNEL,
+            "            self._receive_replies(max(0.0, remaining))\n        if self._open",
+            "            if remaining <= 0:\n                break\n"
+            "            self._receive_replies(remaining)\n        if self._open",
+        ),
+    ),
     mutant(
         "a leftover reply is taken for the next answer",
         simulated("late", "1-400"),

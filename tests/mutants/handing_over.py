@@ -12,7 +12,9 @@ from tests.mutants.writing import (
     RELEASE_LUA,
     RELEASING,
     RESERVING,
+    RUNNING_LOCK,
     attempted,
+    judged,
     modelled,
     mutant,
     tested,
@@ -212,6 +214,18 @@ HAND_OVER = (
             "test_attempt.py", "test_only_a_node_that_had_the_keys_has_given_the_reservation_up"
         ),
         (ATTEMPT, "(acked - acked.not_held)", "acked"),
+    ),
+    mutant(
+        "a slot is kept for a retry that has begun in another",
+        judged(
+            "limits/test_limits.py",
+            "test_a_retry_that_begins_in_another_slot_leaves_none_to_nobody",
+        ),
+        (
+            RUNNING_LOCK,
+            "marked.role is not Role.QUEUED",
+            "marked.role in (Role.FAILED, Role.REVOKED)",
+        ),
     ),
     mutant(
         "the script marks nothing",

@@ -35,7 +35,8 @@ class Handover:
         """
         The message is out: it gets the lock when the body has ended and its result is stored.
 
-        Until then it may well arrive; it finds the lock held by its own task, and waits.
+        Until then it may well arrive; it finds the lock held by its own task, and waits. Of a limit
+        it may find another slot free, and begin there.
         """
         self.running_lock.handover_reservation = self.envelope.reservation
         self.running_lock.move(Move.HAND_OVER)

@@ -55,9 +55,6 @@ __all__ = [
 
 logger = event_logger(__name__)
 
-#: The markers of a message that will not run.
-DROPPED = (Role.FAILED, Role.REVOKED)
-
 
 class RunningLock:
     """
@@ -280,14 +277,15 @@ class RunningLock:
             on_settled=on_settled,
         )
         if successor is not None and successor is self.handover_reservation:
-            self._cancel_if_dropped(successor)
+            self._cancel_if_unused(successor)
 
-    def _cancel_if_dropped(self, successor: Reservation) -> None:
+    def _cancel_if_unused(self, successor: Reservation) -> None:
         """
-        Free the lock that was handed on, if its message has been dropped meanwhile.
+        Free the lock that was handed on, if its message will not take it over any more.
 
-        A worker that drops it sets its marker, and frees the lock after that. So the worker found
-        the lock, or this process sees the marker.
+        It has been dropped, or has begun in another slot of a limit. A worker that drops it sets
+        its marker and frees the lock after that; one that begins it sets both in one step. So the
+        worker found the lock, or this process sees the marker.
         """
         redlock, owner = self.lock_request.redlock, parse_owner(successor.owner)
         if owner is None or owner.marker is None:
@@ -297,7 +295,7 @@ class RunningLock:
         except QuorumUnavailable:
             return
         marked = None if found is None else parse_owner(found.owner)
-        if marked is not None and marked.role in DROPPED:
+        if marked is not None and marked.role is not Role.QUEUED:
             redlock.reservations.cancel(successor)
 
     def _cancel_unused_reservation(self, error: BaseException | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 from itertools import chain
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from celery import chain as steps
+from celery.exceptions import Retry
 
 from celery_redlock import Limit, current_lease, is_skipped
 from celery_redlock.errors import DuplicateTask, LeaseLost, LockContended
@@ -191,6 +193,21 @@ def test_nobody_gets_the_slot_between_a_run_and_its_retry(bench: Bench) -> None:
     assert bench.run(bench.receive()).state == "SUCCESS"
 
 
+@pytest.mark.parametrize("mode", HANDED_ON)
+def test_a_retry_that_begins_in_another_slot_leaves_none_to_nobody(bench: Bench, mode: str) -> None:
+    """Its first run has yet to end, and so to hand its slot on."""
+
+    def body(self: Any) -> None:
+        if not self.request.retries:
+            with pytest.raises(Retry) as raised:
+                self.retry(countdown=0)
+            bench.run(bench.receive())
+            raise raised.value
+
+    bench.call(limited(bench, body, lock_mode=mode))
+    assert roles(bench) == ([Role.FINISHED] if mode == "until_expired" else [])
+
+
 def test_until_expired_keeps_the_slot_for_the_window(bench: Bench) -> None:
     task = limited(bench, lock_mode="until_expired")
     bench.call(task)
@@ -229,7 +246,8 @@ def test_a_body_whose_slot_is_lost_is_interrupted_and_the_other_is_not(bench: Be
                 begun.set()
                 assert go_on.wait(TIMEOUT)
             else:
-                threading.Thread(target=self.lease.mark_lost).start()
+                # One call into the interpreter: the loss may strike `Thread.start` half done.
+                _thread.start_new_thread(self.lease.mark_lost, ())
                 while True:
                     time.sleep(0.01)
         except LeaseLost:
