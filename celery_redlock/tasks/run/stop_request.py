@@ -7,9 +7,12 @@ from __future__ import annotations
 import threading
 import time
 
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay
+
 from celery_redlock._log import event_logger
 from celery_redlock.core import Lease, Reservation
-from celery_redlock.errors import LockNotAcquired
+from celery_redlock.core.retry import DEFAULT_WAIT
+from celery_redlock.errors import LockNotAcquired, LossReason
 from celery_redlock.tasks.message.in_words import reason_of
 from celery_redlock.tasks.run.lock_request import LockRequest
 
@@ -69,11 +72,24 @@ class StoppingLock:
             self._lease.release()
             return self._retained, False
 
+    @property
+    def _retry_for(self) -> float:
+        return min(RETRY_FOR, self._lock_request.options.ttl / 3)
+
     def _is_stop_requested(self) -> bool:
         lock_request, owner = self._lock_request, self._lease.owner
         node_keys, stop_request_keys = lock_request.node_keys, lock_request.stop_request_keys
+        # A quorum has just replied that the keys are gone: one that is late now replies soon.
+        retry_for = self._retry_for if self._lease.lost is LossReason.GONE else 0.0
+        asking = Retrying(
+            retry=retry_if_exception_type(LockNotAcquired),
+            stop=stop_after_delay(retry_for),
+            wait=DEFAULT_WAIT,
+            reraise=True,
+        )
+        inspect = lock_request.redlock.reservations.inspect
         try:
-            held = lock_request.redlock.reservations.inspect((*node_keys, *stop_request_keys))
+            held = asking(inspect, (*node_keys, *stop_request_keys))
         except LockNotAcquired as error:
             logger.warning(
                 "stop-request-unknown",
@@ -97,7 +113,7 @@ class StoppingLock:
                 lock_request.keys,
                 extras,
                 ttl=options.ttl,
-                wait=min(RETRY_FOR, options.ttl / 3),
+                wait=self._retry_for,
                 label=lock_request.label,
                 at_least_for=0.0
                 if lock_request.holds_until_postrun
