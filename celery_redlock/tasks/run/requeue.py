@@ -38,6 +38,8 @@ __all__ += ["strip_header"]
 
 logger = event_logger(__name__)
 
+#: Celery stores RETRY for a run only after the new message is out. A run that began at once could
+#: end before that, and its result would be overwritten.
 SHORTEST_DELAY = 0.25
 FIRST_DELAY = 1.0
 #: Share of the time left until its deadline after which a message returns.
@@ -78,7 +80,7 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
     now = time.time()
     wait_history = wait_history_of(lock_request)
     left = remaining_wait(lock_request)
-    delay = min(_delay(lock_request, wait_history, error, now), left)
+    delay = min(_delay(lock_request, wait_history, error, now), max(SHORTEST_DELAY, left))
     try:
         again = republish(lock_request, wait_history, delay, waits_for=_held_keys(error))
     except Exception as exc:
@@ -257,8 +259,6 @@ def delay_after(requeues: int, longest: float) -> float:
     """Return the delay of a message that has been requeued `requeues` times."""
     # Full jitter: waiting tasks that started together must not come back together.
     ceiling = min(longest, FIRST_DELAY * 2.0 ** min(requeues, 16))
-    # Celery stores RETRY for this run only after the new message is out. A run that began at once
-    # could end before that, and its SUCCESS would be overwritten.
     floor = min(SHORTEST_DELAY, ceiling)
     return random.uniform(floor, ceiling)  # noqa: S311  # spreads load, protects nothing
 

@@ -21,6 +21,7 @@ from celery_redlock.errors import (
 from celery_redlock.protocol.keys import owner_value
 from celery_redlock.tasks.message.envelope import HEADER
 from celery_redlock.tasks.message.owner_label import Role, label_for
+from celery_redlock.tasks.run import requeue
 from celery_redlock.tasks.run.contention import Case, resolve
 from celery_redlock.tasks.run.lock_request import LockRequest, lock_request_for
 from celery_redlock.tasks.run.running_lock import RunningLock
@@ -127,6 +128,14 @@ def test_the_last_delay_ends_with_the_patience(bench: Bench) -> None:
     request = bench.send(job(bench, lock_give_up_after=100))
     header = {"first_seen": time.time() - 90, "requeues": 30, "retries": 0}
     assert 0 < bench.run(request, headers={HEADER: header}).value.when <= 10
+
+
+def test_the_last_delay_leaves_time_to_store_that_the_message_returns(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    occupy(bench)
+    monkeypatch.setattr(requeue, "remaining_wait", lambda _: 0.01)
+    assert bench.call(job(bench)).value.when == requeue.SHORTEST_DELAY
 
 
 def test_a_task_gives_up_when_its_patience_is_used_up(bench: Bench) -> None:
