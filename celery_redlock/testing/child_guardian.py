@@ -14,7 +14,8 @@ __all__ = ["ChildGuardian"]
 # all processes, because they must outlive their owner.
 _WAIT = "trap '' HUP INT TERM; read -r _; "
 _KILL = _WAIT + "kill -KILL 0"
-_REMOVE = _WAIT + 'rm -rf -- "$1"'
+# A child that was killed while it made a file may still make it.
+_REMOVE = _WAIT + 'for _ in 1 2 3 4 5; do rm -rf -- "$1" && break; sleep 1; done'
 
 
 class ChildGuardian:
@@ -24,7 +25,7 @@ class ChildGuardian:
     A shell at the head of the group reads from a pipe; the owner holds the other end. When the
     owner closes it, exits or is killed with SIGKILL, the shell sees the end of the pipe and kills
     the group. A second shell, outside of the group, reads from the first, and removes the directory
-    when that has ended, because then no child writes there. `PR_SET_PDEATHSIG` needs no shell, but
+    when that has ended, because then all children are killed. `PR_SET_PDEATHSIG` needs no shell, but
     exists on Linux only, and fires when the *thread* that started the child ends, not the process.
     """
 
