@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import re
@@ -55,13 +56,17 @@ def cluster(
 def user(cluster: LocalCluster) -> Iterator[None]:
     """The user `redlock`, on nodes that are brand-new."""
     _define(cluster, RULES)
+    _renew(cluster)
+    yield
+    for index in range(NODES):
+        cluster.client(index).execute_command("ACL", "DELUSER", "redlock")
+
+
+def _renew(cluster: LocalCluster) -> None:
     for index in range(NODES):
         cluster.flush(index)
         cluster.client(index).script_flush()
         cluster.client(index).acl_log_reset()
-    yield
-    for index in range(NODES):
-        cluster.client(index).execute_command("ACL", "DELUSER", "redlock")
 
 
 def _define(cluster: LocalCluster, rules: list[str]) -> None:
@@ -138,13 +143,16 @@ def wake(cluster: LocalCluster, redlock: Redlock) -> None:
 
     holder = redlock.acquire("d", ttl=30.0)
     with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(redlock.acquire, "d", wait=2 * SOON, retry=WHEN_WOKEN)
+        # For longer than what follows may take: it gets the lock only if it is woken.
+        call = pool.submit(redlock.acquire, "d", wait=4 * SOON, retry=WHEN_WOKEN)
         try:
             wait_until(lambda: sum(waiting("d")) > NODES // 2, SOON, message="to be remembered")
             wait_until(lambda: sum(listening()) > NODES // 2, SOON, message="to listen")
-        finally:
             holder.release()
-        wait_until(call.done, SOON, message="to be woken")
+            wait_until(call.done, SOON, message="to be woken")
+        except BaseException:
+            redlock.close()  # ends the call
+            raise
         call.result().release()
     wait_until(lambda: not any(waiting("d")), SOON, message="to be forgotten")
 
@@ -249,13 +257,17 @@ def test_without_any_one_of_its_rights_something_fails(
     monkeypatch.setitem(globals(), "SOON", 1.0)
     _define(cluster, [rule for rule in RULES if rule != right])
 
-    with pytest.raises((AssertionError, RedlockError)):
-        do_everything(cluster)
+    def is_missed() -> bool:
+        """Whether it fails where it is refused; on a busy machine it may fail before, or pass."""
+        _renew(cluster)
+        with contextlib.suppress(AssertionError, RedlockError):
+            do_everything(cluster)
+            return False
+        if right.startswith("+"):
+            return right.removeprefix("+") in _refused(cluster)
+        return any(name.startswith(right[1:-1]) for name in _refused(cluster))
 
-    if right.startswith("+"):
-        assert right.removeprefix("+") in _refused(cluster)
-    else:
-        assert any(name.startswith(right[1:-1]) for name in _refused(cluster))
+    wait_until(is_missed, message=lambda: f"refused was {_refused(cluster)}")
 
 
 @pytest.mark.parametrize(

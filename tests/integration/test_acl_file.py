@@ -19,6 +19,7 @@ from celery_redlock.core import arm_nodes
 from celery_redlock.protocol.keys import fence_key
 from celery_redlock.testing.ports import LOOPBACK, ReservedPort
 from celery_redlock.testing.server import find_binary
+from tests.support.nodes import CALM
 from tests.support.waiting import wait_until
 
 FILES = Path(__file__).parents[2] / "docker/redis"
@@ -104,7 +105,7 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
 
 def test_the_counters_behind_fencing_tokens_outlive_a_restart(node: Node) -> None:
     arm_nodes([node.url])
-    with Redlock([node.url]) as redlock:
+    with Redlock([node.url], node_timeout=CALM) as redlock:
         for name in names():
             redlock.acquire(name, ttl=10.0).release()
     before = node.counters()

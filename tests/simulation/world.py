@@ -42,6 +42,7 @@ from tests.simulation.shims import Files, Os, Poller, Threading, Time, WakeupPip
 from tests.simulation.tidiness import Tidiness
 from tests.simulation.unique import Broker
 from tests.simulation.workload import Worker
+from tests.support.waiting import wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +267,18 @@ class _Errors(logging.Handler):
             self._world.history.violate("error", f"{record.getMessage()}: {error!r}")
 
 
+def _no_watchdog_runs() -> bool:
+    """End this process's watchdog unless it has work, and return whether it has ended."""
+    watchdog = watchdog_module.process_watchdog()
+    watchdog.stop_if_idle()
+    return watchdog._thread is None
+
+
 @contextlib.contextmanager
 def _simulated(world: World) -> Iterator[None]:
     """Let the shipped modules find the simulated machine, and count what passes."""
     # The one of this process, if an earlier test has left one to idle, would look for it, too.
-    watchdog_module.process_watchdog().stop_if_idle()
+    wait_until(_no_watchdog_runs, message="the watchdog of this process did not end")
     history, files, counters = world.history, world.files, world.history.counters
     os_, time_, threads = Os(files), Time(files), Threading(files)
     really_attempt = redlock_module.attempt_once

@@ -212,7 +212,7 @@ def test_with_a_node_down_the_others_locks_are_listed(nodes: Nodes, down: int) -
 def test_with_a_node_stopped_the_others_locks_are_listed(nodes: Nodes) -> None:
     nodes.hold("key", "them", EVERYWHERE)
     nodes.pause(0)
-    (entry,) = list_locks(nodes.client(), timeout=0.5)
+    (entry,) = list_locks(nodes.client(), timeout=3.0)
     assert (entry.state, entry.votes) == ("foreign", 4)
     nodes.resume(0)
 

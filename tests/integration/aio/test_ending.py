@@ -121,7 +121,7 @@ def test_a_block_whose_lease_is_lost_is_interrupted(nodes: Nodes) -> None:
                     raise
 
             with pytest.raises(LeaseLost):
-                await held_for(redlock, body, ttl=2.0)
+                await held_for(redlock, body, ttl=2.0, wait=CALM)
             assert seen == [False]
             task = asyncio.current_task()
             assert task is not None

@@ -18,7 +18,7 @@ def nodes(redlock_cluster: LocalCluster) -> LocalCluster:
 
 def test_the_lock_of_redis_py_on_one_node_excludes_us_and_is_excluded(nodes: LocalCluster) -> None:
     theirs: Any = nodes.client(0).lock("shared", timeout=30, blocking=False)
-    with Redlock(nodes.urls[0], key_prefix="") as ours:
+    with Redlock(nodes.urls[0], key_prefix="", node_timeout=5.0) as ours:
         assert theirs.acquire()
         with pytest.raises(LockContended) as taken:
             ours.acquire("shared")

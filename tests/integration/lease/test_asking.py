@@ -19,6 +19,7 @@ from celery_redlock.errors import ConfigurationError, LockContended, QuorumUnava
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import WaitingCall, parse_node
 from celery_redlock.transport.memory import MemoryNode, memory_node
+from tests.support.nodes import CALM
 from tests.support.waiting import wait_until
 
 
@@ -329,7 +330,7 @@ def test_a_guard_that_is_no_choice_is_refused(guard: Any) -> None:
 
 
 def test_a_key_without_expiry_is_named_as_such() -> None:
-    with LocalCluster(1) as cluster, Redlock(cluster.urls) as client:
+    with LocalCluster(1) as cluster, Redlock(cluster.urls, node_timeout=CALM) as client:
         with redis.Redis.from_url(cluster.urls[0]) as program:
             program.set("redlock:report", "a hand")
 

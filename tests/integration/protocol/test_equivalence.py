@@ -38,7 +38,7 @@ from celery_redlock.protocol import (
     release,
     write_register,
 )
-from celery_redlock.protocol.commands import move
+from celery_redlock.protocol.commands import move, read_reply
 from celery_redlock.protocol.keys import (
     GUARD_KEY,
     RATE_PREFIX,
@@ -50,6 +50,7 @@ from celery_redlock.protocol.keys import (
     wait_queue_key,
 )
 from celery_redlock.protocol.node_model import WOKEN, GuardRecord, ModelNode, StoredKey
+from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.testing import LocalCluster
 from tests.support.nodes import PREFIX, ServerNodes
 
@@ -204,9 +205,12 @@ class Pair:
         return f"{info['run_id']}{info['master_replid']}"
 
     def run(self, command: Command) -> tuple[Vote, Vote]:
-        before = self.server.now_us(0)
-        said = self.server.run(0, command)
-        return said, self.meaning.run(command, before)
+        # In one transaction: no time passes between the reading of the clock and the command.
+        both = self._redis.pipeline()
+        both.time()
+        both.eval(SOURCE[command.script], len(command.keys), *command.keys, "nonce", *command.args)
+        (seconds, micros), reply = both.execute()
+        return read_reply(reply[1:]), self.meaning.run(command, seconds * 1_000_000 + micros)
 
     def happen(self, event: str) -> None:
         if event == "flush":

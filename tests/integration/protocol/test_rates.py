@@ -90,7 +90,8 @@ def test_waiters_have_turns_of_their_own(any_nodes: Nodes) -> None:
         assert isinstance(ask(any_nodes, key, name), Granted)
     turns = [turn(ask(any_nodes, key, f"w{number}")) for number in range(4)]
     assert max(turns[:2]) <= 60
-    assert [round(turns[2] - turns[0]), round(turns[3] - turns[1])] == [60, 60]
+    # Less the time between their questions.
+    assert [turns[2] - turns[0], turns[3] - turns[1]] == pytest.approx([60, 60], abs=20)
 
 
 def test_a_waiter_keeps_its_turn_when_it_asks_again(any_nodes: Nodes) -> None:
@@ -119,8 +120,12 @@ def test_a_free_slot_is_kept_for_no_one_whose_turn_it_is(any_nodes: Nodes) -> No
 
 def test_one_that_does_not_come_to_its_turn_is_forgotten(any_nodes: Nodes) -> None:
     key = kept(1, 50)
-    ask(any_nodes, key, "holder")
-    assert isinstance(ask(any_nodes, key, "gone"), Refused)
+
+    def is_refused() -> bool:
+        ask(any_nodes, key, "holder")  # again, if the slot was free before the other one asked
+        return isinstance(ask(any_nodes, key, "gone"), Refused)
+
+    wait_until(is_refused)
     late = acquire((key,), "late", LONG, 0, 0, "", Waiter("late", 1, 60_000))
 
     def is_first() -> bool:

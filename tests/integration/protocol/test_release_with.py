@@ -7,7 +7,7 @@ import time
 import pytest
 
 from celery_redlock import LockContended, Redlock
-from celery_redlock.core import ReleaseAction, Reservation
+from celery_redlock.core import ReleaseAction, Reservation, release
 from celery_redlock.protocol import Phase
 from celery_redlock.transport.redis import channel as channels
 from tests.support.nodes import CALM, Nodes
@@ -22,6 +22,7 @@ LONG = 3000.0
 def _slow_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, a node that nobody stopped is only slow."""
     monkeypatch.setattr(channels, "_FOLLOWUP_WINDOW", 3600.0)
+    monkeypatch.setattr(release, "_LINGER", CALM)
 
 
 def long_on(nodes: Nodes, client: Redlock, *which: int) -> bool:
@@ -120,6 +121,7 @@ def test_a_stopped_node_that_hands_back_late_keeps_it_for_the_grace_only(
     any_nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channels, "_FOLLOWUP_WINDOW", 0.0)  # whatever is late is later than that
+    monkeypatch.setattr(release, "_LINGER", 0.0)
     client = any_nodes.connected()
     lease = client.acquire("key")
     any_nodes.wait_held(lease)

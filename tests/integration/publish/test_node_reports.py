@@ -250,6 +250,7 @@ from celery_redlock import RedlockTask
 
 app = Celery("plain", broker="memory://", backend="cache+memory://")
 app.conf.redlock_nodes = sys.argv[1:]
+app.conf.redlock_node_timeout = 10.0
 
 @app.task(base=RedlockTask, lock_mode="until_executed")
 def job(n):

@@ -164,25 +164,20 @@ def test_three_nodes_down_let_every_publish_through_without_a_lock(
 
 
 def test_a_node_that_was_stopped_keeps_the_lock_of_a_dealt_with_message_for_the_grace_only(
-    redlock_cluster: LocalCluster,
+    bench: Bench, redlock_cluster: LocalCluster
 ) -> None:
-    bench = Bench(redlock_nodes=redlock_cluster.urls)
-    try:
-        task = declare(bench, lock_publish_grace=20)
-        redlock_cluster.pause(0)
-        with heard_by(redlock_cluster, range(1, 5)):
-            task.delay()
-        redlock_cluster.resume(0)
-        wait_until(
-            lambda: len(owners(redlock_cluster)) == 5,
-            message=lambda: f"the stopped node never got the command: {owners(redlock_cluster)}",
-        )
-        assert lives(redlock_cluster)[0] <= 20
-        # Not waited for by the publisher.
-        wait_until(lambda: min(lives(redlock_cluster)[1:]) > 3000)
-    finally:
-        redlock_cluster.resume(0)
-        bench.close()
+    task = declare(bench, lock_publish_grace=20)
+    redlock_cluster.pause(0)
+    with heard_by(redlock_cluster, range(1, 5)):
+        task.delay()
+    redlock_cluster.resume(0)
+    wait_until(
+        lambda: len(owners(redlock_cluster)) == 5,
+        message=lambda: f"the stopped node never got the command: {owners(redlock_cluster)}",
+    )
+    assert lives(redlock_cluster)[0] <= 20
+    # Not waited for by the publisher.
+    wait_until(lambda: min(lives(redlock_cluster)[1:]) > 3000)
 
 
 PUBLISHER = """

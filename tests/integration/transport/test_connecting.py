@@ -18,6 +18,7 @@ from celery_redlock import QuorumUnavailable, Redlock
 from celery_redlock.core import arm_nodes, probe_nodes
 from celery_redlock.core.failures import NO_REPLY
 from celery_redlock.testing import LocalCluster
+from celery_redlock.transport.redis import node_set
 from celery_redlock.transport.redis.connector import Connector, warnings_about
 from celery_redlock.transport.redis.transport import RedisTransport
 from tests.support.nodes import CALM, ServerNodes
@@ -172,7 +173,7 @@ def test_nodes_that_accept_and_never_answer_cost_one_attempt_of_the_node_timeout
         "checkin",
         lambda transport, channel: (attempts.append(channel), checkin(transport, channel)),
     )
-    with Redlock(silent_nodes, node_timeout=0.05) as client:
+    with Redlock(silent_nodes, node_timeout=0.5) as client:
         for number in (1, 2):
             with pytest.raises(QuorumUnavailable) as silence:
                 client.reservations.reserve(
@@ -180,7 +181,7 @@ def test_nodes_that_accept_and_never_answer_cost_one_attempt_of_the_node_timeout
                 )
             assert len(attempts) == number
             reasons = set(silence.value.nodes.values()) - {NO_REPLY}
-            assert reasons == {"no answer within 0.05 s while connecting"}
+            assert reasons == {"no answer within 0.5 s while connecting"}
 
 
 def test_passwords_with_any_character() -> None:
@@ -358,7 +359,8 @@ def test_a_master_that_keeps_everything_is_not_warned_about() -> None:
 def test_a_reservation_waits_for_connections_that_are_still_being_made(
     nodes: ServerNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = nodes.client(node_timeout=0.2)
+    monkeypatch.setattr(node_set, "_FIRST_CONNECT_WAIT", 0.02)  # node timeouts
+    client = nodes.client()
     dial, reachable, attempts = Connector.connect, threading.Event(), []
     checkin = RedisTransport.checkin
 

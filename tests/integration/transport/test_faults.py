@@ -13,7 +13,7 @@ from celery_redlock.core import arm_nodes, probe_nodes
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import clock
 from celery_redlock.transport.redis import channel
-from tests.support.nodes import ServerNodes
+from tests.support.nodes import CALM, ServerNodes
 from tests.support.pulse import Pulse, in_time
 from tests.support.waiting import wait_until
 
@@ -123,7 +123,9 @@ def test_a_lease_without_a_majority_is_lost_in_time_and_stays_lost(
     told: list[float] = []
     with (
         Pulse() as pulse,
-        client.lock("key", ttl=5.0, on_lost=lambda lease: told.append(lease.now())) as lease,
+        client.lock(
+            "key", ttl=5.0, wait=CALM, on_lost=lambda lease: told.append(lease.now())
+        ) as lease,
     ):
         for node in range(3):
             BREAKS[how](nodes.cluster, node)
@@ -139,8 +141,8 @@ def test_a_lease_without_a_majority_is_lost_in_time_and_stays_lost(
 
 
 def test_one_lying_node_takes_no_lease_away_from_the_others(nodes: ServerNodes) -> None:
-    client = nodes.connected(node_timeout=BRIEF)
-    with client.lock("key", ttl=3.0) as lease:
+    client = nodes.connected()
+    with client.lock("key", ttl=3.0, wait=CALM) as lease:
         lie(nodes.cluster, 0)
         # Whoever connects to it anew is lied to as well, and so is who arms or probes it.
         trust = lease.valid_until
@@ -185,7 +187,7 @@ def test_clients_that_start_while_a_minority_is_gone_work_and_take_it_in_later(
 def test_a_client_that_starts_without_a_majority_says_so_and_recovers(nodes: ServerNodes) -> None:
     for node in range(3):
         nodes.cluster.refuse(node)
-    client = nodes.client(node_timeout=BRIEF)
+    client = nodes.client()
     with pytest.raises(QuorumUnavailable, match=r"ConnectionError|closed|reset") as failed:
         client.acquire("key")
     assert set(client.node_names[:3]) <= set(failed.value.nodes)

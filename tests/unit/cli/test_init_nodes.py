@@ -13,6 +13,7 @@ from celery_redlock.cli import main
 from celery_redlock.core import Redlock
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.testing import LocalCluster
+from tests.support.nodes import CALM
 from tests.support.waiting import wait_until
 
 PASSWORD = "s3cr3t-word"
@@ -35,7 +36,7 @@ def states(output: str) -> list[str]:
 def test_brand_new_nodes_serve_at_once_after_init(
     cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Redlock(cluster.urls) as redlock:
+    with Redlock(cluster.urls, node_timeout=CALM) as redlock:
         assert init(cluster) == 0
         assert states(capsys.readouterr().out) == ["armed"] * 3
         assert redlock.acquire("key").release()
@@ -73,7 +74,10 @@ def test_an_empty_node_of_a_set_in_use_is_not_armed(
     assert states(output) == ["serving", "missing", "serving"]
     assert "may have crashed and lost its locks" in output
     cluster.kill(2)
-    with Redlock(cluster.urls) as redlock, pytest.raises(QuorumUnavailable, match="is quarantined"):
+    with (
+        Redlock(cluster.urls, node_timeout=CALM) as redlock,
+        pytest.raises(QuorumUnavailable, match="is quarantined"),
+    ):
         redlock.acquire("key")
 
 
@@ -188,7 +192,7 @@ def test_nodes_come_from_the_command_or_from_an_app_and_not_from_both(
 def test_a_quarantined_node_is_shown_with_the_seconds_that_remain(
     cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Redlock(cluster.urls, node_timeout=5.0) as redlock, pytest.raises(QuorumUnavailable):
+    with Redlock(cluster.urls, node_timeout=CALM) as redlock, pytest.raises(QuorumUnavailable):
         redlock.acquire("key")
 
     wait_until(lambda: init(cluster) and "is quarantined for " in capsys.readouterr().out)

@@ -219,9 +219,11 @@ def test_a_key_or_a_task_is_released(words: list[str], capsys: pytest.CaptureFix
 
 
 def test_a_reader_that_has_seen_enough_ends_the_list_in_silence() -> None:
-    with LocalCluster(1) as cluster, Redlock(cluster.urls) as redlock:
+    with LocalCluster(1) as cluster:
+        pipeline = cluster.client(0).pipeline()
         for number in range(2000):
-            redlock.acquire(f"key {number}", ttl=60)
+            pipeline.set(f"redlock:key {number}", "somebody", ex=60)
+        pipeline.execute()
         command = [sys.executable, "-m", "celery_redlock", "list", "--nodes", cluster.urls[0]]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ

@@ -17,6 +17,7 @@ import pytest
 from celery_redlock import Redlock
 from celery_redlock.cli import main
 from celery_redlock.testing import LocalCluster
+from tests.support.nodes import CALM
 from tests.support.waiting import TIMEOUT, wait_until
 
 
@@ -44,6 +45,11 @@ class Watching:
             self.printed += os.read(self._own, 65536).decode(errors="replace")
         return text in self.printed
 
+    def has_ended(self) -> bool:
+        """Read on, as it may wait for that, and tell whether it has ended well."""
+        self.shows("")
+        return self.process.poll() == 0
+
     def press(self, key: str) -> None:
         os.write(self._own, key.encode())
 
@@ -66,6 +72,10 @@ def looks(nodes: LocalCluster, text: str) -> Iterator[Iterator[str]]:
         assert process.wait(TIMEOUT) == 0
 
 
+def client(cluster: LocalCluster) -> Redlock:
+    return Redlock(cluster.urls, node_timeout=CALM)
+
+
 @pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(3) as cluster:
@@ -81,7 +91,7 @@ def screen(cluster: LocalCluster) -> Iterator[Watching]:
 
 def test_a_lock_that_is_taken_appears(cluster: LocalCluster, screen: Watching) -> None:
     wait_until(lambda: screen.shows("Held: 0"))
-    with Redlock(cluster.urls) as redlock, redlock.lock("report"):
+    with client(cluster) as redlock, redlock.lock("report"):
         wait_until(lambda: screen.shows("report"))
 
 
@@ -100,7 +110,7 @@ def test_it_goes_on_without_a_quorum(cluster: LocalCluster, screen: Watching) ->
 
 
 def test_a_lock_is_shown_with_how_many_wait(cluster: LocalCluster, screen: Watching) -> None:
-    with Redlock(cluster.urls) as redlock, redlock.lock("report"), ThreadPoolExecutor(1) as pool:
+    with client(cluster) as redlock, redlock.lock("report"), ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(redlock.acquire, "report", wait=TIMEOUT)
         wait_until(lambda: screen.shows("Waiting: 1, for 1 keys"))
         redlock.force_release("report")
@@ -109,20 +119,20 @@ def test_a_lock_is_shown_with_how_many_wait(cluster: LocalCluster, screen: Watch
 
 def test_a_change_is_noted(cluster: LocalCluster, screen: Watching) -> None:
     wait_until(lambda: screen.shows("Held: 0"))
-    with Redlock(cluster.urls) as redlock, redlock.lock("report"):
+    with client(cluster) as redlock, redlock.lock("report"):
         wait_until(lambda: screen.shows("report  acquired"))
 
 
 def test_q_ends_it(screen: Watching) -> None:
     wait_until(lambda: screen.shows("Held: 0"))
     screen.press("q")
-    wait_until(lambda: screen.shows("") or screen.process.poll() == 0)
+    wait_until(screen.has_ended)
 
 
 def test_ctrl_c_ends_it(screen: Watching) -> None:
     wait_until(lambda: screen.shows("Held: 0"))
     screen.process.send_signal(signal.SIGINT)
-    wait_until(lambda: screen.shows("") or screen.process.poll() == 0)
+    wait_until(screen.has_ended)
 
 
 def test_without_a_terminal_it_names_the_option_for_programs(
@@ -133,12 +143,12 @@ def test_without_a_terminal_it_names_the_option_for_programs(
 
 
 def test_json_is_one_line_for_each_look(cluster: LocalCluster) -> None:
-    with Redlock(cluster.urls) as redlock, redlock.lock("report"), looks(cluster, "rep") as lines:
+    with client(cluster) as redlock, redlock.lock("report"), looks(cluster, "rep") as lines:
         first, second = json.loads(next(lines)), json.loads(next(lines))
     assert [group["key"] for group in first["locks"]["keys"]] == ["report"]
     assert first["at"] < second["at"]
 
 
 def test_a_filter_hides_other_locks(cluster: LocalCluster) -> None:
-    with Redlock(cluster.urls) as redlock, redlock.lock("report"), looks(cluster, "bill") as lines:
+    with client(cluster) as redlock, redlock.lock("report"), looks(cluster, "bill") as lines:
         assert json.loads(next(lines))["locks"]["found"] == 0
