@@ -25,8 +25,9 @@ class ChildGuardian:
     A shell at the head of the group reads from a pipe; the owner holds the other end. When the
     owner closes it, exits or is killed with SIGKILL, the shell sees the end of the pipe and kills
     the group. A second shell, outside of the group, reads from the first, and removes the directory
-    when that has ended, because then all children are killed. `PR_SET_PDEATHSIG` needs no shell, but
-    exists on Linux only, and fires when the *thread* that started the child ends, not the process.
+    when that has ended, because then all children are killed. `PR_SET_PDEATHSIG` needs no shell,
+    but exists on Linux only, and fires when the *thread* that started the child ends, not the
+    process.
     """
 
     def __init__(self, directory: Path) -> None:

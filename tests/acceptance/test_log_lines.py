@@ -12,14 +12,18 @@ from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT, wait_until
 
+#: A machine that is so busy that nodes are late adds no lines to those that a test looks at.
+PATIENT = {"redlock_node_timeout": 2.0}
+
 
 def lines(worker: Worker, text: str) -> list[str]:
     return [line for line in worker.log.splitlines() if text in line]
 
 
 def test_a_contended_requeue_is_one_line_with_key_holder_and_delay(
-    worker: Worker, key: str, journal: Journal
+    start_worker: StartWorker, key: str, journal: Journal
 ) -> None:
+    worker = start_worker(conf=PATIENT)
     first = worker.send("queue_up", key)
     journal.wait_for("entered")
     second = worker.send("queue_up", key)
@@ -40,8 +44,9 @@ def test_a_contended_requeue_is_one_line_with_key_holder_and_delay(
 
 
 def test_the_last_line_of_a_skipped_task_is_the_reason(
-    worker: Worker, key: str, journal: Journal
+    start_worker: StartWorker, key: str, journal: Journal
 ) -> None:
+    worker = start_worker(conf=PATIENT)
     first = worker.send("skip", key)
     journal.wait_for("entered")
     second = worker.send("skip", key)
@@ -74,7 +79,7 @@ def test_one_lock_node_is_logged_once_for_the_worker_and_all_its_children(
 ) -> None:
     with LocalCluster(1) as node:
         lock = {"lock_key": "{value}"}
-        conf = {"redlock_nodes": node.urls, "redlock_tasks": {"echo": lock}}
+        conf = {"redlock_nodes": node.urls, "redlock_tasks": {"echo": lock}, **PATIENT}
         worker = start_worker(conf=conf)
         results = [worker.send("echo", f"{key}-{number}") for number in range(12)]
         for result in results:

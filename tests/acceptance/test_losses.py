@@ -17,11 +17,11 @@ from tests.support.waiting import TIMEOUT, wait_until
 def test_a_body_longer_than_its_ttl_keeps_the_lock(
     worker: Worker, key: str, lock: Lock, journal: Journal
 ) -> None:
-    result = worker.send("hold_shortly", key)
+    result = worker.send("hold_renewed", key)
     entered = journal.wait_for("entered")
 
-    # Renewed at a third of the TTL: the fifth is beyond the end that the first lease had.
-    lock.wait_for_renewals(5)
+    # Renewed at a third of the TTL: the fourth is beyond the end that the first lease had.
+    lock.wait_for_renewals(4)
 
     assert lock.owner == entered["owner"]
     journal.open()
@@ -138,7 +138,7 @@ def test_leases_are_renewed_and_losses_told_while_other_greenlets_log(
     worker = start_worker(pool).wait_until_ready()
     logging = worker.send("log_on", other)
     gate.wait_for("logging")
-    worker.send("hold_shortly", other)
+    worker.send("hold_renewed", other)
     worker.send("work_on", key)
     gate.wait_for("entered")
     journal.wait_for("entered")

@@ -54,6 +54,7 @@ def metrics_journal(urls: dict[str, str]) -> Iterator[Journal]:
     journal.close()
 
 
+@pytest.mark.timeout(300)
 def test_the_metrics_of_all_processes_add_up_to_what_ran(
     start_worker: StartWorker,
     metrics_journal: Journal,
@@ -72,7 +73,7 @@ def test_the_metrics_of_all_processes_add_up_to_what_ran(
         for name in ("waits", "skips")
     ]
     # All at once: one by one, Celery 5.4 waits up to a second for a result that it has already.
-    results = ResultSet(sent, app=worker.app).get(timeout=2 * TIMEOUT)
+    results = ResultSet(sent, app=worker.app).get(timeout=4 * TIMEOUT)
 
     ran = results.count("ran")
     skipped = sum(map(is_skipped, results))

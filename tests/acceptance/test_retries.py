@@ -7,7 +7,6 @@ A lease that is lost around a task's retry costs no task.
 from __future__ import annotations
 
 import os
-from collections import Counter
 
 import pytest
 
@@ -27,32 +26,35 @@ RETRIES = int(os.environ.get("RETRIES", "60"))
     "task", ["retry_on_check", "retry_unique", "retry_by_hand", "replace_when_lost"]
 )
 def test_no_task_is_lost_whose_lease_is_lost_while_it_is_sent_again(
-    worker: Worker, key: str, task: str
+    worker: Worker, key: str, journal: Journal, task: str
 ) -> None:
-    results = [
-        worker.send(task, f"{key}-{number}", ATTEMPTS) for number in range(RETRIES // ATTEMPTS)
-    ]
+    sent = set(range(RETRIES // ATTEMPTS))
+    for number in sent:
+        worker.send(task, key, number, ATTEMPTS)
 
-    def lost() -> int:
-        return sum(not result.ready() for result in results)
+    def lost() -> set[int]:
+        return sent - {entry["number"] for entry in journal.of("done")}
 
     wait_until(
         lambda: not lost(),
         TIMEOUT + RETRIES / 10,
-        message=lambda: f"all of {len(results)} to end; {lost()} are lost",
+        message=lambda: f"all of {len(sent)} to end; lost: {lost()}",
     )
-    assert Counter(result.result for result in results) == {ATTEMPTS: len(results)}
+    assert {entry["after"] for entry in journal.of("done")} == {ATTEMPTS}
 
 
 @row("lease lost while a retry or replacement is sent")
 def test_no_task_is_lost_that_sends_itself_again_when_too_many_nodes_stop(
-    worker: Worker, pool: str, key: str, urls: dict[str, str], pause_nodes: PauseNodes
+    worker: Worker, pool: str, key: str, journal: Journal, pause_nodes: PauseNodes
 ) -> None:
-    keys = [f"{key}-{number}" for number in range(1 if pool == "solo" else 4)]
-    journals = [Journal(each, urls["journal"]) for each in keys]
-    results = [worker.send("outlast", each) for each in keys]
-    for journal in journals:
-        journal.wait_for("entered")
+    count = 1 if pool == "solo" else 4
+    results = [worker.send("outlast", key, number) for number in range(count)]
+    sent = {result.id for result in results}
+
+    def all_have(event: str) -> bool:
+        return {entry["id"] for entry in journal.of(event)} == sent
+
+    wait_until(lambda: all_have("entered"), message=lambda: f"{sent} in {journal.entries}")
 
     resume = pause_nodes(0, 1, 2)
     wait_until(
@@ -60,7 +62,6 @@ def test_no_task_is_lost_that_sends_itself_again_when_too_many_nodes_stop(
         message=lambda: f"each to be sent again: {[result.state for result in results]}",
     )
     resume()
+    journal.open()
 
-    for result, journal in zip(results, journals, strict=True):
-        assert result.get(timeout=TIMEOUT) == "done by the retry"
-        journal.close()
+    wait_until(lambda: all_have("left"), message=lambda: f"{sent} in {journal.entries}")

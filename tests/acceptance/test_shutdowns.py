@@ -23,7 +23,7 @@ def test_a_lock_is_renewed_through_a_warm_shutdown_and_given_back_after_the_body
     pool: str, start_worker: StartWorker, key: str, lock: Lock, journal: Journal
 ) -> None:
     worker = start_worker(pool).wait_until_ready()
-    result = worker.send("hold_shortly", key)
+    result = worker.send("hold_renewed", key)
     entered = journal.wait_for("entered")
 
     worker.signal(signal.SIGTERM)
@@ -43,7 +43,7 @@ def test_a_lock_is_renewed_through_a_soft_shutdown_and_given_back_after_the_body
     pool: str, start_worker: StartWorker, key: str, lock: Lock, journal: Journal
 ) -> None:
     worker = start_worker(pool, conf={"worker_soft_shutdown_timeout": 10}).wait_until_ready()
-    worker.send("hold_shortly", key)
+    worker.send("hold_renewed", key)
     entered = journal.wait_for("entered")
 
     worker.signal(signal.SIGQUIT)
@@ -124,7 +124,7 @@ def test_a_thread_that_a_cold_shutdown_cannot_end_keeps_its_lock_to_the_end_of_t
     start_worker: StartWorker, key: str, lock: Lock, journal: Journal
 ) -> None:
     worker = start_worker("threads").wait_until_ready()
-    worker.send("hold_shortly", key)
+    worker.send("hold_renewed", key)
     entered = journal.wait_for("entered")
 
     worker.signal(signal.SIGQUIT)

@@ -73,8 +73,8 @@ def test_a_run_that_is_replaced_is_interrupted_and_has_ended_before_the_newer_be
     newer = beat(worker, "give_way", key, now + 1)
     assert journal.wait_for("asked")["why"] == "a newer run asked this one to stop"
 
-    # Renewed at a third of the TTL: the fifth is beyond the end that the lost lease had.
-    lock.wait_for_renewals(5)
+    # Renewed at a third of the TTL: the fourth is beyond the end that the lost lease had.
+    lock.wait_for_renewals(4)
     assert runs(journal) == [older.id]
 
     journal.open("unwound")

@@ -17,6 +17,8 @@ from tests.chaos.run import run
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Servers, a worker and its publishers start one after the other.
+START_PATIENCE = 120
 
 
 def test_a_few_seconds_within_the_assumptions_break_no_rule():
@@ -35,6 +37,7 @@ def test_a_few_seconds_beyond_them_show_overlaps_and_lose_nothing_behind_the_gua
     assert outcome.verdict.violations == []
 
 
+@pytest.mark.timeout(START_PATIENCE + 120)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize(
     ("layer", "last"), [("--locks", "worker-7.1.jsonl"), ("--tasks", "p1.1-*.jsonl")]
@@ -47,8 +50,13 @@ def test_nothing_is_left_behind_when_a_run_is_ended(how, layer, last, tmp_path):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+
+    def begun() -> bool:
+        assert process.poll() is None, f"it has ended with {process.returncode}"
+        return any(tmp_path.glob(f"celery-redlock-chaos-*/{last}"))
+
     try:
-        wait_until(lambda: list(tmp_path.glob(f"celery-redlock-chaos-*/{last}")))
+        wait_until(begun, START_PATIENCE, message="the run to begin")
         assert _processes_about(tmp_path)
         process.send_signal(how)
         process.wait(30)

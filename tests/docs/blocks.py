@@ -6,6 +6,7 @@ A comment before a block orders how to treat it, if its language alone does not:
 - `<!-- docs: not run: WHY -->`: it cannot run here, and why;
 - `<!-- docs: in the background until "TEXT" -->`: its last command keeps running;
 - `<!-- docs: exit status N -->`: how its last command ends;
+- `<!-- docs: repeated until it shows this -->`: its last command may be too early at first;
 - `<!-- docs: raises NAME -->`: the error that it shows.
 
 A block whose first line is a comment with a file name is that file.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 import tomllib
 from dataclasses import dataclass, field
 from itertools import chain
@@ -22,6 +23,7 @@ ANYTHING = "..."
 #: A page in a hurry still gets the time that a busy machine needs.
 COMMAND_PATIENCE = 120.0
 START_PATIENCE = 90.0
+REPEAT_PATIENCE = 60.0
 
 INSTALL = re.compile(r"pip install (?P<what>.+)")
 MAKE = re.compile(r"make (?P<target>[\w-]+)")
@@ -110,6 +112,18 @@ class Shell:
         report = f"$ {command.line}\n{done.stdout}{self._background_output()}"
         assert done.returncode == status, f"exit status {done.returncode}, not {status}:\n{report}"
         check_output(command, done.stdout)
+
+    def repeat(self, command: Command) -> None:
+        """Run a command until it prints what the page shows; errors as `run`, if it never does."""
+        deadline = time.monotonic() + REPEAT_PATIENCE
+        while True:
+            try:
+                self.run(command)
+            except AssertionError:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                return
 
     def start(self, command: Command, until: str) -> None:
         """Leave a command running in the background, once it has printed a text."""

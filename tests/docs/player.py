@@ -32,6 +32,7 @@ LOCK_NODE = re.compile(r"\block(\d):6379\b")
 STORE = re.compile(r"\b(?:localhost|data):6379\b")
 BARE_DATA = re.compile(r'redis\.Redis\("data"\)')
 IN_BACKGROUND = r'in the background until "(.+)"'
+REPEATED = "(repeated) until it shows this"
 
 PARSERS = {
     "json": json.loads,
@@ -142,6 +143,7 @@ class Page:
         commands = commands_of(text)
         until = block.ordered(IN_BACKGROUND)
         status = int(block.ordered(r"exit status (\d+)") or 0)
+        repeated = block.ordered(REPEATED) is not None
         ran = False
         for command in commands:
             if is_only_checked(command):
@@ -150,6 +152,8 @@ class Page:
             last = command is commands[-1]
             if until is not None and last:
                 self._shell.start(command, until)
+            elif repeated and last:
+                self._shell.repeat(command)
             else:
                 self._shell.run(command, status if last else 0)
         return "executed" if ran else "checked"

@@ -108,6 +108,18 @@ def test_an_exit_status_can_be_named(play) -> None:
     assert not play(block("console", "$ exit 3", order="exit status 3")).refused
 
 
+def test_a_command_can_be_repeated_until_it_shows_what_the_page_does(play) -> None:
+    page = play(
+        block(
+            "console",
+            "$ echo x >> runs; wc -l < runs",
+            "3",
+            order="repeated until it shows this",
+        )
+    )
+    assert not page.refused
+
+
 def test_an_extra_that_there_is_not_is_refused(play) -> None:
     page = play(block("console", '$ pip install "celery-redlock[magic]"'))
     assert "extras that there are not: {'magic'}" in page.error

@@ -13,6 +13,8 @@ from tests.acceptance.apps.stage import app, await_gate, first_time, note, visit
 
 # Long enough to see renewals in it, short enough to wait it out.
 SHORT_TTL = 3.0
+# The same for a lease that must not be lost: a busy machine may stand still for two seconds.
+RENEWED_TTL = 4.5
 # Celery stores RETRY after the retry was sent. One that has no delay may store its result first.
 RETRY_DELAY = 0.5
 
@@ -36,6 +38,11 @@ app.task(
     lock_ttl=SHORT_TTL,
     acks_late=True,
     reject_on_worker_lost=True,
+)
+
+
+app.task(
+    _hold, base=RedlockTask, bind=True, name="hold_renewed", lock_key="{key}", lock_ttl=RENEWED_TTL
 )
 
 

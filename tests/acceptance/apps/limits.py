@@ -24,7 +24,8 @@ MODES = {
     "until_executing": {},
     "until_executed": {},
     "until_and_while_executing": {},
-    "until_expired": {"lock_window": 2.0},
+    # No release wakes a message when a window ends.
+    "until_expired": {"lock_window": 2.0, "lock_requeue_max": 2.0},
 }
 #: Of how many starts in a second, in `limits.rated`.
 RATE = 5
@@ -78,8 +79,9 @@ def declare(app: Celery) -> None:
     for mode, options in MODES.items():
         app.task(_work, name=f"limits.{mode}", lock_mode=mode, **options, **limited)
     app.task(_wait, name="limits.held", lock_ttl=2.0, **limited)
-    app.task(_wait, name="limits.held_late", lock_ttl=2.0, acks_late=True,
+    app.task(_wait, name="limits.held_late", lock_ttl=3.0, acks_late=True,
              reject_on_worker_lost=True, **limited)  # fmt: skip
+    app.task(_wait, name="limits.held_from_publish", lock_mode="until_executed", **limited)
     app.task(_retry, name="limits.retried", lock_mode="until_executed", **limited)
     rated = {**base, "lock_key": "{key}", "lock_rate": f"{RATE}/s"}
     app.task(_start, name="limits.rated", **rated)

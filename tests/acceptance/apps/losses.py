@@ -9,7 +9,7 @@ from typing import Any
 
 from celery_redlock import RedlockTask
 from celery_redlock.errors import LeaseLost
-from tests.acceptance.apps.endings import SHORT_TTL
+from tests.acceptance.apps.endings import RENEWED_TTL, SHORT_TTL
 from tests.acceptance.apps.stage import app, await_gate, note, visiting
 
 BASE = {"base": RedlockTask, "bind": True, "lock_key": "{key}", "lock_ttl": SHORT_TTL}
@@ -53,7 +53,7 @@ def be_told(self: Any, key: str) -> str:
     return "went on"
 
 
-@app.task(name="give_way", lock_overlap="replace", **BASE)
+@app.task(name="give_way", lock_overlap="replace", **{**BASE, "lock_ttl": RENEWED_TTL})
 def give_way(self: Any, key: str) -> str:
     """Take its time to stop when a newer run asks it to."""
     with visiting(self, key):

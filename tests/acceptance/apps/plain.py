@@ -17,6 +17,12 @@ def tally(values: list[Any]) -> list[Any]:
     return values
 
 
+@app.task(name="send_events")
+def send_events() -> None:
+    """Let this process send events from now on, as if its worker had been started with them."""
+    app.conf.worker_send_task_events = True
+
+
 @app.task(name="hold_nothing", bind=True)
 def hold_nothing(self: Any, key: str) -> str:
     with visiting(self, key):

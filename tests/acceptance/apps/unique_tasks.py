@@ -204,7 +204,8 @@ def declare(app: Celery) -> None:
         short = {**options, "lock_ttl": SHORT_TTL}
         app.task(_act, name=name, **options)
         app.task(_act, name=f"{name}.short", **short)
-        app.task(_act, name=f"{name}.late", **short, **late)
+        app.task(_act, name=f"{name}.late", **options, **late)
+        app.task(_act, name=f"{name}.late.short", **short, **late)
         for ack in ("", ".late"):
             held = {**short, **(late if ack else {})}
             app.task(_act, name=f"{name}{ack}.held_back", **held)

@@ -17,6 +17,7 @@ from tests.acceptance.worker import Worker, kept_workers
 def conf(conf: dict[str, Any]) -> dict[str, Any]:
     return {
         **conf,
+        "redlock_node_timeout": 1.0,  # nodes are as busy as the machine
         "include": ["tests.acceptance.apps.plain", "tests.acceptance.apps.limits_stage"],
     }
 

@@ -12,8 +12,6 @@ def are_within(rate: int, begun: Iterable[dict[str, Any]]) -> bool:
 
     A grant is after its attempt began, and before its body did; so nothing slow breaks this.
     """
-    begun = sorted(begun, key=lambda entry: entry["attempt"])
-    return all(
-        later["at"] - earlier["attempt"] >= 1
-        for earlier, later in zip(begun, begun[rate:], strict=False)
-    )
+    begun = list(begun)
+    asked, began = (sorted(entry[when] for entry in begun) for when in ("attempt", "at"))
+    return all(later - earlier >= 1 for earlier, later in zip(asked, began[rate:], strict=False))

@@ -154,10 +154,11 @@ def test_a_chord_whose_header_exceeds_the_limit_ends(
 def test_a_countdown_keeps_a_slot_until_the_body_has_run(
     app: Celery, key: str, journal: Journal
 ) -> None:
-    task = app.tasks["limits.until_executed"]
-    for number in range(LIMIT):
-        task.apply_async((key, number), countdown=1)
+    task = app.tasks["limits.held_from_publish"]
+    for _ in range(LIMIT):
+        task.apply_async((key,), countdown=1)
     (usage,) = task.lock_usage(key)
     assert usage.free == 0
+    journal.open()
     journal.wait_for("ended", LIMIT)
     wait_until(lambda: task.lock_usage(key)[0].free == LIMIT, TIMEOUT)

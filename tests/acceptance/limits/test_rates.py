@@ -14,16 +14,22 @@ from tests.acceptance.scene import Journal
 CALLS = 4 * RATE
 
 
-def test_no_second_has_more_starts_than_the_rate_and_most_messages_are_requeued_once(
-    app: Celery, key: str, journal: Journal
-) -> None:
+def test_no_second_has_more_starts_than_the_rate(app: Celery, key: str, journal: Journal) -> None:
     for number in range(CALLS):
         app.tasks["limits.rated"].delay(key, number)
     journal.wait_for("begun", CALLS)
-    begun = journal.of("begun")
-    assert are_within(RATE, begun)
+    assert are_within(RATE, journal.of("begun"))
+
+
+def test_most_messages_beyond_the_rate_are_requeued_once(
+    app: Celery, key: str, journal: Journal
+) -> None:
+    # No more than the next second has places for: one that comes late takes nobody's place.
+    for number in range(2 * RATE):
+        app.tasks["limits.rated"].delay(key, number)
+    journal.wait_for("begun", 2 * RATE)
     requeues = Counter(entry["id"] for entry in journal.of("requeued"))
-    assert median(requeues[entry["id"]] for entry in begun) == 1
+    assert median(requeues.values()) == 1
 
 
 def test_calls_that_were_counted_at_publish_run_without_being_counted_again(

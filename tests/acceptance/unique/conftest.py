@@ -40,6 +40,7 @@ def conf(conf: dict[str, Any]) -> dict[str, Any]:
     """The settings of all workers here, with the modules that they load."""
     return {
         **conf,
+        "redlock_node_timeout": 1.0,  # nodes are as busy as the machine
         "include": ["tests.acceptance.apps.plain", "tests.acceptance.apps.unique_stage"],
     }
 

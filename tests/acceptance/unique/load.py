@@ -44,6 +44,7 @@ def make_app(store: str, nodes: list[str], grace: float) -> Celery:
     app = Celery("load", broker=f"{store}/0", set_as_current=False)
     app.conf.update(
         redlock_nodes=nodes,
+        redlock_node_timeout=1.0,  # nodes are as busy as the machine
         task_ignore_result=True,
         broker_connection_retry_on_startup=True,
         worker_enable_remote_control=False,

@@ -207,13 +207,12 @@ def test_what_is_linked_to_the_error_of_a_duplicate_is_not_called(
 def test_a_task_that_is_sent_without_ties_and_due_later_still_stands_for_its_duplicates(
     publisher: Publisher, worker: Worker, lock: Lock, journal: Journal
 ) -> None:
-    later = publisher.send("unique.until_executed", journal.key, countdown=5)
+    later = publisher.send("unique.until_executed", journal.key, countdown=2)
     steps = [publisher.step("unique.until_executed", journal.key) for _ in range(2)]
 
     result = group(steps)()
 
     assert result.get(timeout=TIMEOUT) == [SKIPPED, SKIPPED]
-    assert journal.of("entered") == []
     journal.open()
     assert later.get(timeout=TIMEOUT) == "held"
     assert_settled(worker, journal, lock)

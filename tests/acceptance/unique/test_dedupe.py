@@ -28,7 +28,7 @@ LATE = "unique.plain.late"
 
 @pytest.fixture
 def impatient_conf() -> dict[str, Any]:
-    return {"redlock_dedupe": True, "redlock_ttl": SHORT_TTL}
+    return {"redlock_dedupe": True}
 
 
 def test_without_it_a_message_that_is_redelivered_runs_twice_at_once(
@@ -83,10 +83,10 @@ def test_a_message_of_a_producer_that_knows_nothing_of_us_is_protected_as_well(
 def test_a_redelivered_copy_of_a_plain_task_does_the_work_when_the_first_one_is_killed(
     start_impatient: StartImpatient, journal: Journal
 ) -> None:
-    killed = start_impatient().wait_until_ready()
+    killed = start_impatient(redlock_ttl=SHORT_TTL).wait_until_ready()
     result = killed.send(LATE, journal.key)
     journal.wait_for("entered")
-    start_impatient().wait_until_ready()
+    start_impatient(redlock_ttl=SHORT_TTL).wait_until_ready()
     wait_until_redelivered(journal, result)
 
     killed.signal(signal.SIGKILL)
@@ -147,6 +147,10 @@ def test_what_a_task_sends_to_go_on_is_no_twin_of_it(
 
     for how, journal in journals.items():
         assert journal.wait_for("entered", 2)["id"] == results[how].id
+        if how == "retry_at_once":
+            # Celery stores RETRY once the retry is sent, which may have stored SUCCESS by then.
+            journal.wait_for("left")
+            continue
         # Celery's Redis backend keeps the first success.
         expected = "not raised" if how == "retry_quietly" else "held"
         assert results[how].get(timeout=TIMEOUT) == expected

@@ -179,7 +179,7 @@ def test_a_task_killed_in_its_body_frees_the_key_with_the_ttl(
 def test_a_message_whose_task_was_killed_in_its_body_comes_again_and_runs(
     mode: str, worker: Worker, publisher: Publisher, lock: Lock, queued: Lock, journal: Journal
 ) -> None:
-    result = publisher.send(f"unique.{mode}.late", journal.key)
+    result = publisher.send(f"unique.{mode}.late.short", journal.key)
     first = journal.wait_for("entered")
 
     kill(first)

@@ -91,7 +91,7 @@ def test_a_redelivered_copy_does_the_work_when_the_worker_with_the_first_one_is_
     start_impatient: StartImpatient, publish_to: PublishTo, lock: Lock, journal: Journal
 ) -> None:
     killed = start_impatient().wait_until_ready()
-    result = publish_to(killed).send(LATE, journal.key)
+    result = publish_to(killed).send(f"{LATE}.short", journal.key)
     first = journal.wait_for("entered")
     start_impatient().wait_until_ready()
     wait_until_redelivered(journal, result)
