@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from celery.signals import before_task_publish
 
+from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import parse_owner
 from celery_redlock.testing import LocalCluster
@@ -37,9 +38,14 @@ def bench(redlock_cluster: LocalCluster) -> Iterator[Bench]:
 def declare(bench: Bench, **options: Any) -> Any:
     options = {"lock_key": "k", "lock_mode": "until_executed", **options}
     task = bench.task(lambda: None, **options)
-    # The first use connects, and a connection is no cost of a publish.
-    task.lock_holder()
+    # A connection is no cost of a publish.
+    wait_until(lambda: task.lock_holder() is None and not failures(bench))
     return task
+
+
+def failures(bench: Bench) -> Any:
+    """Return the nodes that have failed or are not connected yet."""
+    return redlock_for(bench.app).transport.failures()
 
 
 def owners(cluster: LocalCluster, nodes: Iterable[int] = range(5)) -> list[str]:
