@@ -2,7 +2,8 @@
 Outages of lock nodes as a process sees them, and which of their changes are worth a log line.
 
 Two tables, without nodes, threads or a clock. A task that fails for lack of a quorum proves an
-outage; a poll proves it only the second time, because a busy process may take replies too late.
+outage, unless a quorum has voted since, as far as is known; a poll proves it only the second time,
+because a busy process may take replies too late.
 While there is no quorum, single nodes that do not vote are not judged: the line about the quorum
 names them.
 """

@@ -284,8 +284,8 @@ class RunningLock:
         Free the lock that was handed on, if its message will not take it over any more.
 
         It has been dropped, or has begun in another slot of a limit. A worker that drops it sets
-        its marker and frees the lock after that; one that begins it sets both in one step. So the
-        worker found the lock, or this process sees the marker.
+        its marker and frees the lock after that; one that begins it acquires its marker and a slot
+        in one step. So the worker found the lock, or this process sees the marker.
         """
         redlock, owner = self.lock_request.redlock, parse_owner(successor.owner)
         if owner is None or owner.marker is None:

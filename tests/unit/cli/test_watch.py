@@ -46,7 +46,7 @@ class Watching:
         return text in self.printed
 
     def has_ended(self) -> bool:
-        """Read on, as it may wait for that, and tell whether it has ended well."""
+        """Read its output, without which it may not end; return whether it ended with status 0."""
         self.shows("")
         return self.process.poll() == 0
 
