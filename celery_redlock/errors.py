@@ -71,6 +71,7 @@ class LockContended(LockNotAcquired):
         keys: the requested lock keys that the holder has; a holder of only some of several
             does other work.
         nodes: for each node, by its name (never with a password), how it voted.
+        before: how many others have waited longer, where it was asked by one that waits.
     """
 
     def __init__(
@@ -82,14 +83,17 @@ class LockContended(LockNotAcquired):
         split: bool = False,
         keys: Sequence[str] = (),
         nodes: Mapping[str, str] | None = None,
+        before: int = 0,
     ) -> None:
-        super().__init__(message, key, holder, expires_in, split, tuple(keys), dict(nodes or {}))
+        named = dict(nodes or {})
+        super().__init__(message, key, holder, expires_in, split, tuple(keys), named, before)
         self.key = key
         self.holder = holder
         self.expires_in = expires_in
         self.split = split
         self.keys = tuple(keys)
-        self.nodes = dict(nodes or {})
+        self.nodes = named
+        self.before = before
 
 
 class QuorumUnavailable(LockNotAcquired):
@@ -99,6 +103,8 @@ class QuorumUnavailable(LockNotAcquired):
     Attributes:
         key: the lock key, or None where it is not known.
         nodes: for each node, by its name (never with a password), its vote, or why it has none.
+        available_in: seconds until enough quarantined nodes vote again; None where the end of the
+            outage is not known.
     """
 
     def __init__(
@@ -106,10 +112,12 @@ class QuorumUnavailable(LockNotAcquired):
         message: str = "",
         key: str | None = None,
         nodes: Mapping[str, str] | None = None,
+        available_in: float | None = None,
     ) -> None:
-        super().__init__(message, key, dict(nodes or {}))
+        super().__init__(message, key, dict(nodes or {}), available_in)
         self.key = key
         self.nodes = dict(nodes or {})
+        self.available_in = available_in
 
 
 class LossReason(StrEnum):

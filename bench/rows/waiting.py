@@ -28,8 +28,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _TIMEOUT = 300.0
 
 _ASLEEP = (
-    "allkeys allcommands resetchannels nopass "
-    "-zadd -zrem -zrange -zrangebyscore -zremrangebyrank -zscore -publish"
+    "allkeys allcommands resetchannels nopass -zadd -zrem -zrange -zremrangebyrank -zscore -publish"
 )
 
 

@@ -32,7 +32,6 @@ from celery_redlock.core.inspection import lock_info
 from celery_redlock.errors import LockKeyError, QuorumUnavailable
 from celery_redlock.protocol import Failed, InspectRound, KeyState, KeyStates, validate_node_key
 from celery_redlock.protocol.keys import META_PREFIX, slot_number, stays, user_key
-from celery_redlock.protocol.node_model import WOKEN
 from celery_redlock.tasks.inspection import holder_from
 from celery_redlock.tasks.message.node_keys import QUEUED
 from celery_redlock.tasks.message.owner_label import parse_owner, task_digest
@@ -467,9 +466,7 @@ def _waiters(nodes: _Readers, entry: LockEntry) -> tuple[LockWaiter, ...]:
     return tuple(
         LockWaiter(
             name=name,
-            since=None
-            if entry.is_rate or scores[name] >= WOKEN
-            else datetime.fromtimestamp(scores[name] / 1000, UTC),
+            since=None if entry.is_rate else datetime.fromtimestamp(scores[name] / 1000, UTC),
         )
         for name in sorted(scores, key=lambda name: (scores[name], name))
     )

@@ -75,7 +75,6 @@ _RIGHTS = (
     Right(name="+zrem", probe=("ZREM", PROBE_KEY, "m"), only_wakes=True),
     Right(name="+zscore", probe=("ZSCORE", PROBE_KEY, "m"), only_wakes=True),
     Right(name="+zrange", probe=("ZRANGE", PROBE_KEY, "0", "0"), only_wakes=True),
-    Right(name="+zrangebyscore", probe=("ZRANGEBYSCORE", PROBE_KEY, "0", "0"), only_wakes=True),
     Right(name="+zremrangebyrank", probe=("ZREMRANGEBYRANK", PROBE_KEY, "0", "0"), only_wakes=True),
     Right(
         name="+zremrangebyscore", probe=("ZREMRANGEBYSCORE", PROBE_KEY, "0", "0"), only_wakes=True

@@ -29,15 +29,18 @@ from celery_redlock.protocol import (
     raise_fence,
     release,
 )
-from celery_redlock.protocol.commands import forget_waiter, has_limit, move
+from celery_redlock.protocol.commands import enqueue, forget_waiter, has_limit, move
 from celery_redlock.protocol.keys import (
+    GOES_FIRST,
     LimitedKey,
     all_places,
     is_lock_key,
     is_rate,
     lock_of,
     slot_count,
+    slots_of,
     stays,
+    without_rates,
 )
 from celery_redlock.transport import AckedNodes, Channel, Transport, borrowed
 
@@ -127,10 +130,19 @@ class Attempt:
 
     @property
     def turn_in(self) -> float:
-        """Seconds until a slot of a key with a rate is free for it; 0 where none refuses it."""
-        if self.phase is Phase.CONTENDED and isinstance(self.round, SlotRound):
-            return self.round.turn_in()
-        return 0.0
+        """
+        Seconds until it may take a key although no other gives it back; 0 where none will be.
+
+        So until a slot of a key with a rate is free for it, or until one that was woken, and goes
+        first, is given up.
+        """
+        if self.phase is not Phase.CONTENDED:
+            return 0.0
+        if isinstance(self.round, SlotRound) and (turn := self.round.turn_in()):
+            return turn
+        holder = self.round.holder()
+        goes_first = holder is not None and holder.owner.startswith(GOES_FIRST)
+        return holder.expires_in if holder is not None and goes_first else 0.0
 
     @property
     def is_granted(self) -> bool:
@@ -188,6 +200,7 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
                 acked = None
             if round_.phase is not Phase.GRANTED:
                 _undo(transport, channel, params, owner, round_, acked)
+                _wait_where_granted(channel, params, round_)
             return Attempt(owner, round_, channel, channel.nodes_in_doubt(), acked)
         except BaseException:
             # A time limit or Ctrl-C may have struck after the command was sent.
@@ -265,6 +278,27 @@ def _undo(
     given_back, limits = _places_of(params, previous)
     channel.send(release(given_back, owner, 0, actions=actions, limits=limits), nodes)
     channel.send(undoing, [node for node in range(len(transport.names)) if node not in nodes])
+
+
+def _wait_where_granted(channel: Channel, params: AcquireParams, round_: AcquireRound) -> None:
+    """
+    Let the nodes that have not refused a waiter remember it, as those do that have.
+
+    Otherwise nodes would have different waiters, and in order each would grant to another one.
+    """
+    waiter = params.waiter
+    if waiter is None or not waiter.name or not waiter.keep_ms:
+        return
+    key_at = [key for key in params.node_keys for _ in slots_of(key)]
+    refused = {
+        key_at[holder.key]
+        for vote in round_.votes
+        if type(vote) is Refused
+        for holder in vote.holders
+    }
+    waiters = [(key, waiter) for key in without_rates(refused)]
+    if waiters:
+        channel.send(enqueue(waiters), round_.nodes_without(Refused))
 
 
 def _places_of(

@@ -74,6 +74,7 @@ def not_acquired_error(
             split,
             [shown[at] for at in found.keys] if found else (),
             {**node_votes(round_, nodes), **_contenders(round_, nodes)},
+            round_.before(),
         )
     votes = node_votes(round_, nodes)
     if round_.phase is Phase.LATE:
@@ -83,7 +84,15 @@ def not_acquired_error(
         f"{describe_problems(votes)}.",
         named[0] if len(named) == 1 else enumerated(named),
         votes,
+        _available_in(round_),
     )
+
+
+def _available_in(round_: AcquireRound) -> float | None:
+    """Return in how many seconds enough quarantined nodes vote, if no others are missing."""
+    ends = sorted(vote.remaining for vote in round_.votes if isinstance(vote, Quarantined))
+    missing = round_.needed - len(round_.nodes_without(Failed)) + len(ends)
+    return ends[missing - 1] if 0 < missing <= len(ends) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ Holders of keys, read without touching the keys.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from celery_redlock.core.failures import describe_problems, node_votes
@@ -13,10 +14,15 @@ from celery_redlock.protocol import (
     KeyState,
     KeyStates,
     Phase,
+    Waiter,
     inspect,
     owner_timestamp_us,
 )
+from celery_redlock.protocol.commands import enqueue
 from celery_redlock.transport import Transport, borrowed
+
+#: Waiters in one command, so that no node is held up.
+_WAITERS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +43,13 @@ class LockInfo:
 
 
 def inspect_locks(
-    transport: Transport, node_keys: tuple[str, ...], node_timeout: float
+    transport: Transport,
+    node_keys: tuple[str, ...],
+    node_timeout: float,
+    waiters: Sequence[tuple[str, Waiter]] = (),
 ) -> tuple[LockInfo | None, ...]:
-    """Return for each key its holder, or None."""
-    round_ = _run_inspection(transport, node_keys, node_timeout)
+    """Return for each key its holder, or None; see `Reservations.inspect`."""
+    round_ = _run_inspection(transport, node_keys, node_timeout, waiters)
     return tuple(
         lock_info(records, round_.needed) if records else None for records in round_.key_states()
     )
@@ -59,11 +68,16 @@ def owners_by_node(
 
 
 def _run_inspection(
-    transport: Transport, node_keys: tuple[str, ...], node_timeout: float
+    transport: Transport,
+    node_keys: tuple[str, ...],
+    node_timeout: float,
+    waiters: Sequence[tuple[str, Waiter]] = (),
 ) -> InspectRound:
     round_ = InspectRound(len(transport.names))
     with borrowed(transport) as channel:
         channel.connect()
+        for at in range(0, len(waiters), _WAITERS_AT_ONCE):
+            channel.send(enqueue(waiters[at : at + _WAITERS_AT_ONCE]))
         channel.exchange(((inspect(node_keys), round_),), node_timeout)
     if round_.phase is not Phase.GRANTED:
         nodes = node_votes(round_, transport.names)

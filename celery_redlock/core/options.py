@@ -212,15 +212,13 @@ def acquire_request(
     reservation: Reservation | None = None,
     give_up_on: Callable[[LockContended], bool] | None = None,
     waiter: Waiter | None = None,
-    is_named: bool = False,
+    first_waiter: Waiter | None = None,
 ) -> AcquireRequest:
     """Check the arguments of a call to acquire a lock; see `Reservations.acquire_for_task`."""
     keys = checked_keys(key, limit)
     node_keys = checked_node_keys(settings.key_prefix, keys, reserved_keys)
     seconds = settings.ttl if ttl is None else checked_ttl(ttl, settings.max_ttl)
-    params = settings.acquire_params(
-        node_keys, seconds, label, reservation, waiter=waiter if is_named else None
-    )
+    params = settings.acquire_params(node_keys, seconds, label, reservation, waiter=first_waiter)
     longest_wait = _checked_wait(wait)
 
     def gives_up(attempt: Attempt) -> bool:

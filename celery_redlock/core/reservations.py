@@ -125,7 +125,7 @@ class Reservations:
         reservation: Reservation | None = None,
         give_up_on: Callable[[LockContended], bool] | None = None,
         waiter: Waiter | None = None,
-        is_named: bool = False,
+        first_waiter: Waiter | None = None,
         **options: Unpack[AcquireOptions],
     ) -> Lease:
         """
@@ -138,7 +138,9 @@ class Reservations:
                 the nodes that acknowledged the attempt.
             give_up_on: returns whether no retry can help after this error.
             waiter: by which name it waits, also after this call.
-            is_named: the first try names it already; it may be remembered from an earlier call.
+            first_waiter: as which the first try waits: by its name already, as one that may be
+                remembered from an earlier call; without one, as one that lets those go first that
+                were just woken; None: it takes a key that is free.
             **options: see `AcquireOptions`.
 
         Raises:
@@ -154,7 +156,7 @@ class Reservations:
             reservation=reservation,
             give_up_on=give_up_on,
             waiter=waiter,
-            is_named=is_named,
+            first_waiter=first_waiter,
             **options,
         )
         return self._acquire(request)
@@ -327,7 +329,12 @@ class Reservations:
                 exc_info=exc,
             )
 
-    def inspect(self, node_keys: Sequence[str]) -> tuple[LockInfo | None, ...]:
+    def inspect(
+        self,
+        node_keys: Sequence[str],
+        *,
+        waiters: Sequence[tuple[str, Waiter]] = (),
+    ) -> tuple[LockInfo | None, ...]:
         """
         Return for each key its holder on a quorum of nodes, or None.
 
@@ -335,12 +342,17 @@ class Reservations:
 
         Args:
             node_keys: keys as nodes store them.
+            waiters: each with a key that it waits for. Nodes put them into the wait queues first,
+                so that the release of a holder that is returned wakes them.
 
         Raises:
             QuorumUnavailable: too few nodes answered.
         """
         return inspect_locks(
-            self._transport, tuple(map(validate_node_key, node_keys)), self._settings.node_timeout
+            self._transport,
+            tuple(map(validate_node_key, node_keys)),
+            self._settings.node_timeout,
+            waiters,
         )
 
     def owners_by_node(

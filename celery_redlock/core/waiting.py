@@ -20,8 +20,9 @@ from celery_redlock.transport import Listener, Transport, WaitingCall
 #: Seconds for which a call has to wait at least to listen: for less it does not pay to subscribe.
 LISTENS_FROM = 0.1
 
-#: Seconds between the tries of a call that a release would wake, unless it has a policy of its own.
-_LISTENING_PAUSE = 1.0
+#: Seconds between the tries of a call that a release would wake, unless it has a policy of its own;
+#: and of one that may give up because of what the next try shows.
+_LISTENING_PAUSE, _SHORT_PAUSE = 1.0, 0.05
 
 #: Seconds for which nodes keep a wait queue; each try begins them anew.
 _KEEP = 3600.0
@@ -55,6 +56,7 @@ class Wait:
         self._may_listen = budget.wait >= LISTENS_FROM
         self._has_own_policy = budget.policy is not DEFAULT_WAIT
         self._give_up_on = budget.give_up_on
+        self._pause = _LISTENING_PAUSE if budget.give_up_on is None else _SHORT_PAUSE
         self._judged: tuple[Attempt, bool] | None = None
         self._listener: Listener | None = None
 
@@ -76,18 +78,20 @@ class Wait:
         return replace(self._params, waiter=replace(self._waiter, keep_ms=keep_ms))
 
     def _begins_to_listen(self) -> bool:
-        is_time = self._may_listen and self._listener is None
-        return is_time and self._latest.is_refused
+        if self._listener is not None or not self._may_listen or not self._latest.is_refused:
+            return False
+        # A call that lets another go first for a moment tries again before it could listen.
+        return not 0 < self._latest.turn_in < LISTENS_FROM
 
     def _until_next(self, seconds: float) -> float:
         """Return until when to sleep where the policy asks for a pause of so many seconds."""
         now = self._transport.now()
-        # No release makes a slot of a rate free. But others that wait may not come.
+        # No release makes that earlier. But others that wait may not come.
         if turn := self._latest.turn_in:
-            return now + max(0.0, min(turn, _LISTENING_PAUSE, self._until - now))
+            return now + max(0.0, min(turn, self._pause, self._until - now))
         listens = self._listener is not None and self._listener.is_live
         if listens and not self._has_own_policy and self._latest.is_refused:
-            seconds = max(seconds, min(_LISTENING_PAUSE, self._until - now))
+            seconds = max(seconds, min(self._pause, self._until - now))
         return now + seconds
 
     def _gives_up(self, attempt: Attempt) -> bool:
@@ -141,10 +145,10 @@ class ThreadWait(Wait):
             self._listener = self._call = WaitingCall(wake_ups, keys, self._waiter.name)
             if self._is_over():
                 return
-        if self._call is None:
-            self._transport.sleep(seconds)
-            return
         until = self._until_next(seconds)
+        if self._call is None:
+            self._transport.sleep(max(0.0, until - self._transport.now()))
+            return
         while (left := until - self._transport.now()) > 0:
             if self._transport.wait(self._call, left) and self._is_over():
                 return
@@ -187,10 +191,10 @@ class CoroutineWait(Wait):
             self._listener = self._listen()
             if self._note(await self._run(self.ask)):
                 return
-        if self._listener is None:
-            await asyncio.sleep(seconds)
-            return
         until = self._until_next(seconds)
+        if self._listener is None:
+            await asyncio.sleep(max(0.0, until - self._transport.now()))
+            return
         while (left := until - self._transport.now()) > 0:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), left)
@@ -205,7 +209,7 @@ class CoroutineWait(Wait):
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(wake)
 
-        def on_wake(name: str) -> None:
+        def on_wake(name: str, channel: str) -> None:
             if name == self._waiter.name:
                 on_live()
 

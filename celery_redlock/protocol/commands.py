@@ -1,10 +1,11 @@
 """
-The eight commands of a node, and how to read its replies.
+The nine commands of a node, and how to read its replies.
 
 Each command is one Lua script (`lua/<script>.lua`), so a node executes all of it or nothing. KEYS
 are the lock keys followed by their fence counters; `acquire`, and `raise_fence` where a key has a
-limit, have the guard record as a last one; `write_register` and `read_register` have the register
-only. ARGV are the attempt's nonce (added by the transport, echoed by the node) and `args`.
+limit, have the guard record as a last one; `enqueue` has the keys without counters;
+`write_register` and `read_register` have the register only. ARGV are the attempt's nonce (added by
+the transport, echoed by the node) and `args`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from celery_redlock.protocol.keys import GUARD_KEY, LimitedKey, fence_key
+from celery_redlock.protocol.keys import GUARD_KEY, LimitedKey, fence_key, lock_of
 from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.protocol.votes import (
     ACKNOWLEDGED,
@@ -46,6 +47,7 @@ class Script(StrEnum):
     HEAL = "heal"
     RELEASE = "release"
     INSPECT = "inspect"
+    ENQUEUE = "enqueue"
     WRITE_REGISTER = "write_register"
     READ_REGISTER = "read_register"
 
@@ -88,12 +90,13 @@ class Waiter:
     A waiter for the keys of an attempt; a node that refuses one of them remembers it.
 
     Attributes:
-        name: by which it is woken; the same for all its attempts.
+        name: by which it is woken, the same for all its attempts; "" for a first attempt that may
+            wait, and that no node remembers yet.
         since_ms: when it began to wait, in ms since the epoch; the one that waits longest is woken
             first.
         keep_ms: for how long a node keeps the wait queue; 0: it waits no longer.
         grace_ms: for how long, once woken, those that have waited longer go first although the key
-            is free; 0: the first attempt takes what is free.
+            is free; 0: waiters that were just woken have a start of 10 ms, and no other order holds.
     """
 
     name: str
@@ -292,6 +295,14 @@ def forget_waiter(keys: tuple[str, ...], name: str) -> Command:
     return Command(Script.RELEASE, _with_fences(keys), ("", 0, 0, name))
 
 
+def enqueue(waiters: Sequence[tuple[str, Waiter]]) -> Command:
+    """Put waiters into the wait queues of the keys, or the slots' keys, that they wait for."""
+    args: list[str | int] = [max(waiter.keep_ms for _, waiter in waiters)]
+    for _, waiter in waiters:
+        args += (waiter.name, waiter.since_ms)
+    return Command(Script.ENQUEUE, tuple(lock_of(key) for key, _ in waiters), tuple(args))
+
+
 def inspect(keys: tuple[str, ...]) -> Command:
     """Read the owner, lifetime and counter of each key, and change nothing."""
     return Command(Script.INSPECT, _with_fences(keys), ())
@@ -364,6 +375,8 @@ def read_reply(fields: Sequence[Any]) -> Vote:
             )
         if code == b"H":
             return Refused(_holders(fields[1:]))
+        if code == b"L":
+            return Refused(_holders(fields[2:]), before=int(fields[1]))
         if code == b"W":
             return Refused(_holders(fields[2:]), int(fields[1]) / 1000)
         if code == b"Q":

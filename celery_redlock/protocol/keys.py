@@ -19,9 +19,13 @@ GUARD_KEY = META_PREFIX + "guard"
 FENCE_PREFIX = META_PREFIX + "fence:"
 REGISTER_PREFIX = META_PREFIX + "register:"
 WAIT_QUEUE_PREFIX = META_PREFIX + "waiting:"
+WOKEN_PREFIX = META_PREFIX + "woken:"
 LIMIT_PREFIX = META_PREFIX + "limit:"
 RATE_PREFIX = META_PREFIX + "rate:"
 _LIMITED = (LIMIT_PREFIX, RATE_PREFIX)
+
+#: A message that has missed a quorum waits for this: that nodes vote again.
+QUORUM = META_PREFIX + "quorum"
 
 #: How a node's reply begins the name of a waiter that goes first, where the holder would be.
 GOES_FIRST = "waiting "
@@ -273,7 +277,8 @@ def validate_node_key(place: str) -> str:
         return validate_key(place)
     if place.startswith(_LIMITED) and not _SLOT.fullmatch(place):
         raise LockKeyError(f"{shortened(place)!r} is no slot of a key with a limit.")
-    if place == GUARD_KEY or place.startswith((FENCE_PREFIX, REGISTER_PREFIX, WAIT_QUEUE_PREFIX)):
+    records = (FENCE_PREFIX, REGISTER_PREFIX, WAIT_QUEUE_PREFIX, WOKEN_PREFIX)
+    if place == GUARD_KEY or place.startswith(records):
         raise LockKeyError(
             f"{shortened(place)!r} is one of the lock's own records and cannot hold a lock."
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from celery_redlock.protocol.commands import (
     Command,
@@ -114,33 +114,45 @@ class StoredRegister:
 
 @dataclass(slots=True)
 class WaitQueue:
-    """Those who wait for a key: their scores (the smallest is woken first), and its expiry."""
+    """
+    Those who wait for a key.
+
+    Attributes:
+        scores: since when each waits, in ms (until when each shall come, for a key with a period).
+        woken: when those were woken that have not come yet, in µs.
+        expires_at: when the queue expires.
+    """
 
     scores: dict[str, int] = field(default_factory=dict)
+    woken: dict[str, int] = field(default_factory=dict)
     expires_at: float = 0.0
 
     def first(self, count: int) -> list[str]:
-        """Return those who are woken first."""
+        """Return those that have waited longest."""
         return _in_order(self.scores)[:count]
 
+    def before(self, name: str) -> int:
+        """Return how many have waited longer than a waiter; all, if it does not wait yet."""
+        in_order = self.first(len(self.scores))
+        return in_order.index(name) if name in self.scores else len(in_order)
 
-#: The score of a waiter that was woken is that time in µs, beyond this; its own is a time in ms.
-WOKEN = 10**14
+    def forget(self, name: str) -> bool:
+        """Remove a waiter, and return whether it had waited."""
+        self.woken.pop(name, None)
+        return self.scores.pop(name, None) is not None
+
 
 #: Of more waiters of one key a node remembers those who have waited longest.
 MAX_WAITERS = 1000
 
-#: How many waiters a release wakes: the second one in case the first is gone.
-WOKEN_AT_ONCE = 2
+#: How many waiters a node looks at more than it wakes at once: those before them may be gone.
+LOOKED_AT = 99
 
-#: As many more are woken as were woken before and have not returned, up to this number.
-MISSING_AT_MOST = 100
-
-#: Microseconds in which one that was woken for a slot comes.
+#: Microseconds in which one that was woken comes.
 COMES_WITHIN_US = 250_000
 
-#: Microseconds after which they are gone.
-RETURNS_WITHIN_US = 5_000_000
+#: Microseconds for which those that were woken go before others, where no order holds.
+START_US = 10_000
 
 #: Milliseconds that one who waits for a key with a period may be late.
 TURN_GRACE_MS = 1000
@@ -194,7 +206,7 @@ class _Acquire:
             int(candidate),
             int(quarantine),
             str(previous[0]) if previous else "",
-            Waiter(str(waiter[0]), *map(int, waiter[1:])) if waiter and waiter[0] else None,
+            Waiter(str(waiter[0]), *map(int, waiter[1:])) if any(waiter) else None,
             tuple(
                 (key, fence, _Limit(*limits[3 * at : 3 * at + 3]))
                 for at, (key, fence) in enumerate(keys)
@@ -254,6 +266,8 @@ class ModelNode:
             return self._acquire(command, now_us)
         if script is Script.RAISE:
             return self._raise(command, now_us)
+        if script is Script.ENQUEUE:
+            return self._enqueue(command, now_us)
         if script is Script.WRITE_REGISTER:
             return self._register(command).write(command)
         if script is Script.READ_REGISTER:
@@ -287,7 +301,7 @@ class ModelNode:
             return quarantined
         held: list[KeyHolder] = []
         refused: list[str] = []
-        free: list[str] = []
+        free: dict[str, _Limit] = {}
         placed: list[tuple[_Limit, str, str]] = []
         turns: list[int] = []
         place = 0
@@ -301,18 +315,19 @@ class ModelNode:
                     refused.append(key)
             else:
                 if self.owner(slot, now_us) is None:
-                    free.append(key)
+                    free[key] = limit
                 placed.append((limit, slot, _fence_of(fence, limit, slot)))
             place += limit.slots or 1
-        if call.waiter is not None:
+        if call.waiter is not None and call.waiter.name:
             for key in refused:
                 self._queue(key, now_us, call.waiter)
             # It waits for the others now, and those that wait for these must not wait for it.
-            for key in free if held else command.keys:
-                if key in self.waiting:
-                    self.waiting[key].scores.pop(call.waiter.name, None)
+            for key, limit in free.items() if held else ((key, _Limit()) for key in command.keys):
+                was_waiting = key in self.waiting and self.waiting[key].forget(call.waiter.name)
+                if was_waiting and held and not limit.period_ms:
+                    self._wake(key, limit.slots, now_us)
         if held:
-            return Refused(tuple(held), max(turns) / 1000 if turns else 0.0)
+            return Refused(tuple(held), **self._place_of(call.waiter, refused, turns, now_us))
         counters = []
         for limit, slot, fence in placed:
             life = limit.period_ms or call.ttl_ms
@@ -323,6 +338,17 @@ class ModelNode:
             counters.append(self.fences[fence])
         slots = [slot_number(slot) or 0 for limit, slot, _ in placed if limit.slots]
         return granted_vote(counters, slots)
+
+    def _place_of(
+        self, waiter: Waiter | None, refused: list[str], turns: list[int], now_us: int
+    ) -> dict[str, Any]:
+        """Return when it is a waiter's turn, or how many have waited longer for the keys."""
+        if turns:
+            return {"turn_in": max(turns) / 1000}
+        if waiter is None or not waiter.since_ms:
+            return {}
+        queues = [self._wait_queue(key, now_us) for key in refused]
+        return {"before": max((queue.before(waiter.name) for queue in queues), default=0)}
 
     def _choose(
         self, key: str, limit: _Limit, call: _Acquire, now_us: int
@@ -350,27 +376,28 @@ class ModelNode:
         self, key: str, limit: _Limit, waiter: Waiter | None, free: int, now_us: int
     ) -> tuple[str, int] | None:
         """Return who goes before a waiter for a key with free slots, and for how many ms yet."""
-        if limit.period_ms or waiter is None or not waiter.grace_ms:
+        if limit.period_ms or waiter is None or not waiter.since_ms:
             return None
-        scores, grace_us = self._wait_queue(key, now_us).scores, waiter.grace_ms * 1000
-        own, gone, ahead = scores.get(waiter.name, waiter.since_ms), 0, []
-        for other in sorted(scores, key=lambda one: (scores[one], one)):
-            at = scores[other]
-            if at < WOKEN or other == waiter.name:
+        in_order = bool(waiter.name and waiter.grace_ms)
+        grace_us = waiter.grace_ms * 1000 if in_order else START_US
+        queue, more = self._wait_queue(key, now_us), 0
+        ahead: list[tuple[str, int]] = []
+        for other in queue.first(free + LOOKED_AT + 1):
+            if queue.scores[other] >= waiter.since_ms or (len(ahead) >= free and more <= 0):
+                break
+            at = queue.woken.get(other)
+            if other == waiter.name or (at is None and not in_order):
                 continue
-            if now_us - at > grace_us:
-                del scores[other]
-                gone += 1
-            elif own < WOKEN or at < own:
-                ahead.append((other, math.ceil((grace_us - (now_us - at)) / 1000)))
-                if len(ahead) == free:
-                    return ahead[0]
-        longest = self._wait_queue(key, now_us).first(free - len(ahead) + 2 * gone)
-        for at, other in enumerate(longest):
-            if other != waiter.name and scores[other] < min(WOKEN, waiter.since_ms):
-                scores[other] = max(WOKEN, now_us) + 2 * at + 1
-                self.published.append((key, other))
-                ahead.append((other, waiter.grace_ms))
+            if at is not None and now_us - at > grace_us:
+                if in_order:
+                    queue.forget(other)
+                more += 2
+                continue
+            if at is None:
+                at = self._wake_one(key, other, now_us)
+            if len(ahead) >= free:
+                more -= 1
+            ahead.append((other, math.ceil((grace_us - (now_us - at)) / 1000)))
         return ahead[0] if len(ahead) >= free else None
 
     def _turn_of(
@@ -400,12 +427,19 @@ class ModelNode:
     def _queue(self, key: str, now_us: int, waiter: Waiter) -> None:
         queue = self._wait_queue(key, now_us)
         if not waiter.keep_ms:
-            queue.scores.pop(waiter.name, None)
+            queue.forget(waiter.name)
             return
         queue.scores[waiter.name] = waiter.since_ms
+        queue.woken.pop(waiter.name, None)
         for dropped in queue.first(len(queue.scores))[MAX_WAITERS:]:
             del queue.scores[dropped]
         queue.expires_at = max(queue.expires_at, now_us // 1000 + waiter.keep_ms)
+
+    def _enqueue(self, command: Command, now_us: int) -> Vote:
+        keep_ms, *waiters = command.args
+        for key, name, since_ms in zip(command.keys, waiters[0::2], waiters[1::2], strict=True):
+            self._queue(key, now_us, Waiter(str(name), int(since_ms), int(keep_ms)))
+        return ACKNOWLEDGED
 
     def _wait_queue(self, key: str, now_us: int) -> WaitQueue:
         queue = self.waiting.get(key)
@@ -413,30 +447,29 @@ class ModelNode:
             queue = self.waiting[key] = WaitQueue()
         return queue
 
-    def _wake(self, released: str, slots: int, now_us: int) -> None:
-        key = lock_of(released)
+    def _wake(self, key: str, slots: int, now_us: int) -> None:
         if key not in self.waiting:
             return
-        scores = (queue := self._wait_queue(key, now_us)).scores
-        woken = [name for name in queue.first(len(scores)) if scores[name] >= WOKEN]
-        since_us = [now_us - scores[name] for name in woken[:MISSING_AT_MOST]]
-        for name, since in zip(woken, since_us, strict=False):
-            if since > RETURNS_WITHIN_US:
-                del scores[name]
-        wanted = WOKEN_AT_ONCE + len(since_us)
-        if slots:
-            coming = sum(since <= COMES_WITHIN_US for since in since_us)
-            places = _Limit(slots).slots_of(key)
-            free = sum(self.owner(place, now_us) is None for place in places)
-            wanted = free - coming if coming else free + 1
-        for at, name in enumerate(queue.first(max(0, wanted))):
-            if scores[name] < WOKEN or (slots and now_us - scores[name] > COMES_WITHIN_US):
-                scores[name] = max(WOKEN, now_us) + 2 * at + 1
-            elif slots:
+        queue = self._wait_queue(key, now_us)
+        places = _Limit(slots).slots_of(key) if slots else ()
+        free = sum(self.owner(place, now_us) is None for place in places) if slots else 1
+        wanted = free + 1
+        for name in queue.first(wanted + LOOKED_AT + 1):
+            if not wanted:
+                return
+            at = queue.woken.get(name)
+            if at is not None and now_us - at > COMES_WITHIN_US:
+                queue.forget(name)
+                self.published.append((key, name))
                 continue
-            else:
-                del scores[name]
-            self.published.append((key, name))
+            if at is None:
+                self._wake_one(key, name, now_us)
+            wanted -= 1
+
+    def _wake_one(self, key: str, name: str, now_us: int) -> int:
+        self.waiting[key].woken[name] = now_us
+        self.published.append((key, name))
+        return now_us
 
     def _raise(self, command: Command, now_us: int) -> Vote:
         owner, token, *more = command.args
@@ -509,7 +542,7 @@ class ModelNode:
         for index, key in enumerate(keys):
             value, slots = (actions[3 * index + 1], actions[3 * index + 2]) if actions else ("", 0)
             if waiter and lock_of(key) in self.waiting:
-                self.waiting[lock_of(key)].scores.pop(waiter, None)
+                self.waiting[lock_of(key)].forget(waiter)
             is_ours = self.owner(key, now_us) == owner
             for other in _Limit(int(slots)).slots_of(lock_of(key)) if not is_ours else ():
                 if self.owner(other, now_us) == owner:
@@ -527,7 +560,8 @@ class ModelNode:
             else:
                 del self.keys[key]
                 if int(token) > 0 and not stays(key):
-                    self._wake(key, max(1, int(slots)) if lock_of(key) != key else 0, now_us)
+                    is_slot = lock_of(key) != key
+                    self._wake(lock_of(key), max(1, int(slots)) if is_slot else 0, now_us)
         if int(token) > 0:
             self._raise_counters(fences, int(token))
         return ACKNOWLEDGED if ours == len(keys) else FOREIGN

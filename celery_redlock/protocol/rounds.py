@@ -214,6 +214,10 @@ class AcquireRound(Round):
             for holder in vote.holders
         )
 
+    def before(self) -> int:
+        """Return how many have waited longer than this attempt, on the node that knows of most."""
+        return max((vote.before for vote in self.votes if type(vote) is Refused), default=0)
+
     def holder(self, preferred: Collection[int] = ()) -> KeyHolder | None:
         """
         Return the foreign owner on most nodes, with its latest expiry.

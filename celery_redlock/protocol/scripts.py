@@ -16,6 +16,7 @@ _BEFORE: dict[Script, tuple[str, ...]] = {
     Script.ACQUIRE: ("guard", "slots", "wait_queue", "turns"),
     Script.RAISE: ("guard", "slots"),
     Script.RELEASE: ("slots", "wait_queue"),
+    Script.ENQUEUE: ("slots", "wait_queue"),
 }
 
 

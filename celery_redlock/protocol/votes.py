@@ -49,10 +49,12 @@ class Refused:
         holders: of the keys and slots that are taken.
         turn_in: seconds until a slot of a key with a period is free for this waiter, after those
             that wait already; 0 where no such key refuses.
+        before: how many others have waited longer for one of the keys, if this one waits.
     """
 
     holders: tuple[KeyHolder, ...]
     turn_in: float = 0.0
+    before: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,9 @@ wake-up every message starts at its ETA.
 from __future__ import annotations
 
 import contextlib
-import math
 import time
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +24,15 @@ from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock._log import event_logger
 from celery_redlock.core import Redlock
 from celery_redlock.errors import RedlockError
-from celery_redlock.protocol.keys import places_of, wake_channel
+from celery_redlock.protocol import Waiter, milliseconds
+from celery_redlock.protocol.keys import QUORUM, places_of, wake_channel
 from celery_redlock.tasks.config.client import redlock_for
-from celery_redlock.tasks.message.envelope import Envelope, waiter_name
+from celery_redlock.tasks.message.envelope import (
+    FAIR_GRACE,
+    REMEMBERED_FOR,
+    Envelope,
+    waiter_name,
+)
 from celery_redlock.transport import Listener
 
 __all__ = ["WakeStep"]
@@ -41,19 +46,24 @@ SETTLING = 0.1
 #: The same for a message whose task stores no result: its last run is leaving its process.
 LEAVING = 0.02
 
-#: Seconds for which a wake-up is remembered whose message is on its way to a worker.
-EARLY = 5.0
-MAX_EARLY = 10_000
+#: Seconds after a wake-up in which somebody has taken the key, or is gone. Longer than a node lets
+#: others wait for one that was woken.
+STALLED_AFTER = FAIR_GRACE + 0.1
 
-#: Seconds for which a worker has to have listened to a key before a message of it arrives; after a
-#: shorter time the release may have come before.
-SURE_AFTER = 5.0
+#: Of the messages of one key, how many of those that are next enter their wait queues again then.
+NEXT = 16
 
 #: Seconds before its ETA from which on a message is left to Celery's timer.
 AT_ETA = 0.05
 
-#: Seconds between two looks for messages whose ETA is over.
-PRUNED_EVERY = 10.0
+#: Seconds between two looks at keys for which nobody was woken: a holder that dies wakes nobody.
+LOOKS_EVERY = 2.0
+
+#: At the keys of how many messages it looks then; at the others the next time.
+LOOKS_AT_ONCE = 200
+
+#: Of how many messages the keys are in one inspection, so that it holds no node up.
+INSPECTED_AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +131,12 @@ class WaitingMessages:
     """
     The waiting messages of one worker, and who is woken.
 
+    A node that has woken a message twice does not know any more that it waits. So each message that
+    arrives enters its wait queues again, and its keys are looked at. The same is done when nodes
+    begin to publish to this worker, a moment after each wake-up, whose message may be gone, and at
+    intervals for holders that died. A message that this worker keeps is therefore in the wait
+    queues of a quorum, or about to try.
+
     Args:
         consumer: Celery's consumer.
 
@@ -133,18 +149,17 @@ class WaitingMessages:
         self._lock = native_lock()
         self._listening_lock = native_lock()
         self._held: dict[str, Held] = {}
-        self._woken: list[str] = []
-        # When those were woken whose message was not here.
-        self._early: OrderedDict[str, float] = OrderedDict()
+        self._calls: deque[tuple[Callable[[str], None], str]] = deque()
         self._hub: Any = None
         self._pipe: WakeupPipe | None = None
         self._listener: Listener | None = None
-        # Since when a quorum of nodes publishes to us, by channel.
-        self._live_since: dict[str, float] = {}
-        # Messages whose keys may have been released before anybody listened.
-        self._unsure: set[str] = set()
+        # Messages that nodes may have forgotten, or whose keys may be free.
+        self._in_doubt: set[str] = set()
+        # Channels of which the messages are looked at soon, because somebody was woken.
+        self._rung: set[str] = set()
         self._is_looking = False
-        self._is_pruned_later = False
+        self._is_ticking = False
+        self._looked_at: set[tuple[str, ...]] = set()
         self._closed = False
         self.has_looked = False
 
@@ -179,13 +194,9 @@ class WaitingMessages:
         )
         with self._lock:
             self._held[name] = held
-            is_early = now - self._early.pop(name, -math.inf) < EARLY
         self._listen(held.channels)
-        self._prune_later()
-        with self._lock:
-            since = [self._live_since.get(channel, now) for channel in held.channels]
-        if is_early or any(now - at < SURE_AFTER for at in since):
-            self._look([name])
+        self._look_at_intervals()
+        self._look([name])
 
     def close(self) -> None:
         """Start no more messages. Idempotent."""
@@ -199,54 +210,60 @@ class WaitingMessages:
 
     # Called in threads of the wake-ups.
 
-    def on_wake(self, name: str) -> None:
-        """Start a message soon: a node has woken it."""
+    def on_wake(self, name: str, channel: str) -> None:
+        """Start a message soon: a node has woken it. Look later whether anybody came."""
         with self._lock:
             is_here = name in self._held
-            if not is_here:
-                self._note_early(name)
+            is_first = bool(self._held) and channel not in self._rung
+            if is_first:
+                self._rung.add(channel)
+        if is_first:
+            self._soon(self._look_later, channel)
         if is_here:
-            self._start_soon(name)
+            self._soon(self._start, name)
 
     def on_live(self) -> None:
         """Look what was missed: a quorum of nodes publishes to this worker by now."""
-        self._note_live()
         call_in_app(self._look, self.names)
 
-    def _note_early(self, name: str) -> None:
-        """Remember that a message was woken which is not here; the caller has the lock."""
-        self._early[name] = time.monotonic()
-        if len(self._early) > MAX_EARLY:
-            self._early.popitem(last=False)
-
-    def _start_soon(self, name: str) -> None:
+    def _soon(self, call: Callable[[str], None], name: str) -> None:
         if self._closed:
             return
-        self._woken.append(name)
+        self._calls.append((call, name))
         pipe = self._pipe  # another thread may close it
         if pipe is not None:
             pipe.wake()
         else:
-            call_in_app(self._consumer.timer.call_after, 0, self._start_woken)
+            call_in_app(self._consumer.timer.call_after, 0, self._make_calls)
 
     # Called where Celery calls its timers.
 
     def _on_pipe(self) -> None:
         if self._pipe is not None:
             self._pipe.drain()
-        self._start_woken()
+        self._make_calls()
 
-    def _start_woken(self) -> None:
-        while self._woken and not self._closed:
-            name = self._woken.pop(0)
+    def _make_calls(self) -> None:
+        while self._calls and not self._closed:
+            call, name = self._calls.popleft()
             try:
-                self._start(name)
+                call(name)
             except Exception:  # an error of one message must not end the worker's event loop
                 logger.exception(
                     "early-start-failed",
                     "The message %(message)s could not be started before its ETA",
                     message=name,
                 )
+
+    def _look_later(self, channel: str) -> None:
+        self._consumer.timer.call_after(STALLED_AFTER, self._look_after_wake_up, (channel,))
+
+    def _look_after_wake_up(self, channel: str) -> None:
+        """Look at the messages that are next for the keys of a channel."""
+        with self._lock:
+            self._rung.discard(channel)
+            by_keys = _by_keys(item for item in self._asleep() if channel in item[1].channels)
+        self._look(name for names in by_keys.values() for name in names[:NEXT])
 
     def _start(self, name: str) -> None:
         """Start a message as its timer would: rate limits and revocations count as ever."""
@@ -263,8 +280,6 @@ class WaitingMessages:
             return
         entry = _timer_entry(self._consumer.timer, held.request)
         if entry is None or now > held.until - AT_ETA:
-            with self._lock:
-                self._note_early(name)  # it has begun, and may be on its way back
             return
         entry.cancel()
         call = getattr(entry, "entry", entry)
@@ -272,28 +287,38 @@ class WaitingMessages:
         call.args = ()  # Celery shows what its timers are for as scheduled
         fun(*args, **kwargs)
 
-    def _prune_later(self) -> None:
-        if not self._is_pruned_later:
-            self._is_pruned_later = True
-            self._consumer.timer.call_after(PRUNED_EVERY, self.prune)
+    def _look_at_intervals(self) -> None:
+        if not self._is_ticking:
+            self._is_ticking = True
+            self._consumer.timer.call_after(LOOKS_EVERY, self._look_at_next)
+
+    def _look_at_next(self) -> None:
+        """Look at keys for which nobody was woken, in turn."""
+        self._is_ticking = False
+        self.prune()
+        with self._lock:
+            by_keys = _by_keys(self._asleep())
+        if not by_keys or self._closed:
+            return
+        if not by_keys.keys() - self._looked_at:
+            self._looked_at.clear()
+        due = [keys for keys in by_keys if keys not in self._looked_at][:LOOKS_AT_ONCE]
+        self._looked_at.update(due)
+        self._look(name for keys in due for name in by_keys[keys][:NEXT])
+        self._look_at_intervals()
 
     def prune(self) -> None:
         """Forget messages whose ETA is over; listen no more when none is left."""
         now = time.monotonic()
-        self._is_pruned_later = False
         with self._listening_lock:
             with self._lock:
                 for name in [name for name, held in self._held.items() if held.until < now]:
                     del self._held[name]
                 channels = frozenset().union(*(held.channels for held in self._held.values()))
-                for channel in self._live_since.keys() - channels:
-                    del self._live_since[channel]
             if self._listener is not None:
                 self._listener.move(channels)
             if not channels:
                 self._stop_listening()
-        if channels and not self._closed:
-            self._prune_later()
 
     # Listening.
 
@@ -305,33 +330,21 @@ class WaitingMessages:
                 self._listener = Listener(wake_ups, channels, self.on_wake, self.on_live)
             elif not channels <= listener.channels:
                 listener.move(listener.channels | channels)
-            else:
-                return
-        self._note_live()
 
     def _stop_listening(self) -> None:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
-        with self._lock:
-            self._live_since.clear()
-
-    def _note_live(self) -> None:
-        listener, now = self._listener, time.monotonic()
-        if listener is not None and listener.is_live:
-            with self._lock:
-                for channel in listener.channels:
-                    self._live_since.setdefault(channel, now)
 
     @property
     def _redlock(self) -> Redlock:
         return redlock_for(self._consumer.app)
 
     def _look(self, names: Iterable[str]) -> None:
-        """Ask the nodes whether keys of some messages are free already."""
+        """Enter messages in their wait queues again, and start those whose keys are free."""
         with self._lock:
-            self._unsure.update(names)
-            if self._is_looking or self._closed or not self._unsure:
+            self._in_doubt.update(names)
+            if self._is_looking or self._closed or not self._in_doubt:
                 return
             self._is_looking = True
         with contextlib.suppress(RuntimeError):  # the process ends
@@ -339,29 +352,32 @@ class WaitingMessages:
             return
         self._is_looking = False
 
-    def _free(self, keys: tuple[str, ...]) -> int:
-        """Return how many messages could have all these keys now."""
-        places = list(map(places_of, keys))
-        held = iter(self._redlock.reservations.inspect([place for of in places for place in of]))
-        return min(sum(next(held) is None for _ in of_key) for of_key in places)
+    def _asleep(self) -> list[tuple[str, Held]]:
+        """Return the messages that have not begun, the oldest first; the caller has the lock."""
+        until = time.monotonic() + AT_ETA
+        held = [item for item in self._held.items() if item[1].until > until]
+        return sorted(held, key=lambda item: item[1].since)
 
     def _ask_nodes(self) -> None:
-        """Start the messages that have waited longest for keys that are free."""
         time.sleep(LEAVING)  # for those that arrive together
         if self._closed:
             return
         with self._lock:
             self._is_looking = False
-            unsure = {self._held[name].keys for name in self._unsure if name in self._held}
-            self._unsure.clear()
-            oldest: dict[tuple[str, ...], list[str]] = {}
-            for name, held in sorted(self._held.items(), key=lambda item: item[1].since):
-                if held.keys in unsure:
-                    oldest.setdefault(held.keys, []).append(name)
+            doubted = {name: held for name, held in self._asleep() if name in self._in_doubt}
+            self._in_doubt.clear()
+            unsure = {held.keys for held in doubted.values()}
+            oldest = _by_keys(item for item in self._asleep() if item[1].keys in unsure)
+        waiters = [
+            (key, Waiter(name, milliseconds(held.since), milliseconds(REMEMBERED_FOR)))
+            for name, held in doubted.items()
+            for key in held.keys
+            if key != QUORUM
+        ]
         try:
-            for keys, names in oldest.items():
-                for name in names[: self._free(keys)]:
-                    self._start_soon(name)
+            for keys, free in self._free(list(oldest), waiters):
+                for name in oldest[keys][:free]:
+                    self._soon(self._start, name)
             self.has_looked = True
         except RedlockError as error:
             logger.debug(
@@ -369,6 +385,33 @@ class WaitingMessages:
                 "The keys of waiting messages could not be looked at: %(error)s",
                 error=error,
             )
+
+    def _free(
+        self, asked: Sequence[tuple[str, ...]], waiters: Sequence[tuple[str, Waiter]]
+    ) -> Iterator[tuple[tuple[str, ...], int]]:
+        """
+        Iterate over how many messages could have all keys of each tuple now.
+
+        All that wait for a quorum could, as it replies. Waiters enter their wait queues before that.
+        """
+        for at in range(0, len(asked), INSPECTED_AT_ONCE):
+            places = {
+                keys: list(map(places_of, keys)) for keys in asked[at : at + INSPECTED_AT_ONCE]
+            }
+            node_keys = [place for of in places.values() for slots in of for place in slots]
+            held = iter(self._redlock.reservations.inspect(node_keys, waiters=waiters))
+            for keys, of_keys in places.items():
+                free = min(sum(next(held) is None for _ in slots) for slots in of_keys)
+                yield keys, len(self._held) if keys == (QUORUM,) else free
+            waiters = ()
+
+
+def _by_keys(held: Iterable[tuple[str, Held]]) -> dict[tuple[str, ...], list[str]]:
+    """Return the names of messages by the keys that they wait for."""
+    by_keys: dict[tuple[str, ...], list[str]] = {}
+    for name, message in held:
+        by_keys.setdefault(message.keys, []).append(name)
+    return by_keys
 
 
 def _timer_entry(timer: Any, request: Any) -> Any:

@@ -32,8 +32,8 @@ class Listener:
 
     Attributes:
         channels: where nodes may wake it.
-        on_wake: called with the name of each waiter that is woken on them, once by each node, in
-            a native thread; it must not block.
+        on_wake: called with the name of each waiter that is woken on them, and the channel, once
+            by each node, in a native thread; it must not block.
         on_live: called in the same way when a quorum of nodes has begun to publish to it, as what
             they had published before is missed.
     """
@@ -42,7 +42,7 @@ class Listener:
         self,
         wake_ups: WakeUps,
         channels: Iterable[str],
-        on_wake: Callable[[str], None],
+        on_wake: Callable[[str, str], None],
         on_live: Callable[[], None],
     ) -> None:
         self.channels = frozenset(channels)
@@ -82,7 +82,7 @@ class WaitingCall(Listener):
         self._name = name
         super().__init__(wake_ups, map(wake_channel, node_keys), self._woken, self._pipe.wake)
 
-    def _woken(self, name: str) -> None:
+    def _woken(self, name: str, channel: str) -> None:
         if name == self._name:
             self._pipe.wake()
 

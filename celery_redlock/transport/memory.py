@@ -163,10 +163,11 @@ class MemoryNode:
     def _publish(self) -> None:
         while self.state.published:
             key, name = self.state.published.pop(0)
+            channel = wake_channel(key)
             with self._lock:
-                listeners = tuple(self._listeners.get(wake_channel(key), ()))
+                listeners = tuple(self._listeners.get(channel, ()))
             for listener in listeners:
-                listener.on_wake(name)
+                listener.on_wake(name, channel)
 
 
 def _identity() -> str:

@@ -171,23 +171,32 @@ def wake(cluster: LocalCluster, redlock: Redlock) -> None:
     )
 
 
-def ask(redlock: Redlock, key: str | Rate, name: str, since: int, wait: float = 0.0) -> Lease:
+def ask(
+    redlock: Redlock,
+    key: str | Rate,
+    name: str,
+    since: int,
+    *,
+    wait: float = 0.0,
+    grace: int = 50_000,
+) -> Lease:
     """Ask for a lock whose waiters go in order."""
-    waiter = Waiter(name, since, 300_000, 50_000)
+    waiter = Waiter(name, since, 300_000, grace)
     return redlock.reservations.acquire_for_task(
-        (key,), ttl=10.0, waiter=waiter, is_named=True, wait=wait
+        (key,), ttl=10.0, waiter=waiter, first_waiter=waiter, wait=wait
     )
 
 
 def go_in_order(redlock: Redlock) -> None:
-    """Let two wait for locks whose waiters go in order."""
-    for key in ("f", "g"):
+    """Let two wait for locks whose waiters go in order, and the first one of a third not come."""
+    for key in ("f", "g", "i"):
         holder = redlock.acquire(key, ttl=30.0)
         for name, since in (("first", 1), ("second", 2)):
             with pytest.raises(LockContended):
                 ask(redlock, key, name, since)
         assert holder.release()
     ask(redlock, "f", "first", 1, wait=SOON).release()
+    ask(redlock, "i", "second", 2, wait=SOON, grace=1).release()
     try:
         ask(redlock, "g", "second", 2)
     except LockContended:

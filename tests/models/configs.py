@@ -22,6 +22,7 @@ from tests.models.config import Contender, Setting
 from tests.models.leaders import LEADERS, LeaderSetting
 from tests.models.messages import HAND_OVER
 from tests.models.tables import TABLES, TableSetting
+from tests.models.waiters import WAITERS, WaiterSetting
 
 #: Two keys whose fence counters are one.
 _SHARING = ("k1", "k655")
@@ -413,7 +414,9 @@ LIMITS = (
     ),
 )
 
-ALL: dict[str, Setting | LeaderSetting | CallSetting | BodySetting | TableSetting] = {
+AnySetting = Setting | LeaderSetting | CallSetting | BodySetting | TableSetting | WaiterSetting
+
+ALL: dict[str, AnySetting] = {
     setting.name: setting
     for setting in (
         *FENCING,
@@ -426,5 +429,6 @@ ALL: dict[str, Setting | LeaderSetting | CallSetting | BodySetting | TableSettin
         *TABLES,
         *CALLS,
         *BODIES,
+        *WAITERS,
     )
 }

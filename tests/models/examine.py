@@ -14,6 +14,7 @@ from tests.models.configs import ALL
 from tests.models.explorer import Model, Outcome, explore
 from tests.models.leaders import LeaderSetting
 from tests.models.tables import TableSetting
+from tests.models.waiters import Waiters, WaiterSetting
 from tests.models.world import World
 
 
@@ -33,8 +34,10 @@ def examine(name: str, limit: int) -> Outcome:
 
 
 def _model_of(
-    setting: Setting | LeaderSetting | CallSetting | BodySetting | TableSetting,
+    setting: Setting | LeaderSetting | CallSetting | BodySetting | TableSetting | WaiterSetting,
 ) -> Model:
+    if isinstance(setting, WaiterSetting):
+        return Waiters(setting)
     if isinstance(setting, TableSetting):
         from tests.models.tabulating import Rules
 

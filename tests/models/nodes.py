@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from celery_redlock.protocol import Command, Granted, Refused, Script, Vote, acquire
 from celery_redlock.protocol.keys import GOES_FIRST
 from celery_redlock.protocol.node_model import (
-    WOKEN,
+    START_US,
     GuardRecord,
     ModelNode,
     StoredKey,
@@ -145,7 +145,9 @@ class NodeMoves:
             {key: StoredKey(owner, until) for key, owner, until in node.keys},
             dict(node.fences),
             None if node.guard is None else GuardRecord(str(node.guard[0]), node.guard[1]),
-            waiting={key: _queue(waiting) for key, waiting in node.waiting},
+            waiting={
+                key: _queue(waiting, (time + node.gained) * 1000) for key, waiting in node.waiting
+            },
         )
         vote = state.run(command, (time + node.gained) * 1000)
         guard = None
@@ -158,7 +160,7 @@ class NodeMoves:
             guard,
             node.gained,
             tuple(
-                (key, tuple((name, queue.scores[name] >= WOKEN) for name in queue.first(9)))
+                (key, tuple((name, name in queue.woken) for name in queue.first(9)))
                 for key, queue in sorted(state.waiting.items())
                 if queue.scores
             ),
@@ -203,9 +205,11 @@ def _robbed(index: int, command: Command, before: Node, after: Node) -> str:
     return ""
 
 
-def _queue(waiting: tuple[tuple[str, bool], ...]) -> WaitQueue:
-    scores = {name: WOKEN + at if woken else at for at, (name, woken) in enumerate(waiting)}
-    return WaitQueue(scores, math.inf)
+def _queue(waiting: tuple[tuple[str, bool], ...], now_us: int) -> WaitQueue:
+    """Return a wait queue; those that were woken have had their start, and are on their way."""
+    scores = {name: NAMES.index(name) + 1 for name, _ in waiting}
+    woken = {name: now_us - START_US - 1 for name, is_woken in waiting if is_woken}
+    return WaitQueue(scores, woken, math.inf)
 
 
 def _refused_waiter(command: Command, vote: Vote) -> set[str]:

@@ -830,10 +830,18 @@ _IN_PLACE = (
     _promise(
         "a message that is woken later leaves its process to others",
         lambda p, then: (
-            not (then and p.is_requeued and (p.goes_later or p.is_held_long))
+            not (
+                then
+                and p.is_requeued
+                and (p.is_far_behind or (p.is_held_long and not p.goes_later))
+            )
             or p.wait_is_set
             or p.eager
         ),
+    ),
+    _promise(
+        "a message that is next for a free key does not leave its process",
+        lambda p, then: then or not p.goes_later or p.is_final or p.is_far_behind,
     ),
 )
 

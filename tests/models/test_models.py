@@ -13,6 +13,8 @@ from tests.models import examine
 from tests.models.calling import Calls
 from tests.models.calls import CallSetting
 from tests.models.configs import ALL
+from tests.models.explorer import explore
+from tests.models.waiters import Waiters, WaiterSetting
 from tests.mutants.planting import ROOT, planted
 from tests.mutants.registry import MUTANTS
 
@@ -63,6 +65,12 @@ def test_a_call_that_takes_the_key_of_a_revoked_message_over_does_not_do_its_wor
         *("B: is looked at", "B: begins"),
     ):
         state = next(found for found, (text, _), _ in model.moves(state) if text == step)
+
+
+def test_without_a_look_after_a_wake_up_messages_that_are_lost_keep_another_asleep() -> None:
+    setting = WaiterSetting(name="unchecked", messages=3, losses=1)
+    outcome = explore(Waiters(setting), "unchecked", 200_000)
+    assert outcome.violation == "a message waits for a free key"
 
 
 def test_every_setting_has_a_name_of_its_own_and_says_what_it_must_reach() -> None:

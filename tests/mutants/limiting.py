@@ -13,6 +13,7 @@ from tests.mutants.writing import (
     RAISE_LUA,
     RELEASE_LUA,
     ROUNDS,
+    WAIT_QUEUE_LUA,
     WAITING_MESSAGES,
     attempted,
     judged,
@@ -155,7 +156,7 @@ LIMITING = (
     mutant(
         "the script forgets those that several released slots have woken",
         tested("test_slot_wake_ups.py", "test_one_that_is_on_its_way_is_remembered"),
-        (RELEASE_LUA, "elseif slots == 0 then", "else"),
+        (WAIT_QUEUE_LUA, "if at and now - at > COMES_WITHIN then", "if at then"),
     ),
     mutant(
         "the script takes what is no string for a free slot",
@@ -175,32 +176,24 @@ LIMITING = (
         (ATTEMPT, "        places += slots or [key]\n", "        places += slots[-1:] or [key]\n"),
     ),
     mutant(
-        "the release of a slot wakes nobody while one is on its way",
-        tested(
-            "test_slot_wake_ups.py", "test_while_others_are_on_their_way_only_the_rest_are_woken"
-        ),
-        (RELEASE_LUA, "wanted = coming > 0 and -coming or 1", "wanted = coming > 0 and -100 or 1"),
-    ),
-    mutant(
         "the release of a slot counts nobody who is on the way",
         tested(
             "test_slot_wake_ups.py", "test_while_others_are_on_their_way_only_the_rest_are_woken"
         ),
-        (RELEASE_LUA, "wanted = coming > 0 and -coming or 1", "wanted = 1"),
+        (
+            WAIT_QUEUE_LUA,
+            "wake_one(key, waiters[i], now) end\n      wanted = wanted - 1",
+            "wake_one(key, waiters[i], now) wanted = wanted - 1 end",
+        ),
     ),
     mutant(
         "the release of a slot counts no other free one",
         tested("test_slot_wake_ups.py", "test_slots_that_were_free_before_count_as_well"),
         (
-            RELEASE_LUA,
+            WAIT_QUEUE_LUA,
             "if not holders[n] then wanted = wanted + 1 end",
             "if n == 1 then wanted = 2 end",
         ),
-    ),
-    mutant(
-        "one that was woken for a slot and has not come is not woken again",
-        tested("test_slot_wake_ups.py", "test_those_that_have_not_come_are_woken_again"),
-        (RELEASE_LUA, "(slots > 0 and now - score > 250000)", "false"),
     ),
     mutant(
         "a release leaves nodes without the slot of a rate",
@@ -230,8 +223,8 @@ LIMITING = (
         ),
         (
             WAITING_MESSAGES,
-            "return min(sum(next(held) is None for _ in of_key) for of_key in places)",
-            "return min(next(held) is None for _ in places)",
+            "free = min(sum(next(held) is None for _ in slots) for slots in of_keys)",
+            "free = min([next(held) is None for _ in slots][0] for slots in of_keys)",
         ),
     ),
     mutant(
@@ -242,8 +235,8 @@ LIMITING = (
         ),
         (
             WAITING_MESSAGES,
-            "return min(sum(next(held) is None for _ in of_key) for of_key in places)",
-            "return len(self._held)",
+            "yield keys, len(self._held) if keys == (QUORUM,) else free",
+            "yield keys, len(self._held)",
         ),
     ),
     mutant(

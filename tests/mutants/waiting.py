@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from tests.mutants.writing import (
     ACQUIRE_LUA,
+    ATTEMPT,
     NODE,
     RELEASE_LUA,
+    WAIT_QUEUE_LUA,
     WAITING_MESSAGES,
     judged,
     modelled,
@@ -24,22 +26,61 @@ WAITING = (
     mutant(
         "a release wakes nobody",
         modelled("waits-one"),
-        (NODE, "self._wake(key, max(1, int(slots)) if lock_of(key) != key else 0, now_us)", "pass"),
+        (NODE, "self._wake(lock_of(key), max(1, int(slots)) if is_slot else 0, now_us)", "pass"),
     ),
     mutant(
         "one that waits takes a free key past one that has waited longer",
         modelled("waits-in-order-expired"),
-        (NODE, "scores[other] < min(WOKEN, waiter.since_ms)", "scores[other] > waiter.since_ms"),
+        (NODE, "queue.scores[other] >= waiter.since_ms", "queue.scores[other] <= waiter.since_ms"),
     ),
     mutant(
         "one that waits takes a free key past one that was woken",
-        modelled("waits-in-order"),
-        (NODE, "elif own < WOKEN or at < own:", "elif at < own:"),
+        tested("test_wait_queues.py", "test_the_second_in_line_lets_the_first_go_first"),
+        (
+            ACQUIRE_LUA,
+            "elseif name ~= waiter and (at or in_order) then",
+            "elseif not at and in_order then",
+        ),
+    ),
+    mutant(
+        "a first attempt overtakes one that was just woken",
+        tested(
+            "test_wait_queues.py", "test_a_first_attempt_does_not_overtake_one_that_was_just_woken"
+        ),
+        (ACQUIRE_LUA, "return latest and now - tonumber(latest) <= START", "return nil"),
+    ),
+    mutant(
+        "one that was woken keeps a free key from others for ever",
+        tested("test_wait_queues.py", "test_one_that_was_woken_has_a_start_for_a_moment_only"),
+        (ACQUIRE_LUA, "now - tonumber(latest) <= START", "true"),
+        (ACQUIRE_LUA, "at and now - at > grace", "at and now < at"),
+    ),
+    mutant(
+        "one that is refused again is not woken again",
+        modelled("way-three"),
+        (NODE, "queue.woken.pop(waiter.name, None)\n        for", "for"),
     ),
     mutant(
         "the script remembers nobody",
         tested("test_wait_queues.py", "test_a_node_remembers_whom_it_refuses"),
-        (ACQUIRE_LUA, "redis.pcall('ZADD', queue, ARGV[8], waiter)", ""),
+        (WAIT_QUEUE_LUA, "redis.pcall('ZADD', queue, since, name)", ""),
+    ),
+    mutant(
+        "one that is refused again counts as on its way",
+        tested("test_wait_queues.py", "test_who_is_refused_again_is_woken_again"),
+        (
+            WAIT_QUEUE_LUA,
+            "redis.pcall('ZADD', queue, since, name)\n  redis.pcall('ZREM', woken_of(key), name)",
+            "redis.pcall('ZADD', queue, since, name)",
+        ),
+    ),
+    mutant(
+        "nodes that granted an attempt which is undone forget that it waits",
+        tested(
+            "test_undoing.py",
+            "test_a_waiter_whose_attempt_is_undone_waits_on_the_nodes_that_granted_it",
+        ),
+        (ATTEMPT, "channel.send(enqueue(waiters), round_.nodes_without(Refused))", "pass"),
     ),
     mutant(
         "the script remembers who has the key",
@@ -54,22 +95,41 @@ WAITING = (
     mutant(
         "one that does not come is woken for ever",
         tested("test_wait_queues.py", "test_who_does_not_return_is_woken_once_more_and_removed"),
-        (RELEASE_LUA, "redis.pcall('ZREM', queue, waiters[i])", ""),
+        (WAIT_QUEUE_LUA, "forget(key, waiters[i])\n", ""),
     ),
     mutant(
         "those that are gone keep the others asleep",
-        tested("test_wait_queues.py", "test_as_many_more_are_woken_as_have_not_returned"),
-        (RELEASE_LUA, "local wanted = 2 + #woken / 2", "local wanted = 2"),
+        tested(
+            "test_wait_queues.py",
+            "test_those_that_do_not_come_are_woken_once_more_and_others_beside_them",
+        ),
+        (
+            WAIT_QUEUE_LUA,
+            "publish(key, waiters[i])\n",
+            "publish(key, waiters[i])\n      wanted = wanted - 1\n",
+        ),
     ),
     mutant(
         "a crowd of those that are gone goes first, one after the other",
         tested("test_wait_queues.py", "test_a_crowd_of_those_that_are_gone_is_passed_soon"),
-        (ACQUIRE_LUA, "free - ahead - 1 + 2 * gone", "free - ahead - 1"),
+        (ACQUIRE_LUA, "more = more + 2", "more = more"),
     ),
     mutant(
         "one that lacks another key goes first",
         tested("test_wait_queues.py", "test_one_that_lacks_another_key_holds_nobody_up"),
-        (ACQUIRE_LUA, "redis.pcall('ZREM', queue_of(taken[i][3]), waiter)", ""),
+        (ACQUIRE_LUA, "if waiter and forget(key, waiter) and taken[i][4] then", "if false then"),
+    ),
+    mutant(
+        "one that lacks another key uses a wake-up up",
+        tested(
+            "test_wait_queues.py",
+            "test_a_waiter_that_lacks_another_key_wakes_the_next_in_its_place",
+        ),
+        (
+            ACQUIRE_LUA,
+            "if waiter and forget(key, waiter) and taken[i][4] then wake(key, taken[i][4]) end",
+            "if waiter then forget(key, waiter) end",
+        ),
     ),
     mutant(
         "wait queues grow without bound",
@@ -77,7 +137,7 @@ WAITING = (
             "test_wait_queues.py",
             "test_of_too_many_those_are_remembered_that_have_waited_longest",
         ),
-        (ACQUIRE_LUA, "redis.pcall('ZREMRANGEBYRANK', queue, 1000, -1)", ""),
+        (WAIT_QUEUE_LUA, "redis.pcall('ZREMRANGEBYRANK', queue, 1000, -1)", ""),
     ),
     mutant(
         "a wait queue that was overwritten spoils the acquire",
@@ -85,7 +145,7 @@ WAITING = (
             "test_wait_queues.py",
             "test_a_wait_queue_that_was_overwritten_keeps_nobody_from_the_lock",
         ),
-        (ACQUIRE_LUA, "redis.pcall('ZADD', queue, ARGV[8]", "redis.call('ZADD', queue, ARGV[8]"),
+        (WAIT_QUEUE_LUA, "redis.pcall('ZADD', queue", "redis.call('ZADD', queue"),
     ),
     mutant(
         "a message that Celery has started is started again",
@@ -112,15 +172,25 @@ WAITING = (
         (WAITING_MESSAGES, "left = held.starts_from - now", "left = 0.0"),
     ),
     mutant(
-        "a wake-up that comes before its message is forgotten",
+        "a message that arrives is not put back into its wait queue",
         judged(
-            "test_waiting_messages.py", "test_a_wake_up_that_comes_before_its_message_is_remembered"
+            "test_waiting_messages.py",
+            "test_a_message_that_arrives_is_put_back_into_its_wait_queue",
         ),
-        (
-            WAITING_MESSAGES,
-            "is_early = now - self._early.pop(name, -math.inf) < EARLY",
-            "is_early = False",
+        (WAITING_MESSAGES, "if key != QUORUM", "if key == QUORUM"),
+    ),
+    mutant(
+        "a worker wakes messages that have begun in the place of others",
+        judged("test_waiting_messages.py", "test_a_message_that_has_begun_is_not_looked_at"),
+        (WAITING_MESSAGES, "if item[1].until > until]", "]"),
+    ),
+    mutant(
+        "nobody looks whether one that was woken has come",
+        judged(
+            "test_waiting_messages.py",
+            "test_after_a_wake_up_a_worker_looks_whether_anybody_has_come",
         ),
+        (WAITING_MESSAGES, "self._soon(self._look_later, channel)", "pass"),
     ),
     mutant(
         "a worker that is closed starts a message",

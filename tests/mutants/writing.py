@@ -28,6 +28,7 @@ EXTEND_LUA = "protocol/lua/extend.lua"
 GUARD_LUA = "protocol/lua/guard.lua"
 RAISE_LUA = "protocol/lua/raise.lua"
 RELEASE_LUA = "protocol/lua/release.lua"
+WAIT_QUEUE_LUA = "protocol/lua/wait_queue.lua"
 WAITING_MESSAGES = "tasks/waiting_messages.py"
 
 

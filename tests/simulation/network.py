@@ -276,7 +276,7 @@ class SimWakeUps:
         if not machine.dead:
             for listener in tuple(self._by_channel.get(channel, ())):
                 self._network.woken += 1
-                listener.on_wake(name)
+                listener.on_wake(name, channel)
 
 
 class Connection:

@@ -221,7 +221,8 @@ def _reply(nonce: bytes, keys: int, vote: Any) -> bytes:
     elif isinstance(vote, LeaseVotes):
         fields.append(b"".join(map(_letter, vote.votes)))
     elif isinstance(vote, Refused):
-        fields += [b"W", round(vote.turn_in * 1000)] if vote.turn_in else [b"H"]
+        turn, before = round(vote.turn_in * 1000), vote.before
+        fields += [b"W", turn] if turn else [b"L", before] if before else [b"H"]
         for holder in vote.holders:
             fields += [holder.key, holder.owner.encode(), round(holder.expires_in * 1000)]
     elif isinstance(vote, Quarantined):

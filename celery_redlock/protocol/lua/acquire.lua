@@ -2,57 +2,62 @@
 --
 -- KEYS  lock keys, then the fence counter of each, then the guard record
 -- ARGV  nonce, owner, ttl in ms, candidate token in µs, quarantine in ms (0: guard off),
---       previous owner ('': none; may be absent); a waiter may follow ('': none): its name, since
---       when it waits in ms, for how long its wait queue is kept in ms (0: it waits no longer), and
---       for how long in ms it lets those before it go first once they are woken (0: it takes what is
---       free); then for each key, if one has a limit: its slots (0: an ordinary key), the period in
---       ms for which a slot stays taken (0: as long as the lease), and which slot to try first
+--       previous owner ('': none; may be absent); a waiter may follow: its name ('': it has none yet),
+--       since when it waits in ms (0: it does not), for how long its wait queue is kept in ms (0: it
+--       waits no longer), and for how long in ms it lets those that have waited longer go first (0:
+--       it is in no order); then for each key, if one has a limit: its slots (0: an ordinary key), the
+--       period in ms for which a slot stays taken (0: as long as the lease), and which slot to try first
 --
 -- {nonce, 'G', counter, ...}                      granted, one counter for each key
 -- {nonce, 'P', counter, slot, ...}                the same where a key has a limit; '' for the others
 -- {nonce, 'H', index, holder, pttl in ms, ...}    other owners have these keys; a key with a limit
 --                                                 counts as all its slots
+-- {nonce, 'L', waiters, index, holder, pttl, ...} the same to one that waits: so many were there before
 -- {nonce, 'W', ms, index, holder, pttl, ...}      the same where a slot of a key with a period is
 --                                                 free for this one after so many ms only
 -- {nonce, 'Q', ms}                                in quarantine for that time
 --
 -- A waiter that is refused a key is put into its wait queue in this same step: a release that comes
--- after the refusal finds it there. For a key with a period the queue has times instead, until which
+-- after the refusal finds it there. If it leaves a free key because it lacks another, the next one of
+-- that queue is woken in its place. For a key with a period the queue has times instead, until which
 -- those who wait shall have come: each comes when a slot is free and those before it have theirs.
 -- (`guard.lua`, `slots.lua`, `wait_queue.lua` and `turns.lua` precede this script.)
 local owner, ttl = ARGV[2], ARGV[3]
-local waiter = ARGV[7] ~= '' and ARGV[7]
+local waiter, since = ARGV[7] ~= '' and ARGV[7], tonumber(ARGV[8] or '0')
+local START = 10000  -- µs
 local count = (#KEYS - 1) / 2
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local quarantine = quarantined(KEYS[#KEYS], tonumber(ARGV[5]), now)
 if quarantine then return {ARGV[1], 'Q', quarantine} end
 
--- Return who goes before our waiter for a key with so many free slots, and for how long yet in ms.
+local in_order = waiter and ARGV[10] ~= '0'
+
+-- Return whether somebody may go before us for a free key: a waiter that was woken has a start of 10 ms.
+local function is_promised(key)
+  if since == 0 or in_order then return in_order end
+  local latest = redis.pcall('ZRANGE', woken_of(key), -1, -1, 'WITHSCORES')[2]
+  return latest and now - tonumber(latest) <= START
+end
+
+-- Return who goes before us for a key with so many free slots, and for how long yet in ms: those that
+-- have waited longer and were woken; in order, those that were not are woken now.
 local function goes_first(key, free)
-  local queue, grace = queue_of(key), tonumber(ARGV[10])
-  local score = redis.pcall('ZSCORE', queue, waiter)
-  local own = type(score) == 'string' and tonumber(score) or tonumber(ARGV[8])
-  local woken, gone, ahead, first, left = woken_in(queue, -1), 0, 0, nil, nil
-  for i = 1, #woken, 2 do
-    local at = tonumber(woken[i + 1])
-    if woken[i] ~= waiter and now - at > grace * 1000 then
-      redis.pcall('ZREM', queue, woken[i])
-      gone = gone + 1
-    elseif woken[i] ~= waiter and (own < WOKEN or at < own) then
+  local grace, ahead, more, first, left = in_order and 1000 * tonumber(ARGV[10]) or START, 0, 0, nil, nil
+  local waiters = redis.pcall('ZRANGE', queue_of(key), 0, free + 99, 'WITHSCORES')
+  for i = 1, #waiters, 2 do
+    local name = waiters[i]
+    if tonumber(waiters[i + 1]) >= since or (ahead >= free and more <= 0) then break end
+    local at = woken_at(key, name)
+    if name ~= waiter and at and now - at > grace then
+      -- For each that did not come two are woken, so that a crowd of those who are gone is passed soon.
+      if in_order then forget(key, name) end
+      more = more + 2
+    elseif name ~= waiter and (at or in_order) then
+      if not at then wake_one(key, name, now) end
+      if ahead >= free then more = more - 1 end
       ahead = ahead + 1
-      if not first then first, left = woken[i], math.ceil(grace - (now - at) / 1000) end
-      if ahead == free then return first, left end
-    end
-  end
-  -- For each that did not come two are woken, so that a crowd of those who are gone is passed soon.
-  local longest = redis.pcall('ZRANGE', queue, 0, free - ahead - 1 + 2 * gone, 'WITHSCORES')
-  for i = 1, #longest, 2 do
-    if longest[i] ~= waiter and tonumber(longest[i + 1]) < tonumber(ARGV[8]) then
-      redis.pcall('ZADD', queue, string.format('%.0f', now + i), longest[i])
-      publish(key, longest[i])
-      ahead = ahead + 1
-      if not first then first, left = longest[i], grace end
+      if not first then first, left = name, math.ceil((grace - (now - (at or now))) / 1000) end
     end
   end
   if ahead >= free then return first, left end
@@ -61,8 +66,8 @@ end
 -- Return which free slot is ours, or nil; the holders of all; and whether the previous owner has it.
 local function choose(key, limit, period, begin)
   -- Usually the first one is free, and nothing depends on the others.
-  local in_order = period == 0 and waiter and ARGV[10] ~= '0'
-  if not in_order and ARGV[6] == '' and redis.call('PTTL', key .. begin) == -2 then return begin end
+  local promised = period == 0 and is_promised(key)
+  if not promised and ARGV[6] == '' and redis.call('PTTL', key .. begin) == -2 then return begin end
   local holders, free, slot = redis.call('MGET', unpack(slots_of(key, limit))), 0, nil
   for i = begin, begin + limit - 1 do
     local holder = holders[i % limit + 1]
@@ -74,7 +79,7 @@ local function choose(key, limit, period, begin)
     end
   end
   local first, left
-  if slot and in_order then first, left = goes_first(key, free) end
+  if slot and promised then first, left = goes_first(key, free) end
   if not first then return slot, holders end
   return nil, holders, nil, 'waiting ' .. first, left
 end
@@ -88,7 +93,7 @@ for i = 1, count do
     if slot then
       local life = period > 0 and period or ttl
       local list = is_previous and adopted or taken
-      list[#list + 1] = {key .. slot, life, key}
+      list[#list + 1] = {key .. slot, life, key, period == 0 and limit}
       if not is_previous then redis.call('SET', key .. slot, owner, 'PX', life) end
       counters[i], slots[i] = fence_of(KEYS[count + i], slot), slot
     else
@@ -111,7 +116,7 @@ for i = 1, count do
   else
     if redis.call('SET', key, owner, 'NX', 'PX', ttl) then
       local first, left
-      if waiter and ARGV[10] ~= '0' then first, left = goes_first(key, 1) end
+      if is_promised(key) then first, left = goes_first(key, 1) end
       if first then
         redis.call('DEL', key)
         held[#held + 1] = place
@@ -119,7 +124,7 @@ for i = 1, count do
         held[#held + 1] = left
         refused[#refused + 1] = key
       else
-        taken[#taken + 1] = {key, ttl, key}
+        taken[#taken + 1] = {key, ttl, key, 0}
       end
     else
       local holder = redis.pcall('GET', key)
@@ -137,26 +142,29 @@ for i = 1, count do
 end
 if #held > 0 then
   for i = 1, #taken do
+    local key = taken[i][3]
     redis.call('DEL', taken[i][1])
     -- It waits for the others now, and those that wait for these must not wait for it.
-    if waiter then redis.pcall('ZREM', queue_of(taken[i][3]), waiter) end
+    if waiter and forget(key, waiter) and taken[i][4] then wake(key, taken[i][4]) end
   end
   for i = 1, waiter and #refused or 0 do
-    local queue = queue_of(refused[i])
     if ARGV[9] == '0' then
-      redis.pcall('ZREM', queue, waiter)
+      forget(refused[i], waiter)
     else
-      redis.pcall('ZADD', queue, ARGV[8], waiter)
-      redis.pcall('ZREMRANGEBYRANK', queue, 1000, -1)
-      keep(queue, tonumber(ARGV[9]))
+      remember(refused[i], waiter, ARGV[8], tonumber(ARGV[9]))
     end
   end
+  local before = 0
+  for i = 1, since > 0 and #refused or 0 do
+    local queue = queue_of(refused[i])
+    local rank = waiter and redis.pcall('ZRANK', queue, waiter) or redis.pcall('ZCARD', queue)
+    if type(rank) == 'number' and rank > before then before = rank end
+  end
   if turn_in then return {ARGV[1], 'W', math.ceil(turn_in), unpack(held)} end
+  if since > 0 then return {ARGV[1], 'L', before, unpack(held)} end
   return {ARGV[1], 'H', unpack(held)}
 end
-for i = 1, waiter and count or 0 do
-  redis.pcall('ZREM', queue_of(KEYS[i]), waiter)
-end
+for i = 1, waiter and count or 0 do forget(KEYS[i], waiter) end
 -- Only now that no other key refuses, so that nothing has to be undone.
 for i = 1, #adopted do redis.call('SET', adopted[i][1], owner, 'PX', adopted[i][2]) end
 

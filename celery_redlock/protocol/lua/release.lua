@@ -1,12 +1,8 @@
 -- Delete the keys that carry our owner value, or apply other actions; then raise the fence counters.
 -- The keys come first, so that a broken counter cannot keep a lock.
 --
--- Where a holder (one with a token) deletes a key, its two longest-waiting waiters are woken: the
--- second one in case the first is gone. They move to the end of the wait queue, and return to their
--- places if they are refused again. As many more are woken as have not returned; those are removed
--- after 5 s, or when their turn comes once more. Of a key with a limit, as many are woken as slots are
--- free, less those that were woken within 250 ms, who may be on their way, and one more where there
--- are none of these. An attempt that is undone wakes nobody: those woken might only be undone in turn.
+-- Where a holder (one with a token) deletes a key, those that have waited longest are woken. An attempt
+-- that is undone wakes nobody: those woken might only be undone in turn.
 -- (`slots.lua` and `wait_queue.lua` precede this script.)
 --
 -- A node that does not have our slot of a key with a limit may have granted another one than most
@@ -25,43 +21,10 @@
 local count, keep, token = #KEYS / 2, tonumber(ARGV[4]), tonumber(ARGV[3])
 local ours = 0
 
-local function wake(key, slots)
-  local queue = queue_of(key)
-  if not redis.pcall('ZRANGE', queue, 0, 0)[1] then return end
-  local time = redis.call('TIME')
-  local now = time[1] * 1000000 + time[2]
-  local woken, coming = woken_in(queue, 100), 0
-  for i = 1, #woken, 2 do
-    local since = now - tonumber(woken[i + 1])
-    if since <= 250000 then coming = coming + 1 end
-    if since > 5000000 then redis.pcall('ZREM', queue, woken[i]) end
-  end
-  local wanted = 2 + #woken / 2
-  if slots > 0 then
-    wanted = coming > 0 and -coming or 1
-    local holders = redis.call('MGET', unpack(slots_of(key, slots)))
-    for n = 1, slots do
-      if not holders[n] then wanted = wanted + 1 end
-    end
-  end
-  if wanted <= 0 then return end
-  local waiters = redis.pcall('ZRANGE', queue, 0, wanted - 1, 'WITHSCORES')
-  for i = 1, #waiters, 2 do
-    local score = tonumber(waiters[i + 1])
-    if score < WOKEN or (slots > 0 and now - score > 250000) then
-      redis.pcall('ZADD', queue, string.format('%.0f', now + i), waiters[i])
-      publish(key, waiters[i])
-    elseif slots == 0 then
-      redis.pcall('ZREM', queue, waiters[i])
-      publish(key, waiters[i])
-    end
-  end
-end
-
 for i = 1, count do
   local limit = tonumber(ARGV[5 + 3 * i] or '0')
   local lock, stays = lock_of(KEYS[i])
-  if ARGV[5] and ARGV[5] ~= '' then redis.pcall('ZREM', queue_of(lock or KEYS[i]), ARGV[5]) end
+  if ARGV[5] and ARGV[5] ~= '' then forget(lock or KEYS[i], ARGV[5]) end
   -- pcall, so that a key that was overwritten with a list does not keep the others held.
   local is_ours = redis.pcall('GET', KEYS[i]) == ARGV[2]
   if limit > 0 and not is_ours then

@@ -1,25 +1,79 @@
--- Who waits for a key: a sorted set beside it. A waiter's score is since when it waits, in ms, or, if
--- it was woken, when that was, in µs. Commands on wait queues may fail, as for a user without the
--- right; the waiter then is not woken, and tries again by itself.
-local WOKEN = 100000000000000  -- above every time in ms, and below those in µs
-
-local function woken_in(queue, most)
-  local from = string.format('%.0f', WOKEN)
-  return redis.pcall('ZRANGEBYSCORE', queue, from, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
-end
+-- Who waits for a key: a sorted set beside it, with since when each waits in ms, so in their order.
+-- Another one has when those were woken that have not come yet, in µs. Commands on both may fail, as
+-- for a user without the right; a waiter then is not woken, and tries again by itself.
+local COMES_WITHIN = 250000  -- µs in which one that was woken comes
 
 local function queue_of(key)
   return 'redlock-meta:waiting:' .. key
+end
+
+local function woken_of(key)
+  return 'redlock-meta:woken:' .. key
+end
+
+-- Return when a waiter was woken, or nil.
+local function woken_at(key, name)
+  local at = redis.pcall('ZSCORE', woken_of(key), name)
+  return type(at) == 'string' and tonumber(at) or nil
 end
 
 local function publish(key, name)
   redis.pcall('PUBLISH', 'redlock-meta:wake:' .. string.sub(redis.sha1hex(key), 1, 2), name)
 end
 
+local function wake_one(key, name, now)
+  redis.pcall('ZADD', woken_of(key), string.format('%.0f', now), name)
+  redis.pcall('PEXPIRE', woken_of(key), 60000)
+  publish(key, name)
+end
+
 local function keep(queue, ms)
   local left = redis.pcall('PTTL', queue)
   if type(left) == 'number' and left < ms then
     redis.pcall('PEXPIRE', queue, string.format('%.0f', ms))
+  end
+end
+
+local function remember(key, name, since, ms)
+  local queue = queue_of(key)
+  redis.pcall('ZADD', queue, since, name)
+  redis.pcall('ZREM', woken_of(key), name)
+  redis.pcall('ZREMRANGEBYRANK', queue, 1000, -1)
+  keep(queue, ms)
+end
+
+-- Return whether it had waited.
+local function forget(key, name)
+  redis.pcall('ZREM', woken_of(key), name)
+  return redis.pcall('ZREM', queue_of(key), name) == 1
+end
+
+-- Wake those that have waited longest, until one more is on its way than the key has free slots (0: an
+-- ordinary key, which is free): the first may be gone. One that does not come within 250 ms is woken
+-- once more, and forgotten: a worker that has the message enters it again.
+local function wake(key, slots)
+  local queue = queue_of(key)
+  if not redis.pcall('ZRANGE', queue, 0, 0)[1] then return end
+  local time = redis.call('TIME')
+  local now, wanted = time[1] * 1000000 + time[2], 2
+  if slots > 0 then
+    wanted = 1
+    local holders = redis.call('MGET', unpack(slots_of(key, slots)))
+    for n = 1, slots do
+      if not holders[n] then wanted = wanted + 1 end
+    end
+  end
+  local waiters = redis.pcall('ZRANGE', queue, 0, wanted + 99)
+  for i = 1, #waiters do
+    if wanted == 0 then return end
+    local at = woken_at(key, waiters[i])
+    if at and now - at > COMES_WITHIN then
+      forget(key, waiters[i])
+      publish(key, waiters[i])
+    else
+      if not at then wake_one(key, waiters[i], now) end
+      wanted = wanted - 1
+    end
   end
 end
 

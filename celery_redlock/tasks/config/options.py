@@ -87,9 +87,9 @@ class LockOptions:
             due.
         dedupe_window: How long workers recognise a redelivery of a finished message.
         wait: How long a worker process retries before it applies `lock_on_conflict`; at most half
-            of the task's time limit. `None`: 0.5 s; but where the message would be requeued, only
-            while the holder has had the lock for less than 50 ms. A message in its queue costs no
-            process, and the release wakes it.
+            of the task's time limit. `None`: 0.5 s; a message that would be requeued waits for up
+            to 0.3 s, and only while bodies are short and few others have waited longer. A message
+            in its queue costs no process, and the release wakes it.
         retry: Pause between these attempts: a tenacity wait, or a whole `tenacity.Retrying`.
             `None`: full jitter, 10 to 250 ms.
         run_policy: Policy of a worker that finds the lock held by another task. `requeue`: send the
@@ -112,8 +112,8 @@ class LockOptions:
         requeue_max: Longest delay of a requeued message, after which it looks for its lock although
             no release has woken it; never longer than `lock_ttl`.
         fair: The message that has waited longest gets the lock next. One that arrives later does
-            not take a free key that another waits for. A message that does not come when it is
-            woken, because its worker was lost, holds the others up for 5 s. All tasks with the key
+            not take a free key that another waits for. A message that does not come within 0.5 s
+            of its wake-up, because its worker was lost or busy, is passed. All tasks with the key
             need the option.
         on_unavailable: Policy of a worker when fewer nodes than a quorum answer: `requeue`, `raise`
             (`QuorumUnavailable`) or `run_unlocked`.

@@ -508,7 +508,8 @@ class InPlace:
         is_requeued: it would be requeued otherwise.
         eager: it runs under `apply()`.
         wait_is_set: the task has a `lock_wait` of its own.
-        goes_later: the key is free, and another that waits for it goes first.
+        goes_later: the key is free, and another that was woken for it goes first.
+        is_far_behind: many others have waited longer.
         is_held_long: the holder has had the key for longer than a short body takes.
     """
 
@@ -517,6 +518,7 @@ class InPlace:
     eager: bool
     wait_is_set: bool
     goes_later: bool
+    is_far_behind: bool
     is_held_long: bool
 
 
@@ -525,7 +527,8 @@ IN_PLACE: tuple[Row[InPlace, bool], ...] = (
     Row("it would end without the lock", lambda p: not p.is_requeued, True),
     Row("apply() has no queue to wait in", lambda p: p.eager, True),
     Row("lock_wait is set", lambda p: p.wait_is_set, True),
-    Row("another goes first, and wakes it when it ends", lambda p: p.goes_later, False),
+    Row("many go first, and need a process when they are woken", lambda p: p.is_far_behind, False),
+    Row("another goes first, and is here in a moment", lambda p: p.goes_later, True),
     Row("the holder's body is long, and wakes it when it ends", lambda p: p.is_held_long, False),
     Row("the key may be free in a moment", lambda _: True, True),
 )

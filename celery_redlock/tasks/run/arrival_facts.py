@@ -35,10 +35,13 @@ from celery_redlock.tasks.rules.facts import (
     RunPolicy,
     Unavailable,
 )
-from celery_redlock.tasks.run.lock_request import SHORT_BODY, TURN_IN_PLACE, LockRequest
+from celery_redlock.tasks.run.lock_request import IN_PLACE, SHORT_BODY, LockRequest
 
 __all__ = ["arrival_of", "at_publish_policy", "at_run_policy", "contention_of", "is_in_chord"]
 __all__ += ["in_place_of", "raised_by", "sightings_of"]
+
+#: One that so many others go before has no turn while it may wait in its process.
+MOST_BEFORE = 10
 
 _OVERLAPS = tuple(overlap.value for overlap in Overlap)
 
@@ -123,15 +126,18 @@ def in_place_of(lock_request: LockRequest, error: LockContended) -> InPlace:
     taken_us = owner_timestamp_us(error.holder or "")
     now_us = lock_request.redlock.transport.wall_us()
     if is_rate(error.key):
-        is_held_long = not error.split and (error.expires_in or 0.0) > TURN_IN_PLACE
+        is_held_long = not error.split and (error.expires_in or 0.0) > IN_PLACE - SHORT_BODY
     else:
-        is_held_long = taken_us is not None and now_us - taken_us > SHORT_BODY * 1_000_000
+        held_for = 0.0 if taken_us is None else (now_us - taken_us) / 1_000_000
+        # Each of those before us may have it for as long as the holder has had it already.
+        is_held_long = held_for > min(SHORT_BODY, IN_PLACE / (error.before + 1))
     return InPlace(
         is_final=is_final(contention),
         is_requeued=on_contention(contention) is Action.WAIT,
         eager=contention.eager,
         wait_is_set=options.wait is not None,
         goes_later=(error.holder or "").startswith(GOES_FIRST),
+        is_far_behind=error.before >= MOST_BEFORE,
         is_held_long=is_held_long,
     )
 

@@ -289,6 +289,8 @@ def _wait_in_place(case: Case) -> bool:
                 error.expires_in,
                 error.split,
                 error.keys,
+                error.nodes,
+                error.before,
             ) from None
         waited = max(0.0, time.time() - lock_request.started)
         remaining = limited(lock_request.options.give_up_after) - waited

@@ -19,7 +19,12 @@ from celery_redlock.protocol.keys import LimitedKey, is_rate, lock_of, without_r
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
-from celery_redlock.tasks.message.envelope import Envelope, waiter_name
+from celery_redlock.tasks.message.envelope import (
+    FAIR_GRACE,
+    REMEMBERED_FOR,
+    Envelope,
+    waiter_name,
+)
 from celery_redlock.tasks.message.header_limits import with_bounded_lifetime, within_bounds
 from celery_redlock.tasks.message.in_words import in_words
 from celery_redlock.tasks.message.node_keys import (
@@ -40,7 +45,7 @@ from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.node_watch import report_unavailable
 from celery_redlock.tasks.run.window import Window
 
-__all__ = ["SHORT_BODY", "LockRequest", "lock_request_for"]
+__all__ = ["IN_PLACE", "SHORT_BODY", "LockRequest", "lock_request_for"]
 
 logger = event_logger(__name__)
 
@@ -48,16 +53,10 @@ logger = event_logger(__name__)
 DEFAULT_WAIT = 0.5
 
 #: Seconds that a short body takes: to wait beside it is faster than the way back to the queue.
-SHORT_BODY = 0.05
+SHORT_BODY = 0.1
 
-#: Seconds for which a message waits for its turn in its process: its next delivery would be later.
-TURN_IN_PLACE = 0.25
-
-#: Seconds for which others of a fair lock wait for one that was woken.
-FAIR_GRACE = 5.0
-
-#: Seconds for which nodes keep a wait queue after its latest waiter: a delay, and time in a queue.
-REMEMBERED_FOR = 900.0
+#: Seconds for which a message may wait in its process: its next delivery would be later.
+IN_PLACE = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,9 +227,9 @@ class LockRequest:
 
     @property
     def _is_named_at_once(self) -> bool:
-        """Whether its first try names it: with a limit, the second would come to the same."""
-        is_limited = any(isinstance(key, LimitedKey) for key in self.keys)
-        return is_limited and not (self.options.mode_spec.at_publish or self.request.is_eager)
+        """Whether its first try names it: a second one that does would come to the same."""
+        is_named = self.options.fair or any(isinstance(key, LimitedKey) for key in self.keys)
+        return is_named and not (self.options.mode_spec.at_publish or self.request.is_eager)
 
     @property
     def _takes_turns(self) -> bool:
@@ -244,6 +243,14 @@ class LockRequest:
         keep = milliseconds(self._remembered_for(since)) if is_remembered else 0
         grace = milliseconds(FAIR_GRACE) if self.options.fair else 0
         return Waiter(name, milliseconds(since), keep, grace)
+
+    def _first_waiter(self, waiter: Waiter, *, is_remembered: bool) -> Waiter | None:
+        # To go in order it has to be named from its first try on; nodes then forget it if it had
+        # waited, and do not begin to remember it.
+        if is_remembered or self.envelope.wait_history is not None or self.options.fair:
+            return waiter
+        # Only one that will wait gives way: those that were woken may be gone.
+        return replace(waiter, name="") if self._requeues else None
 
     def _remembered_for(self, since: float) -> float:
         if not any(map(is_rate, self.keys)):
@@ -269,6 +276,7 @@ class LockRequest:
             keys = without_rates(keys)  # its publisher has counted the call
         queued = self.publish_keys if mode.own_queue_key else ()
         extras = (*queued, *self.stop_request_keys)
+        waiter = self._waiter(is_remembered=is_remembered)
         try:
             return self.redlock.reservations.acquire_for_task(
                 keys,
@@ -281,10 +289,8 @@ class LockRequest:
                 at_least_for=0.0 if self.holds_until_postrun else options.at_least_for,
                 reservation=self.envelope.reservation,
                 give_up_on=is_final,
-                waiter=self._waiter(is_remembered=is_remembered),
-                # To go in order it has to be named from its first try on; nodes then forget it if
-                # it had waited, and do not begin to remember it.
-                is_named=is_remembered or self.envelope.wait_history is not None or options.fair,
+                waiter=waiter,
+                first_waiter=self._first_waiter(waiter, is_remembered=is_remembered),
             )
         except LockContended as error:
             raise in_words(error, self.redlock) from None
@@ -324,9 +330,15 @@ class LockRequest:
         if self.options.wait is not None:
             return min(self.options.wait, longest)
         if self._takes_turns:
-            return min(TURN_IN_PLACE + SHORT_BODY, longest)
-        requeues = self.options.run_policy == "requeue" and not self.request.is_eager
-        return min(2 * SHORT_BODY if requeues else DEFAULT_WAIT, longest)
+            return min(IN_PLACE, longest)
+        if not self._requeues:
+            return min(DEFAULT_WAIT, longest)
+        return min(IN_PLACE, longest)
+
+    @property
+    def _requeues(self) -> bool:
+        """Whether it goes back to its queue where another task has a key."""
+        return self.options.run_policy == "requeue" and not self.request.is_eager
 
 
 def lock_request_for(

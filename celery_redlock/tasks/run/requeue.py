@@ -18,8 +18,8 @@ from celery.exceptions import Reject, Retry
 
 from celery_redlock._log import event_logger
 from celery_redlock.core.wait_limit import described, limited
-from celery_redlock.errors import LockContended, LockNotAcquired
-from celery_redlock.protocol.keys import GOES_FIRST, is_rate, node_key_of, waited_for, without_rates
+from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
+from celery_redlock.protocol.keys import QUORUM, is_rate, node_key_of, waited_for, without_rates
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.envelope import HEADER, WaitHistory
 from celery_redlock.tasks.message.in_words import lock_key_of, reason_of
@@ -82,7 +82,7 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
     left = remaining_wait(lock_request)
     delay = min(_delay(lock_request, wait_history, error, now), max(SHORTEST_DELAY, left))
     try:
-        again = republish(lock_request, wait_history, delay, waits_for=_held_keys(error))
+        again = republish(lock_request, wait_history, delay, waits_for=_waits_for(error))
     except Exception as exc:
         _not_published(lock_request, error, exc)
     # Celery logs the text of `Retry` at INFO.
@@ -126,8 +126,24 @@ def _delay(
         turn = max(SHORTEST_DELAY, error.expires_in or 0.0)
         visible = _visible(lock_request, unset=_UNACKNOWLEDGED_FOR)
         return min(turn, visible, _until_deadline(lock_request, now))
-    longest = min(_longest_delay(lock_request, now), _grace_left(error))
+    longest = _longest_delay(lock_request, now)
+    if isinstance(error, QuorumUnavailable) and error.available_in is not None:
+        # Those that wait for the same nodes must not come back together.
+        return min(longest, error.available_in + delay_after(0, longest))
+    is_remembered = isinstance(error, LockContended) and bool(_waits_for(error))
+    if is_remembered and _is_kept_by_a_worker(lock_request.task.app):
+        # That worker is woken, and looks at the keys in between.
+        return random.uniform(longest / 2, longest)  # noqa: S311  # spreads load, protects nothing
     return delay_after(wait_history.requeues, longest)
+
+
+def _is_kept_by_a_worker(app: Any) -> bool:
+    """Return whether a worker fetches each message, and keeps it until its ETA."""
+    if app.conf.get("worker_eta_task_limit"):
+        return False
+    # RabbitMQ itself delays messages of quorum queues.
+    arguments = (queue.queue_arguments or {} for queue in app.amqp.queues.values())
+    return not any(those.get("x-queue-type") == "quorum" for those in arguments)
 
 
 def _longest_delay(lock_request: LockRequest, now: float) -> float:
@@ -182,15 +198,10 @@ def republish(
     return again
 
 
-def _grace_left(error: LockNotAcquired) -> float:
-    """Return how long one that goes first has left: nobody is woken if it does not come."""
-    if isinstance(error, LockContended) and (error.holder or "").startswith(GOES_FIRST):
-        return max(SHORTEST_DELAY, error.expires_in or 0.0) + SHORTEST_DELAY
-    return math.inf
-
-
-def _held_keys(error: LockNotAcquired) -> Sequence[str]:
+def _waits_for(error: LockNotAcquired) -> Sequence[str]:
     """Return the keys whose release may free the message's way; nobody releases a rate."""
+    if isinstance(error, QuorumUnavailable):
+        return (QUORUM,) if error.available_in is None else ()
     return without_rates(error.keys or ()) if isinstance(error, LockContended) else ()
 
 

@@ -106,7 +106,7 @@ class WakeUps:
         with self.lock:
             listeners = tuple(self._by_channel.get(channel, ()))
         for listener in listeners:
-            listener.on_wake(name)
+            listener.on_wake(name, channel)
 
     def subscribed(self, channel: str) -> None:
         """Call the listeners of a channel that a quorum of nodes publishes to by now."""

@@ -38,18 +38,19 @@ from celery_redlock.protocol import (
     release,
     write_register,
 )
-from celery_redlock.protocol.commands import move, read_reply
+from celery_redlock.protocol.commands import enqueue, move, read_reply
 from celery_redlock.protocol.keys import (
     GUARD_KEY,
     RATE_PREFIX,
     REGISTER_PREFIX,
     WAIT_QUEUE_PREFIX,
+    WOKEN_PREFIX,
     LimitedKey,
     is_lock_key,
     slots_of,
     wait_queue_key,
 )
-from celery_redlock.protocol.node_model import WOKEN, GuardRecord, ModelNode, StoredKey
+from celery_redlock.protocol.node_model import GuardRecord, ModelNode, StoredKey
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.testing import LocalCluster
 from tests.support.nodes import PREFIX, ServerNodes
@@ -89,13 +90,20 @@ readers = st.one_of(st.just(0), writers)
 
 waiters = st.builds(
     Waiter,
-    st.sampled_from(["w1", "w2", "w3"]),
+    st.sampled_from(["w1", "w2", "w3", ""]),
     st.integers(1, 5),
     st.sampled_from([0, LONG, LONG, LONGER]),
     st.sampled_from([0, LONGER]),
 )
 waiting = st.builds(
     acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(0), st.just(""), waiters
+)
+
+put_back = st.builds(
+    lambda key, name, since: enqueue([(key, Waiter(name, since, LONG))]),
+    st.sampled_from([PREFIX + "a", PREFIX + "b"]),
+    st.sampled_from(["w1", "w2", "w3"]),
+    st.integers(1, 5),
 )
 
 extensions = st.builds(extend, keys, owners, lifetimes, tokens)
@@ -107,6 +115,7 @@ commands = st.one_of(
     st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(LONG), owners),
     waiting,
     waiting,
+    put_back,
     st.builds(raise_fence, keys, owners, tokens),
     extensions,
     st.builds(extend_together, st.lists(extensions, min_size=2, max_size=4)),
@@ -183,14 +192,6 @@ def roughly(milliseconds: float) -> int:
     return round(milliseconds / LONG)
 
 
-def in_order(scores: dict[str, int]) -> tuple[dict[str, int], list[str]]:
-    """Return the scores of those that wait, and in which order the others were woken."""
-    woken = sorted((score, name) for name, score in scores.items() if score >= WOKEN)
-    return {name: score for name, score in scores.items() if score < WOKEN}, [
-        name for _, name in woken
-    ]
-
-
 class Pair:
     """A server and its meaning."""
 
@@ -240,7 +241,10 @@ class Pair:
             if key.startswith(WAIT_QUEUE_PREFIX):
                 there = self._redis.zrange(key, 0, -1, withscores=True)
                 scores = {name.decode(): int(score) for name, score in there}
-                stored[key] = (*self._in_order(key, scores), roughly(self._redis.pttl(key)))
+                stored[key] = (self._scores(key, scores), roughly(self._redis.pttl(key)))
+                continue
+            if key.startswith(WOKEN_PREFIX):
+                stored[key] = {name.decode() for name in self._redis.zrange(key, 0, -1)}
                 continue
             value = self._redis.get(key).decode()
             if key == GUARD_KEY:
@@ -252,11 +256,11 @@ class Pair:
                 stored[key] = int(value)
         return stored, self._meant()
 
-    def _in_order(self, queue: str, scores: dict[str, int]) -> tuple[dict[str, int], list[str]]:
-        if queue.startswith(WAIT_QUEUE_PREFIX + RATE_PREFIX):
-            now_ms = self.server.now_us(0) // 1000
-            scores = {name: roughly(until - now_ms) for name, until in scores.items()}
-        return in_order(scores)
+    def _scores(self, queue: str, scores: dict[str, int]) -> dict[str, int]:
+        if not queue.startswith(WAIT_QUEUE_PREFIX + RATE_PREFIX):
+            return scores
+        now_ms = self.server.now_us(0) // 1000
+        return {name: roughly(until - now_ms) for name, until in scores.items()}
 
     def _meant(self) -> dict[str, Any]:
         now_ms = self.server.now_us(0) // 1000
@@ -273,11 +277,16 @@ class Pair:
         }
         meant |= {
             wait_queue_key(key): (
-                *self._in_order(wait_queue_key(key), queue.scores),
+                self._scores(wait_queue_key(key), queue.scores),
                 roughly(queue.expires_at - now_ms),
             )
             for key, queue in self.meaning.waiting.items()
             if queue.scores
+        }
+        meant |= {
+            f"{WOKEN_PREFIX}{key}": set(queue.woken)
+            for key, queue in self.meaning.waiting.items()
+            if queue.woken
         }
         if self.meaning.guard is not None:
             meant[GUARD_KEY] = (self.meaning.guard.identity, self.meaning.guard.not_before > 0)

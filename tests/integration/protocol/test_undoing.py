@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redlock import LockContended, QuorumUnavailable
+from celery_redlock.protocol import Waiter
 from tests.support.nodes import CALM, Nodes
 from tests.support.waiting import wait_until
 
@@ -25,6 +26,17 @@ def test_a_failed_attempt_is_undone_on_the_nodes_that_granted_it(any_nodes: Node
     with pytest.raises(LockContended):
         client.acquire("key")
     wait_until(lambda: any_nodes.owners("key") == ["somebody"] * 3 + [None] * 2)
+
+
+def test_a_waiter_whose_attempt_is_undone_waits_on_the_nodes_that_granted_it(
+    any_nodes: Nodes,
+) -> None:
+    client = any_nodes.connected()
+    any_nodes.hold("key", "somebody", [0, 1, 2])
+    waiter = Waiter("us", 1, 60_000)
+    with pytest.raises(LockContended):
+        client.reservations.acquire_for_task(("key",), waiter=waiter, first_waiter=waiter)
+    wait_until(lambda: all(any_nodes.waiting(node, "key") == ["us"] for node in range(5)))
 
 
 def test_a_failed_attempt_is_undone_on_nodes_that_never_answered(any_nodes: Nodes) -> None:

@@ -13,9 +13,11 @@ from celery_redlock.protocol import (
     acquire,
     release,
 )
+from celery_redlock.protocol.commands import enqueue
 from celery_redlock.protocol.keys import GOES_FIRST, wait_queue_key, wake_channel
-from celery_redlock.protocol.node_model import MAX_WAITERS
+from celery_redlock.protocol.node_model import COMES_WITHIN_US, MAX_WAITERS, START_US
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
+from tests.support.waiting import wait_until
 
 KEY = PREFIX + "key"
 OTHER = PREFIX + "other"
@@ -109,39 +111,101 @@ def test_who_waits_no_longer_is_not_woken(held: Nodes) -> None:
     assert held.waiting(0, "key") == []
 
 
-def test_who_is_woken_goes_to_the_end(held: Nodes) -> None:
-    for at, name in enumerate(("first", "second", "third")):
+def test_who_is_woken_keeps_its_place(held: Nodes) -> None:
+    for at, name in enumerate(("first", "second", "third"), start=1):
         ask(held, name, since=at)
     end(held, "holder")
-    assert held.waiting(0, "key") == ["third", "first", "second"]
+    assert held.waiting(0, "key") == ["first", "second", "third"]
 
 
-def test_who_is_refused_again_returns_to_its_place(held: Nodes) -> None:
-    for at, name in enumerate(("first", "second", "third")):
-        ask(held, name, since=at)
+def test_who_is_refused_again_is_woken_again(held: Nodes) -> None:
+    ask(held, "us")
     end(held, "holder")
-    held.put(0, "key", "third")
-    ask(held, "first", since=0)
-    assert held.waiting(0, "key") == ["first", "third", "second"]
+    held.put(0, "key", "another")
+    ask(held, "us")
+    end(held, "another")
+    assert held.woken(0) == [(CHANNEL, "us")] * 2
+
+
+def pass_time(nodes: Nodes, us: int) -> None:
+    """Wait until so many microseconds have passed on the first node."""
+    start = nodes.now_us(0)
+    wait_until(lambda: nodes.now_us(0) - start > us)
 
 
 def test_who_does_not_return_is_woken_once_more_and_removed(held: Nodes) -> None:
     ask(held, "lost")
     end(held, "holder")
     held.put(0, "key", "another")
+    pass_time(held, COMES_WITHIN_US)
     end(held, "another")
     assert held.woken(0) == [(CHANNEL, "lost")] * 2
     assert held.waiting(0, "key") == []
 
 
-def test_as_many_more_are_woken_as_have_not_returned(held: Nodes) -> None:
+def test_while_those_that_were_woken_are_on_their_way_no_others_are_woken(held: Nodes) -> None:
     for at in range(9):
         ask(held, f"w{at}", since=at)
     end(held, "holder")
     held.put(0, "key", "another")
     end(held, "another")
-    woken = [name for _, name in held.woken(0)]
-    assert woken == ["w0", "w1", "w2", "w3", "w4", "w5"]
+    assert [name for _, name in held.woken(0)] == ["w0", "w1"]
+
+
+def test_those_that_do_not_come_are_woken_once_more_and_others_beside_them(held: Nodes) -> None:
+    for at in range(9):
+        ask(held, f"w{at}", since=at)
+    end(held, "holder")
+    held.put(0, "key", "another")
+    pass_time(held, COMES_WITHIN_US)
+    end(held, "another")
+    assert [name for _, name in held.woken(0)] == ["w0", "w1", "w0", "w1", "w2", "w3"]
+
+
+def test_a_waiter_that_lacks_another_key_wakes_the_next_in_its_place(held: Nodes) -> None:
+    held.put(0, "other", "them")
+    for since, name in enumerate(("first", "second", "third"), start=1):
+        ask(held, name, since=since)
+    end(held, "holder")
+    ask(held, "first", KEY, OTHER, since=1)
+    ask(held, "second", KEY, OTHER, since=2)
+    assert [name for _, name in held.woken(0)] == ["first", "second", "third"]
+
+
+def test_a_first_attempt_does_not_overtake_one_that_was_just_woken(held: Nodes) -> None:
+    ask(held, "woken", since=1)
+    end(held, "holder")
+    vote = held.run(0, acquire((KEY,), "new", LONG, 0, 0, "", Waiter("", 2, 0)))
+    assert first_in_line(vote) == "woken"
+
+
+def test_one_that_was_woken_has_a_start_for_a_moment_only(held: Nodes) -> None:
+    ask(held, "woken", since=1)
+    end(held, "holder")
+    pass_time(held, START_US)
+    vote = held.run(0, acquire((KEY,), "new", LONG, 0, 0, "", Waiter("", 2, 0)))
+    assert isinstance(vote, Granted)
+
+
+def test_a_call_that_does_not_wait_takes_a_key_that_another_was_woken_for(held: Nodes) -> None:
+    ask(held, "woken", since=1)
+    end(held, "holder")
+    assert isinstance(held.run(0, acquire((KEY,), "new", LONG, 0, 0)), Granted)
+
+
+def test_a_waiter_that_is_put_back_may_be_woken_at_once(held: Nodes) -> None:
+    ask(held, "us")
+    end(held, "holder")
+    held.put(0, "key", "another")
+    held.run(0, enqueue([(KEY, Waiter("us", 1, LONG))]))
+    end(held, "another")
+    assert held.woken(0) == [(CHANNEL, "us")] * 2
+
+
+def test_a_waiter_that_a_node_has_forgotten_is_remembered_again(held: Nodes) -> None:
+    held.run(0, enqueue([(KEY, Waiter("us", 1, LONG))]))
+    end(held, "holder")
+    assert held.woken(0) == [(CHANNEL, "us")]
 
 
 def test_those_that_have_returned_are_not_woken_for_twice(held: Nodes) -> None:
@@ -238,10 +302,16 @@ def test_the_second_in_line_lets_the_first_go_first(held: Nodes) -> None:
     assert first_in_line(ask(held, "second", since=2, grace=GRACE)) == "first"
 
 
-def test_who_was_woken_goes_before_one_that_has_waited_longer_and_came_back(held: Nodes) -> None:
+def test_one_that_has_waited_longer_goes_before_one_that_was_woken(held: Nodes) -> None:
     ask(held, "woken", since=2, grace=GRACE)
     end(held, "holder")
-    assert first_in_line(ask(held, "older", since=1, grace=GRACE)) == "woken"
+    assert isinstance(ask(held, "older", since=1, grace=GRACE), Granted)
+
+
+def test_a_refusal_tells_how_many_have_waited_longer(held: Nodes) -> None:
+    votes = [ask(held, name, since=at) for at, name in enumerate("abc", start=1)]
+    first_try = held.run(0, acquire((KEY,), "new", LONG, 0, 0, "", Waiter("", 9, 0)))
+    assert [getattr(vote, "before", None) for vote in (*votes, first_try)] == [0, 1, 2, 3]
 
 
 def test_one_that_does_not_come_holds_the_others_up_for_its_grace_only(held: Nodes) -> None:

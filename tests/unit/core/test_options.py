@@ -77,7 +77,7 @@ def test_internal_arguments_are_no_options() -> None:
 #: Parameters of the checking functions that are no options.
 OTHERS = (
     *("return", "nodes", "settings", "transport"),
-    *("key", "reserved_keys", "reservation", "give_up_on", "waiter", "is_named"),
+    *("key", "reserved_keys", "reservation", "give_up_on", "waiter", "first_waiter"),
 )
 
 

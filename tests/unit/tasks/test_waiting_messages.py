@@ -11,14 +11,16 @@ import pytest
 from kombu.asynchronous.timer import Timer
 
 from celery_redlock import Limit
-from celery_redlock.protocol.keys import waited_for
+from celery_redlock.protocol.keys import QUORUM, waited_for, wake_channel
 from celery_redlock.tasks import waiting_messages
 from celery_redlock.tasks.message.envelope import Envelope, WaitHistory
 from celery_redlock.tasks.waiting_messages import AT_ETA, SETTLING, WaitingMessages
+from celery_redlock.transport import Listener
 from tests.support.tasks import Bench
 from tests.support.waiting import wait_until
 
 KEY = "redlock:key"
+CHANNEL = wake_channel(KEY)
 
 
 class Request:
@@ -76,7 +78,7 @@ class Worker:
 
 @pytest.fixture
 def worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    """A worker that is sure to have listened before any message came."""
+    """A worker that asks no node."""
     monkeypatch.setattr(WaitingMessages, "_look", lambda *_: None)
     found = Worker(bench.app)
     yield found
@@ -96,7 +98,7 @@ def settle(worker: Worker, *started: str) -> None:
 def started(worker: Worker) -> list[str]:
     """Return what has been started when a message starts that was woken after all others."""
     worker.receive("last")
-    worker.waiting.on_wake("last")
+    worker.waiting.on_wake("last", CHANNEL)
 
     def look() -> bool:
         worker.fire()
@@ -109,13 +111,13 @@ def started(worker: Worker) -> list[str]:
 
 def test_a_message_that_is_woken_starts(worker: Worker) -> None:
     worker.receive("a")
-    worker.waiting.on_wake("a")
+    worker.waiting.on_wake("a", CHANNEL)
     settle(worker, "a")
 
 
 def test_a_message_starts_once(worker: Worker) -> None:
     worker.receive("a", eta=SETTLING + 3 * AT_ETA)
-    worker.waiting.on_wake("a")
+    worker.waiting.on_wake("a", CHANNEL)
     settle(worker, "a")
     at_eta = time.monotonic() + SETTLING + 3 * AT_ETA
     wait_until(lambda: worker.fire() or time.monotonic() > at_eta, message="its ETA")
@@ -125,41 +127,41 @@ def test_a_message_starts_once(worker: Worker) -> None:
 def test_a_message_whose_eta_has_come_is_not_started_again(worker: Worker) -> None:
     worker.receive("a", eta=0.0)
     settle(worker, "a")
-    worker.waiting.on_wake("a")
+    worker.waiting.on_wake("a", CHANNEL)
     assert started(worker) == ["a"]
 
 
 def test_a_message_whose_timer_was_cancelled_is_not_started(worker: Worker) -> None:
     worker.receive("a")._eta_timer_entry.cancel()
-    worker.waiting.on_wake("a")
+    worker.waiting.on_wake("a", CHANNEL)
     assert started(worker) == []
 
 
 def test_with_celery_before_5_7_it_is_found_among_all_timers(worker: Worker) -> None:
     worker.receive("other")
     worker.receive("a")._eta_timer_entry = None
-    worker.waiting.on_wake("a")
+    worker.waiting.on_wake("a", CHANNEL)
     settle(worker, "a")
 
 
 def test_others_are_not_started(worker: Worker) -> None:
     worker.receive("a")
     worker.receive("b")
-    worker.waiting.on_wake("b")
+    worker.waiting.on_wake("b", CHANNEL)
     settle(worker, "b")
 
 
 def test_what_all_nodes_publish_starts_a_message_once(worker: Worker) -> None:
     worker.receive("a")
     for _ in range(5):
-        worker.waiting.on_wake("a")
+        worker.waiting.on_wake("a", CHANNEL)
     assert started(worker) == ["a"]
 
 
 def test_a_message_does_not_start_before_its_last_run_has_ended(worker: Worker) -> None:
     before = time.monotonic()
     worker.receive("a")
-    worker.waiting.on_wake("a")
+    worker.waiting.on_wake("a", CHANNEL)
     settle(worker, "a")
     assert worker.started_at >= before + SETTLING
 
@@ -170,16 +172,16 @@ def test_a_message_without_a_result_need_not_wait_for_that_of_its_last_run(
     monkeypatch.setattr(waiting_messages, "SETTLING", 60.0)
     worker.receive("stores")
     worker.receive("ignores", stores=False)
-    worker.waiting.on_wake("stores")
-    worker.waiting.on_wake("ignores")
+    worker.waiting.on_wake("stores", CHANNEL)
+    worker.waiting.on_wake("ignores", CHANNEL)
     settle(worker, "ignores")
 
 
 def test_a_worker_that_ends_starts_nothing(worker: Worker) -> None:
     worker.receive("a")
     worker.waiting.close()
-    worker.waiting.on_wake("a")
-    others = (worker.start, worker.waiting.prune)
+    worker.waiting.on_wake("a", CHANNEL)
+    others = (worker.start, worker.waiting._look_at_next, worker.waiting._look_after_wake_up)
     assert not [entry for entry in worker.timer.queue if entry.entry.fun not in others]
 
 
@@ -189,10 +191,15 @@ def test_a_message_that_a_closed_worker_has_kept_for_a_moment_is_not_started(
     # Long enough for a busy machine to close the worker before the moment has passed.
     monkeypatch.setattr(waiting_messages, "SETTLING", 2.0)
     worker.receive("a")
-    worker.waiting.on_wake("a")
+    worker.waiting.on_wake("a", CHANNEL)
     worker.fire()
     worker.waiting.close()
-    wait_until(lambda: worker.fire() or len(worker.timer.queue) == 2, message="its moment to pass")
+
+    def is_left() -> bool:
+        worker.fire()
+        return any(entry.entry.fun == worker.waiting._start for entry in worker.timer.queue)
+
+    wait_until(lambda: not is_left(), message="its moment to pass")
     assert worker.started == []
 
 
@@ -202,8 +209,8 @@ def test_an_error_of_one_message_does_not_keep_the_next_from_starting(
     monkeypatch.setattr(waiting_messages, "SETTLING", 0.0)
     worker.receive("broken")._eta_timer_entry.fun = None
     worker.receive("a")
-    worker.waiting.on_wake("broken")
-    worker.waiting.on_wake("a")
+    worker.waiting.on_wake("broken", CHANNEL)
+    worker.waiting.on_wake("a", CHANNEL)
     settle(worker, "a")
 
 
@@ -225,7 +232,7 @@ def test_a_worker_listens_while_it_keeps_messages(worker: Worker) -> None:
     assert worker.waiting.is_listening
 
 
-# A worker that may have begun to listen too late.
+# A worker looks at the keys of messages that nodes may have forgotten.
 
 
 @pytest.fixture
@@ -288,36 +295,72 @@ def test_of_a_limited_key_as_many_messages_start_as_slots_are_free(
     lease.release()
 
 
-def test_a_wake_up_that_comes_before_its_message_is_remembered(
+def test_a_message_that_arrives_is_put_back_into_its_wait_queue(late: Worker, bench: Bench) -> None:
+    lease = bench.elsewhere.acquire("key")
+    late.receive("a")
+    wait_until(lambda: late.waiting.has_looked)
+    woken: list[str] = []
+    listener = Listener(
+        bench.elsewhere.transport.wake_ups, [CHANNEL], lambda name, _: woken.append(name), _ignore
+    )
+    lease.release()
+    wait_until(lambda: woken)
+    listener.close()
+    assert set(woken) == {"a"}
+
+
+def test_a_message_that_has_begun_is_not_looked_at(late: Worker, look: Callable[[], None]) -> None:
+    late.receive("begun", since=1.0, eta=AT_ETA / 2)
+    late.receive("asleep", since=2.0)
+    look()
+    assert first_started(late) in ("asleep", "begun")
+    wait_until(lambda: late.fire() or "asleep" in late.started)
+
+
+def test_all_messages_that_wait_for_a_quorum_start_when_it_replies(
+    late: Worker, look: Callable[[], None]
+) -> None:
+    late.receive("a", key=QUORUM, since=1.0)
+    late.receive("b", key=QUORUM, since=2.0)
+    look()
+    settle(late, "a", "b")
+
+
+def test_after_a_wake_up_a_worker_looks_whether_anybody_has_come(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
-    monkeypatch.setattr(waiting_messages, "SURE_AFTER", -1.0)
+    monkeypatch.setattr(waiting_messages, "LOOKS_EVERY", 600.0)
+    worker.receive("ours")
+    monkeypatch.setattr(waiting_messages, "STALLED_AFTER", 0.0)
     monkeypatch.setattr(WaitingMessages, "_look", lambda _, names: looked.extend(names))
-    worker.receive("other")
-    worker.waiting.on_wake("a")
-    worker.receive("a")
-    worker.receive("a")
-    assert looked == ["a"]
+    worker.waiting.on_wake("gone", CHANNEL)
+    wait_until(lambda: worker.fire() or looked)
+    assert looked == ["ours"]
 
 
-def test_who_has_listened_for_long_looks_at_no_message(
-    late: Worker, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_looks_at_intervals_for_holders_that_died(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
-    monkeypatch.setattr(waiting_messages, "SURE_AFTER", -1.0)
+    monkeypatch.setattr(waiting_messages, "LOOKS_EVERY", 0.0)
     monkeypatch.setattr(WaitingMessages, "_look", lambda _, names: looked.extend(names))
-    late.receive("a")
-    assert looked == []
+    worker.receive("a")
+    wait_until(lambda: worker.fire() or looked.count("a") > 2)
 
 
-def test_a_worker_that_listens_anew_looks_at_its_messages(
-    late: Worker, monkeypatch: pytest.MonkeyPatch
+def test_of_many_keys_it_looks_at_some_in_turn(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
-    late.receive("over", eta=0.0)
-    settle(late, "over")
-    late.waiting.prune()
+    monkeypatch.setattr(waiting_messages, "LOOKS_AT_ONCE", 1)
+    for at in range(3):
+        worker.receive(f"m{at}", key=f"redlock:{at}", since=at + 1.0)
     monkeypatch.setattr(WaitingMessages, "_look", lambda _, names: looked.extend(names))
-    late.receive("a")
-    assert looked == ["a"]
+    for _ in range(4):
+        worker.waiting._look_at_next()
+    assert looked == ["m0", "m1", "m2", "m0"]
+
+
+def _ignore() -> None:
+    """Hear of nothing."""

@@ -76,7 +76,9 @@ def _play() -> list[_Step]:
     def ask(who: str, since: int) -> Lease | None:
         waiter = Waiter(who, since, 60_000)
         try:
-            lease = redlock.reservations.acquire_for_task(("report",), waiter=waiter, is_named=True)
+            lease = redlock.reservations.acquire_for_task(
+                ("report",), waiter=waiter, first_waiter=waiter
+            )
         except LockContended:
             steps.append(_Step(who, "acquire", f"held; remembered since {since} ms", ""))
             return None
