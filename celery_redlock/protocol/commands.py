@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -94,12 +94,14 @@ class Waiter:
         keep_ms: for how long a node keeps the wait queue; 0: it waits no longer.
         grace_ms: for how long, once woken, those that have waited longer go first although the key
             is free; 0: the first attempt takes what is free.
+        has_waited: nodes may remember it from an earlier attempt.
     """
 
     name: str
     since_ms: int
     keep_ms: int
     grace_ms: int = 0
+    has_waited: bool = field(default=False, kw_only=True)
 
 
 #: Maximum bytes of a register in one command or reply: more would take a node longer than its

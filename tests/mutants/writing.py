@@ -22,12 +22,14 @@ CLOCK = "transport/clock.py"
 LINK = "transport/redis/connection.py"
 RELEASING = "core/release.py"
 RESERVING = "core/reservations.py"
+REQUEUE = "tasks/run/requeue.py"
 RUNNING_LOCK = "tasks/run/running_lock.py"
 ACQUIRE_LUA = "protocol/lua/acquire.lua"
 EXTEND_LUA = "protocol/lua/extend.lua"
 GUARD_LUA = "protocol/lua/guard.lua"
 RAISE_LUA = "protocol/lua/raise.lua"
 RELEASE_LUA = "protocol/lua/release.lua"
+TURNS_LUA = "protocol/lua/turns.lua"
 WAITING_MESSAGES = "tasks/waiting_messages.py"
 
 
@@ -37,6 +39,10 @@ def modelled(setting: str, limit: int = 400_000) -> tuple[str, ...]:
 
 def simulated(profile: str, seeds: str) -> tuple[str, ...]:
     return ("tests.simulation", "--profile", profile, "--seeds", seeds, "--no-shrink")
+
+
+def queued(test: str) -> tuple[str, ...]:
+    return _pytest(f"tests/simulation/test_turns.py::{test}")
 
 
 def tested(path: str, test: str) -> tuple[str, ...]:

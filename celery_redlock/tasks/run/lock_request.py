@@ -243,7 +243,7 @@ class LockRequest:
         name = waiter_name(self.request.id or "")
         keep = milliseconds(self._remembered_for(since)) if is_remembered else 0
         grace = milliseconds(FAIR_GRACE) if self.options.fair else 0
-        return Waiter(name, milliseconds(since), keep, grace)
+        return Waiter(name, milliseconds(since), keep, grace, has_waited=history is not None)
 
     def _remembered_for(self, since: float) -> float:
         if not any(map(is_rate, self.keys)):
