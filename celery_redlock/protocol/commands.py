@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -101,7 +101,8 @@ class Waiter:
     since_ms: int
     keep_ms: int
     grace_ms: int = 0
-    has_waited: bool = field(default=False, kw_only=True)
+    _: KW_ONLY
+    has_waited: bool = False
 
 
 #: Maximum bytes of a register in one command or reply: more would take a node longer than its
