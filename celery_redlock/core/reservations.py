@@ -51,7 +51,9 @@ from celery_redlock.protocol.keys import (
     all_places,
     check_key_count,
     is_lock_key,
+    lock_of,
     slot_count,
+    slot_number,
     stays,
     user_key,
 )
@@ -135,7 +137,8 @@ class Reservations:
             keys: lock keys; may be empty if there are reserved keys.
             reserved_keys: keys under the reserved prefix, as nodes store them.
             reservation: its keys count as free. If the lock is not granted, it gets them back on
-                the nodes that acknowledged the attempt.
+                the nodes that acknowledged the attempt. A slot that is above a limit which was
+                lowered since is released once the lock is granted.
             give_up_on: returns whether no retry can help after this error.
             waiter: by which name it waits, also after this call.
             is_named: the first try names it already; it may be remembered from an earlier call.
@@ -157,7 +160,10 @@ class Reservations:
             is_named=is_named,
             **options,
         )
-        return self._acquire(request)
+        lease = self._acquire(request)
+        if reservation is not None and (left := _above_limits(reservation, request.params)):
+            self.cancel(replace(reservation, node_keys=left))
+        return lease
 
     def reserve(
         self,
@@ -401,6 +407,16 @@ class Reservations:
         limits = {node_key: slots} if slots else None
         command = release(_checked_node_keys((node_key,)), owner, number, limits=limits)
         return _release_awaited(self._transport, command, timeout or self._settings.node_timeout)
+
+
+def _above_limits(reservation: Reservation, params: AcquireParams) -> tuple[str, ...]:
+    """Return the slots of a reservation that the limits of its keys do not have any more."""
+    keys, places = set(params.node_keys), set(params.places)
+    return tuple(
+        place
+        for place in reservation.node_keys
+        if place not in places and slot_number(place) is not None and lock_of(place) in keys
+    )
 
 
 def _checked_node_keys(node_keys: Sequence[str]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from tests.mutants.writing import (
     RAISE_LUA,
     RELEASE_LUA,
     REQUEUE,
+    RESERVING,
     ROUNDS,
     TURNS_LUA,
     WAITING_MESSAGES,
@@ -212,6 +213,14 @@ LIMITING = (
             "test_a_release_sets_the_slot_where_it_is_missing_for_the_rest_of_the_period",
         ),
         (RELEASE_LUA, "if left > 0 and redis.call('PTTL', KEYS[i]) == -2 then", "if false then"),
+    ),
+    mutant(
+        "a slot above a lowered limit stays reserved",
+        judged(
+            "limits/test_limits.py",
+            "test_a_slot_above_a_lowered_limit_is_free_once_its_task_has_run",
+        ),
+        (RESERVING, "and (left := _above_limits(", "and (left := () and _above_limits("),
     ),
     mutant(
         "newcomers overtake those that wait for a rate",
