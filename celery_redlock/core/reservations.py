@@ -46,7 +46,7 @@ from celery_redlock.protocol import (
     release,
     validate_node_key,
 )
-from celery_redlock.protocol.commands import granted_keys
+from celery_redlock.protocol.commands import granted_keys, has_limit
 from celery_redlock.protocol.keys import (
     all_places,
     check_key_count,
@@ -61,6 +61,9 @@ from celery_redlock.protocol.texts import enumerated
 from celery_redlock.transport import AckedNodes, Channel, Transport, borrowed
 
 _logger = event_logger(__name__)
+
+#: Seconds for which others leave a free key to one that was woken for it.
+FAIR_GRACE = 5.0
 
 
 class PendingReservation:
@@ -182,7 +185,8 @@ class Reservations:
         """
         Reserve keys for a message that is about to be sent; no process extends them.
 
-        One round trip. The keys expire after `grace` seconds unless `confirm` follows, so a process
+        One round trip. A free slot of a key with a limit is left to those that wait for one. The
+        keys expire after `grace` seconds unless `confirm` follows, so a process
         that dies before it sends the message blocks others only briefly.
 
         Args:
@@ -217,6 +221,7 @@ class Reservations:
             label,
             replaced if previous else None,
             as_reservation=True,
+            waiter=_newcomer(self._transport) if has_limit(keys) else None,
         )
         began = self._transport.now()
         attempt, attempts = _try_to_reserve(
@@ -407,6 +412,12 @@ class Reservations:
         limits = {node_key: slots} if slots else None
         command = release(_checked_node_keys((node_key,)), owner, number, limits=limits)
         return _release_awaited(self._transport, command, timeout or self._settings.node_timeout)
+
+
+def _newcomer(transport: Transport) -> Waiter:
+    """Return a name for one that is not remembered, and goes after those that nodes remember."""
+    now_ms = transport.wall_us() // 1000
+    return Waiter(os.urandom(8).hex(), now_ms, keep_ms=0, grace_ms=milliseconds(FAIR_GRACE))
 
 
 def _above_limits(reservation: Reservation, params: AcquireParams) -> tuple[str, ...]:

@@ -215,6 +215,27 @@ LIMITING = (
         (RELEASE_LUA, "if left > 0 and redis.call('PTTL', KEYS[i]) == -2 then", "if false then"),
     ),
     mutant(
+        "a reservation takes the slot that others wait for",
+        tested("test_slot_reservations.py", "test_a_free_slot_is_left_to_one_that_waits_for_it"),
+        (
+            RESERVING,
+            "waiter=_newcomer(self._transport) if has_limit(keys) else None",
+            "waiter=None",
+        ),
+    ),
+    mutant(
+        "nodes that name different waiters make no quorum",
+        voted(
+            "test_slots.py",
+            "test_a_slot_that_others_wait_for_is_taken_whoever_goes_first_on_each_node",
+        ),
+        (
+            ROUNDS,
+            "seen[place, GOES_FIRST if owner.startswith(GOES_FIRST) else owner]",
+            "seen[place, owner]",
+        ),
+    ),
+    mutant(
         "a slot above a lowered limit stays reserved",
         judged(
             "limits/test_limits.py",

@@ -12,6 +12,7 @@ from typing import Any
 
 from celery_redlock._log import event_logger
 from celery_redlock.core import Lease, Redlock, Reservation
+from celery_redlock.core.reservations import FAIR_GRACE
 from celery_redlock.core.wait_limit import limited
 from celery_redlock.errors import LockContended, LockKeyError, QuorumUnavailable
 from celery_redlock.protocol import Waiter, milliseconds
@@ -52,9 +53,6 @@ SHORT_BODY = 0.05
 
 #: Seconds for which a message waits for its turn in its process: its next delivery would be later.
 TURN_IN_PLACE = 0.25
-
-#: Seconds for which others of a fair lock wait for one that was woken.
-FAIR_GRACE = 5.0
 
 #: Seconds for which nodes keep a wait queue after its latest waiter: a delay, and time in a queue.
 REMEMBERED_FOR = 900.0
