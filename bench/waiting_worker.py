@@ -55,6 +55,12 @@ def rated(number: int, seconds: float) -> None:
     _hold(number, seconds)
 
 
+@app.task(name="bench.backlogged", base=RedlockTask, lock_rate="10/s")
+def backlogged(number: int, seconds: float) -> None:
+    """Wait for a turn behind a backlog."""
+    _hold(number, seconds)
+
+
 @task_requeued.connect  # type: ignore[untyped-decorator]
 def _note_requeue(sender: Any, task_id: str, **_: object) -> None:
     with open(os.environ["BENCH_TIMES"] + ".requeued", "a") as file:

@@ -10,7 +10,7 @@ from bench.results import Result
 from bench.rows.cost import client_cpu, delayed, growth, server_cpu
 from bench.rows.guards import guards
 from bench.rows.keys import keys_left
-from bench.rows.limits import limit_cost, limits
+from bench.rows.limits import backlog, limit_cost, limits
 from bench.rows.listing import listing
 from bench.rows.locks import floor, one_node, pottery, redlock_py
 from bench.rows.observed import observed
@@ -43,8 +43,9 @@ ROWS: dict[str, Callable[[bool], list[Result]]] = {
     "waiting": waiting,
     "limit-cost": limit_cost,
     "limits": limits,
+    "rate-backlog": backlog,
     "listing": listing,
 }
 
 #: Rows that take minutes are measured when they are named.
-ON_REQUEST = frozenset({"waiting", "limits"})
+ON_REQUEST = frozenset({"waiting", "limits", "rate-backlog"})

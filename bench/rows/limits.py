@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import time
 from collections import Counter
+from collections.abc import Sequence
 
 import redis
 
@@ -21,6 +23,10 @@ _NODES = 5
 _TTL = 30.0
 _LIMITS = (1, 8, 64, 128)
 _WARM_UP = 200
+
+#: As in `bench.waiting_worker`.
+_BACKLOG_RATE = 10
+_BACKLOG_PERIOD = rate_key("key", f"{_BACKLOG_RATE}/s", "rate").period_ms / 1000
 
 #: As in `bench.waiting_worker`.
 _SLOTS, _PER_SECOND = 5, 20
@@ -124,6 +130,58 @@ def limits(quick: bool) -> list[Result]:
             detail=f"requeues: tasks {dict(sorted(Counter(of_each).items()))}",
         ),
     ]
+
+
+def backlog(quick: bool) -> list[Result]:
+    """Measure waits behind a backlog while as many arrive as may start: in two workers of four."""
+    waiting, seconds = (50, 10) if quick else (100, 20)
+    sent: dict[int, float] = {}
+    with LocalCluster(3) as nodes, worker(nodes, workers=2) as scene:
+        begun = time.monotonic()
+        sent |= dict.fromkeys(scene.send("bench.backlogged", waiting, 0.01), begun)
+        for count in range(1, seconds * _BACKLOG_RATE + 1):
+            time.sleep(max(0.0, begun + count / _BACKLOG_RATE - time.monotonic()))
+            sent[scene.send("bench.backlogged", 1, 0.01)[0]] = time.monotonic()
+        bodies = scene.bodies(range(min(sent), max(sent) + 1))
+        requeues = scene.requeues("bench.backlogged")
+    waits = sorted(body.begun - sent[body.number] for body in bodies)
+    due = _due(sorted(sent.values()))
+    all_due = max(at + wait for at, wait in due)
+    late = sorted(body.begun - sent[body.number] for body in bodies if body.number >= waiting)
+    return [
+        Result(
+            row="rate-backlog",
+            what=f"{waiting} wait, then as many a second as lock_rate='{_BACKLOG_RATE}/s' lets "
+            "start: wait, 99th percentile / of the wait that is due",
+            goal=Goal(value=1.3, limit="most"),
+            values=[waits[int(0.99 * len(waits))] / sorted(wait for _, wait in due)[-1]],
+            detail=f"waits {waits[0]:.1f} to {waits[-1]:.1f} s, of new ones from {late[0]:.1f} s",
+        ),
+        Result(
+            row="rate-backlog",
+            what="the same: share of the rate that is used while more wait",
+            goal=Goal(value=0.9, limit="least"),
+            values=[(all_due - begun) / (bodies[-1].begun - begun)],
+        ),
+        Result(
+            row="rate-backlog",
+            what="the same: requeues of a task, median",
+            goal=None,
+            values=[statistics.median([*requeues.values()] or [0])],
+            detail=f"requeues: tasks {dict(sorted(Counter(requeues.values()).items()))}",
+        ),
+    ]
+
+
+def _due(sent: Sequence[float]) -> list[tuple[float, float]]:
+    """Return of calls in the order in which they were sent when, and how long each has to wait."""
+    free = [0.0] * _BACKLOG_RATE
+    due = []
+    for at in sent:
+        starts = max(at, free.pop(0))
+        free.append(starts + _BACKLOG_PERIOD)
+        due.append((at, starts - at))
+    return due
 
 
 def _most_at_once(bodies: list[Body]) -> int:

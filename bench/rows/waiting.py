@@ -176,8 +176,10 @@ def _at(sorted_values: list[float], share: float) -> float:
 
 
 @contextlib.contextmanager
-def worker(nodes: LocalCluster, *, awake: bool = True, processes: int = 4) -> Iterator[Scene]:
-    """Run a prefork worker; `awake`: releases wake those who wait."""
+def worker(
+    nodes: LocalCluster, *, awake: bool = True, processes: int = 4, workers: int = 1
+) -> Iterator[Scene]:
+    """Run prefork workers; `awake`: releases wake those who wait."""
     urls = nodes.urls
     if not awake:
         for index in range(len(urls)):
@@ -201,14 +203,22 @@ def worker(nodes: LocalCluster, *, awake: bool = True, processes: int = 4) -> It
             *(f"--concurrency={processes}", "--queues=waiting", "--loglevel=WARNING"),
         ]
         with log.open("wb") as output:
-            process = subprocess.Popen(  # noqa: S603 - our own command line
-                command, cwd=_ROOT, stdout=output, stderr=subprocess.STDOUT
-            )
+            started = [
+                subprocess.Popen(  # noqa: S603 - our own command line
+                    [*command, f"--hostname=w{number}@%h"],
+                    cwd=_ROOT,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+                for number in range(workers)
+            ]
         try:
             scene = Scene(app, times)
             scene.run("bench.unrelated", 4, 0.0)
             yield scene
         finally:
-            process.terminate()
-            process.wait(60)
+            for process in started:
+                process.terminate()
+            for process in started:
+                process.wait(60)
             app.close()

@@ -62,8 +62,7 @@ class LockWaiter:
 
     Attributes:
         name: of a message, by which nodes wake it; random for a call in a program.
-        since: since when it waits; None if it was woken and has not come back yet, or if it waits
-            for its turn at a key with a rate.
+        since: since when it waits; None if it was woken and has not come back yet.
     """
 
     name: str
@@ -466,7 +465,7 @@ def _waiters(nodes: _Readers, entry: LockEntry) -> tuple[LockWaiter, ...]:
     return tuple(
         LockWaiter(
             name=name,
-            since=None if entry.is_rate else datetime.fromtimestamp(scores[name] / 1000, UTC),
+            since=datetime.fromtimestamp(scores[name] / 1000, UTC),
         )
         for name in sorted(scores, key=lambda name: (scores[name], name))
     )

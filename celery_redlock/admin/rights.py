@@ -75,10 +75,8 @@ _RIGHTS = (
     Right(name="+zrem", probe=("ZREM", PROBE_KEY, "m"), only_wakes=True),
     Right(name="+zscore", probe=("ZSCORE", PROBE_KEY, "m"), only_wakes=True),
     Right(name="+zrange", probe=("ZRANGE", PROBE_KEY, "0", "0"), only_wakes=True),
+    Right(name="+zrangebyscore", probe=("ZRANGEBYSCORE", PROBE_KEY, "0", "0"), only_wakes=True),
     Right(name="+zremrangebyrank", probe=("ZREMRANGEBYRANK", PROBE_KEY, "0", "0"), only_wakes=True),
-    Right(
-        name="+zremrangebyscore", probe=("ZREMRANGEBYSCORE", PROBE_KEY, "0", "0"), only_wakes=True
-    ),
     Right(name="+zrank", probe=("ZRANK", PROBE_KEY, "m"), only_wakes=True),
     Right(name="+zcard", probe=("ZCARD", PROBE_KEY), only_wakes=True),
     Right(name="+publish", probe=("PUBLISH", PROBE_CHANNEL, ""), place=_CHANNELS, only_wakes=True),

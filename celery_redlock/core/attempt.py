@@ -195,6 +195,8 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
             if round_.phase is Phase.GRANTED and params.waiter is not None:
                 # A node that refused it, or has not replied, would wake it in the place of others.
                 others = round_.nodes_without(Granted)
+                if params.waiter.has_waited and any(map(is_rate, params.node_keys)):
+                    others = list(range(len(transport.names)))  # its place outlasts a grant
                 channel.send(forget_waiter(params.node_keys, params.waiter.name), others)
             if previous is not None and _is_held_by_another(round_, params, previous):
                 acked = None

@@ -46,12 +46,14 @@ from celery_redlock.protocol import (
     release,
     validate_node_key,
 )
-from celery_redlock.protocol.commands import granted_keys
+from celery_redlock.protocol.commands import granted_keys, has_limit
 from celery_redlock.protocol.keys import (
     all_places,
     check_key_count,
     is_lock_key,
+    lock_of,
     slot_count,
+    slot_number,
     stays,
     user_key,
 )
@@ -59,6 +61,9 @@ from celery_redlock.protocol.texts import enumerated
 from celery_redlock.transport import AckedNodes, Channel, Transport, borrowed
 
 _logger = event_logger(__name__)
+
+#: Seconds for which others leave a free key to one that was woken for it.
+FAIR_GRACE = 0.5
 
 
 class PendingReservation:
@@ -135,7 +140,8 @@ class Reservations:
             keys: lock keys; may be empty if there are reserved keys.
             reserved_keys: keys under the reserved prefix, as nodes store them.
             reservation: its keys count as free. If the lock is not granted, it gets them back on
-                the nodes that acknowledged the attempt.
+                the nodes that acknowledged the attempt. A slot that is above a limit which was
+                lowered since is released once the lock is granted.
             give_up_on: returns whether no retry can help after this error.
             waiter: by which name it waits, also after this call.
             first_waiter: as which the first try waits: by its name already, as one that may be
@@ -159,7 +165,10 @@ class Reservations:
             first_waiter=first_waiter,
             **options,
         )
-        return self._acquire(request)
+        lease = self._acquire(request)
+        if reservation is not None and (left := _above_limits(reservation, request.params)):
+            self.cancel(replace(reservation, node_keys=left))
+        return lease
 
     def reserve(
         self,
@@ -178,7 +187,8 @@ class Reservations:
         """
         Reserve keys for a message that is about to be sent; no process extends them.
 
-        One round trip. The keys expire after `grace` seconds unless `confirm` follows, so a process
+        One round trip. A free slot of a key with a limit is left to those that wait for one. The
+        keys expire after `grace` seconds unless `confirm` follows, so a process
         that dies before it sends the message blocks others only briefly.
 
         Args:
@@ -213,6 +223,7 @@ class Reservations:
             label,
             replaced if previous else None,
             as_reservation=True,
+            waiter=_newcomer(self._transport) if has_limit(keys) else None,
         )
         began = self._transport.now()
         attempt, attempts = _try_to_reserve(
@@ -413,6 +424,22 @@ class Reservations:
         limits = {node_key: slots} if slots else None
         command = release(_checked_node_keys((node_key,)), owner, number, limits=limits)
         return _release_awaited(self._transport, command, timeout or self._settings.node_timeout)
+
+
+def _newcomer(transport: Transport) -> Waiter:
+    """Return a name for one that is not remembered, and goes after those that nodes remember."""
+    now_ms = transport.wall_us() // 1000
+    return Waiter(os.urandom(8).hex(), now_ms, keep_ms=0, grace_ms=milliseconds(FAIR_GRACE))
+
+
+def _above_limits(reservation: Reservation, params: AcquireParams) -> tuple[str, ...]:
+    """Return the slots of a reservation that the limits of its keys do not have any more."""
+    keys, places = set(params.node_keys), set(params.places)
+    return tuple(
+        place
+        for place in reservation.node_keys
+        if place not in places and slot_number(place) is not None and lock_of(place) in keys
+    )
 
 
 def _checked_node_keys(node_keys: Sequence[str]) -> tuple[str, ...]:

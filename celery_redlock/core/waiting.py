@@ -75,7 +75,8 @@ class Wait:
             return self._params
         left = min(_KEEP, max(0.0, self._until - self._transport.now()))
         keep_ms = self._waiter.keep_ms or milliseconds(left)
-        return replace(self._params, waiter=replace(self._waiter, keep_ms=keep_ms))
+        waiter = replace(self._waiter, keep_ms=keep_ms, has_waited=True)
+        return replace(self._params, waiter=waiter)
 
     def _begins_to_listen(self) -> bool:
         if self._listener is not None or not self._may_listen or not self._latest.is_refused:

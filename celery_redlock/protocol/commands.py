@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -96,13 +96,17 @@ class Waiter:
             first.
         keep_ms: for how long a node keeps the wait queue; 0: it waits no longer.
         grace_ms: for how long, once woken, those that have waited longer go first although the key
-            is free; 0: waiters that were just woken have a start of 10 ms, and no other order holds.
+            is free; 0: waiters that were just woken have a start of 10 ms, and no other order
+            holds.
+        has_waited: nodes may remember it from an earlier attempt.
     """
 
     name: str
     since_ms: int
     keep_ms: int
     grace_ms: int = 0
+    _: KW_ONLY
+    has_waited: bool = False
 
 
 #: Maximum bytes of a register in one command or reply: more would take a node longer than its

@@ -20,6 +20,7 @@ FENCE_PREFIX = META_PREFIX + "fence:"
 REGISTER_PREFIX = META_PREFIX + "register:"
 WAIT_QUEUE_PREFIX = META_PREFIX + "waiting:"
 WOKEN_PREFIX = META_PREFIX + "woken:"
+TURNS_PREFIX = META_PREFIX + "turns:"
 LIMIT_PREFIX = META_PREFIX + "limit:"
 RATE_PREFIX = META_PREFIX + "rate:"
 _LIMITED = (LIMIT_PREFIX, RATE_PREFIX)
@@ -203,6 +204,11 @@ def wait_queue_key(key: str) -> str:
     return WAIT_QUEUE_PREFIX + lock_of(key)
 
 
+def turns_key(key: str) -> str:
+    """Return the turns of those that wait for a key with a rate, beside its wait queue."""
+    return TURNS_PREFIX + lock_of(key)
+
+
 def wake_channel(key: str) -> str:
     """Return the channel on which nodes wake those who wait for a lock key."""
     digest = hashlib.sha1(lock_of(key).encode(), usedforsecurity=False).hexdigest()
@@ -277,7 +283,7 @@ def validate_node_key(place: str) -> str:
         return validate_key(place)
     if place.startswith(_LIMITED) and not _SLOT.fullmatch(place):
         raise LockKeyError(f"{shortened(place)!r} is no slot of a key with a limit.")
-    records = (FENCE_PREFIX, REGISTER_PREFIX, WAIT_QUEUE_PREFIX, WOKEN_PREFIX)
+    records = (FENCE_PREFIX, REGISTER_PREFIX, WAIT_QUEUE_PREFIX, WOKEN_PREFIX, TURNS_PREFIX)
     if place == GUARD_KEY or place.startswith(records):
         raise LockKeyError(
             f"{shortened(place)!r} is one of the lock's own records and cannot hold a lock."

@@ -118,13 +118,15 @@ class WaitQueue:
     Those who wait for a key.
 
     Attributes:
-        scores: since when each waits, in ms (until when each shall come, for a key with a period).
+        scores: since when each waits, in ms.
         woken: when those were woken that have not come yet, in µs.
-        expires_at: when the queue expires.
+        turns: of a key with a period, when it is the turn of each, in ms of the node's clock.
+        expires_at: when the node forgets all of them, on the same clock.
     """
 
     scores: dict[str, int] = field(default_factory=dict)
     woken: dict[str, int] = field(default_factory=dict)
+    turns: dict[str, int] = field(default_factory=dict)
     expires_at: float = 0.0
 
     def first(self, count: int) -> list[str]:
@@ -154,12 +156,25 @@ COMES_WITHIN_US = 250_000
 #: Microseconds for which those that were woken go before others, where no order holds.
 START_US = 10_000
 
-#: Milliseconds that one who waits for a key with a period may be late.
-TURN_GRACE_MS = 1000
+#: Milliseconds before and after its turn in which a slot of a rate is kept for a waiter.
+TURN_EARLY_MS, TURN_GRACE_MS = 100, 300
+
+#: Of more waiters of a key with a period a node remembers those who have waited longest.
+MAX_TURNS = 10_000
+
+#: So many that are late a node forgets in one attempt, and it looks at so many whose turn it is.
+TURNS_AT_ONCE = 256
 
 
 def _in_order(scores: Mapping[str, int]) -> list[str]:
     return sorted(scores, key=lambda name: (scores[name], name))
+
+
+def _free_in(owner: str, left: float, period_ms: int) -> int:
+    """Return in how many ms a slot of a key with a period is free."""
+    if owner.startswith(GOES_FIRST):
+        return 0
+    return round(left * 1000) + 1 if left >= 0 else period_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +337,9 @@ class ModelNode:
             for key in refused:
                 self._queue(key, now_us, call.waiter)
             # It waits for the others now, and those that wait for these must not wait for it.
-            for key, limit in free.items() if held else ((key, _Limit()) for key in command.keys):
+            # Its place in the order of a key with a period would be lost if it is undone.
+            granted = {key: limit for key, _, limit in call.keys if not limit.period_ms}
+            for key, limit in (free if held else granted).items():
                 was_waiting = key in self.waiting and self.waiting[key].forget(call.waiter.name)
                 if was_waiting and held and not limit.period_ms:
                     self._wake(key, limit.slots, now_us)
@@ -376,7 +393,9 @@ class ModelNode:
         self, key: str, limit: _Limit, waiter: Waiter | None, free: int, now_us: int
     ) -> tuple[str, int] | None:
         """Return who goes before a waiter for a key with free slots, and for how many ms yet."""
-        if limit.period_ms or waiter is None or not waiter.since_ms:
+        if limit.period_ms:
+            return self._has_its_turn(key, waiter, free, now_us)
+        if waiter is None or not waiter.since_ms:
             return None
         in_order = bool(waiter.name and waiter.grace_ms)
         grace_us = waiter.grace_ms * 1000 if in_order else START_US
@@ -400,6 +419,28 @@ class ModelNode:
             ahead.append((other, math.ceil((grace_us - (now_us - at)) / 1000)))
         return ahead[0] if len(ahead) >= free else None
 
+    def _has_its_turn(
+        self, key: str, waiter: Waiter | None, free: int, now_us: int
+    ) -> tuple[str, int] | None:
+        """Return who is to have a free slot before a waiter, and for how many ms yet."""
+        queue, now_ms = self._wait_queue(key, now_us), now_us // 1000
+        turns = {
+            name: turn
+            for name, turn in queue.turns.items()
+            if now_ms - TURN_GRACE_MS <= turn <= now_ms + TURN_EARLY_MS
+        }
+        own = (math.inf, "")
+        if waiter is not None:
+            own = (queue.scores.get(waiter.name, waiter.since_ms), waiter.name)
+        ahead = [
+            name
+            for name in _in_order(turns)[:TURNS_AT_ONCE]
+            if name in queue.scores and (queue.scores[name], name) < own
+        ]
+        if len(ahead) < free:
+            return None
+        return ahead[0], turns[ahead[0]] + TURN_GRACE_MS - now_ms
+
     def _turn_of(
         self,
         key: str,
@@ -409,19 +450,25 @@ class ModelNode:
         now_us: int,
     ) -> int:
         """Return in how many ms it is a waiter's turn; remember it if it waits until then."""
-        scores = self._wait_queue(key, now_us).scores
-        for name in [name for name, until in scores.items() if until < now_us // 1000]:
-            del scores[name]
-        pttls = sorted(round(left * 1000) if left >= 0 else limit.period_ms for _, left in others)
-        known = waiter is not None and waiter.name in scores
-        ahead = _in_order(scores).index(waiter.name) if waiter and known else len(scores)
+        queue, now_ms = self._wait_queue(key, now_us), now_us // 1000
+        late = [name for name, turn in queue.turns.items() if turn < now_ms - TURN_GRACE_MS]
+        for name in sorted(late, key=lambda name: (queue.turns[name], name))[:TURNS_AT_ONCE]:
+            del queue.turns[name]
+            queue.scores.pop(name, None)
+        if waiter is not None:
+            queue.scores[waiter.name] = waiter.since_ms
+        order = _in_order(queue.scores)
+        ahead = len(order) if waiter is None else order.index(waiter.name)
+        pttls = sorted(_free_in(*other, limit.period_ms) for other in others)
         turn = pttls[ahead % len(pttls)] + ahead // len(pttls) * limit.period_ms
-        if waiter is not None and turn <= waiter.keep_ms:
-            scores[waiter.name] = now_us // 1000 + turn + TURN_GRACE_MS
-            queue = self.waiting[key]
-            queue.expires_at = max(queue.expires_at, now_us // 1000 + turn + TURN_GRACE_MS)
+        if waiter is not None and (turn > waiter.keep_ms or ahead >= MAX_TURNS):
+            del queue.scores[waiter.name]
+            queue.turns.pop(waiter.name, None)
         elif waiter is not None:
-            scores.pop(waiter.name, None)
+            queue.turns[waiter.name] = now_ms + turn
+            for dropped in order[MAX_TURNS:]:
+                del queue.scores[dropped]
+            queue.expires_at = max(queue.expires_at, now_ms + turn + TURN_GRACE_MS)
         return turn
 
     def _queue(self, key: str, now_us: int, waiter: Waiter) -> None:

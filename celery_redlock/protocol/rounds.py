@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from enum import Enum, auto
 
+from celery_redlock.protocol.keys import GOES_FIRST
 from celery_redlock.protocol.timing import drift, quorum
 from celery_redlock.protocol.votes import (
     Acknowledged,
@@ -290,8 +291,12 @@ class SlotRound(AcquireRound):
 
     def full(self, out: int = 0) -> list[int]:
         """Return the positions of the keys that are taken, if so many more votes agree."""
+        seen: Counter[tuple[int, str]] = Counter()
+        for (place, owner), count in self._seen_owners().items():
+            # Nodes may name different waiters that go first: none of them lets this attempt.
+            seen[place, GOES_FIRST if owner.startswith(GOES_FIRST) else owner] += count
         most: dict[int, int] = {}
-        for (place, _), count in self._seen_owners().items():
+        for (place, _), count in seen.items():
             most[place] = max(most.get(place, 0), count)
         refused = set(self.refused(out))
         return [

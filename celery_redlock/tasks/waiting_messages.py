@@ -23,16 +23,12 @@ from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock._log import event_logger
 from celery_redlock.core import Redlock
+from celery_redlock.core.reservations import FAIR_GRACE
 from celery_redlock.errors import RedlockError
 from celery_redlock.protocol import Waiter, milliseconds
 from celery_redlock.protocol.keys import QUORUM, places_of, wake_channel
 from celery_redlock.tasks.config.client import redlock_for
-from celery_redlock.tasks.message.envelope import (
-    FAIR_GRACE,
-    REMEMBERED_FOR,
-    Envelope,
-    waiter_name,
-)
+from celery_redlock.tasks.message.envelope import REMEMBERED_FOR, Envelope, waiter_name
 from celery_redlock.transport import Listener
 
 __all__ = ["WakeStep"]
@@ -392,7 +388,7 @@ class WaitingMessages:
         """
         Iterate over how many messages could have all keys of each tuple now.
 
-        All that wait for a quorum could, as it replies. Waiters enter their wait queues before that.
+        All that wait for a quorum could, as it replies. Waiters enter their queues before that.
         """
         for at in range(0, len(asked), INSPECTED_AT_ONCE):
             places = {

@@ -6,8 +6,9 @@ import contextlib
 import hashlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from celery_redlock.admin.lock_release import release_lock
 from celery_redlock.core import Register, arm_nodes, probe_nodes
 from celery_redlock.errors import LockContended, RedlockError
 from celery_redlock.protocol import Waiter
-from celery_redlock.protocol.keys import wait_queue_key, wake_channel
+from celery_redlock.protocol.keys import turns_key, wait_queue_key, wake_channel
 from celery_redlock.protocol.node_model import MAX_WAITERS
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.plugin import ClusterFactory
@@ -208,17 +209,21 @@ def take_turns(cluster: LocalCluster, redlock: Redlock) -> None:
     """Let two wait for a key with a rate, beside one that did not come when it was its turn."""
     rate = Rate("h", "1/m")
     redlock.acquire(rate, ttl=10.0)
+    node_key = redlock.node_key(rate)
     for index in range(NODES):
-        cluster.client(index).zadd(wait_queue_key(redlock.node_key(rate)), {"gone": 1.0})
+        for key in (wait_queue_key(node_key), turns_key(node_key)):
+            cluster.client(index).zadd(key, {"gone": 0.0})
 
-    def turn(name: str) -> float:
+    def turn(ask_for: Callable[[], Lease]) -> float:
         with pytest.raises(LockContended) as raised:
-            ask(redlock, rate, name, 1)
+            ask_for()
         return raised.value.expires_in or 0.0
 
-    first, second, again = turn("first"), turn("second"), turn("second")
-    assert first < 62 < second
-    assert again > 62
+    second = turn(partial(ask, redlock, rate, "second", 2))
+    first = turn(partial(ask, redlock, rate, "first", 1))
+    again = turn(partial(ask, redlock, rate, "second", 2))
+    assert max(first, second) < 62 < again
+    assert turn(partial(redlock.acquire, rate, ttl=10.0)) > 2 * 61
 
 
 def _reaches_all(cluster: LocalCluster, redlock: Redlock) -> bool:

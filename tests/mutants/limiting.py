@@ -12,13 +12,17 @@ from tests.mutants.writing import (
     NODE,
     RAISE_LUA,
     RELEASE_LUA,
+    REQUEUE,
+    RESERVING,
     ROUNDS,
+    TURNS_LUA,
     WAIT_QUEUE_LUA,
     WAITING_MESSAGES,
     attempted,
     judged,
     modelled,
     mutant,
+    queued,
     tested,
     voted,
 )
@@ -202,6 +206,100 @@ LIMITING = (
             "test_a_release_sets_the_slot_where_it_is_missing_for_the_rest_of_the_period",
         ),
         (RELEASE_LUA, "if left > 0 and redis.call('PTTL', KEYS[i]) == -2 then", "if false then"),
+    ),
+    mutant(
+        "a reservation takes the slot that others wait for",
+        tested("test_slot_reservations.py", "test_a_free_slot_is_left_to_one_that_waits_for_it"),
+        (
+            RESERVING,
+            "waiter=_newcomer(self._transport) if has_limit(keys) else None",
+            "waiter=None",
+        ),
+    ),
+    mutant(
+        "nodes that name different waiters make no quorum",
+        voted(
+            "test_slots.py",
+            "test_a_slot_that_others_wait_for_is_taken_whoever_goes_first_on_each_node",
+        ),
+        (
+            ROUNDS,
+            "seen[place, GOES_FIRST if owner.startswith(GOES_FIRST) else owner]",
+            "seen[place, owner]",
+        ),
+    ),
+    mutant(
+        "a slot above a lowered limit stays reserved",
+        judged(
+            "limits/test_limits.py",
+            "test_a_slot_above_a_lowered_limit_is_free_once_its_task_has_run",
+        ),
+        (RESERVING, "and (left := _above_limits(", "and (left := () and _above_limits("),
+    ),
+    mutant(
+        "newcomers overtake those that wait for a rate",
+        queued("test_a_backlog_is_served_in_order_while_as_many_arrive"),
+        (NODE, "        if len(ahead) < free:\n", "        if ahead is not None:\n"),
+    ),
+    mutant(
+        "one that comes late to its turn has lost its place",
+        queued("test_none_gives_up_whose_turn_is_well_before"),
+        (
+            NODE,
+            "            queue.scores[waiter.name] = waiter.since_ms\n        order",
+            "            queue.scores.setdefault(waiter.name, now_ms)\n        order",
+        ),
+    ),
+    mutant(
+        "a slot is kept for one that does not come",
+        queued("test_the_rate_is_used_while_more_wait"),
+        (
+            NODE,
+            "TURN_EARLY_MS, TURN_GRACE_MS = 100, 300",
+            "TURN_EARLY_MS, TURN_GRACE_MS = 100, 5000",
+        ),
+    ),
+    mutant(
+        "the script lets newcomers overtake those that wait for a rate",
+        tested("test_rates.py", "test_a_newcomer_does_not_take_the_slot_of_one_whose_turn_it_is"),
+        (TURNS_LUA, "if ahead == free then return first, left end", ""),
+    ),
+    mutant(
+        "the script lets a newcomer have the first slot that it looks at",
+        tested("test_rates.py", "test_a_newcomer_does_not_take_the_slot_of_one_whose_turn_it_is"),
+        (ACQUIRE_LUA, "  if period > 0 then promised =", "  if false then promised ="),
+    ),
+    mutant(
+        "the script keeps a slot from one that asked before",
+        tested("test_rates.py", "test_one_that_asked_before_takes_it_however_late_it_comes"),
+        (TURNS_LUA, "if asked and (not waiter or", "if asked and (true or"),
+    ),
+    mutant(
+        "the script lets an attempt that is undone lose its place",
+        tested("test_rates.py", "test_a_waiter_whose_attempt_is_undone_keeps_its_place"),
+        (
+            ACQUIRE_LUA,
+            "  if tonumber(ARGV[9 + 3 * i] or '0') == 0 then forget",
+            "  if true then forget",
+        ),
+    ),
+    mutant(
+        "nodes keep a slot for one that has started",
+        attempted("test_attempt.py", "test_nodes_forget_the_turn_of_one_that_is_granted"),
+        (
+            ATTEMPT,
+            "                    others = list(range(len(transport.names)))",
+            "                    pass",
+        ),
+    ),
+    mutant(
+        "a split vote costs a whole period",
+        judged("limits/test_rates.py", "test_one_whose_turn_ends_in_a_split_vote_comes_back_soon"),
+        (
+            REQUEUE,
+            "        if error.split:\n            # It",
+            "        if False:\n            # It",
+        ),
     ),
     mutant(
         "a failed attempt is not undone where no answer came",

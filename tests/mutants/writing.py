@@ -22,6 +22,7 @@ CLOCK = "transport/clock.py"
 LINK = "transport/redis/connection.py"
 RELEASING = "core/release.py"
 RESERVING = "core/reservations.py"
+REQUEUE = "tasks/run/requeue.py"
 RUNNING_LOCK = "tasks/run/running_lock.py"
 ACQUIRE_LUA = "protocol/lua/acquire.lua"
 EXTEND_LUA = "protocol/lua/extend.lua"
@@ -29,6 +30,7 @@ GUARD_LUA = "protocol/lua/guard.lua"
 RAISE_LUA = "protocol/lua/raise.lua"
 RELEASE_LUA = "protocol/lua/release.lua"
 WAIT_QUEUE_LUA = "protocol/lua/wait_queue.lua"
+TURNS_LUA = "protocol/lua/turns.lua"
 WAITING_MESSAGES = "tasks/waiting_messages.py"
 
 
@@ -38,6 +40,10 @@ def modelled(setting: str, limit: int = 400_000) -> tuple[str, ...]:
 
 def simulated(profile: str, seeds: str) -> tuple[str, ...]:
     return ("tests.simulation", "--profile", profile, "--seeds", seeds, "--no-shrink")
+
+
+def queued(test: str) -> tuple[str, ...]:
+    return _pytest(f"tests/simulation/test_turns.py::{test}")
 
 
 def tested(path: str, test: str) -> tuple[str, ...]:

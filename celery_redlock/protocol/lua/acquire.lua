@@ -19,8 +19,8 @@
 --
 -- A waiter that is refused a key is put into its wait queue in this same step: a release that comes
 -- after the refusal finds it there. If it leaves a free key because it lacks another, the next one of
--- that queue is woken in its place. For a key with a period the queue has times instead, until which
--- those who wait shall have come: each comes when a slot is free and those before it have theirs.
+-- that queue is woken in its place. For a key with a period it gets its turn instead, and a free slot is
+-- refused to those that asked later than others whose turn it is.
 -- (`guard.lua`, `slots.lua`, `wait_queue.lua` and `turns.lua` precede this script.)
 local owner, ttl = ARGV[2], ARGV[3]
 local waiter, since = ARGV[7] ~= '' and ARGV[7], tonumber(ARGV[8] or '0')
@@ -67,6 +67,7 @@ end
 local function choose(key, limit, period, begin)
   -- Usually the first one is free, and nothing depends on the others.
   local promised = period == 0 and is_promised(key)
+  if period > 0 then promised = redis.pcall('ZCARD', queue_of(key)) ~= 0 end
   if not promised and ARGV[6] == '' and redis.call('PTTL', key .. begin) == -2 then return begin end
   local holders, free, slot = redis.call('MGET', unpack(slots_of(key, limit))), 0, nil
   for i = begin, begin + limit - 1 do
@@ -79,7 +80,8 @@ local function choose(key, limit, period, begin)
     end
   end
   local first, left
-  if slot and promised then first, left = goes_first(key, free) end
+  if slot and promised and period == 0 then first, left = goes_first(key, free) end
+  if slot and period > 0 then first, left = has_its_turn(key, waiter, since, free, now) end
   if not first then return slot, holders end
   return nil, holders, nil, 'waiting ' .. first, left
 end
@@ -104,11 +106,12 @@ for i = 1, count do
         held[#held + 1] = place + n - 1
         held[#held + 1] = holders[n] or (pttl == -2 and first) or 'not a string'
         held[#held + 1] = pttl == -2 and left or pttl
-        pttls[n] = pttl < 0 and period or pttl
+        -- A slot is taken up to and including its last millisecond.
+        pttls[n] = (pttl == -2 and 0) or (pttl == -1 and period) or pttl + 1
       end
       if period > 0 then
         refused[#refused] = nil
-        local turn = turn_of(queue_of(key), waiter, tonumber(ARGV[9]), pttls, period, now)
+        local turn = turn_of(key, waiter, ARGV[8], tonumber(ARGV[9]), pttls, period, now)
         turn_in = math.max(turn_in or 0, turn)
       end
     end
@@ -164,7 +167,10 @@ if #held > 0 then
   if since > 0 then return {ARGV[1], 'L', before, unpack(held)} end
   return {ARGV[1], 'H', unpack(held)}
 end
-for i = 1, waiter and count or 0 do forget(KEYS[i], waiter) end
+for i = 1, waiter and count or 0 do
+  -- Not from the order of a key with a period, where its place would be lost if it is undone.
+  if tonumber(ARGV[9 + 3 * i] or '0') == 0 then forget(KEYS[i], waiter) end
+end
 -- Only now that no other key refuses, so that nothing has to be undone.
 for i = 1, #adopted do redis.call('SET', adopted[i][1], owner, 'PX', adopted[i][2]) end
 

@@ -73,8 +73,9 @@ class LockOptions:
         rate: How many tasks may get the key in a time, wherever that begins, as Celery writes it:
             `"100/m"`, `"10/s"`, `"5/h"`; at most 128. Counted are starts, or calls in the modes
             that acquire the lock at publish and hold it until the body. A message beyond it is
-            requeued once, to when it is its turn. Without a `lock_key`, the key is the task's name;
-            without a `lock_limit`, any number of tasks that got the key run at once.
+            requeued to when it is its turn, in the order in which messages asked. Without a
+            `lock_key`, the key is the task's name; without a `lock_limit`, any number of tasks that
+            got the key run at once.
         mode: When the lock is held, see the table of modes.
         ttl: TTL of the lock, from 0.2 s to `redlock_max_ttl`. The watchdog extends the lock while
             the body runs, so the TTL limits how long a crashed worker blocks the key, not how long

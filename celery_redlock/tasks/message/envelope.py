@@ -16,7 +16,7 @@ from celery_redlock.tasks.message.header_values import read_count, read_moment, 
 from celery_redlock.tasks.message.owner_label import LONGEST_ID, Role, parse_owner
 from celery_redlock.tasks.message.tick import Tick
 
-__all__ = ["FAIR_GRACE", "HEADER", "REMEMBERED_FOR", "Envelope", "Original", "WaitHistory"]
+__all__ = ["HEADER", "REMEMBERED_FOR", "Envelope", "Original", "WaitHistory"]
 __all__ += ["fresh_nonce", "waiter_name"]
 
 HEADER = "redlock"
@@ -32,9 +32,6 @@ LONGEST_KEYS = 1_000_000
 LONGEST_OWNER = 4000
 #: Of the keys that a message waits for, in characters. Without them no release wakes it.
 LONGEST_WAITS_FOR = 20_000
-
-#: Seconds for which others of a fair lock wait for one that was woken.
-FAIR_GRACE = 0.5
 
 #: Seconds for which nodes keep a wait queue after its latest waiter: a delay, and time in a queue.
 REMEMBERED_FOR = 900.0

@@ -35,7 +35,7 @@ from celery_redlock.tasks.rules.facts import (
     RunPolicy,
     Unavailable,
 )
-from celery_redlock.tasks.run.lock_request import IN_PLACE, SHORT_BODY, LockRequest
+from celery_redlock.tasks.run.lock_request import IN_PLACE, SHORT_BODY, TURN_IN_PLACE, LockRequest
 
 __all__ = ["arrival_of", "at_publish_policy", "at_run_policy", "contention_of", "is_in_chord"]
 __all__ += ["in_place_of", "raised_by", "sightings_of"]
@@ -126,7 +126,7 @@ def in_place_of(lock_request: LockRequest, error: LockContended) -> InPlace:
     taken_us = owner_timestamp_us(error.holder or "")
     now_us = lock_request.redlock.transport.wall_us()
     if is_rate(error.key):
-        is_held_long = not error.split and (error.expires_in or 0.0) > IN_PLACE - SHORT_BODY
+        is_held_long = not error.split and (error.expires_in or 0.0) > TURN_IN_PLACE
     else:
         held_for = 0.0 if taken_us is None else (now_us - taken_us) / 1_000_000
         # Each of those before us may have it for as long as the holder has had it already.

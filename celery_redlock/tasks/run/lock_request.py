@@ -12,6 +12,7 @@ from typing import Any
 
 from celery_redlock._log import event_logger
 from celery_redlock.core import Lease, Redlock, Reservation
+from celery_redlock.core.reservations import FAIR_GRACE
 from celery_redlock.core.wait_limit import limited
 from celery_redlock.errors import LockContended, LockKeyError, QuorumUnavailable
 from celery_redlock.protocol import Waiter, milliseconds
@@ -19,12 +20,7 @@ from celery_redlock.protocol.keys import LimitedKey, is_rate, lock_of, without_r
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
-from celery_redlock.tasks.message.envelope import (
-    FAIR_GRACE,
-    REMEMBERED_FOR,
-    Envelope,
-    waiter_name,
-)
+from celery_redlock.tasks.message.envelope import REMEMBERED_FOR, Envelope, waiter_name
 from celery_redlock.tasks.message.header_limits import with_bounded_lifetime, within_bounds
 from celery_redlock.tasks.message.in_words import in_words
 from celery_redlock.tasks.message.node_keys import (
@@ -55,8 +51,9 @@ DEFAULT_WAIT = 0.5
 #: Seconds that a short body takes: to wait beside it is faster than the way back to the queue.
 SHORT_BODY = 0.1
 
-#: Seconds for which a message may wait in its process: its next delivery would be later.
-IN_PLACE = 0.3
+#: Seconds for which a message may wait in its process: its next delivery would be later. One whose
+#: turn is within the first of these times may come at the end of the second.
+TURN_IN_PLACE, IN_PLACE = 0.25, 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +239,7 @@ class LockRequest:
         name = waiter_name(self.request.id or "")
         keep = milliseconds(self._remembered_for(since)) if is_remembered else 0
         grace = milliseconds(FAIR_GRACE) if self.options.fair else 0
-        return Waiter(name, milliseconds(since), keep, grace)
+        return Waiter(name, milliseconds(since), keep, grace, has_waited=history is not None)
 
     def _first_waiter(self, waiter: Waiter, *, is_remembered: bool) -> Waiter | None:
         # To go in order it has to be named from its first try on; nodes then forget it if it had

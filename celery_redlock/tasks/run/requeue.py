@@ -124,6 +124,9 @@ def _delay(
     if isinstance(error, LockContended) and is_rate(error.key):
         # Nodes have given it this time, and nothing makes it earlier.
         turn = max(SHORTEST_DELAY, error.expires_in or 0.0)
+        if error.split:
+            # It was its turn, but nodes have granted different slots: another one may be free.
+            turn = delay_after(wait_history.requeues, turn)
         visible = _visible(lock_request, unset=_UNACKNOWLEDGED_FOR)
         return min(turn, visible, _until_deadline(lock_request, now))
     longest = _longest_delay(lock_request, now)

@@ -7,7 +7,7 @@ Time is compared where both can be held still: the same random commands go to a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
@@ -41,13 +41,14 @@ from celery_redlock.protocol import (
 from celery_redlock.protocol.commands import enqueue, move, read_reply
 from celery_redlock.protocol.keys import (
     GUARD_KEY,
-    RATE_PREFIX,
     REGISTER_PREFIX,
+    TURNS_PREFIX,
     WAIT_QUEUE_PREFIX,
     WOKEN_PREFIX,
     LimitedKey,
     is_lock_key,
     slots_of,
+    turns_key,
     wait_queue_key,
 )
 from celery_redlock.protocol.node_model import GuardRecord, ModelNode, StoredKey
@@ -241,10 +242,17 @@ class Pair:
             if key.startswith(WAIT_QUEUE_PREFIX):
                 there = self._redis.zrange(key, 0, -1, withscores=True)
                 scores = {name.decode(): int(score) for name, score in there}
-                stored[key] = (self._scores(key, scores), roughly(self._redis.pttl(key)))
+                stored[key] = (scores, roughly(self._redis.pttl(key)))
                 continue
             if key.startswith(WOKEN_PREFIX):
                 stored[key] = {name.decode() for name in self._redis.zrange(key, 0, -1)}
+                continue
+            if key.startswith(TURNS_PREFIX):
+                queue = WAIT_QUEUE_PREFIX + key.removeprefix(TURNS_PREFIX)
+                names = {name.decode() for name in self._redis.zrange(queue, 0, -1)}
+                there = self._redis.zrange(key, 0, -1, withscores=True)
+                turns = self._turns({name.decode(): int(turn) for name, turn in there}, names)
+                stored |= {key: turns} if turns else {}
                 continue
             value = self._redis.get(key).decode()
             if key == GUARD_KEY:
@@ -256,11 +264,10 @@ class Pair:
                 stored[key] = int(value)
         return stored, self._meant()
 
-    def _scores(self, queue: str, scores: dict[str, int]) -> dict[str, int]:
-        if not queue.startswith(WAIT_QUEUE_PREFIX + RATE_PREFIX):
-            return scores
+    def _turns(self, turns: dict[str, int], names: Collection[str]) -> dict[str, int]:
+        """Return when it is the turn of those that wait; of others, nodes may have it left."""
         now_ms = self.server.now_us(0) // 1000
-        return {name: roughly(until - now_ms) for name, until in scores.items()}
+        return {name: roughly(turn - now_ms) for name, turn in turns.items() if name in names}
 
     def _meant(self) -> dict[str, Any]:
         now_ms = self.server.now_us(0) // 1000
@@ -277,7 +284,7 @@ class Pair:
         }
         meant |= {
             wait_queue_key(key): (
-                self._scores(wait_queue_key(key), queue.scores),
+                queue.scores,
                 roughly(queue.expires_at - now_ms),
             )
             for key, queue in self.meaning.waiting.items()
@@ -287,6 +294,11 @@ class Pair:
             f"{WOKEN_PREFIX}{key}": set(queue.woken)
             for key, queue in self.meaning.waiting.items()
             if queue.woken
+        }
+        meant |= {
+            turns_key(key): turns
+            for key, queue in self.meaning.waiting.items()
+            if (turns := self._turns(queue.turns, queue.scores))
         }
         if self.meaning.guard is not None:
             meant[GUARD_KEY] = (self.meaning.guard.identity, self.meaning.guard.not_before > 0)

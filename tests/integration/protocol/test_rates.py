@@ -8,13 +8,15 @@ import pytest
 
 from celery_redlock import LockContended, Rate
 from celery_redlock.core.limits import rate_key
-from celery_redlock.protocol import Granted, NotHeld, Refused, Vote, Waiter, acquire
+from celery_redlock.protocol import Granted, NotHeld, Refused, Vote, Waiter, acquire, release
 from celery_redlock.protocol.commands import move
-from celery_redlock.protocol.keys import LimitedKey
-from tests.support.nodes import CALM, PREFIX, Nodes
+from celery_redlock.protocol.keys import LimitedKey, slots_of, wait_queue_key
+from celery_redlock.protocol.node_model import MAX_TURNS
+from tests.support.nodes import CALM, PREFIX, Nodes, ServerNodes
 from tests.support.waiting import TIMEOUT, wait_until
 
 LONG = 60_000
+SHORT = 100
 HOUR = Rate("key", "2/h")
 
 
@@ -24,9 +26,33 @@ def turn(vote: Vote) -> float:
     return vote.turn_in
 
 
-def ask(nodes: Nodes, key: LimitedKey, name: str, keep_ms: int = LONG) -> Vote:
+def ask(
+    nodes: Nodes, key: LimitedKey, name: str, keep_ms: int = 10 * LONG, *, since: int = 1
+) -> Vote:
     """Let a waiter try to acquire a slot on the first node."""
-    return nodes.run(0, acquire((key,), name, LONG, 0, 0, "", Waiter(name, 1, keep_ms)))
+    return nodes.run(0, acquire((key,), name, LONG, 0, 0, "", Waiter(name, since, keep_ms)))
+
+
+def take(nodes: Nodes, key: LimitedKey) -> Vote:
+    """Let a newcomer without a name try to acquire a slot on the first node."""
+    return nodes.run(0, acquire((key,), "newcomer", LONG, 0, 0))
+
+
+def let_a_turn_come(nodes: Nodes, key: LimitedKey) -> None:
+    """Let all slots be taken, and `w5` wait until it is its turn and they are free."""
+
+    def has_its_turn() -> bool:
+        while isinstance(take(nodes, key), Granted):
+            pass
+        return isinstance(ask(nodes, key, "w5", since=5), Refused)
+
+    wait_until(has_its_turn)
+    wait_until(lambda: all(nodes.owner(0, slot) is None for slot in slots_of(key)))
+
+
+def kept_for(vote: Vote) -> str:
+    """Return for whom a free slot is kept."""
+    return vote.holders[-1].owner if isinstance(vote, Refused) else ""
 
 
 def kept(slots: int, period_ms: int) -> LimitedKey:
@@ -49,7 +75,7 @@ def test_one_more_is_refused_with_the_time_at_which_a_slot_is_free(any_nodes: No
     with pytest.raises(LockContended, match="'key' was got 2 times within its period") as refused:
         client.acquire(HOUR)
     assert refused.value.expires_in is not None
-    assert 3600 < refused.value.expires_in <= 3672
+    assert 3600 < refused.value.expires_in < 3673
 
 
 def test_a_holder_does_not_give_its_slot_back(any_nodes: Nodes) -> None:
@@ -86,53 +112,139 @@ def test_the_next_one_gets_it_a_period_after_the_first(nodes: Nodes) -> None:
 
 def test_waiters_have_turns_of_their_own(any_nodes: Nodes) -> None:
     key = kept(2, LONG)
-    for name in ("one", "two"):
-        assert isinstance(ask(any_nodes, key, name), Granted)
-    turns = [turn(ask(any_nodes, key, f"w{number}")) for number in range(4)]
-    assert max(turns[:2]) <= 60
+    for _ in range(2):
+        assert isinstance(take(any_nodes, key), Granted)
+    turns = [turn(ask(any_nodes, key, f"w{since}", since=since)) for since in range(4)]
+    assert max(turns[:2]) <= 60.001
     # Less the time between their questions.
     assert [turns[2] - turns[0], turns[3] - turns[1]] == pytest.approx([60, 60], abs=20)
 
 
 def test_a_waiter_keeps_its_turn_when_it_asks_again(any_nodes: Nodes) -> None:
     key = kept(1, LONG)
-    ask(any_nodes, key, "holder")
-    first, second = (turn(ask(any_nodes, key, name)) for name in ("w1", "w2"))
-    assert turn(ask(any_nodes, key, "w1")) <= first
-    assert turn(ask(any_nodes, key, "w2")) <= second
+    take(any_nodes, key)
+    first, second = (turn(ask(any_nodes, key, f"w{since}", since=since)) for since in (1, 2))
+    assert turn(ask(any_nodes, key, "w1", since=1)) <= first
+    assert turn(ask(any_nodes, key, "w2", since=2)) <= second
 
 
 def test_one_that_waits_no_longer_has_no_turn(any_nodes: Nodes) -> None:
     key = kept(1, LONG)
-    ask(any_nodes, key, "holder")
+    take(any_nodes, key)
     first = turn(ask(any_nodes, key, "w1"))
     ask(any_nodes, key, "w1", keep_ms=0)
     assert turn(ask(any_nodes, key, "w2")) <= first
 
 
-def test_a_free_slot_is_kept_for_no_one_whose_turn_it_is(any_nodes: Nodes) -> None:
-    key = kept(1, 300)
-    ask(any_nodes, key, "holder")
-    ask(any_nodes, key, "w1")
-    wait_until(lambda: any_nodes.owner(0, f"{key}0") is None)
-    assert isinstance(any_nodes.run(0, acquire((key,), "newcomer", LONG, 0, 0)), Granted)
+def test_a_newcomer_does_not_take_the_slot_of_one_whose_turn_it_is(any_nodes: Nodes) -> None:
+    key = kept(1, SHORT)
+
+    def is_refused() -> bool:
+        let_a_turn_come(any_nodes, key)
+        return kept_for(take(any_nodes, key)) == "waiting w5"
+
+    wait_until(is_refused)
+
+
+def test_a_waiter_that_asked_later_does_not_take_it_either(any_nodes: Nodes) -> None:
+    key = kept(1, SHORT)
+
+    def is_refused() -> bool:
+        let_a_turn_come(any_nodes, key)
+        return kept_for(ask(any_nodes, key, "w6", since=6)) == "waiting w5"
+
+    wait_until(is_refused)
+
+
+def test_one_that_asked_before_takes_it_however_late_it_comes(any_nodes: Nodes) -> None:
+    key = kept(1, SHORT)
+
+    def is_granted() -> bool:
+        let_a_turn_come(any_nodes, key)
+        newcomer = take(any_nodes, key)
+        late = ask(any_nodes, key, "w4", since=4)
+        return kept_for(newcomer) == "waiting w5" and isinstance(late, Granted)
+
+    wait_until(is_granted)
+
+
+def test_a_newcomer_takes_what_those_whose_turn_it_is_leave(any_nodes: Nodes) -> None:
+    key = kept(2, SHORT)
+
+    def is_shared() -> bool:
+        let_a_turn_come(any_nodes, key)
+        first, second = take(any_nodes, key), take(any_nodes, key)
+        return isinstance(first, Granted) and kept_for(second) == "waiting w5"
+
+    wait_until(is_shared)
+
+
+def test_a_slot_is_not_kept_for_one_that_does_not_come(any_nodes: Nodes) -> None:
+    key = kept(1, SHORT)
+    let_a_turn_come(any_nodes, key)
+    wait_until(lambda: isinstance(take(any_nodes, key), Granted))
 
 
 def test_one_that_does_not_come_to_its_turn_is_forgotten(any_nodes: Nodes) -> None:
-    key = kept(1, 50)
+    key = kept(1, SHORT)
+    let_a_turn_come(any_nodes, key)
 
-    def is_refused() -> bool:
-        ask(any_nodes, key, "holder")  # again, if the slot was free before the other one asked
-        return isinstance(ask(any_nodes, key, "gone"), Refused)
+    def is_forgotten() -> bool:
+        ask(any_nodes, key, "w6", since=6)
+        return "w5" not in any_nodes.waiting(0, key)
 
-    wait_until(is_refused)
-    late = acquire((key,), "late", LONG, 0, 0, "", Waiter("late", 1, 60_000))
+    wait_until(is_forgotten)
 
-    def is_first() -> bool:
-        any_nodes.run(0, late)
-        return any_nodes.waiting(0, key) == ["late"]
 
-    wait_until(is_first)
+def test_one_that_comes_back_is_where_it_was_in_the_order(any_nodes: Nodes) -> None:
+    key = kept(1, LONG)
+    take(any_nodes, key)
+    for since in (6, 5, 7):
+        ask(any_nodes, key, f"w{since}", since=since)
+    assert any_nodes.waiting(0, key) == ["w5", "w6", "w7"]
+    assert turn(ask(any_nodes, key, "w6", since=6)) == pytest.approx(2 * LONG / 1000, abs=20)
+
+
+def test_a_waiter_whose_attempt_is_undone_keeps_its_place(any_nodes: Nodes) -> None:
+    key = kept(1, SHORT)
+
+    def is_kept() -> bool:
+        let_a_turn_come(any_nodes, key)
+        granted = isinstance(ask(any_nodes, key, "w5", since=5), Granted)
+        any_nodes.run(0, release((key,), "w5", 0))
+        return granted and any_nodes.waiting(0, key) == ["w5"]
+
+    wait_until(is_kept)
+
+
+def test_a_waiter_that_has_its_lock_waits_no_longer(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    key = Rate("key", "1/s")
+    for _ in range(2):
+        client.acquire(key, wait=TIMEOUT)
+    wait_until(lambda: not any(any_nodes.waiting(node, client.node_key(key)) for node in range(5)))
+
+
+def test_five_thousand_waiters_have_turns_in_order(servers: ServerNodes) -> None:
+    key = kept(10, LONG)
+    for _ in range(10):
+        take(servers, key)
+    crowd = {f"w{number}": number for number in range(5000)}
+    servers.cluster.client(0).zadd(wait_queue_key(key), crowd)
+    late = servers.run(0, acquire((key,), "late", LONG, 0, 0, "", Waiter("late", 5000, 10**9)))
+    assert turn(late) == pytest.approx(501 * LONG / 1000, abs=60)
+
+
+def test_of_more_waiters_than_a_node_remembers_the_first_ones_stay(servers: ServerNodes) -> None:
+    key = kept(1, LONG)
+    take(servers, key)
+    crowd = {f"w{number}": number for number in range(10, MAX_TURNS + 10)}
+    servers.cluster.client(0).zadd(wait_queue_key(key), crowd)
+    ask(servers, key, "early", since=5)
+    late = servers.run(0, acquire((key,), "late", LONG, 0, 0, "", Waiter("late", 10**6, 10**9)))
+    assert turn(late) > 0
+    waiting = servers.waiting(0, key)
+    assert (len(waiting), waiting[0], "late" in waiting) == (MAX_TURNS, "early", False)
 
 
 def test_a_rate_that_nodes_have_lost_in_part_is_granted_again_by_no_minority(nodes: Nodes) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 
 from celery_redlock import Limit, LockContended, LockNotAcquired, Rate, Redlock
 from celery_redlock.core import PendingReservation, Reservation
+from celery_redlock.protocol import Refused, Waiter, acquire
 from tests.support.nodes import CALM, Nodes
 from tests.support.waiting import wait_until
 
@@ -34,6 +36,37 @@ def test_a_reserved_slot_counts(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reserve(client)
     client.acquire(KEY, wait=CALM)
+    with pytest.raises(LockContended):
+        reserve(client)
+
+
+def test_a_free_slot_is_left_to_one_that_waits_for_it(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    leases = [client.acquire(KEY, wait=CALM) for _ in range(2)]
+    older = Waiter("older", 1, keep_ms=60_000)
+    remembered = partial(
+        client.reservations.acquire_for_task, [KEY], waiter=older, first_waiter=older, wait=0
+    )
+    with pytest.raises(LockContended):
+        remembered()
+    wait_until(lambda: all(any_nodes.waiting(node, client.node_key(KEY)) for node in range(5)))
+    leases[0].release()
+    with pytest.raises(LockContended):
+        reserve(client)
+    assert remembered().is_valid
+
+
+def test_a_slot_that_those_who_wait_leave_is_reserved(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    node_key = client.node_key(KEY)
+    for node in range(5):
+        for slot in range(2):
+            any_nodes.put(node, f"{node_key}{slot}", "them")
+        ask = acquire((node_key,), "older", 60_000, 0, 0, "", Waiter("older", 1, 60_000))
+        assert isinstance(any_nodes.run(node, ask), Refused)
+        for slot in range(2):
+            any_nodes.forget(node, f"{node_key}{slot}")
+    assert len(reserve(client).reservation.node_keys) == 1
     with pytest.raises(LockContended):
         reserve(client)
 

@@ -6,7 +6,8 @@ import pytest
 
 from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once
 from celery_redlock.protocol import AcquireRound, Failed, Vote, Waiter
-from celery_redlock.protocol.node_model import StoredKey
+from celery_redlock.protocol.keys import LimitedKey
+from celery_redlock.protocol.node_model import StoredKey, WaitQueue
 from celery_redlock.protocol.votes import ACKNOWLEDGED, FOREIGN
 from celery_redlock.transport import AckedNodes, MemoryTransport
 from celery_redlock.transport.memory import MemoryNode
@@ -30,11 +31,9 @@ def test_only_a_node_that_had_the_keys_has_given_the_reservation_up(
     assert set(attempt.nodes_not_taken_over()) == left
 
 
-def test_a_node_that_refused_one_that_is_granted_does_not_wake_it() -> None:
-    nodes = [MemoryNode(str(number)) for number in range(3)]
-    nodes[0].state.keys["key"] = StoredKey("other", 10**18)
-    params = AcquireParams(
-        node_keys=("key",),
+def asked_by_a_waiter(key: str, *, has_waited: bool = False) -> AcquireParams:
+    return AcquireParams(
+        node_keys=(key,),
         ttl=10.0,
         max_ttl=10.0,
         key_prefix="",
@@ -42,9 +41,26 @@ def test_a_node_that_refused_one_that_is_granted_does_not_wake_it() -> None:
         drift_factor=0.01,
         node_timeout=1.0,
         quarantine_ms=0,
-        waiter=Waiter("us", 1, keep_ms=60_000),
+        waiter=Waiter("us", 1, keep_ms=60_000, has_waited=has_waited),
     )
 
-    assert attempt_once(MemoryTransport(nodes), params).is_granted
+
+def test_a_node_that_refused_one_that_is_granted_does_not_wake_it() -> None:
+    nodes = [MemoryNode(str(number)) for number in range(3)]
+    nodes[0].state.keys["key"] = StoredKey("other", 10**18)
+
+    assert attempt_once(MemoryTransport(nodes), asked_by_a_waiter("key")).is_granted
 
     assert nodes[0].state.waiting["key"].scores == {}
+
+
+def test_nodes_forget_the_turn_of_one_that_is_granted() -> None:
+    key = LimitedKey("key", 1, 60_000).on_nodes("key")
+    nodes = [MemoryNode(str(number)) for number in range(3)]
+    for node in nodes:
+        node.state.waiting[key] = WaitQueue({"us": 1}, {"us": 10**15}, 10**18)
+
+    granted = attempt_once(MemoryTransport(nodes), asked_by_a_waiter(key, has_waited=True))
+
+    assert granted.is_granted
+    assert [node.state.waiting[key].scores for node in nodes] == [{}] * 3

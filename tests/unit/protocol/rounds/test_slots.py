@@ -14,6 +14,7 @@ from celery_redlock.protocol import (
     SlotRound,
     Vote,
 )
+from celery_redlock.protocol.keys import GOES_FIRST
 
 SENT = 100.0
 TTL = 10.0
@@ -126,6 +127,11 @@ def test_the_keys_that_are_full_are_named_by_their_positions() -> None:
     holders = tuple(KeyHolder(at, "them", 5.0) for at in (1, 2))
     round_ = decide([Refused(holders)] * 3, places=(1, 2, 3))
     assert round_.full() == [1]
+
+
+def test_a_slot_that_others_wait_for_is_taken_whoever_goes_first_on_each_node() -> None:
+    votes: list[Vote] = [full("a", f"{GOES_FIRST}w{node}") for node in range(3)]
+    assert decide(votes).phase is Phase.CONTENDED
 
 
 def test_the_turn_is_the_median_of_the_nodes() -> None:

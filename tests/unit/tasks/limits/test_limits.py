@@ -26,6 +26,7 @@ from tests.unit.tasks.limits.slots import LIMIT, QUEUE, limited, roles, taken
 #: The modes whose bodies run under the lock.
 IN_BODY = tuple(mode for mode in ALL_MODES if mode != "until_executing")
 HANDED_ON = ("until_executed", "until_expired")
+AT_PUBLISH = ("until_executing", "until_executed", "until_and_while_executing")
 
 
 def nested(bench: Bench, requests: list[dict[str, Any]], outcomes: list[Any]) -> Any:
@@ -364,3 +365,33 @@ def test_a_chain_of_one_task_needs_one_slot(bench: Bench) -> None:
     for _ in range(2):
         assert bench.run(bench.receive()).value == [Role.RUNNING]
     assert taken(bench, LIMIT) == {}
+
+
+@pytest.mark.parametrize("mode", AT_PUBLISH)
+def test_a_slot_above_a_lowered_limit_is_free_once_its_task_has_run(
+    bench: Bench, mode: str
+) -> None:
+    allowed = [4]
+    task = limited(bench, lock_mode=mode, lock_limit=lambda: allowed[0])
+    requests = [bench.send(task) for _ in range(4)]
+    allowed[0] = 1
+    for request in sorted(requests, key=reserved_slots):
+        assert bench.run(request).state == "SUCCESS"
+    assert (taken(bench), taken(bench, QUEUE)) == ({}, {})
+
+
+def test_a_message_that_waits_below_a_lowered_limit_has_its_slot_when_it_is_raised(
+    bench: Bench,
+) -> None:
+    allowed = [3]
+    task = limited(
+        bench,
+        lambda self: self.lease.slot,
+        lock_mode="until_executed",
+        lock_limit=lambda: allowed[0],
+    )
+    upper = sorted([bench.send(task) for _ in range(3)], key=reserved_slots)[-1]
+    allowed[0] = 2
+    assert bench.run(upper).state == "RETRY"
+    allowed[0] = 3
+    assert bench.run(bench.receive()).value == 2

@@ -6,15 +6,18 @@ import math
 import time
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from celery.exceptions import Reject, Retry
 from kombu.exceptions import OperationalError
 
 from celery_redlock import Rate, is_skipped
+from celery_redlock.core.limits import rate_key
+from celery_redlock.core.reservations import Reservations
 from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
+from celery_redlock.tasks.run.requeue import FIRST_DELAY
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, tick
 from tests.support.unique import mark, role
@@ -124,6 +127,19 @@ def test_each_waiter_has_a_turn_of_its_own(bench: Bench) -> None:
     steps = [later - earlier for earlier, later in pairwise(delays)]
     assert delays[0] == pytest.approx(61.2, abs=5)
     assert steps == [pytest.approx(61.2, abs=5)] * 2
+
+
+def test_one_whose_turn_ends_in_a_split_vote_comes_back_soon(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = rate_key("k", "2/h", "rate")
+
+    def split(*_: object, **__: object) -> NoReturn:
+        raise LockContended("nodes granted different slots", key, None, PERIOD, True, [key])
+
+    monkeypatch.setattr(Reservations, "acquire_for_task", split)
+    bench.call(rated(bench, lock_mode="while_executing"))
+    assert delay_of(bench.receive()) <= FIRST_DELAY
 
 
 def test_the_requeue_states_the_next_turn_in_words(bench: Bench) -> None:
