@@ -46,8 +46,14 @@ class ArmResult:
 _DETAIL = {
     "armed": "brand-new, votes from now on",
     "serving": "votes already",
-    "quarantined": "restarted, and is quarantined for {} s more, until old leases have expired",
-    "other": "restarted since it last voted; it will be quarantined and then vote by itself",
+    "quarantined": (
+        "restarted, lost its data or was promoted, and is quarantined for {} s more, until old "
+        "leases have expired"
+    ),
+    "other": (
+        "restarted or was promoted since it last voted; it will be quarantined and then vote by "
+        "itself"
+    ),
     "missing": "has no record of its own",
 }
 _FORCED = "votes from now on, whatever it knew"
@@ -200,7 +206,7 @@ class _MemoryConnection(_AdminConnection):
             raise ConnectionError("no answer")
         record = state.guard
         if record is not None and mode != "force":
-            if record.identity != state.identity:
+            if not state.identity.has_lost_nothing_since(record):
                 return "other"
             remaining = record.not_before - node.now_us()
             return f"quarantined {-(-remaining // 1_000_000)}" if remaining > 0 else "serving"

@@ -19,6 +19,7 @@ from celery_redlock.protocol.keys import LimitedKey
 from tests.models.bodies import BODIES, BodySetting
 from tests.models.calls import CALLS, CallSetting
 from tests.models.config import Contender, Setting
+from tests.models.identities import IDENTITIES, IdentitySetting
 from tests.models.leaders import LEADERS, LeaderSetting
 from tests.models.messages import HAND_OVER
 from tests.models.tables import TABLES, TableSetting
@@ -413,7 +414,9 @@ LIMITS = (
     ),
 )
 
-ALL: dict[str, Setting | LeaderSetting | CallSetting | BodySetting | TableSetting] = {
+AnySetting = Setting | LeaderSetting | CallSetting | BodySetting | TableSetting | IdentitySetting
+
+ALL: dict[str, AnySetting] = {
     setting.name: setting
     for setting in (
         *FENCING,
@@ -426,5 +429,6 @@ ALL: dict[str, Setting | LeaderSetting | CallSetting | BodySetting | TableSettin
         *TABLES,
         *CALLS,
         *BODIES,
+        *IDENTITIES,
     )
 }

@@ -13,6 +13,7 @@ from celery_redlock.protocol.keys import GOES_FIRST
 from celery_redlock.protocol.node_model import (
     WOKEN,
     GuardRecord,
+    Identity,
     ModelNode,
     StoredKey,
     WaitQueue,
@@ -141,16 +142,16 @@ class NodeMoves:
 
     def _run(self, node: Node, command: Command, time: int) -> tuple[Node, Vote]:
         state = ModelNode(
-            str(node.identity),
+            Identity(str(node.identity), str(node.identity)),
             {key: StoredKey(owner, until) for key, owner, until in node.keys},
             dict(node.fences),
-            None if node.guard is None else GuardRecord(str(node.guard[0]), node.guard[1]),
+            None if node.guard is None else _record(*node.guard),
             waiting={key: _queue(waiting) for key, waiting in node.waiting},
         )
         vote = state.run(command, (time + node.gained) * 1000)
         guard = None
         if state.guard is not None:
-            guard = (int(state.guard.identity), state.guard.not_before)
+            guard = (int(state.guard.run), state.guard.not_before)
         then = Node(
             node.identity,
             tuple(sorted((key, it.owner, it.expires_at) for key, it in state.keys.items())),
@@ -201,6 +202,10 @@ def _robbed(index: int, command: Command, before: Node, after: Node) -> str:
         if key[1] not in spoken_for and key not in after.keys:
             return f"{NAMES[index]} ended or changed a key of {owner_name(key[1])}"
     return ""
+
+
+def _record(identity: int, not_before: int) -> GuardRecord:
+    return GuardRecord(str(identity), str(identity), not_before)
 
 
 def _queue(waiting: tuple[tuple[str, bool], ...]) -> WaitQueue:

@@ -13,6 +13,9 @@ from tests.models import examine
 from tests.models.calling import Calls
 from tests.models.calls import CallSetting
 from tests.models.configs import ALL
+from tests.models.explorer import explore
+from tests.models.identifying import Identifying
+from tests.models.identities import IdentitySetting
 from tests.mutants.planting import ROOT, planted
 from tests.mutants.registry import MUTANTS
 
@@ -63,6 +66,13 @@ def test_a_call_that_takes_the_key_of_a_revoked_message_over_does_not_do_its_wor
         *("B: is looked at", "B: begins"),
     ):
         state = next(found for found, (text, _), _ in model.moves(state) if text == step)
+
+
+def test_a_backlog_that_is_freed_within_a_longest_lease_hides_a_promotion() -> None:
+    setting = IdentitySetting(name="freed early", max_ttl=2, backlog_ttl=1)
+    found = explore(Identifying(setting), setting.name, 200_000)
+    assert found.violation == "a node votes that has lost the key of a valid lease"
+    assert found.trace[-2:] == ["its backlog is freed", "an acquire: granted"]
 
 
 def test_every_setting_has_a_name_of_its_own_and_says_what_it_must_reach() -> None:

@@ -19,7 +19,7 @@
 -- A waiter that is refused a key is put into its wait queue in this same step: a release that comes
 -- after the refusal finds it there. For a key with a period the queue has times instead, until which
 -- those who wait shall have come: each comes when a slot is free and those before it have theirs.
--- (`guard.lua`, `slots.lua`, `wait_queue.lua` and `turns.lua` precede this script.)
+-- (`identity.lua`, `guard.lua`, `slots.lua`, `wait_queue.lua` and `turns.lua` precede this script.)
 local owner, ttl = ARGV[2], ARGV[3]
 local waiter = ARGV[7] ~= '' and ARGV[7]
 local count = (#KEYS - 1) / 2
