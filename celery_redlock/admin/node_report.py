@@ -15,6 +15,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, ResponseErr
 
 from celery_redlock.admin.rights import WRITE_PROBE, Right, missing_rights, rights
 from celery_redlock.core.node_admin import look_at_memory_node
+from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.scripts import ARM_SOURCE
 from celery_redlock.protocol.texts import shortened
@@ -170,6 +171,8 @@ def _report(node: NodeAddress, timeout: float, tried: tuple[Right, ...]) -> Node
             return _memory_report(node)
         with Connector(node, timeout).visit() as connection:
             return _server_report(node, connection, tried)
+    except ConfigurationError:
+        raise
     except Exception as exc:
         return NodeReport(url=node.name, failure=_failure(exc))
 

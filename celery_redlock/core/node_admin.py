@@ -13,6 +13,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.scripts import ARM_SOURCE
 from celery_redlock.transport import NodeAddress, parse_nodes
@@ -262,6 +263,8 @@ def _probe(node: NodeAddress, timeout: float) -> tuple[ProbeResult, str | None]:
         return usable, None
     try:
         connection, run_id = Connector(node, timeout).connect(native=False)
+    except ConfigurationError:
+        raise
     except Exception as exc:
         lasting = isinstance(exc, ConnectError) and exc.lasting
         return replace(usable, problem=describe_failure(exc), lasting=lasting), None
