@@ -24,13 +24,14 @@ from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.redis.connect_error import (
+    ConnectError,
     check_identity,
     check_mode,
     explained,
 )
 from celery_redlock.transport.redis.connection import NodeConnection
 from celery_redlock.transport.redis.framing import Framing, GarbageError
-from celery_redlock.transport.redis.url_options import check_options, read_options
+from celery_redlock.transport.redis.url_options import check_options, missing_files, read_options
 
 _logger = event_logger(__name__)
 
@@ -196,6 +197,9 @@ class Connector:
             yield
         except (RedisError, OSError) as exc:
             connection.disconnect()
+            if missing := missing_files(self._options):
+                reason = f"its URL names what is not there on this machine: {', '.join(missing)}"
+                raise ConnectError(reason, lasting=True) from exc
             raise explained(
                 exc,
                 tls=issubclass(self._type, SSLConnection),

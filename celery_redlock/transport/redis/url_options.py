@@ -4,6 +4,7 @@ The options of a node's URL: what redis-py makes of them, and which one it refus
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -70,6 +71,15 @@ def check_options(address: NodeAddress, kind: Any, options: Mapping[str, Any]) -
         if name in options and not _takes(kind, {**ours, name: options[name]}):
             raise _refusal(address, name)
     raise _refusal(address, None)
+
+
+def missing_files(options: Mapping[str, Any]) -> list[str]:
+    """Return the options that name a file that is not there."""
+    return [
+        f"{name}={options[name]}"
+        for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+        if name in options and not os.path.exists(options[name])
+    ]
 
 
 def _given(address: NodeAddress) -> list[str]:
