@@ -191,7 +191,7 @@ class Nodes(ABC):
 
     @abstractmethod
     def back_up(self, *nodes: int) -> None:
-        """Attach a backup to nodes, which renews what they are called if it is the first."""
+        """Attach a backup to nodes; the first one changes their replication ids."""
 
 
 class MemoryNodes(Nodes):
