@@ -29,6 +29,10 @@ _ROUNDING = 1.0
 _SLOW = 0.1
 
 
+#: Seconds of `repl-backlog-ttl` that servers have by default.
+_BACKLOG_TTL = 3600
+
+
 class Severity(StrEnum):
     """How urgent a finding is."""
 
@@ -270,12 +274,34 @@ NODE: tuple[Row[NodeFacts], ...] = (
         ),
     ),
     Row(
+        code="backlog-ttl-short",
+        severity=Severity.WARNING,
+        when=lambda f: f.is_guarded and 0 < (f.node.backlog_ttl or 0) < f.max_ttl,
+        text=lambda f: (
+            f"repl-backlog-ttl is {f.node.backlog_ttl} s, shorter than redlock_max_ttl, which is "
+            f"{readable(f.max_ttl)} s: a promotion that lost locks may not be noticed, and two "
+            f"holders are possible after it. Set repl-backlog-ttl {_BACKLOG_TTL}, which is its "
+            "default, or 0."
+        ),
+    ),
+    Row(
+        code="backlog-ttl-hidden",
+        severity=Severity.INFO,
+        when=lambda f: f.is_guarded and bool(f.node.is_replicated) and f.node.backlog_ttl is None,
+        text=lambda f: (
+            "The node has replicas or was promoted, and does not show repl-backlog-ttl to this "
+            "user, which has to be 0 or at least redlock_max_ttl, "
+            f"{readable(f.max_ttl)} s. Grant +config|get to see it, or look there."
+        ),
+    ),
+    Row(
         code="quarantined",
         severity=Severity.WARNING,
         when=lambda f: f.has_record(Guard.QUARANTINED) and not f.is_quarantined_longer,
         text=lambda f: (
-            f"The node has restarted and is quarantined for {readable(f.node.quarantine_left or 0)}"
-            " s more; then it votes by itself. Restart no other node until then."
+            "The node has restarted, lost its data or been promoted, and is quarantined for "
+            f"{readable(f.node.quarantine_left or 0)} s more; then it votes by itself. Restart no "
+            "other node until then."
         ),
         votes=False,
     ),
@@ -297,8 +323,8 @@ NODE: tuple[Row[NodeFacts], ...] = (
             f.has_record(Guard.OTHER) or (f.has_record(Guard.MISSING) and not f.set_is_new)
         ),
         text=lambda f: (
-            "The node has restarted, or lost its data, since it last voted. The next acquire "
-            f"begins its quarantine of {readable(f.max_ttl)} s; then it votes by itself."
+            "The node has restarted, lost its data or been promoted since it last voted. The next "
+            f"acquire begins its quarantine of {readable(f.max_ttl)} s; then it votes by itself."
         ),
         votes=False,
     ),

@@ -15,6 +15,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, ResponseErr
 
 from celery_redlock.admin.rights import WRITE_PROBE, Right, missing_rights, rights
 from celery_redlock.core.node_admin import look_at_memory_node
+from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.scripts import ARM_SOURCE
 from celery_redlock.protocol.texts import shortened
@@ -87,6 +88,8 @@ class NodeReport:
         persistence: what it writes to its disk: `aof`, `rdb`, `aof+rdb` or `none`.
         maxmemory: limit to its memory in bytes; 0 without one.
         maxmemory_policy: what it evicts at this limit.
+        backlog_ttl: `repl-backlog-ttl`, seconds for which a promotion shows; 0: always.
+        is_replicated: whether it has replicas, or was promoted.
         guard: the record of the restart quarantine.
         quarantine_left: seconds until it votes; None if it is not quarantined.
         clock_skew: seconds by which its clock is ahead of this machine's, as exact as half a round
@@ -107,6 +110,8 @@ class NodeReport:
     persistence: str | None = None
     maxmemory: int | None = None
     maxmemory_policy: str | None = None
+    backlog_ttl: int | None = None
+    is_replicated: bool | None = None
     guard: Guard | None = None
     quarantine_left: float | None = None
     clock_skew: float | None = None
@@ -166,6 +171,8 @@ def _report(node: NodeAddress, timeout: float, tried: tuple[Right, ...]) -> Node
             return _memory_report(node)
         with Connector(node, timeout).visit() as connection:
             return _server_report(node, connection, tried)
+    except ConfigurationError:
+        raise
     except Exception as exc:
         return NodeReport(url=node.name, failure=_failure(exc))
 
@@ -186,7 +193,7 @@ def _memory_report(node: NodeAddress) -> NodeReport:
         latency=0.0,
         role="master",
         server="memory",
-        run_id=memory.state.identity,
+        run_id=memory.state.identity.run,
         guard=guard,
         quarantine_left=quarantine_left,
         clock_skew=(memory.now_us() - clock.wall_us()) / 1e6,
@@ -198,11 +205,12 @@ def _server_report(node: NodeAddress, connection: Any, tried: tuple[Right, ...])
     (reply,) = _ask(connection, ("INFO",))
     info = read_info(reply) if isinstance(reply, bytes) else {}
     check_mode(info)
-    record, looked, save = _ask(
+    record, looked, save, backlog_ttl = _ask(
         connection,
         ("GET", GUARD_KEY),
         ("EVAL", ARM_SOURCE, "1", GUARD_KEY, "look"),
         ("CONFIG", "GET", "save"),
+        ("CONFIG", "GET", "repl-backlog-ttl"),
     )
     check_identity(info, record.decode() if isinstance(record, bytes) else "")
     guard, quarantine_left = _guard(looked.decode() if isinstance(looked, bytes) else "")
@@ -219,6 +227,8 @@ def _server_report(node: NodeAddress, connection: Any, tried: tuple[Right, ...])
         persistence=_persistence(info, save),
         maxmemory=_number(info, "maxmemory"),
         maxmemory_policy=info.get("maxmemory_policy"),
+        backlog_ttl=_configured(backlog_ttl),
+        is_replicated=_is_replicated(info),
         guard=guard,
         quarantine_left=quarantine_left,
         clock_skew=clock_skew,
@@ -270,6 +280,17 @@ def _server(info: Mapping[str, str]) -> str | None:
 
 def _number(info: Mapping[str, str], name: str) -> int | None:
     return int(info[name]) if info.get(name, "").isdecimal() else None
+
+
+def _configured(reply: object) -> int | None:
+    """Return the number that CONFIG GET shows; not every user has the right to it."""
+    return int(reply[1]) if isinstance(reply, list) and reply[1:] else None
+
+
+def _is_replicated(info: Mapping[str, str]) -> bool | None:
+    if "master_replid2" not in info:
+        return None
+    return info.get("connected_slaves", "0") != "0" or bool(info["master_replid2"].strip("0"))
 
 
 def _persistence(info: Mapping[str, str], save: object) -> str | None:

@@ -42,7 +42,7 @@ def examine(target: Target, *, as_json: bool) -> int:
 def _findings_about(target: Target) -> tuple[tuple[NodeReport, ...], tuple[Finding, ...]]:
     """Return the facts about all nodes, and what is wrong with them; errors as `examine`."""
     settings = target.settings()
-    reports = report_nodes(target.nodes(), key_prefix=settings.key_prefix)
+    reports = report_nodes(target.nodes(), key_prefix=settings.prefix_on_nodes)
     return reports, diagnose(
         reports,
         max_ttl=settings.max_ttl,

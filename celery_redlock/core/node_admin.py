@@ -13,6 +13,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.scripts import ARM_SOURCE
 from celery_redlock.transport import NodeAddress, parse_nodes
@@ -46,8 +47,14 @@ class ArmResult:
 _DETAIL = {
     "armed": "brand-new, votes from now on",
     "serving": "votes already",
-    "quarantined": "restarted, and is quarantined for {} s more, until old leases have expired",
-    "other": "restarted since it last voted; it will be quarantined and then vote by itself",
+    "quarantined": (
+        "restarted, lost its data or was promoted, and is quarantined for {} s more, until old "
+        "leases have expired"
+    ),
+    "other": (
+        "restarted or was promoted since it last voted; it will be quarantined and then vote by "
+        "itself"
+    ),
     "missing": "has no record of its own",
 }
 _FORCED = "votes from now on, whatever it knew"
@@ -200,7 +207,7 @@ class _MemoryConnection(_AdminConnection):
             raise ConnectionError("no answer")
         record = state.guard
         if record is not None and mode != "force":
-            if record.identity != state.identity:
+            if not state.identity.has_lost_nothing_since(record):
                 return "other"
             remaining = record.not_before - node.now_us()
             return f"quarantined {-(-remaining // 1_000_000)}" if remaining > 0 else "serving"
@@ -256,6 +263,8 @@ def _probe(node: NodeAddress, timeout: float) -> tuple[ProbeResult, str | None]:
         return usable, None
     try:
         connection, run_id = Connector(node, timeout).connect(native=False)
+    except ConfigurationError:
+        raise
     except Exception as exc:
         lasting = isinstance(exc, ConnectError) and exc.lasting
         return replace(usable, problem=describe_failure(exc), lasting=lasting), None

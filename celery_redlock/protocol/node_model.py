@@ -54,8 +54,37 @@ class StoredKey:
 class GuardRecord:
     """The record of the restart quarantine: whose data this is, and from when (µs) it may vote."""
 
-    identity: str
+    run: str
+    replication: str
     not_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """
+    The ids of the process that serves, as INFO shows them.
+
+    Attributes:
+        run: `run_id`, new at every start.
+        replication: `master_replid`, new at every start of a master, at every promotion, and when
+            the replication backlog is created or freed.
+        promoted_from: `master_replid2`, the id of the master that this one followed; empty if it
+            followed none, or if the backlog has been freed since.
+        is_master: whether it follows none now.
+    """
+
+    run: str
+    replication: str
+    promoted_from: str = ""
+    is_master: bool = True
+
+    def has_lost_nothing_since(self, record: GuardRecord) -> bool:
+        """Return whether the node has all the data that it had when the record was written."""
+        if not self.is_master:
+            return False
+        if record.replication == self.replication:
+            return True
+        return record.run == self.run and not self.promoted_from
 
 
 @dataclass(slots=True)
@@ -209,6 +238,11 @@ class _Acquire:
     waiter: Waiter | None
     keys: tuple[tuple[str, str, _Limit], ...]
 
+    @property
+    def named_waiter(self) -> Waiter | None:
+        """The waiter, if nodes may remember it."""
+        return self.waiter if self.waiter is not None and self.waiter.name else None
+
     @classmethod
     def read(cls, command: Command) -> Self:
         owner, ttl, candidate, quarantine, *more = command.args
@@ -235,7 +269,7 @@ class ModelNode:
     One node: its data and the identity of the process that serves it.
 
     Attributes:
-        identity: changes with every start and every change of role.
+        identity: of the process that serves.
         keys: lock keys.
         fences: fence counters.
         guard: the record of the restart quarantine; lost with the data.
@@ -244,7 +278,7 @@ class ModelNode:
         published: lock key and waiter of each wake-up that nobody has taken yet.
     """
 
-    identity: str
+    identity: Identity
     keys: dict[str, StoredKey] = field(default_factory=dict)
     fences: dict[str, int] = field(default_factory=dict)
     guard: GuardRecord | None = None
@@ -262,7 +296,7 @@ class ModelNode:
 
     def arm(self) -> None:
         """Let this process vote at once."""
-        self.guard = GuardRecord(self.identity, 0)
+        self._record(0)
 
     def owner(self, key: str, now_us: int) -> str | None:
         """Return the owner of `key`; a key lives up to and including its last millisecond."""
@@ -303,11 +337,16 @@ class ModelNode:
     def _quarantined(self, quarantine_ms: int, now_us: int) -> Quarantined | None:
         if quarantine_ms <= 0:
             return None
-        if self.guard is None or self.guard.identity != self.identity:
-            self.guard = GuardRecord(self.identity, now_us + quarantine_ms * 1000)
-        if now_us >= self.guard.not_before:
+        not_before = now_us + quarantine_ms * 1000
+        if self.guard is not None and self.identity.has_lost_nothing_since(self.guard):
+            not_before = self.guard.not_before
+        self._record(not_before)
+        if now_us >= not_before:
             return None
-        return Quarantined(math.ceil((self.guard.not_before - now_us) / 1000) / 1000)
+        return Quarantined(math.ceil((not_before - now_us) / 1000) / 1000)
+
+    def _record(self, not_before: int) -> None:
+        self.guard = GuardRecord(self.identity.run, self.identity.replication, not_before)
 
     def _acquire(self, command: Command, now_us: int) -> Vote:
         call = _Acquire.read(command)
@@ -325,7 +364,7 @@ class ModelNode:
             if slot is None:
                 held += [KeyHolder(place + at, *other) for at, other in enumerate(others)]
                 if limit.period_ms:
-                    turns.append(self._turn_of(key, limit, call.waiter, others, now_us))
+                    turns.append(self._turn_of(key, limit, call.named_waiter, others, now_us))
                 else:
                     refused.append(key)
             else:
@@ -333,14 +372,14 @@ class ModelNode:
                     free[key] = limit
                 placed.append((limit, slot, _fence_of(fence, limit, slot)))
             place += limit.slots or 1
-        if call.waiter is not None and call.waiter.name:
+        if (waiter := call.named_waiter) is not None:
             for key in refused:
-                self._queue(key, now_us, call.waiter)
+                self._queue(key, now_us, waiter)
             # It waits for the others now, and those that wait for these must not wait for it.
             # Its place in the order of a key with a period would be lost if it is undone.
             granted = {key: limit for key, _, limit in call.keys if not limit.period_ms}
             for key, limit in (free if held else granted).items():
-                was_waiting = key in self.waiting and self.waiting[key].forget(call.waiter.name)
+                was_waiting = key in self.waiting and self.waiting[key].forget(waiter.name)
                 if was_waiting and held and not limit.period_ms:
                     self._wake(key, limit.slots, now_us)
         if held:
@@ -394,7 +433,8 @@ class ModelNode:
     ) -> tuple[str, int] | None:
         """Return who goes before a waiter for a key with free slots, and for how many ms yet."""
         if limit.period_ms:
-            return self._has_its_turn(key, waiter, free, now_us)
+            named = waiter if waiter is not None and waiter.name else None
+            return self._has_its_turn(key, named, free, now_us)
         if waiter is None or not waiter.since_ms:
             return None
         in_order = bool(waiter.name and waiter.grace_ms)

@@ -13,20 +13,21 @@ _LUA = resources.files("celery_redlock.protocol") / "lua"
 
 #: Functions that precede the scripts which call them.
 _BEFORE: dict[Script, tuple[str, ...]] = {
-    Script.ACQUIRE: ("guard", "slots", "wait_queue", "turns"),
-    Script.RAISE: ("guard", "slots"),
+    Script.ACQUIRE: ("identity", "guard", "slots", "wait_queue", "turns"),
+    Script.RAISE: ("identity", "guard", "slots"),
     Script.RELEASE: ("slots", "wait_queue"),
     Script.ENQUEUE: ("slots", "wait_queue"),
 }
 
 
-def _source(script: Script) -> str:
-    parts = (*_BEFORE.get(script, ()), script.value)
+def _joined(*parts: str) -> str:
     return "".join((_LUA / f"{part}.lua").read_text() for part in parts)
 
 
 #: Source of each command's script.
-SOURCE: dict[Script, str] = {script: _source(script) for script in Script}
+SOURCE: dict[Script, str] = {
+    script: _joined(*_BEFORE.get(script, ()), script.value) for script in Script
+}
 
 #: SHA-1 of the source, which is what EVALSHA takes.
 SHA: dict[Script, str] = {
@@ -35,4 +36,4 @@ SHA: dict[Script, str] = {
 }
 
 #: Lets a brand-new node vote at once; used by `celery-redlock init`.
-ARM_SOURCE: str = (_LUA / "arm.lua").read_text()
+ARM_SOURCE: str = _joined("identity", "arm")

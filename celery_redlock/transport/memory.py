@@ -11,18 +11,19 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.protocol import Command, Failed, Phase, Round, Script, Vote
 from celery_redlock.protocol.keys import wake_channel
-from celery_redlock.protocol.node_model import ModelNode
+from celery_redlock.protocol.node_model import Identity, ModelNode
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.base import AckedNodes, Channel, NodeFailure, VoteReceiver
 from celery_redlock.transport.listeners import Listener, WaitingCall
 
-_starts = itertools.count(1)
+_ids = itertools.count(1)
 
 
 class Time(Protocol):
@@ -122,7 +123,14 @@ class MemoryNode:
 
     def flip_role(self) -> None:
         """Become a replica, and then a master again."""
-        self.state.identity = _identity()
+        before = self.state.identity
+        self.state.identity = replace(
+            before, replication=_new_id(), promoted_from=before.replication
+        )
+
+    def renew_backlog(self) -> None:
+        """Create the replication backlog, or free it, as when a backup attaches or has gone."""
+        self.state.identity = replace(self.state.identity, replication=_new_id(), promoted_from="")
 
     def flush(self) -> None:
         """Lose all data while running on."""
@@ -170,8 +178,12 @@ class MemoryNode:
                 listener.on_wake(name, channel)
 
 
-def _identity() -> str:
-    return f"memory-{next(_starts)}"
+def _identity() -> Identity:
+    return Identity(_new_id(), _new_id())
+
+
+def _new_id() -> str:
+    return f"memory-{next(_ids)}"
 
 
 #: The nodes that `memory://` URLs name: all clients of a process that name the same nodes share

@@ -19,6 +19,7 @@ from celery_redlock.protocol.keys import LimitedKey
 from tests.models.bodies import BODIES, BodySetting
 from tests.models.calls import CALLS, CallSetting
 from tests.models.config import Contender, Setting
+from tests.models.identities import IDENTITIES, IdentitySetting
 from tests.models.leaders import LEADERS, LeaderSetting
 from tests.models.messages import HAND_OVER
 from tests.models.tables import TABLES, TableSetting
@@ -414,7 +415,15 @@ LIMITS = (
     ),
 )
 
-AnySetting = Setting | LeaderSetting | CallSetting | BodySetting | TableSetting | WaiterSetting
+AnySetting = (
+    Setting
+    | LeaderSetting
+    | CallSetting
+    | BodySetting
+    | TableSetting
+    | WaiterSetting
+    | IdentitySetting
+)
 
 ALL: dict[str, AnySetting] = {
     setting.name: setting
@@ -430,5 +439,6 @@ ALL: dict[str, AnySetting] = {
         *CALLS,
         *BODIES,
         *WAITERS,
+        *IDENTITIES,
     )
 }

@@ -14,7 +14,7 @@ from celery_redlock.protocol import (
     VersionedValue,
     Vote,
 )
-from celery_redlock.protocol.node_model import ModelNode, StoredRegister
+from celery_redlock.protocol.node_model import Identity, ModelNode, StoredRegister
 from tests.models.leader_steps import ENTRY, RECORD
 
 #: A tick that a leader has recorded: its token, and when that was due, in µs.
@@ -60,7 +60,7 @@ class Told:
 def run_command(copy: Copy, command: Command) -> tuple[Copy, Vote]:
     """Let a node run a command; return its copy then, and its vote."""
     register = StoredRegister(copy.token, dict(copy.fields))
-    vote = ModelNode("", registers={RECORD: register}).run(command, 0)
+    vote = ModelNode(Identity("", ""), registers={RECORD: register}).run(command, 0)
     done = copy.done
     if (
         command.script is Script.WRITE_REGISTER

@@ -9,9 +9,10 @@ import gc
 from tests.models import stepper
 from tests.models.bodies import BodySetting
 from tests.models.calls import CallSetting
-from tests.models.config import Setting
-from tests.models.configs import ALL
+from tests.models.configs import ALL, AnySetting
 from tests.models.explorer import Model, Outcome, explore
+from tests.models.identifying import Identifying
+from tests.models.identities import IdentitySetting
 from tests.models.leaders import LeaderSetting
 from tests.models.tables import TableSetting
 from tests.models.waiters import Waiters, WaiterSetting
@@ -33,11 +34,11 @@ def examine(name: str, limit: int) -> Outcome:
     return outcome
 
 
-def _model_of(
-    setting: Setting | LeaderSetting | CallSetting | BodySetting | TableSetting | WaiterSetting,
-) -> Model:
+def _model_of(setting: AnySetting) -> Model:
     if isinstance(setting, WaiterSetting):
         return Waiters(setting)
+    if isinstance(setting, IdentitySetting):
+        return Identifying(setting)
     if isinstance(setting, TableSetting):
         from tests.models.tabulating import Rules
 

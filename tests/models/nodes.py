@@ -13,6 +13,7 @@ from celery_redlock.protocol.keys import GOES_FIRST
 from celery_redlock.protocol.node_model import (
     START_US,
     GuardRecord,
+    Identity,
     ModelNode,
     StoredKey,
     WaitQueue,
@@ -141,10 +142,10 @@ class NodeMoves:
 
     def _run(self, node: Node, command: Command, time: int) -> tuple[Node, Vote]:
         state = ModelNode(
-            str(node.identity),
+            Identity(str(node.identity), str(node.identity)),
             {key: StoredKey(owner, until) for key, owner, until in node.keys},
             dict(node.fences),
-            None if node.guard is None else GuardRecord(str(node.guard[0]), node.guard[1]),
+            None if node.guard is None else _record(*node.guard),
             waiting={
                 key: _queue(waiting, (time + node.gained) * 1000) for key, waiting in node.waiting
             },
@@ -152,7 +153,7 @@ class NodeMoves:
         vote = state.run(command, (time + node.gained) * 1000)
         guard = None
         if state.guard is not None:
-            guard = (int(state.guard.identity), state.guard.not_before)
+            guard = (int(state.guard.run), state.guard.not_before)
         then = Node(
             node.identity,
             tuple(sorted((key, it.owner, it.expires_at) for key, it in state.keys.items())),
@@ -205,11 +206,15 @@ def _robbed(index: int, command: Command, before: Node, after: Node) -> str:
     return ""
 
 
+def _record(identity: int, not_before: int) -> GuardRecord:
+    return GuardRecord(str(identity), str(identity), not_before)
+
+
 def _queue(waiting: tuple[tuple[str, bool], ...], now_us: int) -> WaitQueue:
     """Return a wait queue; those that were woken have had their start, and are on their way."""
     scores = {name: NAMES.index(name) + 1 for name, _ in waiting}
     woken = {name: now_us - START_US - 1 for name, is_woken in waiting if is_woken}
-    return WaitQueue(scores, woken, math.inf)
+    return WaitQueue(scores, woken, expires_at=math.inf)
 
 
 def _refused_waiter(command: Command, vote: Vote) -> set[str]:

@@ -14,6 +14,8 @@ from tests.models.calling import Calls
 from tests.models.calls import CallSetting
 from tests.models.configs import ALL
 from tests.models.explorer import explore
+from tests.models.identifying import Identifying
+from tests.models.identities import IdentitySetting
 from tests.models.waiters import Waiters, WaiterSetting
 from tests.mutants.planting import ROOT, planted
 from tests.mutants.registry import MUTANTS
@@ -71,6 +73,13 @@ def test_without_a_look_after_a_wake_up_messages_that_are_lost_keep_another_asle
     setting = WaiterSetting(name="unchecked", messages=3, losses=1)
     outcome = explore(Waiters(setting), "unchecked", 200_000)
     assert outcome.violation == "a message waits for a free key"
+
+
+def test_a_backlog_that_is_freed_within_a_longest_lease_hides_a_promotion() -> None:
+    setting = IdentitySetting(name="freed early", max_ttl=2, backlog_ttl=1)
+    found = explore(Identifying(setting), setting.name, 200_000)
+    assert found.violation == "a node votes that has lost the key of a valid lease"
+    assert found.trace[-2:] == ["its backlog is freed", "an acquire: granted"]
 
 
 def test_every_setting_has_a_name_of_its_own_and_says_what_it_must_reach() -> None:

@@ -16,7 +16,13 @@ from dataclasses import dataclass, field, replace
 
 from celery_redlock.protocol import Command, Granted, Waiter, acquire, release
 from celery_redlock.protocol.commands import enqueue
-from celery_redlock.protocol.node_model import COMES_WITHIN_US, ModelNode, StoredKey, WaitQueue
+from celery_redlock.protocol.node_model import (
+    COMES_WITHIN_US,
+    Identity,
+    ModelNode,
+    StoredKey,
+    WaitQueue,
+)
 from tests.models.explorer import Label, State, ViolationError
 from tests.models.state import NAMES, Table
 
@@ -176,10 +182,14 @@ def _run(scene: Scene, command: Command) -> tuple[Scene, bool]:
             for message, woken in scene.queue
             if woken
         },
-        math.inf,
+        expires_at=math.inf,
     )
     holders = [StoredKey(NAMES[message], math.inf) for message in scene.at("holds")]
-    node = ModelNode("one", dict.fromkeys([KEY], *holders) if holders else {}, waiting={KEY: queue})
+    node = ModelNode(
+        Identity("one", "one"),
+        dict.fromkeys([KEY], *holders) if holders else {},
+        waiting={KEY: queue},
+    )
     vote = node.run(command, _NOW)
     numbers = {name: number for number, name in enumerate(NAMES)}
     left = node.waiting[KEY]

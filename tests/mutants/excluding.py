@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from tests.mutants.writing import (
     ATTEMPT,
-    GUARD_LUA,
+    IDENTITY_LUA,
     NODE,
     ROUNDS,
     TIMING,
@@ -91,25 +91,24 @@ EXCLUSION = (
     mutant(
         "no restart guard",
         modelled("trust-restart"),
-        (NODE, "if now_us >= self.guard.not_before:", "if True:"),
+        (NODE, "if now_us >= not_before:", "if True:"),
     ),
     mutant(
         "the restart guard ignores whose record it is",
         modelled("trust-restart"),
         (
             NODE,
-            "if self.guard is None or self.guard.identity != self.identity:",
-            "if self.guard is None:",
+            "if self.guard is not None and self.identity.has_lost_nothing_since(self.guard):",
+            "if self.guard is not None:",
         ),
     ),
     mutant(
         "the script ignores whose record it is",
         tested("test_guard.py", "test_nodes_that_may_have_forgotten_a_lease_do_not_grant_it_again"),
         (
-            GUARD_LUA,
-            "elseif record and string.sub(record, 41, 80) == "
-            "string.sub(replication, at + 1, at + 40) then",
-            "elseif record then",
+            IDENTITY_LUA,
+            "if is_master and not_before and string.sub(record, 41, 80) == id then",
+            "if not_before then",
         ),
     ),
     mutant(

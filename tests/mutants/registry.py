@@ -14,6 +14,7 @@ from tests.mutants.guarding import GUARDS
 from tests.mutants.handing_over import HAND_OVER
 from tests.mutants.interrupting import INTERRUPTING
 from tests.mutants.limiting import LIMITING
+from tests.mutants.recognising import RECOGNITION
 from tests.mutants.registering import LATE, REGISTER_FAULTS
 from tests.mutants.releasing import RELEASING
 from tests.mutants.waiting import WAITING
@@ -22,6 +23,7 @@ MUTANTS = (
     *(*FENCING, *EXCLUSION, *EXTENSION, *VOTES, *HAND_OVER, *TRANSPORT),
     *(*ARMING_FAULTS, *REGISTER_FAULTS, *LATE, *DECIDING, *GUARDS, *INTERRUPTING),
     *WAITING,
+    *RECOGNITION,
     *LIMITING,
     *RELEASING,
 )
@@ -47,5 +49,9 @@ EQUIVALENT: dict[str, str] = {
         "a lease that is granted at the instant when trust ends is not valid at any instant"
     ),
     "ExtendRound.valid_until without max": "Lease.apply_extension takes the larger anyway",
+    "a new backlog is not recorded": (
+        "the process and its empty second id are asked for again at each acquire, which costs a "
+        "section of INFO and decides the same"
+    ),
     "a node's second answer in a round counts": "a transport gives one answer for each command",
 }

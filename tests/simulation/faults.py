@@ -53,7 +53,7 @@ def _on_node(world: World, fault: Fault) -> None:
         node.state.lose_data()
         world.history.data_lost()
     elif kind == "flip":
-        node.new_identity()
+        node.change_role()
         if fault.detail == "read only":
             node.read_only = True
             world.scheduler.after(fault.seconds, world.make_master, node.index)

@@ -13,7 +13,7 @@ import hiredis
 
 from celery_redlock.protocol import Command, Script
 from celery_redlock.protocol.keys import wake_channel
-from celery_redlock.protocol.node_model import ModelNode
+from celery_redlock.protocol.node_model import Identity, ModelNode
 from celery_redlock.protocol.scripts import SHA, SOURCE
 from celery_redlock.protocol.votes import (
     Acknowledged,
@@ -62,7 +62,7 @@ class SimNode:
         self.read_only = False
         self.stopped_until = 0.0
         self.commands: dict[Script, int] = dict.fromkeys(Script, 0)
-        self.state = ModelNode(f"{index}-1")
+        self.state = ModelNode(Identity(f"{index}-1", f"{index}-1"))
         self.state.arm()
         self._identities = 1
         self._scheduler = scheduler
@@ -86,7 +86,14 @@ class SimNode:
 
     def new_identity(self) -> None:
         self._identities += 1
-        self.state.identity = f"{self.index}-{self._identities}"
+        name = f"{self.index}-{self._identities}"
+        self.state.identity = Identity(name, name)
+
+    def change_role(self) -> None:
+        self._identities += 1
+        before = self.state.identity
+        name = f"{self.index}-{self._identities}"
+        self.state.identity = Identity(before.run, name, before.replication)
 
     def crash(self) -> None:
         self.down = True

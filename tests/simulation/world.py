@@ -145,7 +145,7 @@ class World:
     def make_master(self, index: int) -> None:
         if self.nodes[index].read_only:
             self.nodes[index].read_only = False
-            self.nodes[index].new_identity()
+            self.nodes[index].change_role()
 
     def process_watchdog(self) -> Any:
         machine = self.files.machine()

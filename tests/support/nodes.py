@@ -24,6 +24,7 @@ from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import parse_node
 from celery_redlock.transport.memory import memory_node
+from tests.support.replication import back_up
 from tests.support.waiting import TIMEOUT, wait_until
 
 PREFIX = "redlock:"
@@ -188,6 +189,10 @@ class Nodes(ABC):
     def flip_role(self, *nodes: int) -> None:
         """Make nodes replicas, and masters again."""
 
+    @abstractmethod
+    def back_up(self, *nodes: int) -> None:
+        """Attach a backup to nodes; the first one changes their replication ids."""
+
 
 class MemoryNodes(Nodes):
     """In-memory nodes of this process."""
@@ -254,6 +259,10 @@ class MemoryNodes(Nodes):
     def flip_role(self, *nodes: int) -> None:
         for node in nodes:
             self.nodes[node].flip_role()
+
+    def back_up(self, *nodes: int) -> None:
+        for node in nodes:
+            self.nodes[node].renew_backlog()
 
 
 class ServerNodes(Nodes):
@@ -341,3 +350,7 @@ class ServerNodes(Nodes):
             # Nobody listens on port 1, so nothing is copied: the role alone changes, twice.
             client.replicaof("127.0.0.1", 1)
             client.replicaof("NO", "ONE")
+
+    def back_up(self, *nodes: int) -> None:
+        for node in nodes:
+            back_up(self.cluster, node)

@@ -21,7 +21,7 @@
 -- after the refusal finds it there. If it leaves a free key because it lacks another, the next one of
 -- that queue is woken in its place. For a key with a period it gets its turn instead, and a free slot is
 -- refused to those that asked later than others whose turn it is.
--- (`guard.lua`, `slots.lua`, `wait_queue.lua` and `turns.lua` precede this script.)
+-- (`identity.lua`, `guard.lua`, `slots.lua`, `wait_queue.lua` and `turns.lua` precede this script.)
 local owner, ttl = ARGV[2], ARGV[3]
 local waiter, since = ARGV[7] ~= '' and ARGV[7], tonumber(ARGV[8] or '0')
 local START = 10000  -- µs

@@ -13,7 +13,7 @@
 -- {nonce, 'F'}      not ours any more, or a counter is above the token already; nothing changed
 -- {nonce, 'F', ms}  another has the slot of a key with a period, for that time; nothing changed
 -- {nonce, 'Q', ms}  in quarantine for that time
--- (`guard.lua` and `slots.lua` precede this script.)
+-- (`identity.lua`, `guard.lua` and `slots.lua` precede this script.)
 local owner, token, limited = ARGV[2], tonumber(ARGV[3]), ARGV[4] and 1 or 0
 local count = (#KEYS - limited) / 2
 local counters, moved, given_back = {}, {}, {}

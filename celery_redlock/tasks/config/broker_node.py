@@ -1,9 +1,9 @@
 """
 The broker as the single lock node, where no lock nodes are given.
 
-A translation is made only where it is exact: the same server, database, user and TLS settings that
-Celery itself uses. Anything else is refused with the setting to write, because a lock on a server
-that was guessed protects nothing.
+A translation is made only where it is exact: the same server, database, global prefix of keys, user
+and TLS settings that Celery itself uses. Anything else is refused with the setting to write,
+because a lock on a server that was guessed protects nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kombu.utils.url import url_to_parts
 
 from celery_redlock.errors import ConfigurationError
 
-__all__ = ["node_from_broker"]
+__all__ = ["node_from_broker", "prefix_from_broker"]
 
 EXAMPLE = (
     "redlock_nodes = ['redis://lock-1:6379/0', 'redis://lock-2:6379/0', 'redis://lock-3:6379/0']"
@@ -61,6 +61,19 @@ def node_from_broker(app: Any) -> str:
         f"{'redis' if tls is None else 'rediss'}://{_credentials(broker.userid, broker.password)}"
         f"{host}:{broker.port or 6379}/{_database(broker.virtual_host)}{_query(tls or {})}"
     )
+
+
+def prefix_from_broker(app: Any) -> str:
+    """
+    Return what all keys of the app begin with on its broker; empty for nothing.
+
+    Raises:
+        ConfigurationError: the setting is no string.
+    """
+    prefix = (app.conf.broker_transport_options or {}).get("global_keyprefix") or ""
+    if not isinstance(prefix, str):
+        raise _refusal("global_keyprefix in broker_transport_options is not a string")
+    return prefix
 
 
 def _socket_url(hostname: str, broker: Any) -> str:

@@ -53,7 +53,7 @@ def _make_client(settings: RedlockSettings) -> Redlock:
         settings.nodes,
         max_ttl=settings.max_ttl,
         ttl=min(DEFAULT_TTL, settings.max_ttl),
-        key_prefix=settings.key_prefix,
+        key_prefix=settings.prefix_on_nodes,
         drift_factor=settings.drift_factor,
         node_timeout=settings.node_timeout,
         guard=settings.guard,

@@ -17,7 +17,7 @@ from celery_redlock.core import SHORTEST_TTL
 from celery_redlock.core.validation import checked_drift_factor
 from celery_redlock.errors import ConfigurationError, LockKeyError
 from celery_redlock.protocol.keys import validate_key, validate_name
-from celery_redlock.tasks.config.broker_node import node_from_broker
+from celery_redlock.tasks.config.broker_node import node_from_broker, prefix_from_broker
 from celery_redlock.tasks.config.mistakes import Mistakes
 from celery_redlock.tasks.config.options import (
     NONE_IS_A_VALUE,
@@ -84,7 +84,8 @@ class RedlockSettings:
             `memory://name` for unit tests.
         max_ttl: Longest TTL of a lock. All processes that use the same nodes need the same value,
             because restart quarantine lasts this long.
-        key_prefix: Prefix of every lock key on the nodes.
+        key_prefix: Prefix of every lock key on the nodes. Where the broker is the node, the
+            `global_keyprefix` of `broker_transport_options` precedes it.
         drift_factor: Fraction of a TTL by which clocks may differ while it runs. Where chrony may
             slew at its default 100 000 ppm, use 0.1, or give chrony `maxslewrate 1000`.
         node_timeout: How long a process waits for each reply of a node, those while it connects
@@ -156,6 +157,17 @@ class RedlockSettings:
             ConfigurationError: `redlock_nodes` is unset, and the broker cannot serve as a node.
         """
         return self.given_nodes or (node_from_broker(self.app()),)
+
+    @property
+    def prefix_on_nodes(self) -> str:
+        """
+        The prefix of every lock key on the nodes, with that of the broker if it is the node.
+
+        Raises:
+            ConfigurationError: as `nodes`.
+        """
+        app = self.app() if self.nodes_from_broker else None
+        return (prefix_from_broker(app) if app else "") + self.key_prefix
 
     def options_for(self, task_name: str) -> Mapping[str, Any]:
         """Return the `redlock_tasks` entry of a task: its exact name, else the first match."""

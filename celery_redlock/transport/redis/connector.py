@@ -5,7 +5,6 @@ Making a connection: redis-py does TCP, TLS, unix sockets, AUTH and HELLO, then 
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -14,24 +13,25 @@ from typing import Any
 
 from redis import Connection, SSLConnection
 from redis.backoff import NoBackoff
-from redis.connection import DefaultParser, parse_url
+from redis.connection import DefaultParser
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.retry import Retry
 
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock._greenlets.unpatched import unpatched
 from celery_redlock._log import event_logger
-from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.redis.connect_error import (
+    ConnectError,
     check_identity,
     check_mode,
     explained,
 )
 from celery_redlock.transport.redis.connection import NodeConnection
 from celery_redlock.transport.redis.framing import Framing, GarbageError
+from celery_redlock.transport.redis.url_options import check_options, missing_files, read_options
 
 _logger = event_logger(__name__)
 
@@ -68,10 +68,6 @@ class CheckingParser(DefaultParser):  # type: ignore[misc, valid-type]
 _TLS_HANDSHAKE = 3
 
 
-#: The option in an error of redis-py; never a value, which may be a password.
-_quoted_name = re.compile(r"(?:keyword argument|Invalid value for) ['`](\w+)['`]").search
-
-
 @cache
 def _driver_options() -> dict[str, Any]:
     """
@@ -95,32 +91,27 @@ class Connector:
     def __init__(self, address: NodeAddress, timeout: float) -> None:
         self.address = address
         self.warned = False
-        try:
-            options: dict[str, Any] = dict(parse_url(address.url))  # type: ignore[no-untyped-call]
-            options.pop("max_connections", None)
-            options.update(
-                socket_timeout=timeout,
-                socket_connect_timeout=timeout,
-                # A retry of a SET NX whose reply was lost would fail although we hold the key.
-                retry=Retry(NoBackoff(), 0),
-                retry_on_timeout=False,
-                health_check_interval=0,
-                parser_class=CheckingParser,
-            )
-            if not options.keys() & {"lib_name", "lib_version"}:
-                options.update(_driver_options())
-            self._type = options.pop("connection_class", Connection)
-            if issubclass(self._type, SSLConnection):
-                options["socket_timeout"] = _TLS_HANDSHAKE * timeout  # redis-py has none of its own
-            self._options = options
-            self._type(**options)
-        except (TypeError, ValueError) as exc:
-            named = _quoted_name(str(exc))
-            which = f"the option {named[1]}" if named else "an option"
-            raise ConfigurationError(
-                f"Lock node {address.name}: its URL has {which} with a name or value that redis-py "
-                "does not take. Remove or correct what follows the ? in it."
-            ) from None
+        options = read_options(address)
+        options.update(
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            # A retry of a SET NX whose reply was lost would fail although we hold the key.
+            retry=Retry(NoBackoff(), 0),
+            retry_on_timeout=False,
+            health_check_interval=0,
+            parser_class=CheckingParser,
+            # Replies are bytes.
+            decode_responses=False,
+            encoding="utf-8",
+            encoding_errors="strict",
+        )
+        if not options.keys() & {"lib_name", "lib_version"}:
+            options.update(_driver_options())
+        self._type = options.pop("connection_class", Connection)
+        if issubclass(self._type, SSLConnection):
+            options["socket_timeout"] = _TLS_HANDSHAKE * timeout  # redis-py has none of its own
+        self._options = options
+        check_options(address, self._type, options)
 
     def connect(self, *, native: bool) -> tuple[NodeConnection, str | None]:
         """
@@ -206,6 +197,9 @@ class Connector:
             yield
         except (RedisError, OSError) as exc:
             connection.disconnect()
+            if missing := missing_files(self._options):
+                reason = f"its URL names what is not there on this machine: {', '.join(missing)}"
+                raise ConnectError(reason, lasting=True) from exc
             raise explained(
                 exc,
                 tls=issubclass(self._type, SSLConnection),

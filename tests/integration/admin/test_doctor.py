@@ -17,6 +17,7 @@ from celery_redlock.core import arm_nodes
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.plugin import ClusterFactory
 from tests.integration.protocol.conftest import DEBIAN_PARAM, binary_of
+from tests.support.replication import back_up, promote
 from tests.support.waiting import TIMEOUT, wait_until
 
 MAX_TTL = 60.0
@@ -89,6 +90,8 @@ def test_facts_are_those_that_the_server_shows(
         persistence="none",
         maxmemory=0,
         maxmemory_policy="noeviction",
+        backlog_ttl=3600,
+        is_replicated=False,
         guard=Guard.SERVING,
         clock_skew=one.clock_skew,
         skew_from_nodes=one.skew_from_nodes,
@@ -136,6 +139,34 @@ def test_a_node_that_restarted_is_quarantined_from_the_next_acquire_on(
         wait_until(is_quarantined, TIMEOUT, message="the node to begin its quarantine")
     (report, *_) = report_nodes(redlock_cluster.urls, timeout=CALM)
     assert MAX_TTL - TIMEOUT < (report.quarantine_left or 0.0) <= MAX_TTL
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_nothing_is_found_when_a_backup_attaches(
+    kind: str, redlock_cluster_factory: ClusterFactory
+) -> None:
+    cluster = redlock_cluster_factory(3, binary=binary_of(kind))
+    for index in range(3):
+        back_up(cluster, index)
+    assert named(cluster.urls) == []
+
+
+def test_a_backlog_that_is_freed_within_a_longest_lease_is_named() -> None:
+    with LocalCluster(3, config={"repl-backlog-ttl": 59}) as cluster:
+        found = [(code, severity) for _, code, severity in named(cluster.urls)]
+    assert found == [("backlog-ttl-short", Severity.WARNING)] * 3
+
+
+def test_the_right_to_see_a_promoted_node_s_backlog_ttl_is_named(
+    redlock_cluster: LocalCluster,
+) -> None:
+    redlock_cluster.client(0).replicaof("127.0.0.1", 1)  # nobody listens there
+    promote(redlock_cluster, 0)
+    urls = define_user(redlock_cluster, "~*", "&*", "+@all", "-config")
+    (first, *_) = report_nodes(urls, timeout=CALM)
+    found = [one for one in diagnosed(urls) if one.code == "backlog-ttl-hidden"]
+    assert first.url in {one.node for one in found}
+    assert "Grant +config|get" in found[0].message
 
 
 def test_a_quarantine_longer_than_ours_shows_that_another_process_has_a_longer_max_ttl(

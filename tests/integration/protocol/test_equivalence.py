@@ -51,10 +51,12 @@ from celery_redlock.protocol.keys import (
     turns_key,
     wait_queue_key,
 )
-from celery_redlock.protocol.node_model import GuardRecord, ModelNode, StoredKey
+from celery_redlock.protocol.node_model import GuardRecord, Identity, ModelNode, StoredKey
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.testing import LocalCluster
 from tests.support.nodes import PREFIX, ServerNodes
+
+IDENTITY = Identity("x", "x")
 
 LONG = 100_000
 LONGER = 300_000
@@ -126,7 +128,7 @@ commands = st.one_of(
     st.builds(release, keys, owners, st.one_of(st.just(0), tokens), st.just(0), actions),
     st.builds(inspect, keys),
 )
-events = st.sampled_from(["flush", "arm", "role", "expire"])
+events = st.sampled_from(["flush", "arm", "role", "backlog", "expire"])
 steps = st.lists(st.one_of(commands, commands, commands, events), min_size=1, max_size=25)
 
 # Keys with limits, of which two disagree on their slots, and a rate; beside an ordinary one.
@@ -202,9 +204,10 @@ class Pair:
         self._redis.flushall()
         self.meaning = ModelNode(self.identity())
 
-    def identity(self) -> str:
+    def identity(self) -> Identity:
         info = self._redis.info("everything")
-        return f"{info['run_id']}{info['master_replid']}"
+        followed = str(info["master_replid2"] or "")  # forty zeros are 0
+        return Identity(info["run_id"], info["master_replid"], followed)
 
     def run(self, command: Command) -> tuple[Vote, Vote]:
         # In one transaction: no time passes between the reading of the clock and the command.
@@ -219,10 +222,16 @@ class Pair:
             self._redis.flushall()
             self.meaning.lose_data()
         elif event == "arm":
-            self._redis.set(GUARD_KEY, f"{self.identity()} 0")
+            self._redis.set(
+                GUARD_KEY, f"{self.meaning.identity.run}{self.meaning.identity.replication} 0"
+            )
             self.meaning.arm()
         elif event == "role":
             self.server.flip_role(0)
+            self.meaning.identity = self.identity()
+        elif event == "backlog":
+            # What creating the backlog does, or freeing it, without the time that this takes.
+            self._redis.execute_command("DEBUG", "CHANGE-REPL-ID")
             self.meaning.identity = self.identity()
         else:
             # The server's keys end at once, so do those of the meaning.
@@ -257,7 +266,7 @@ class Pair:
             value = self._redis.get(key).decode()
             if key == GUARD_KEY:
                 identity, _, not_before = value.rpartition(" ")
-                stored[key] = (identity, int(not_before) > 0)
+                stored[key] = (identity[:40], identity[40:], int(not_before) > 0)
             elif is_lock_key(key):
                 stored[key] = (value, roughly(self._redis.pttl(key)))
             else:
@@ -301,7 +310,8 @@ class Pair:
             if (turns := self._turns(queue.turns, queue.scores))
         }
         if self.meaning.guard is not None:
-            meant[GUARD_KEY] = (self.meaning.guard.identity, self.meaning.guard.not_before > 0)
+            record = self.meaning.guard
+            meant[GUARD_KEY] = (record.run, record.replication, record.not_before > 0)
         return meant
 
 
@@ -331,7 +341,7 @@ def comparable(vote: Vote) -> Vote:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(1, armed=False) as started:
+    with LocalCluster(1, armed=False, config={"enable-debug-command": "local"}) as started:
         yield started
 
 
@@ -394,20 +404,20 @@ def test_scripts_and_their_meaning_agree_on_counters_and_the_clamp(
     after = pair.server.now_us(0)
     meant = []
     for now in (before, after):
-        state = ModelNode("x", fences={fence_key(PREFIX + "a"): counter})
+        state = ModelNode(IDENTITY, fences={fence_key(PREFIX + "a"): counter})
         state.run(acquire((PREFIX + "a",), "us", LONG, candidate, 0), now)
         meant.append(state.fences[fence_key(PREFIX + "a")])
     assert meant[0] <= pair.server.fence(0, "a") <= meant[1]
 
 
 def test_meaning_a_key_lives_up_to_and_including_its_last_millisecond() -> None:
-    state = ModelNode("x", keys={"key": StoredKey("us", 1000)})
+    state = ModelNode(IDENTITY, keys={"key": StoredKey("us", 1000)})
     assert state.owner("key", 1_000_999) == "us"
     assert state.owner("key", 1_001_000) is None
 
 
 def test_meaning_quarantine_ends_at_its_instant() -> None:
-    state = ModelNode("x", guard=GuardRecord("x", 5_000_000))
+    state = ModelNode(IDENTITY, guard=GuardRecord("x", "x", 5_000_000))
     command = acquire(("key",), "us", 1000, 1, 1000)
     assert isinstance(state.run(command, 4_999_999), Quarantined)
     assert not isinstance(state.run(command, 5_000_000), Quarantined)

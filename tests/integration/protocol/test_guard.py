@@ -111,6 +111,13 @@ def test_a_quarantined_node_tells_how_long(any_nodes: Nodes) -> None:
     assert 0 < vote.remaining <= 60
 
 
+def test_a_backup_of_all_nodes_at_one_time_stops_no_lock(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    any_nodes.back_up(*range(5))
+    votes = any_nodes.attempt(client, "key").round.votes
+    assert [vote for vote in votes if isinstance(vote, Quarantined)] == []
+
+
 def test_a_minority_in_quarantine_does_not_matter(nodes: Nodes) -> None:
     client = nodes.connected()
     nodes.flush(0, 1)

@@ -381,3 +381,13 @@ def test_a_reservation_waits_for_connections_that_are_still_being_made(
     )
     assert len(attempts) > 1
     wait_until(lambda: nodes.owners("key").count(reserved.reservation.owner) >= 2)
+
+
+@pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile"])
+def test_a_file_of_a_url_that_is_not_there_is_named_and_lasting(
+    redlock_cluster: LocalCluster, option: str
+) -> None:
+    url = redlock_cluster.urls[0].replace("redis://", "rediss://")
+    (result,) = probe_nodes(f"{url}?{option}=/no/file.pem")
+    assert result.lasting
+    assert f"{option}=/no/file.pem" in (result.problem or "")

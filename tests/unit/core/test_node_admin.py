@@ -85,3 +85,12 @@ def test_a_single_node_has_nobody_to_tell_that_it_is_new(nodes: list[MemoryNode]
 def test_a_single_node_is_armed_by_force(nodes: list[MemoryNode]) -> None:
     assert states(nodes[:1], force=True) == ["armed"]
     assert states(nodes[:1]) == ["serving"]
+
+
+def test_a_node_that_was_backed_up_serves_and_one_that_was_promoted_does_not(
+    nodes: list[MemoryNode],
+) -> None:
+    states(nodes)
+    nodes[0].renew_backlog()
+    nodes[1].flip_role()
+    assert states(nodes) == ["serving", "other", "serving", "serving", "serving"]

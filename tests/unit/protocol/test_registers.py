@@ -13,14 +13,14 @@ from celery_redlock.protocol import (
     read_register,
     write_register,
 )
-from celery_redlock.protocol.node_model import ModelNode
+from celery_redlock.protocol.node_model import Identity, ModelNode
 
 NAME = "redlock-meta:register:r"
 
 
 @pytest.fixture
 def node() -> ModelNode:
-    return ModelNode("x")
+    return ModelNode(Identity("x", "x"))
 
 
 def wrote(node: ModelNode, token: int, **fields: tuple[int, str] | None) -> Vote:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import inspect
 import pickle
+import re
 
 import pytest
 import redis
@@ -120,6 +123,16 @@ def test_an_odd_number_of_nodes_is_not_logged(
     assert caplog.messages == []
 
 
+#: The options of each kind of connection that redis-py has.
+OPTIONS = {
+    option
+    for kind in (redis.Connection, redis.SSLConnection, redis.UnixDomainSocketConnection)
+    for base in kind.__mro__
+    if "__init__" in vars(base)
+    for option in inspect.signature(base).parameters
+} - {"args", "kwargs"}
+
+
 def test_memory_nodes_are_not_mixed_with_servers() -> None:
     with pytest.raises(ConfigurationError, match="cannot be mixed"):
         Redlock(["memory://a", "redis://b", "redis://c"])
@@ -152,9 +165,43 @@ def test_what_redis_py_tells_of_itself_is_not_read_for_every_node(
     assert read == []
 
 
-@pytest.mark.parametrize("query", ["foo=1", "db=sesame"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("foo=1", "db=sesame", "protocol=4", "protocol=sesame", "ssl_cert_reqs=sesame"),
+        *("maint_notifications_config=sesame", "credential_provider=sesame", "port=7000"),
+    ],
+)
 def test_a_wrong_option_of_a_url_is_named_without_its_value(query: str) -> None:
     option = query.partition("=")[0]
     with pytest.raises(ConfigurationError, match=f"its URL has the option {option} ") as refused:
-        Connector(parse_node(f"redis://h?{query}"), 1.0)
-    assert "sesame" not in str(refused.value)
+        Connector(parse_node(f"rediss://:{SECRET}@h?client_name=fine&{query}"), 1.0)
+    assert str(refused.value).startswith("Lock node rediss://h:6379/0: ")
+    assert not {"sesame", SECRET} & set(re.findall(r"\w+", str(refused.value)))
+
+
+@pytest.mark.parametrize(
+    ("query", "remedy"),
+    [
+        ("ssl_cert_reqs=maybe", "write none, optional or required"),
+        ("protocol=4", "write 2 or 3"),
+    ],
+)
+def test_what_a_wrong_option_of_a_url_may_be_is_named(query: str, remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=remedy):
+        Redlock(f"rediss://h?{query}")
+
+
+@pytest.mark.parametrize("name", ["none", "optional", "required"])
+def test_ssl_cert_reqs_is_spelled_as_redis_py_or_as_celery_spells_it(name: str) -> None:
+    for spelled in (name, f"CERT_{name.upper()}"):
+        connector = Connector(parse_node(f"rediss://h?ssl_cert_reqs={spelled}"), 1.0)
+        assert connector._options["ssl_cert_reqs"] == name
+
+
+@pytest.mark.parametrize("option", sorted(OPTIONS))
+def test_any_option_of_redis_py_in_a_url_is_taken_or_refused(option: str) -> None:
+    for base in ("redis://h", "rediss://h", "unix:///h"):
+        for value in ("", "0", "4", "sesame", "true"):
+            with contextlib.suppress(ConfigurationError):
+                Connector(parse_node(f"{base}?{option}={value}"), 1.0)

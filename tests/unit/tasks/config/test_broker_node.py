@@ -9,9 +9,13 @@ import pytest
 import redis
 from celery import Celery
 from kombu import Connection
+from kombu.transport import virtual
+from kombu.transport.redis import Channel
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.broker_node import node_from_broker
+from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.transport.addresses import parse_node
 
 
@@ -130,3 +134,47 @@ def test_any_other_broker_is_refused_with_the_setting_to_write(
     assert "Set redlock_nodes = ['redis://" in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert caught.value.__context__ is None or caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("options", "prefix"),
+    [
+        ({}, "redlock:"),
+        (None, "redlock:"),
+        ({"global_keyprefix": ""}, "redlock:"),
+        ({"global_keyprefix": "staging:"}, "staging:redlock:"),
+    ],
+)
+def test_lock_keys_begin_with_the_broker_s_global_prefix(options: Any, prefix: str) -> None:
+    app = Celery("nodes", broker="redis://h", set_as_current=False)
+    app.conf.broker_transport_options = options
+    assert read_settings(app).prefix_on_nodes == prefix
+
+
+def test_nodes_of_their_own_have_no_prefix_of_the_broker() -> None:
+    app = Celery("nodes", broker="redis://h", set_as_current=False)
+    app.conf.update(
+        redlock_nodes=["redis://lock"], broker_transport_options={"global_keyprefix": "staging:"}
+    )
+    assert read_settings(app).prefix_on_nodes == "redlock:"
+
+
+def test_a_global_prefix_that_is_no_string_is_refused_with_the_setting_to_write() -> None:
+    app = Celery("nodes", broker="redis://h", set_as_current=False)
+    app.conf.broker_transport_options = {"global_keyprefix": 7}
+    with pytest.raises(ConfigurationError, match=r"global_keyprefix .* Set redlock_nodes"):
+        redlock_for(app)
+
+
+def test_the_transport_options_that_name_other_keys_are_known() -> None:
+    """A new one in kombu may be another prefix; those of queues alone do not matter to locks."""
+    known = {
+        *("sep", "ack_emulation", "unacked_key", "unacked_index_key", "unacked_mutex_key"),
+        *("unacked_mutex_expire", "visibility_timeout", "unacked_restore_limit", "fanout_prefix"),
+        *("unacked_restore_interval", "unacked_restore_throttle", "fanout_patterns"),
+        *("global_keyprefix", "socket_timeout", "socket_connect_timeout", "socket_keepalive"),
+        *("socket_keepalive_options", "queue_order_strategy", "max_connections"),
+        *("health_check_interval", "retry_on_timeout", "priority_steps", "client_name"),
+    }
+    generic = set(virtual.Channel.from_transport_options)
+    assert set(Channel.from_transport_options) - generic <= known

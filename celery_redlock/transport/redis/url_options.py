@@ -1,0 +1,104 @@
+"""
+The options of a node's URL: what redis-py makes of them, and which one it refuses.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from redis.connection import parse_url
+
+from celery_redlock.errors import ConfigurationError
+from celery_redlock.transport.addresses import NodeAddress
+
+#: Celery's spelling of `ssl_cert_reqs`, which is that of the ssl module, and redis-py's.
+_CERT_REQS = {f"CERT_{name.upper()}": name for name in ("none", "optional", "required")}
+
+_REMEDIES = {
+    "ssl_cert_reqs": "write none, optional or required, or CERT_NONE, CERT_OPTIONAL, CERT_REQUIRED",
+    "protocol": "write 2 or 3",
+}
+
+#: Takes an object, which no URL can give, or names another server than the rest of the URL.
+_NOT_IN_A_URL = frozenset(
+    {
+        *("command_packer", "credential_provider", "redis_connect_func"),
+        *("socket_keepalive_options", "socket_type", "host", "port", "path"),
+    }
+)
+
+#: The option in an error of redis-py; never a value, which may be a password.
+_invalid_name = re.compile(r"Invalid value for ['`](\w+)['`]").search
+
+
+def read_options(address: NodeAddress) -> dict[str, Any]:
+    """
+    Return what redis-py makes of a URL, and `connection_class` unless it is plain TCP.
+
+    Raises:
+        ConfigurationError: it takes no such option or value.
+    """
+    try:
+        options: dict[str, Any] = dict(parse_url(address.url))  # type: ignore[no-untyped-call]
+    except ValueError as exc:
+        named = _invalid_name(str(exc))
+        raise _refusal(address, named[1] if named else None) from None
+    for name in _given(address):
+        if name in _NOT_IN_A_URL:
+            raise _refusal(address, name)
+    options.pop("max_connections", None)
+    if (cert_reqs := options.get("ssl_cert_reqs")) in _CERT_REQS:
+        options["ssl_cert_reqs"] = _CERT_REQS[cert_reqs]
+    return options
+
+
+def check_options(address: NodeAddress, kind: Any, options: Mapping[str, Any]) -> None:
+    """
+    Check that a connection can be made with a URL's options and ours.
+
+    Raises:
+        ConfigurationError: redis-py refuses an option of the URL.
+    """
+    if _takes(kind, options):
+        return
+    given = _given(address)
+    ours = {name: value for name, value in options.items() if name not in given}
+    for name in given:
+        if name in options and not _takes(kind, {**ours, name: options[name]}):
+            raise _refusal(address, name)
+    raise _refusal(address, None)
+
+
+def missing_files(options: Mapping[str, Any]) -> list[str]:
+    """Return the options that name a file that is not there."""
+    return [
+        f"{name}={options[name]}"
+        for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+        if name in options and not os.path.exists(options[name])
+    ]
+
+
+def _given(address: NodeAddress) -> list[str]:
+    return list(parse_qs(urlsplit(address.url).query))
+
+
+def _takes(kind: Any, options: Mapping[str, Any]) -> bool:
+    try:
+        kind(**options)
+    except Exception:
+        # Of many types: its own, built-in ones, and those of what it does with a value.
+        return False
+    return True
+
+
+def _refusal(address: NodeAddress, name: str | None) -> ConfigurationError:
+    which = f"the option {name}" if name else "an option"
+    remedy = _REMEDIES.get(name or "", "remove or correct what follows the ? in it")
+    return ConfigurationError(
+        f"Lock node {address.name}: its URL has {which} with a name or value that redis-py does "
+        f"not take from a URL; {remedy}."
+    )
