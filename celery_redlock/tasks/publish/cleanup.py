@@ -106,7 +106,7 @@ def _and_free(command: Any, find: Callable[[Any, Mapping[str, Any]], list[Any]])
 
 def _with_ids(consumer: Any, given: Mapping[str, Any]) -> list[Any]:
     waiting = _waiting(consumer)
-    return [waiting[task_id] for task_id in maybe_list(given["task_id"]) if task_id in waiting]
+    return [waiting[each] for each in maybe_list(given["task_id"]) or () if each in waiting]
 
 
 def _with_stamps(consumer: Any, given: Mapping[str, Any]) -> list[Any]:

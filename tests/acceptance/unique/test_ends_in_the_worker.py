@@ -14,7 +14,7 @@ from tests.acceptance.apps.unique_tasks import MODES
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
 from tests.acceptance.worker import Worker
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 POOLS = ("prefork", "threads", "gevent")
 HOUR = 3600.0
@@ -90,10 +90,25 @@ def busy(worker: Worker, publisher: Publisher, journal: Journal) -> Iterator[Non
     journal.open()
 
 
+@pytest.fixture
+def journals(key: str, urls: dict[str, str]) -> Iterator[list[Journal]]:
+    """Of the messages of all modes."""
+    journals = [Journal(f"{key}-{mode}", urls["journal"]) for mode in MODES]
+    yield journals
+    for journal in journals:
+        journal.open()
+        journal.close()
+
+
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 @pytest.mark.usefixtures("busy")
-def test_a_message_that_is_revoked_behind_a_busy_process_frees_its_key(
-    worker: Worker, publisher: Publisher, key: str, place: Place
+def test_a_message_that_is_revoked_behind_a_busy_process_makes_way_for_the_next_call(
+    worker: Worker,
+    publisher: Publisher,
+    key: str,
+    place: Place,
+    journal: Journal,
+    journals: list[Journal],
 ) -> None:
     results = send_in_every_mode(publisher, key)
     wait_until_received(worker, results)
@@ -102,6 +117,13 @@ def test_a_message_that_is_revoked_behind_a_busy_process_frees_its_key(
 
     for mode in MODES:
         place(f"{key}-{mode}").wait_until_gone()
+    again = send_in_every_mode(publisher, key)
+    wait_until_received(worker, again)
+    for gate in (journal, *journals):
+        gate.open()
+    for result, of_mode in zip(again, journals, strict=True):
+        assert result.get(timeout=TIMEOUT) == "held"
+        assert [entry["id"] for entry in of_mode.of("entered")] == [result.id]
 
 
 def test_a_message_that_is_revoked_while_it_waits_for_a_rate_limit_frees_its_key(

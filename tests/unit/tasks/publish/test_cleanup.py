@@ -218,6 +218,15 @@ def test_a_revocation_frees_nothing_of_a_message_in_a_pool_process(
     assert bench.is_held("k")
 
 
+@pytest.mark.parametrize("ids", [None, []])
+def test_a_revocation_of_nothing_is_answered_as_celery_does(
+    bench: Bench, consumer: Any, ids: Any
+) -> None:
+    worker_state.task_reserved(received(bench))
+    assert "flagged as revoked" in tell(consumer, "revoke", task_id=ids)["ok"]
+    assert bench.is_held("k")
+
+
 def test_it_frees_nothing_of_a_message_that_it_has_not_got(bench: Bench, consumer: Any) -> None:
     tell(consumer, "revoke", task_id=received(bench).id)
     assert bench.is_held("k")
