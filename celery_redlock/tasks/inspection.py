@@ -123,18 +123,24 @@ def lock_holder(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Lo
     """
     Return the holder of the lock of a call, a running one before a queued one.
 
-    A rate has no holders: `lock_usage` names the tasks that it counts.
+    Of a key with a limit, it is one of several; where the call has a key without one as well, only
+    while all slots are taken. A rate has no holders: `lock_usage` names the tasks that it counts.
 
     Raises:
         QuorumUnavailable: fewer nodes than a quorum answered.
         LockKeyError: the lock key cannot be made from the arguments.
         ConfigurationError: the task does not lock.
     """
-    node_keys = all_places(without_rates(_node_keys(task, args, kwargs)))
-    held = redlock_for(task.app).reservations.inspect(node_keys) if node_keys else ()
-    for node_key, found in zip(node_keys, held, strict=True):
-        if found is not None:
-            return holder_from(node_key, found)
+    node_keys = without_rates(_node_keys(task, args, kwargs))
+    places = all_places(node_keys)
+    found = redlock_for(task.app).reservations.inspect(places) if places else ()
+    held = {place: info for place, info in zip(places, found, strict=True) if info is not None}
+    single = [key for key in node_keys if slot_count(key) == 1]
+    for node_key in (*single, *(key for key in node_keys if slot_count(key) > 1)):
+        taken = [place for place in slots_of(node_key) if place in held]
+        # A slot of another call is in nobody's way while one is free.
+        if taken and (len(taken) == slot_count(node_key) or not single):
+            return holder_from(taken[0], held[taken[0]])
     return None
 
 

@@ -185,7 +185,8 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         Return the holder of the lock of a call with these arguments, or None.
 
         A snapshot of a quorum of nodes: the lock may have changed hands since. A running holder
-        comes before a queued one.
+        comes before a queued one. Of a key with a limit, it is one of several; where the call has a
+        key without one as well, only while all slots are taken.
 
         Raises:
             QuorumUnavailable: fewer nodes than a quorum answered.

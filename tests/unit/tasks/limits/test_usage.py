@@ -119,6 +119,16 @@ def test_the_other_keys_of_a_call_choose_among_those_that_share_a_limit(
     assert [parse_owner(owner).task_id for owner in taken(bench).values()] == [first]
 
 
+def test_a_call_of_which_only_the_limit_is_shared_has_no_holder_while_a_slot_is_free(
+    two_calls: tuple[Any, str, str],
+) -> None:
+    task, first, second = two_calls
+    assert [task.lock_holder(n).task_id for n in (1, 2)] == [first, second]
+    assert task.lock_holder(3) is None
+    third = task.delay(3)
+    assert task.lock_holder(4).task_id in (first, second, third.id)
+
+
 def test_a_release_leaves_the_slots_of_other_calls(
     bench: Bench, two_calls: tuple[Any, str, str]
 ) -> None:
