@@ -134,7 +134,18 @@ def test_a_release_leaves_the_slots_of_other_calls(
 ) -> None:
     task, first, _ = two_calls
     assert task.release_lock(2)
+    assert not task.release_lock(2)
     assert [parse_owner(owner).task_id for owner in taken(bench).values()] == [first]
+
+
+def test_a_release_of_a_call_that_only_its_full_limit_keeps_away_has_to_name_one(
+    two_calls: tuple[Any, str, str],
+) -> None:
+    task, first, second = two_calls
+    third = task.delay(3).id
+    with pytest.raises(AmbiguousCall) as several:
+        task.release_lock(4)
+    assert set(several.value.task_ids) == {first, second, third}
 
 
 def test_the_calls_that_are_not_revoked_run(bench: Bench) -> None:
