@@ -131,10 +131,13 @@ def _waiting(consumer: Any) -> dict[str, Any]:
     """Return the requests in this worker that are not in the hands of a pool process, by id."""
     from celery.worker import state as worker_state
 
-    # Those that wait for a rate limit of Celery's are in no list of the worker.
+    # Those that wait for a rate limit of Celery's are in no list of the worker. Those that wait for
+    # their ETA are in none before Celery 5.7.
     buckets = filter(None, consumer.task_buckets.values())
     limited = (request for bucket in buckets for request, _ in list(bucket.contents))
-    requests = (*list(worker_state.requests.values()), *limited)
+    timers = (getattr(timer.entry, "args", ()) for timer in list(consumer.timer.schedule._queue))
+    scheduled = (args[0] for args in timers if args and hasattr(args[0], "request_dict"))
+    requests = (*list(worker_state.requests.values()), *limited, *scheduled)
     return {
         request.id: request for request in requests if request not in worker_state.active_requests
     }

@@ -77,7 +77,9 @@ def test_a_message_that_is_revoked_while_it_waits_for_its_eta_frees_its_key(
 
     for mode in MODES:
         place(f"{key}-{mode}").wait_until_gone()
-    assert not any(map(is_duplicate, send_in_every_mode(publisher, key, countdown=HOUR)))
+    again = send_in_every_mode(publisher, key, countdown=HOUR)
+    assert not any(map(is_duplicate, again))
+    by_id(worker, key, again)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from celery.worker import state as worker_state
 from celery.worker.control import Panel
 from celery.worker.request import Request
 from celery.worker.strategy import proto1_to_proto2
+from kombu.asynchronous.timer import Timer
 from kombu.utils.limits import TokenBucket
 
 from celery_redlock.errors import QuorumUnavailable
@@ -140,7 +141,7 @@ def consumer(bench: Bench) -> Iterator[SimpleNamespace]:
     """Of a worker that is told of revocations; what it waits with is in Celery's own lists."""
     worker_state.reset_state()
     # A consumer of Celery's needs a broker that lasts; these are its attributes that count.
-    consumer = SimpleNamespace(app=bench.app, task_buckets={"job": None}, ended=[])
+    consumer = SimpleNamespace(app=bench.app, task_buckets={"job": None}, timer=Timer(), ended=[])
     consumer.on_decode_error = lambda message, exc: consumer.ended.append(message)
     with mock.patch.dict(Panel.data):
         CleanupStep(consumer)
@@ -154,10 +155,22 @@ def tell(consumer: Any, command: str, **arguments: Any) -> Any:
     return Panel.data[command](state, **arguments)
 
 
-@pytest.mark.parametrize("add", [worker_state.task_scheduled, worker_state.task_reserved])
+def reserve(consumer: Any, request: Request) -> None:
+    """Let a message wait for a process."""
+    worker_state.task_reserved(request)
+
+
+def schedule(consumer: Any, request: Request) -> None:
+    """Let a message wait for its ETA, beside what else a worker has timers for."""
+    consumer.timer.call_repeatedly(60, print)
+    consumer.timer.call_after(60, print, ("x",))
+    consumer.timer.call_after(60, worker_state.task_reserved, (request,))
+
+
+@pytest.mark.parametrize("add", [reserve, schedule])
 @pytest.mark.parametrize("protocol", [1, 2])
 def test_a_worker_that_is_told_of_a_revocation_frees_the_lock_at_once(
-    bench: Bench, consumer: Any, add: Callable[[Request], None], protocol: int
+    bench: Bench, consumer: Any, add: Callable[[Any, Request], None], protocol: int
 ) -> None:
     bench.app.conf.task_protocol = protocol
     declare(bench).apply_async(())
@@ -165,7 +178,7 @@ def test_a_worker_that_is_told_of_a_revocation_frees_the_lock_at_once(
     strategy_of = {1: proto1_to_proto2, 2: lambda *_: (None, None, False, True)}
     body, headers, decoded, utc = strategy_of[protocol](message, message.payload)
     request = Request(message, app=bench.app, body=body, headers=headers, decoded=decoded, utc=utc)
-    add(request)
+    add(consumer, request)
 
     answer = tell(consumer, "revoke", task_id=request.id)
 
@@ -197,13 +210,13 @@ def test_a_message_that_waits_for_a_rate_limit_is_freed_as_well(
 def test_a_revocation_by_stamps_frees_the_lock_at_once(
     bench: Bench, consumer: Any, headers: Any, stamp: Any
 ) -> None:
-    worker_state.task_scheduled(received(bench, stamped_headers=["batch"], batch=stamp))
+    schedule(consumer, received(bench, stamped_headers=["batch"], batch=stamp))
     tell(consumer, "revoke_by_stamped_headers", headers=headers)
     wait_free(bench)
 
 
 def test_a_revocation_by_other_stamps_frees_nothing(bench: Bench, consumer: Any) -> None:
-    worker_state.task_scheduled(received(bench, stamped_headers=["batch"], batch="7"))
+    schedule(consumer, received(bench, stamped_headers=["batch"], batch="7"))
     tell(consumer, "revoke_by_stamped_headers", headers={"batch": "77", "other": "7"})
     assert bench.is_held("k")
 
