@@ -67,7 +67,7 @@ RELEASING = (
             "publish/test_cleanup.py",
             "test_a_revocation_frees_nothing_of_a_message_in_a_pool_process",
         ),
-        ("tasks/publish/cleanup.py", "if request not in worker_state.active_requests", "if True"),
+        ("tasks/publish/cleanup.py", "if request not in worker_state.active_requests:", "if True:"),
     ),
     mutant(
         "a lock that the worker has by now is said to be released",

@@ -7,7 +7,7 @@ the reservation over, cancelling it has no effect, because the owner value is an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from inspect import signature
 from typing import Any
@@ -90,6 +90,8 @@ def _follow_revocations() -> None:
 
 def _and_free(command: Any, find: Callable[[Any, Mapping[str, Any]], list[Any]]) -> Any:
     """Return a remote control command that also frees the locks of the messages it revokes."""
+    from celery.worker import state as worker_state
+
     parameters = signature(command)
 
     @wraps(command)
@@ -97,7 +99,8 @@ def _and_free(command: Any, find: Callable[[Any, Mapping[str, Any]], list[Any]])
         answer = command(*args, **kwargs)
         given = parameters.bind(*args, **kwargs).arguments
         for request in find(given["state"].consumer, given):
-            _cancel(request.app, _header(request.request_dict))
+            if request not in worker_state.active_requests:  # not in the hands of a pool process
+                _cancel(request.app, _header(request.request_dict))
         return answer
 
     revoke_and_free.celery_redlock = True  # type: ignore[attr-defined]  # marks it as ours
@@ -105,8 +108,11 @@ def _and_free(command: Any, find: Callable[[Any, Mapping[str, Any]], list[Any]])
 
 
 def _with_ids(consumer: Any, given: Mapping[str, Any]) -> list[Any]:
-    waiting = _waiting(consumer)
-    return [waiting[each] for each in maybe_list(given["task_id"]) or () if each in waiting]
+    from celery.worker import state as worker_state
+
+    ids = set(maybe_list(given["task_id"]) or ())
+    listed = filter(None, map(worker_state.requests.get, ids))
+    return [*listed, *(request for request in _unlisted(consumer) if request.id in ids)]
 
 
 def _with_stamps(consumer: Any, given: Mapping[str, Any]) -> list[Any]:
@@ -118,7 +124,7 @@ def _with_stamps(consumer: Any, given: Mapping[str, Any]) -> list[Any]:
     revoked = {name: maybe_list(worker_state.revoked_stamps.get(name, ())) for name in named}
     return [
         request
-        for request in _waiting(consumer).values()
+        for request in (*list(worker_state.requests.values()), *_unlisted(consumer))
         if any(
             stamp in revoked.get(name, ())
             for name, stamps in request.stamps.items()
@@ -127,20 +133,17 @@ def _with_stamps(consumer: Any, given: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-def _waiting(consumer: Any) -> dict[str, Any]:
-    """Return the requests in this worker that are not in the hands of a pool process, by id."""
+def _unlisted(consumer: Any) -> Iterator[Any]:
+    """Yield the requests that wait in this worker, and that its list `requests` does not have."""
     from celery.worker import state as worker_state
 
-    # Those that wait for a rate limit of Celery's are in no list of the worker. Those that wait for
-    # their ETA are in none before Celery 5.7.
-    buckets = filter(None, consumer.task_buckets.values())
-    limited = (request for bucket in buckets for request, _ in list(bucket.contents))
-    timers = (getattr(timer.entry, "args", ()) for timer in list(consumer.timer.schedule._queue))
-    scheduled = (args[0] for args in timers if args and hasattr(args[0], "request_dict"))
-    requests = (*list(worker_state.requests.values()), *limited, *scheduled)
-    return {
-        request.id: request for request in requests if request not in worker_state.active_requests
-    }
+    for bucket in filter(None, consumer.task_buckets.values()):  # for a rate limit of Celery's
+        yield from (request for request, _ in list(bucket.contents))
+    if not hasattr(worker_state, "scheduled_requests"):  # Celery before 5.7: for their ETA
+        for timer in list(consumer.timer.schedule._queue):
+            for first in getattr(timer.entry, "args", ())[:1]:
+                if hasattr(first, "request_dict"):
+                    yield first
 
 
 def _revoked(sender: Any = None, request: Any = None, **_: Any) -> None:

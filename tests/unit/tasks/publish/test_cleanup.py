@@ -165,6 +165,8 @@ def schedule(consumer: Any, request: Request) -> None:
     consumer.timer.call_repeatedly(60, print)
     consumer.timer.call_after(60, print, ("x",))
     consumer.timer.call_after(60, worker_state.task_reserved, (request,))
+    if hasattr(worker_state, "task_scheduled"):  # since Celery 5.7
+        worker_state.task_scheduled(request)
 
 
 @pytest.mark.parametrize("add", [reserve, schedule])
