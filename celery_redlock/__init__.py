@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from celery_redlock.errors import (
+    AmbiguousCall,
     ConfigurationError,
     DuplicateTask,
     FencedResourceMissing,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AmbiguousCall",
     "AsyncLease",
     "AsyncRedlock",
     "ConfigurationError",

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 __all__ = [
+    "AmbiguousCall",
     "ConfigurationError",
     "DuplicateTask",
     "FenceRecordCorrupt",
@@ -51,6 +52,19 @@ class ConfigurationError(RedlockError):
 
 class LockKeyError(RedlockError):
     """No safe lock key can be made from this task's arguments or template."""
+
+
+class AmbiguousCall(RedlockError):
+    """
+    Several tasks hold the keys of a call, and nothing was changed: name one by its task id.
+
+    Attributes:
+        task_ids: theirs; one that is no task of this package has none.
+    """
+
+    def __init__(self, message: str = "", task_ids: Sequence[str] = ()) -> None:
+        super().__init__(message, tuple(task_ids))
+        self.task_ids = tuple(task_ids)
 
 
 class LockNotAcquired(RedlockError):

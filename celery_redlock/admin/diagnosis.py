@@ -4,7 +4,7 @@ Findings about a set of lock nodes, from the facts about them: tables of rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from statistics import median
@@ -17,7 +17,8 @@ from celery_redlock.protocol.texts import readable
 from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US
 from celery_redlock.transport import advice_about
 
-__all__ = ["NODE", "SET", "UNUSABLE", "Finding", "Severity", "as_data", "diagnose"]
+__all__ = ["NODE", "SET", "UNUSABLE", "Finding", "Row", "Severity", "as_data", "by_urgency"]
+__all__ += ["diagnose", "findings_from"]
 
 #: Seconds by which a clock may be wrong before it is worth a finding.
 _SKEW = 1.0
@@ -491,9 +492,19 @@ def diagnose(
         clock_correction=clock_correction or 0.0,
         drift_factor=drift_factor,
     )
-    findings += [_finding(row, of_set, None) for row in _matching(SET, of_set)]
+    findings += findings_from(SET, of_set)
+    return by_urgency(findings)
+
+
+def by_urgency(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings with errors first, then warnings."""
     urgency = list(Severity)
     return tuple(sorted(findings, key=lambda finding: urgency.index(finding.severity)))
+
+
+def findings_from(rows: Sequence[Row[_Facts]], facts: _Facts) -> tuple[Finding, ...]:
+    """Return what the rows of a table find that concern no single node."""
+    return tuple(_finding(row, facts, None) for row in _matching(rows, facts))
 
 
 def _matching(rows: Sequence[Row[_Facts]], facts: _Facts) -> list[Row[_Facts]]:

@@ -176,7 +176,7 @@ class LiveView:
         found = show_lock(self._redlock, key, names=self._names, timeout=TIMEOUT)
         return [_in_detail(entry) for entry in found]
 
-    def release(self, key: str, row_id: str, owner: str) -> int:
+    def release(self, key: str, row_id: str, owner: str, *, revoke: bool = False) -> int:
         """
         Take one row of a key away from its owner; return 1 if it had it, else 0.
 
@@ -184,6 +184,7 @@ class LiveView:
             key: the lock key.
             row_id: the `id` of the row.
             owner: the `owner` of the row.
+            revoke: also keep its message from running, if it is queued.
 
         Errors as `release_lock`.
         """
@@ -192,6 +193,7 @@ class LiveView:
             key,
             only={(row_id, owner)},
             rates=True,
+            revoke=revoke,
             names=self._names,
             timeout=TIMEOUT,
         )

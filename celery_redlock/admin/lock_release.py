@@ -19,11 +19,15 @@ from celery_redlock.core import Redlock
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.protocol.keys import owner_label
 from celery_redlock.protocol.texts import shortened
-from celery_redlock.tasks.message.owner_label import task_digest
+from celery_redlock.tasks.message.owner_label import Role, label_id, parse_owner, task_digest
+from celery_redlock.tasks.message.withdrawal import revoke as revoke_message
 
 __all__ = ["release_lock", "release_task"]
 
 logger = event_logger(__name__)
+
+#: Seconds for which the nodes keep a revocation beyond the lock of the message.
+REVOKED_FOR = 3600.0
 
 
 def release_lock(
@@ -31,6 +35,8 @@ def release_lock(
     key: str,
     *,
     rates: bool = False,
+    revoke: bool = False,
+    task_id: str | None = None,
     only: Container[tuple[str, str]] | None = None,
     names: Mapping[str, str] | None = None,
     timeout: float = TIMEOUT,
@@ -48,6 +54,9 @@ def release_lock(
         key: the lock key as users write it.
         rates: also the slots of a key with a rate: what it has counted is forgotten, so that more
             may start within its period.
+        revoke: also keep the queued messages that hold it from running, until an hour after their
+            locks would have expired. One whose body has begun meanwhile keeps its lock.
+        task_id: only what the task with this id has.
         only: only these, each by its `node_key` and `owner`, such as those that somebody has seen;
             None: all.
         names: as for `list_locks`.
@@ -67,7 +76,8 @@ def release_lock(
         entry
         for entry in found
         if (rates or not entry.is_rate)
-        and (only is None or (entry.node_key, entry.owner) in only)
+        and _is_wanted(entry, task_id, only)
+        and (not revoke or _revoke(redlock, entry))
         and _delete(redlock, entry, slots, timeout)
     ]
 
@@ -77,6 +87,8 @@ def release_task(
     name: str,
     *,
     state: str | None = "queued",
+    revoke: bool = False,
+    task_id: str | None = None,
     only: Container[tuple[str, str]] | None = None,
     dry_run: bool = False,
     timeout: float = TIMEOUT,
@@ -88,13 +100,16 @@ def release_task(
     For unique tasks after `celery purge`: the locks of the messages that are gone would keep
     further calls away for `lock_queue_ttl`. Nothing happens until the iterator is read. A lock that
     another owner has by then, such as the worker that has received the message, stays. Slots of
-    rates stay, too: what they count has happened. Limit: a message that is still in the queue
-    acquires its lock anew when it is received, and a further call may do its work before.
+    rates stay, too: what they count has happened. Limit: a message that the broker still has, in a
+    queue or for a worker that was killed, acquires its lock anew when it is received, and a further
+    call may do its work before; `revoke` prevents that.
 
     Args:
         redlock: the client.
         name: the task's name.
         state: `queued`, `running` or `finished`, see `LockEntry`; None: any.
+        revoke: as for `release_lock`.
+        task_id: as for `release_lock`.
         only: as for `release_lock`.
         dry_run: yield what would be taken away, and change nothing.
         timeout: as for `list_locks`.
@@ -107,10 +122,32 @@ def release_task(
     for entry in list_locks(redlock, names=names, timeout=timeout, progress=progress):
         if entry.task is None or entry.is_rate or state not in (None, entry.state):
             continue
-        if only is not None and (entry.node_key, entry.owner) not in only:
+        if not _is_wanted(entry, task_id, only):
             continue
-        if dry_run or _delete(redlock, entry, 1 + (entry.slot or 0), timeout):
+        if dry_run:
             yield entry
+        elif revoke and not _revoke(redlock, entry):
+            continue
+        elif _delete(redlock, entry, 1 + (entry.slot or 0), timeout):
+            yield entry
+
+
+def _is_wanted(
+    entry: LockEntry, task_id: str | None, only: Container[tuple[str, str]] | None
+) -> bool:
+    if task_id is not None and entry.task_id != label_id(task_id):
+        return False
+    return only is None or (entry.node_key, entry.owner) in only
+
+
+def _revoke(redlock: Redlock, entry: LockEntry) -> bool:
+    """Keep the message of an entry from running, if it is queued; False if its body has begun."""
+    owner = parse_owner(entry.owner)
+    if owner is None or owner.role is not Role.QUEUED:
+        return True
+    until = max(0.0, entry.expires_in) + REVOKED_FOR
+    # A rate counts a message that has begun as well.
+    return revoke_message(redlock, owner, marker_ttl=until) or entry.is_rate
 
 
 def _delete(redlock: Redlock, entry: LockEntry, slots: int, timeout: float) -> bool:

@@ -172,7 +172,11 @@ def show(
     type=click.Choice(["queued", "running", "finished", "any"]),
     help="With --task: only of calls in this state; queued unless given.",
 )
+@click.option("--id", "task_id", metavar="ID", help="Only what the task with this id has.")
 @click.option("--rates", is_flag=True, help="With a key: also what a rate has counted.")
+@click.option(
+    "--revoke", is_flag=True, help="Queued messages that lose their locks do not run any more."
+)
 @click.option("--yes", "sure", is_flag=True, help="Do not ask.")
 @_prefix
 @_as_json
@@ -184,7 +188,9 @@ def release(
     key: str | None,
     task: str | None,
     state: str | None,
+    task_id: str | None,
     rates: bool,
+    revoke: bool,
     sure: bool,
     key_prefix: str | None,
     as_json: bool,
@@ -193,25 +199,27 @@ def release(
     Take a lock away from its holder, or the locks of a task's calls.
 
     After a purge the locks of messages that are gone would refuse further calls for
-    lock_queue_ttl: `release --task NAME` frees them. A holder that runs is not stopped. It learns
-    of the loss at its next extension, and may write until then; only a resource that checks
-    fencing tokens refuses it.
+    lock_queue_ttl: `release --task NAME` frees them. A message that the broker still has, in a
+    queue or for a worker that was killed, runs nevertheless; with --revoke it does not. A holder
+    that runs is not stopped. It learns of the loss at its next extension, and may write until then;
+    only a resource that checks fencing tokens refuses it.
     """
     if (key is None) == (task is None):
         raise click.UsageError("give either a key or --task NAME.")
     if key is not None and state is not None:
         raise click.UsageError("--state is for --task NAME: it chooses among its calls.")
+    if revoke and state in ("running", "finished"):
+        raise click.UsageError(f"--revoke is for queued messages, and no call in state {state} is.")
     if task is not None and rates:
         raise click.UsageError("--rates is for a key: a task's release leaves rates as they are.")
     from celery_redlock.cli.locks import release_key, release_of_task
 
+    how: Any = {"task_id": task_id, "revoke": revoke, "sure": sure, "as_json": as_json}
     if key is not None:
-        status = release_key(target, key, key_prefix, rates=rates, sure=sure, as_json=as_json)
+        status = release_key(target, key, key_prefix, rates=rates, **how)
     else:
         of = None if state == "any" else state or "queued"
-        status = release_of_task(
-            target, task or "", key_prefix, state=of, sure=sure, as_json=as_json
-        )
+        status = release_of_task(target, task or "", key_prefix, state=of, **how)
     ctx.exit(status)
 
 

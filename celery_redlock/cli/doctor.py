@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import click
 
+from celery_redlock.admin.broker_diagnosis import diagnose_broker
 from celery_redlock.admin.clock_correction import clock_correction
-from celery_redlock.admin.diagnosis import Finding, Severity, as_data, diagnose
+from celery_redlock.admin.diagnosis import Finding, Severity, as_data, by_urgency, diagnose
 from celery_redlock.admin.node_report import NodeReport, report_nodes
 from celery_redlock.cli.output import print_json, print_table, print_text
 from celery_redlock.cli.target import Target
@@ -43,7 +44,7 @@ def _findings_about(target: Target) -> tuple[tuple[NodeReport, ...], tuple[Findi
     """Return the facts about all nodes, and what is wrong with them; errors as `examine`."""
     settings = target.settings()
     reports = report_nodes(target.nodes(), key_prefix=settings.prefix_on_nodes)
-    return reports, diagnose(
+    findings = diagnose(
         reports,
         max_ttl=settings.max_ttl,
         drift_factor=settings.drift_factor,
@@ -51,6 +52,9 @@ def _findings_about(target: Target) -> tuple[tuple[NodeReport, ...], tuple[Findi
         guard=settings.guard,
         clock_correction=clock_correction(),
     )
+    if target.urls is None:
+        findings = by_urgency((*findings, *diagnose_broker(target.app())))
+    return reports, findings
 
 
 def _row(report: NodeReport) -> list[str]:

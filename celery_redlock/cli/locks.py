@@ -22,6 +22,7 @@ from celery_redlock.cli.output import print_json, print_table, printable
 from celery_redlock.cli.target import Target
 from celery_redlock.protocol import KeyState
 from celery_redlock.protocol.keys import owner_label
+from celery_redlock.tasks.message.owner_label import label_id
 
 __all__ = ["release_key", "release_of_task", "show_key", "show_locks"]
 
@@ -62,7 +63,15 @@ def show_key(target: Target, key: str, key_prefix: str | None, *, as_json: bool)
 
 
 def release_key(
-    target: Target, key: str, key_prefix: str | None, *, rates: bool, sure: bool, as_json: bool
+    target: Target,
+    key: str,
+    key_prefix: str | None,
+    *,
+    rates: bool,
+    task_id: str | None,
+    revoke: bool,
+    sure: bool,
+    as_json: bool,
 ) -> int:
     """
     Take a key away from all that hold it; return 1 if nobody held it.
@@ -74,6 +83,8 @@ def release_key(
         key: the lock key.
         key_prefix: of the key, if no app names it.
         rates: also what a rate has counted.
+        task_id: only from the task with this id.
+        revoke: also keep queued messages from running.
         sure: do not ask.
         as_json: print one JSON object.
 
@@ -85,9 +96,16 @@ def release_key(
         names = target.task_names()
         only = None
         if not sure:
-            found = show_lock(redlock, key, names=names)
-            only = _agreed([entry for entry in found if rates or not entry.is_rate])
-        released = release_lock(redlock, key, rates=rates, only=only, names=names)
+            found = [
+                entry
+                for entry in show_lock(redlock, key, names=names)
+                if (rates or not entry.is_rate)
+                and (task_id is None or entry.task_id == label_id(task_id))
+            ]
+            only = _agreed(found, revoke)
+        released = release_lock(
+            redlock, key, rates=rates, revoke=revoke, task_id=task_id, only=only, names=names
+        )
         if (
             not released
             and not rates
@@ -103,6 +121,8 @@ def release_of_task(
     key_prefix: str | None,
     *,
     state: str | None,
+    task_id: str | None,
+    revoke: bool,
     sure: bool,
     as_json: bool,
 ) -> int:
@@ -113,15 +133,24 @@ def release_of_task(
             click.echo(f"The app has no task {task!r}.", err=True)
         only = None
         if not sure:
-            only = _agreed(list(release_task(redlock, task, state=state, dry_run=True)))
+            found = release_task(redlock, task, state=state, task_id=task_id, dry_run=True)
+            only = _agreed(list(found), revoke)
         return print_locks(
             "released",
-            lambda progress: release_task(redlock, task, state=state, only=only, progress=progress),
+            lambda progress: release_task(
+                redlock,
+                task,
+                state=state,
+                task_id=task_id,
+                revoke=revoke,
+                only=only,
+                progress=progress,
+            ),
             as_json=as_json,
         )
 
 
-def _agreed(found: list[LockEntry]) -> frozenset[tuple[str, str]]:
+def _agreed(found: list[LockEntry], revoke: bool) -> frozenset[tuple[str, str]]:
     """Show what would be released, and return what it is only if that is wanted."""
     shown = frozenset((entry.node_key, entry.owner) for entry in found)
     if not found:
@@ -131,7 +160,14 @@ def _agreed(found: list[LockEntry]) -> frozenset[tuple[str, str]]:
             f"locks that would be released: {len(found)}. Give --yes to release them."
         )
     print_locks("", lambda _: found, as_json=False)
-    click.confirm("Their holders lose these locks. Release them?", abort=True)
+    messages = ""
+    if any(entry.state == "queued" for entry in found):
+        messages = (
+            "Queued messages among them will not run. "
+            if revoke
+            else "Messages that a broker still has run nevertheless; --revoke would prevent that. "
+        )
+    click.confirm(f"Their holders lose these locks. {messages}Release them?", abort=True)
     return shown
 
 

@@ -20,7 +20,6 @@ from celery_redlock.tasks.dedupe import protect_tasks
 from celery_redlock.tasks.keys.templates import Template
 from celery_redlock.tasks.node_watch import NodeWatch
 from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks, warn_of_idle_options
-from celery_redlock.tasks.publish.cleanup import free_at_revocation
 from celery_redlock.tasks.task import RedlockTask
 
 __all__ = ["LockStep", "NodeWatchStep"]
@@ -52,7 +51,6 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
         app.conf.worker_send_task_events = bool(parent.task_events)
         lock_matching_tasks(app)
         protect_tasks(app)
-        free_at_revocation()
         for pattern in idle_patterns(app):
             logger.warning(
                 "pattern-matches-no-task",

@@ -24,7 +24,7 @@ from celery_redlock.tasks.declarations import probe_nodes_of
 from celery_redlock.tasks.dedupe import NewTasksStep, add_nonce, mark_publishes, protect_tasks
 from celery_redlock.tasks.message.envelope import HEADER
 from celery_redlock.tasks.patterns import lock_matching_tasks, warn_of_idle_options
-from celery_redlock.tasks.publish.cleanup import connect_cleanup
+from celery_redlock.tasks.publish.cleanup import CleanupStep, connect_cleanup
 from celery_redlock.tasks.run.running_lock import any_active
 from celery_redlock.tasks.waiting_messages import WakeStep
 
@@ -122,7 +122,7 @@ def _warn_of_missing_lock(app: Any, headers: Mapping[str, Any]) -> None:
 
 def _worker_starts(sender: Any, **_: Any) -> None:
     sender.app.steps["worker"].update((LockStep, NodeWatchStep))
-    sender.app.steps["consumer"].update((NewTasksStep, WakeStep))
+    sender.app.steps["consumer"].update((NewTasksStep, WakeStep, CleanupStep))
 
 
 def _child_starts(**_: Any) -> None:

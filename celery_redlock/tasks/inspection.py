@@ -1,5 +1,5 @@
 """
-Inspection and forced release of the lock of a call.
+Inspection of the lock of a call.
 """
 
 from __future__ import annotations
@@ -9,27 +9,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from celery_redlock._log import event_logger
 from celery_redlock.core import LockInfo
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import (
     all_places,
-    owner_label,
     slot_count,
     slot_number,
     slots_of,
     without_rates,
 )
-from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.message.in_words import lock_key_of
 from celery_redlock.tasks.message.node_keys import publish_keys, stop_request_key
 from celery_redlock.tasks.message.owner_label import Role, parse_owner
-from celery_redlock.tasks.message.withdrawal import revoke_in_workers, withdraw
 
-__all__ = ["LockHolder", "LockUsage", "force_release", "lock_holder", "lock_usage", "revoke_queued"]
-
-logger = event_logger(__name__)
+__all__ = ["LockHolder", "LockUsage", "holder_from", "lock_holder", "lock_usage", "node_keys_of"]
+__all__ += ["plan_of"]
 
 FOREIGN = "foreign"
 
@@ -100,7 +95,7 @@ def lock_usage(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tup
     Errors as `lock_holder`.
     """
     redlock = redlock_for(task.app)
-    node_keys = _node_keys(task, args, kwargs)
+    node_keys = node_keys_of(task, args, kwargs)
     places = all_places(node_keys)
     held = dict(zip(places, redlock.reservations.inspect(places), strict=True))
     usage = []
@@ -123,99 +118,29 @@ def lock_holder(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Lo
     """
     Return the holder of the lock of a call, a running one before a queued one.
 
-    A rate has no holders: `lock_usage` names the tasks that it counts.
+    Of a key with a limit, it is one of several; where the call has a key without one as well, only
+    while all slots are taken. A rate has no holders: `lock_usage` names the tasks that it counts.
 
     Raises:
         QuorumUnavailable: fewer nodes than a quorum answered.
         LockKeyError: the lock key cannot be made from the arguments.
         ConfigurationError: the task does not lock.
     """
-    node_keys = all_places(without_rates(_node_keys(task, args, kwargs)))
-    held = redlock_for(task.app).reservations.inspect(node_keys) if node_keys else ()
-    for node_key, found in zip(node_keys, held, strict=True):
-        if found is not None:
-            return holder_from(node_key, found)
+    node_keys = without_rates(node_keys_of(task, args, kwargs))
+    places = all_places(node_keys)
+    found = redlock_for(task.app).reservations.inspect(places) if places else ()
+    held = {place: info for place, info in zip(places, found, strict=True) if info is not None}
+    single = [key for key in node_keys if slot_count(key) == 1]
+    for node_key in (*single, *(key for key in node_keys if slot_count(key) > 1)):
+        taken = [place for place in slots_of(node_key) if place in held]
+        # A slot of another call is in nobody's way while one is free.
+        if taken and (len(taken) == slot_count(node_key) or not single):
+            return holder_from(taken[0], held[taken[0]])
     return None
 
 
-def force_release(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """
-    Take the lock of a call away from its holder; return whether there was one.
-
-    A rate is not changed: what it has counted has happened.
-
-    Raises:
-        QuorumUnavailable: fewer nodes than a quorum answered.
-        LockKeyError: the lock key cannot be made from the arguments.
-        ConfigurationError: the task does not lock.
-    """
-    redlock = redlock_for(task.app)
-    node_keys = all_places(without_rates(_node_keys(task, args, kwargs)))
-    evicted = redlock.reservations.evict_holders(node_keys) if node_keys else ()
-    released = False
-    for node_key, found in zip(node_keys, evicted, strict=True):
-        if found is not None:
-            released = True
-            logger.warning(
-                "task-lock-taken-away",
-                "Lock %(key)r of task %(task)s is taken away from %(holder)r",
-                key=lock_key_of(redlock, redlock.user_key(node_key)),
-                task=task.name,
-                holder=shortened(owner_label(found.owner)),
-            )
-    return released
-
-
-def revoke_queued(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LockHolder | None:
-    """
-    Revoke the queued message that holds the lock of a call, and free the lock.
-
-    Returns:
-        The holder; None if no message was queued, or its body has begun.
-
-    Raises:
-        LockNotAcquired: fewer nodes than a quorum answered or agreed; the message may be revoked.
-        LockKeyError: the lock key cannot be made from the arguments.
-        ConfigurationError: the task's mode does not lock at publish.
-    """
-    plan, redlock = _plan(task), redlock_for(task.app)
-    keys = plan.keys.keys_for(args, kwargs)
-    node_keys = all_places(publish_keys(redlock, plan.options.mode_spec, keys))
-    if not node_keys:
-        raise ConfigurationError(
-            f"Task {task.name} does not lock at publish (lock_mode="
-            f"{plan.options.mode_spec.name!r}), so no queued message holds the lock; revoke the "
-            "task by its id."
-        )
-    # All keys of one message have the same owner value.
-    held: dict[str, list[tuple[str, LockInfo]]] = {}
-    for node_key, found in zip(node_keys, redlock.reservations.inspect(node_keys), strict=True):
-        if found is not None:
-            held.setdefault(found.owner, []).append((node_key, found))
-    revoked = None
-    for value, keys in held.items():
-        owner, (node_key, found) = parse_owner(value), keys[0]
-        if owner is None or owner.role is not Role.QUEUED or not owner.runs(task.name):
-            continue
-        # The marker first: it ends the message even if no worker receives the revocation.
-        marker_ttl = max(found.expires_in, 0.0) + plan.options.dedupe_window
-        marker = withdraw(redlock, owner, Role.REVOKED, by=owner.task_id, marker_ttl=marker_ttl)
-        if marker is None and owner.marker is not None:
-            continue
-        for key, _ in keys:
-            redlock.reservations.evict(key, value)
-        logger.info(
-            "queued-task-revoked",
-            "Task %(task)s[%(task_id)s] is revoked while it is queued",
-            task=task.name,
-            task_id=owner.task_id,
-        )
-        revoke_in_workers(task.app, owner.task_id)
-        revoked = revoked or holder_from(node_key, found)
-    return revoked
-
-
-def _plan(task: Any) -> Any:
+def plan_of(task: Any) -> Any:
+    """Return the plan of a task that locks; `ConfigurationError` if it does not."""
     plan = task.redlock_plan
     if plan is None or plan.keys is None:
         raise ConfigurationError(
@@ -224,8 +149,9 @@ def _plan(task: Any) -> Any:
     return plan
 
 
-def _node_keys(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    plan, redlock = _plan(task), redlock_for(task.app)
+def node_keys_of(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return all node keys of a call, those of bodies first; errors as `lock_holder`."""
+    plan, redlock = plan_of(task), redlock_for(task.app)
     keys = plan.keys.keys_for(args, kwargs)
     running = tuple(redlock.node_key(key) for key in keys)
     waiting = publish_keys(redlock, plan.options.mode_spec, keys)

@@ -17,14 +17,8 @@ from celery_redlock.errors import RedlockError
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.declarations import find_mistakes, make_plan
-from celery_redlock.tasks.inspection import (
-    LockHolder,
-    LockUsage,
-    force_release,
-    lock_holder,
-    lock_usage,
-    revoke_queued,
-)
+from celery_redlock.tasks.forced_release import force_release, revoke_queued
+from celery_redlock.tasks.inspection import LockHolder, LockUsage, lock_holder, lock_usage
 from celery_redlock.tasks.message.duplicate_result import warn_of_unreadable
 from celery_redlock.tasks.publish.publish import publish
 from celery_redlock.tasks.refusals import (
@@ -185,7 +179,8 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         Return the holder of the lock of a call with these arguments, or None.
 
         A snapshot of a quorum of nodes: the lock may have changed hands since. A running holder
-        comes before a queued one.
+        comes before a queued one. Of a key with a limit, it is one of several; where the call has a
+        key without one as well, only while all slots are taken.
 
         Raises:
             QuorumUnavailable: fewer nodes than a quorum answered.
@@ -202,24 +197,33 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         """
         return lock_usage(self, args, kwargs)
 
-    def release_lock(self, *args: Any, **kwargs: Any) -> bool:
+    def release_lock(self, *args: Any, task_id: str | None = None, **kwargs: Any) -> bool:
         """
         Take the lock of a call with these arguments away from its holder.
 
         For the owner of the data, when a lock is in the way. A body that holds the lock loses its
-        lease and may run on until it is interrupted; a queued message is not revoked.
+        lease and may run on until it is interrupted; a queued message is not revoked. A body's own
+        argument `task_id` is given by its position.
+
+        Args:
+            *args: of the call.
+            task_id: only from the task with this id, where several may hold a key.
+            **kwargs: of the call.
 
         Returns:
             Whether there was a holder.
 
         Raises:
+            AmbiguousCall: several hold a key with a limit, and `task_id` was not given.
             QuorumUnavailable: fewer nodes than a quorum answered.
             LockKeyError: the lock key cannot be made from the arguments.
             ConfigurationError: the task does not lock.
         """
-        return force_release(self, args, kwargs)
+        return force_release(self, args, kwargs, task_id)
 
-    def revoke_queued(self, *args: Any, **kwargs: Any) -> LockHolder | None:
+    def revoke_queued(
+        self, *args: Any, task_id: str | None = None, **kwargs: Any
+    ) -> LockHolder | None:
         """
         Revoke the queued message that holds the lock of a call with these arguments.
 
@@ -227,17 +231,24 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         message and send a new one with a countdown. A running body is not affected. A worker that
         receives the revoked message ends it, even if the worker was down at the time: the lock
         nodes keep the revocation until `lock_dedupe_window` after the message's lock would have
-        expired.
+        expired. A body's own argument `task_id` is given by its position.
+
+        Args:
+            *args: of the call.
+            task_id: only the call with this id, where several may hold a key.
+            **kwargs: of the call.
 
         Returns:
             The holder; None if no message was queued, or its body has begun.
 
         Raises:
+            AmbiguousCall: several queued calls have the keys, and `task_id` was not given; none is
+                revoked.
             LockNotAcquired: fewer nodes than a quorum answered or agreed.
             LockKeyError: the lock key cannot be made from the arguments.
             ConfigurationError: the task's mode does not lock at publish.
         """
-        return revoke_queued(self, args, kwargs)
+        return revoke_queued(self, args, kwargs, task_id)
 
     @property
     def lease(self) -> Lease | None:

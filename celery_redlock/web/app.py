@@ -110,7 +110,9 @@ class _Routes:
         if not self._access.may_change(request):
             return _message(403, "This did not come from the page as it is now. Load it again.")
         try:
-            key, row_id, owner = _wanted(await _body(request))
+            body = await _body(request)
+            key, row_id, owner = _wanted(body)
+            revoke = body.get("revoke") is True
         except (ValueError, KeyError, TypeError, RecursionError):
             return _message(400, 'Send {"key": text, "id": text, "owner": text}, as of a row.')
         client = request.client.host if request.client else "?"
@@ -122,7 +124,9 @@ class _Routes:
         )
         try:
             async with self._one_at_a_time:
-                count = await asyncio.to_thread(self._view.release, key, row_id, owner)
+                count = await asyncio.to_thread(
+                    self._view.release, key, row_id, owner, revoke=revoke
+                )
         except RedlockError as exc:
             return _failed(exc)
         self._refresher.hurry()

@@ -4,7 +4,7 @@ Faults in what operators release: another owner's lock, or nothing, and a page t
 
 from __future__ import annotations
 
-from tests.mutants.writing import RESERVING, mutant, operated
+from tests.mutants.writing import RESERVING, judged, mutant, operated
 
 RELEASE = "admin/lock_release.py"
 ACCESS = "web/access.py"
@@ -21,7 +21,7 @@ RELEASING = (
     mutant(
         "the page releases a lock that has passed on to somebody else",
         SEEN,
-        (RELEASE, "        and (only is None or (entry.node_key, entry.owner) in only)\n", ""),
+        (RELEASE, "return only is None or (entry.node_key, entry.owner) in only", "return True"),
     ),
     mutant(
         "a key forgets what its rate has counted",
@@ -49,7 +49,25 @@ RELEASING = (
     mutant(
         "a dry run releases",
         operated("admin/test_lock_release.py", "test_a_dry_run_changes_nothing"),
-        (RELEASE, "if dry_run or _delete(", "if _delete("),
+        (RELEASE, "if dry_run:", "if False:"),
+    ),
+    mutant(
+        "a message runs that was revoked with its lock",
+        operated("web/test_release.py", "test_a_queued_message_is_revoked_if_that_is_wanted"),
+        (RELEASE, "        and (not revoke or _revoke(redlock, entry))\n", ""),
+    ),
+    mutant(
+        "a call is revoked that only shares a limit with another",
+        judged("limits/test_usage.py", "test_of_several_calls_none_is_chosen_and_all_are_named"),
+        ("tasks/forced_release.py", "if len(held) < 2:", "if True:"),
+    ),
+    mutant(
+        "a revocation frees the key of a message in a pool process",
+        judged(
+            "publish/test_cleanup.py",
+            "test_a_revocation_frees_nothing_of_a_message_in_a_pool_process",
+        ),
+        ("tasks/publish/cleanup.py", "if request not in worker_state.active_requests:", "if True:"),
     ),
     mutant(
         "a lock that the worker has by now is said to be released",
@@ -73,8 +91,8 @@ RELEASING = (
         operated("web/test_release.py", "test_what_else_the_holder_has_of_the_key_stays"),
         (
             RELEASE,
-            "(entry.node_key, entry.owner) in only)\n        and _delete",
-            "entry.owner in {owner for _, owner in only})\n        and _delete",
+            "or (entry.node_key, entry.owner) in only",
+            "or entry.owner in {owner for _, owner in only}",
         ),
     ),
     mutant(

@@ -11,6 +11,7 @@ from typing import Any
 
 from celery import Celery
 from celery.app.trace import build_tracer
+from kombu import Message
 
 from celery_redlock import Redlock, RedlockTask
 from celery_redlock.tasks.config.client import close_clients
@@ -61,12 +62,8 @@ class Bench:
 
     def receive(self) -> dict[str, Any]:
         """Take the next message out of the queue, as the request that a worker makes of it."""
-        with self.app.connection_for_read() as connection:
-            queue = connection.SimpleQueue(self.app.conf.task_default_queue)
-            message = queue.get(block=False)
-            message.ack()
-            args, kwargs, embed = message.payload
-            queue.close()
+        message = self.take()
+        args, kwargs, embed = message.payload
         info = message.delivery_info
         return {
             **message.headers,
@@ -83,6 +80,15 @@ class Bench:
                 "redelivered": False,
             },
         }
+
+    def take(self) -> Message:
+        """Take the next message out of the queue."""
+        with self.app.connection_for_read() as connection:
+            queue = connection.SimpleQueue(self.app.conf.task_default_queue)
+            message = queue.get(block=False)
+            message.ack()
+            queue.close()
+        return message
 
     @property
     def queue_length(self) -> int:

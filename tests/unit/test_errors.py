@@ -18,6 +18,7 @@ EXAMPLES = [
     errors.LockContended("held", "k", "owner", 1.5, True),
     errors.QuorumUnavailable("no quorum", "k", {"redis://a:1/0": "refused"}),
     errors.LeaseLost("lost", "k", errors.LossReason.EXPIRED),
+    errors.AmbiguousCall("two", ("id-1", "id-2")),
     errors.DuplicateTask("twice", "id-1"),
     errors.StaleFencingToken("stale", "ledger", 7, 5),
     errors.FencedResourceMissing("no such row", "account 7"),

@@ -13,7 +13,7 @@ from celery_redlock.errors import LockContended
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
 from celery_redlock.tasks.message.owner_label import Role, TaskOwner, label_for, parse_owner
 
-__all__ = ["revoke_in_workers", "withdraw"]
+__all__ = ["revoke", "revoke_in_workers", "withdraw"]
 
 logger = event_logger(__name__)
 
@@ -61,6 +61,22 @@ def withdraw(
         # An earlier call has set it, and may not have completed the withdrawal.
         until = time.time() + (error.expires_in or 0.0)
         return Reservation(node_keys=(node_key,), owner=error.holder or "", expires_at=until)
+
+
+def revoke(redlock: Redlock, holder: TaskOwner, *, marker_ttl: float) -> bool:
+    """
+    Keep a queued message from running, whichever worker receives it; errors as `withdraw`.
+
+    Args:
+        redlock: the client.
+        holder: the message's owner value.
+        marker_ttl: for how long, in seconds; a message that arrives later runs.
+
+    Returns:
+        False if its body has begun. True as well if it has no marker: nothing keeps it then.
+    """
+    marker = withdraw(redlock, holder, Role.REVOKED, by=holder.task_id, marker_ttl=marker_ttl)
+    return marker is not None or holder.marker is None
 
 
 def revoke_in_workers(app: Any, task_id: str) -> None:

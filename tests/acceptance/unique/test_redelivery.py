@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from celery import chord, states
 
+from celery_redlock.admin.lock_release import release_lock
+from celery_redlock.tasks.config.client import redlock_for
 from tests.acceptance.apps.unique_tasks import MODES
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.conftest import PublishTo, StartImpatient
@@ -19,7 +21,7 @@ from tests.acceptance.unique.redeliveries import (
     was_redelivered,
 )
 from tests.acceptance.worker import Worker
-from tests.support.waiting import TIMEOUT
+from tests.support.waiting import TIMEOUT, wait_until
 
 LATE = "unique.until_executed.late"
 
@@ -130,3 +132,36 @@ def test_a_message_that_was_finished_and_not_acknowledged_calls_nobody_back_agai
     assert len(journal.of("entered")) == 1
     assert messages_in(publisher, journal.key) == 1
     assert result.state == states.SUCCESS
+
+
+def test_messages_of_a_killed_worker_that_are_revoked_do_not_run_when_they_are_delivered_again(
+    start_impatient: StartImpatient,
+    publish_to: PublishTo,
+    journal: Journal,
+    members: list[Journal],
+) -> None:
+    killed = start_impatient().wait_until_ready()
+    publisher = publish_to(killed)
+    for _ in range(4):
+        killed.send("unique.plain", journal.key)
+    journal.wait_for("entered", 4)  # all its processes are busy
+    name = "unique.until_executed"
+    lost = [publisher.send(name, member.key) for member in members]
+    for result in lost:
+        killed.wait_for_log(f"[{result.id}] received")
+    killed.signal(signal.SIGKILL)
+    killed.wait_for_exit()
+
+    redlock = redlock_for(publisher.app)
+    released = [release_lock(redlock, member.key, revoke=True) for member in members]
+
+    assert [entry.task_id for (entry,) in released] == [result.id for result in lost]
+    again = [publisher.send(name, member.key) for member in members]
+    for member in members:
+        member.open()
+    start_impatient().wait_until_ready()
+    for member, old, new in zip(members, lost, again, strict=True):
+        wait_until_redelivered(member, old)
+        wait_until(lambda old=old: old.state == states.REVOKED, message="it to end as revoked")
+        assert new.get(timeout=TIMEOUT) == "held"
+        assert [entry["id"] for entry in member.of("entered")] == [new.id]

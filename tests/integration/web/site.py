@@ -84,20 +84,28 @@ class Site:
         return response
 
     def release(
-        self, owner: str, key: str = "account:7", *, row: str = "", **headers: str
+        self,
+        owner: str,
+        key: str = "account:7",
+        *,
+        row: str = "",
+        revoke: bool = False,
+        **headers: str,
     ) -> HTTPResponse:
         """
         Release as the page does; `headers` replace its own, and `None` removes one.
 
         Args:
             row: its id; by default that of a key without slots.
+            revoke: also the message that has it.
         """
         sent = {
             "Origin": self.address.rstrip("/"),
             CSRF_HEADER: self.access.csrf,
             "Content-Type": "application/json",
         } | {name.replace("_", "-"): value for name, value in headers.items()}
-        body = json.dumps({"key": key, "id": row or f"redlock:{key}", "owner": owner}).encode()
+        wanted_row = {"key": key, "id": row or f"redlock:{key}", "owner": owner, "revoke": revoke}
+        body = json.dumps(wanted_row).encode()
         wanted = {name: value for name, value in sent.items() if value is not None}
         return self.ask("/release", method="POST", headers=wanted, body=body)
 

@@ -9,6 +9,8 @@ import pytest
 
 from celery_redlock import Lease, Limit, Rate
 from celery_redlock.protocol.keys import stays
+from celery_redlock.tasks.message.node_keys import dedupe_key_of
+from celery_redlock.tasks.message.owner_label import Role, label_for
 from tests.integration.web.site import Site, served
 from tests.support.nodes import MemoryNodes, Nodes
 
@@ -141,3 +143,17 @@ def test_a_release_is_among_the_changes(memory: MemoryNodes, site: Site, lease: 
 
         whats = ([change["what"] for change in look["changes"]] for look in looks)
         assert any("released from this page" in what and "ended" in what for what in whats)
+
+
+@pytest.mark.parametrize("revoke", [True, False])
+def test_a_queued_message_is_revoked_if_that_is_wanted(
+    memory: MemoryNodes, site: Site, revoke: bool
+) -> None:
+    label = label_for(Role.QUEUED, "id", "host", marker="0" * 32, task="job")
+    client = memory.client()
+    lease = client.acquire("account:7", label=label)
+
+    assert site.release(lease.owner, revoke=revoke).status == 200
+
+    (marker,) = client.reservations.inspect((dedupe_key_of("0" * 32),))
+    assert (marker is not None) is revoke

@@ -130,3 +130,53 @@ def test_a_release_is_logged_with_the_holder(
         release_lock(bench.elsewhere, "k")
     assert "'k' is taken away from" in caplog.text
     assert sent.id in caplog.text
+
+
+@pytest.mark.parametrize("by_key", [True, False])
+def test_a_message_that_is_revoked_does_not_run_when_it_is_delivered_again(
+    bench: Bench, by_key: bool
+) -> None:
+    task = declare(bench)
+    first = bench.send(task)
+    if by_key:
+        (gone,) = release_lock(bench.elsewhere, "k", revoke=True)
+    else:
+        (gone,) = release_task(bench.elsewhere, "job", revoke=True)
+    second = bench.send(task)
+    assert gone.task_id == first["id"]
+    assert [bench.run(request).state for request in (second, first)] == ["SUCCESS", "IGNORED"]
+    assert bench.app.AsyncResult(first["id"]).state == "REVOKED"
+
+
+def test_a_message_that_is_not_revoked_runs_when_it_is_delivered_again(bench: Bench) -> None:
+    task = declare(bench)
+    first = bench.send(task)
+    list(release_task(bench.elsewhere, "job"))
+    second = bench.send(task)
+    assert [bench.run(request).state for request in (second, first)] == ["SUCCESS", "SUCCESS"]
+
+
+def test_a_body_that_has_begun_is_not_revoked(bench: Bench) -> None:
+    seen: list[LockEntry] = []
+
+    def body(self: Any) -> None:
+        seen.extend(release_task(bench.elsewhere, "job", revoke=True))
+
+    assert bench.call(declare(bench, body)).state == "SUCCESS"
+    assert seen == []
+
+
+def test_one_of_several_calls_is_revoked_by_its_id(bench: Bench) -> None:
+    task = declare(bench, lock_limit=2)
+    first, second = task.delay(), task.delay()
+    (gone,) = release_lock(bench.elsewhere, "k", revoke=True, task_id=first.id)
+    assert gone.task_id == first.id
+    assert [entry.task_id for entry in listed(bench)] == [second.id]
+    (gone,) = release_task(bench.elsewhere, "job", revoke=True, task_id=second.id)
+    assert gone.task_id == second.id
+
+
+def test_all_keys_of_a_revoked_message_are_released_by_its_task(bench: Bench) -> None:
+    declare(bench, lock_key=["k", "j"]).delay()
+    assert len(list(release_task(bench.elsewhere, "job", revoke=True))) == 2
+    assert listed(bench) == []

@@ -15,6 +15,8 @@ import pytest
 from celery_redlock import Limit, QuorumUnavailable, Rate, Redlock
 from celery_redlock.admin.lock_list import show_lock
 from celery_redlock.cli import locks, main
+from celery_redlock.tasks.message.node_keys import dedupe_key_of
+from celery_redlock.tasks.message.owner_label import Role, parse_owner
 from celery_redlock.testing import LocalCluster
 
 NODES = "memory://cli-locks-1,memory://cli-locks-2,memory://cli-locks-3"
@@ -179,6 +181,7 @@ def test_only_calls_that_were_shown_lose_their_locks(
     [
         (["key", "--state", "running"], "--state is for --task"),
         (["--task", "name", "--rates"], "--rates is for a key"),
+        (["--task", "name", "--state", "running", "--revoke"], "--revoke is for queued messages"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(
@@ -234,3 +237,32 @@ def test_a_reader_that_has_seen_enough_ends_the_list_in_silence() -> None:
             process.stdout.close()
             assert process.stderr.read() == ""
             assert process.wait(30) == 128 + 13
+
+
+def test_one_call_is_released_and_revoked_by_its_id(
+    module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import app_of_locks
+
+    holder = app_of_locks.bill.lock_holder(1)
+    words = ["release", "--task", "shop.bill", "--id", holder.task_id, "--revoke", "--yes"]
+    assert main([*words, "-A", module, "--json"]) == 0
+    released = json.loads(capsys.readouterr().out)["released"]
+    assert [lock["key"] for lock in released] == ["bill:1"]
+    with Redlock(NODES.split(",")) as redlock:
+        marker = redlock.reservations.inspect((dedupe_key_of(parse_owner(holder.owner).marker),))[0]
+    assert parse_owner(marker.owner).role is Role.REVOKED
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--revoke"], "messages among them will not run"), ([], "--revoke would prevent that")],
+)
+def test_the_question_says_what_becomes_of_queued_messages(
+    module: str, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(click, "confirm", lambda question, **_: asked.append(question))
+    assert main(["release", "bill:0", *words, "-A", module]) == 0
+    assert said in asked[0]

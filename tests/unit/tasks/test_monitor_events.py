@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.app.task import Context
 
 from celery_redlock import LossReason, current_lease
 from celery_redlock.tasks.bootsteps import LockStep
@@ -17,7 +18,7 @@ from tests.support.tasks import Bench
 from tests.support.waiting import TIMEOUT, wait_until
 from tests.unit.tasks.jobs import job
 
-REQUEST = SimpleNamespace(id="mine", hostname="worker@bench", is_eager=False)
+REQUEST = Context(id="mine", hostname="worker@bench", is_eager=False)
 
 
 def test_a_task_that_has_its_lock_sends_key_and_token(bench: Bench) -> None:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from celery.worker.request import Request
+from kombu import Message
 from kombu.asynchronous.timer import Timer
 
 from celery_redlock import Limit
@@ -23,15 +25,16 @@ KEY = "redlock:key"
 CHANNEL = wake_channel(KEY)
 
 
-class Request:
-    """A message's request, as far as it matters here."""
-
-    _eta_timer_entry: Any
-
-    def __init__(self, name: str, eta: float, *, stores: bool = True) -> None:
-        self.store_errors = stores
-        self.id = name
-        self.eta = datetime.now(UTC) + timedelta(seconds=eta)
+def request_of(app: Any, name: str, eta: float, *, stores: bool = True) -> Request:
+    """Return a message's request, as Celery makes it in a worker."""
+    due = datetime.now(UTC) + timedelta(seconds=eta)
+    message = Message(
+        body='[[], {}, {"chord": null}]',
+        headers={"id": name, "task": "job", "eta": due.isoformat(), "ignore_result": not stores},
+        content_type="application/json",
+        content_encoding="utf-8",
+    )
+    return Request(message, app=app, task=app.Task())
 
 
 class Worker:
@@ -59,7 +62,7 @@ class Worker:
         stores: bool = True,
     ) -> Any:
         """Receive a requeued message as Celery does: the signal first, then the timer."""
-        request = Request(name, eta, stores=stores)
+        request = request_of(self.app, name, eta, stores=stores)
         history = WaitHistory(first_seen=since, requeues=1, retries=0)
         self.waiting.add(request, Envelope(wait_history=history, waits_for=(key,)))
         request._eta_timer_entry = self.timer.call_at(

@@ -55,7 +55,7 @@ QUESTIONS = (
     Question(
         text="By what?",
         onward="a body, state running",
-        answers=(("queued", "purged? release --task"), ("finished", "wait until it expires")),
+        answers=(("queued", "gone? release --revoke"), ("finished", "wait until it expires")),
     ),
     Question(
         text="Is the holder alive?",

@@ -6,6 +6,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from celery_redlock import LeaseLost
+from celery_redlock.tasks.message.node_keys import dedupe_key_of
+from celery_redlock.tasks.message.owner_label import Role, label_for
 from tests.integration.web.browser.looks import row
 from tests.support.nodes import ServerNodes
 
@@ -60,6 +62,29 @@ def test_a_lock_that_passed_on_meanwhile_stays(page: Page, servers: ServerNodes)
 
     expect(page.get_by_text("the lock has ended or passed on meanwhile")).to_be_in_viewport()
     assert lease.extend() is None
+
+
+def test_a_queued_message_is_revoked_with_its_lock_if_the_question_is_answered_so(
+    page: Page, servers: ServerNodes
+) -> None:
+    client = servers.client()
+    label = label_for(Role.QUEUED, "id", "host", marker="0" * 32, task="job")
+    client.acquire("invoice:7", label=label)
+    page.get_by_role("button", name="Release invoice:7").click()
+    page.get_by_role("checkbox", name="Revoke it").check()
+    page.get_by_role("dialog").get_by_role("button", name="Release").click()
+
+    expect(page.get_by_text("invoice:7: Released: 1.")).to_be_in_viewport()
+    assert client.reservations.inspect((dedupe_key_of("0" * 32),))[0] is not None
+
+
+def test_the_question_about_a_lock_that_is_not_queued_has_nothing_to_revoke(
+    page: Page, servers: ServerNodes
+) -> None:
+    servers.client().acquire("account:7")
+    page.get_by_role("button", name="Release account:7").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    expect(page.get_by_role("checkbox")).to_have_count(0)
 
 
 def test_the_focus_stays_when_rows_come_and_go(page: Page, servers: ServerNodes) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from celery_redlock import Limit, Rate
-from celery_redlock.errors import ConfigurationError, LockKeyError
+from celery_redlock.errors import AmbiguousCall, ConfigurationError, LockKeyError
+from celery_redlock.tasks.message.owner_label import parse_owner
 from tests.support.tasks import Bench
 from tests.unit.tasks.limits.slots import limited, rated, taken
 
@@ -68,20 +69,105 @@ def test_the_holder_of_a_limit_is_one_of_them(bench: Bench) -> None:
     assert task.lock_holder().task_id in ids
 
 
-def test_all_holders_are_released(bench: Bench) -> None:
+@pytest.mark.parametrize("method", ["release_lock", "revoke_queued"])
+def test_of_several_calls_none_is_chosen_and_all_are_named(bench: Bench, method: str) -> None:
+    task = limited(bench, name="job", lock_limit=3)
+    ids = [task.delay().id for _ in range(3)]
+    with pytest.raises(
+        AmbiguousCall, match=r"3 hold 'k' of task job: .*\(\.\.\., task_id='"
+    ) as one:
+        getattr(task, method)()
+    assert sorted(one.value.task_ids) == sorted(ids)
+    assert all(id in str(one.value) for id in ids)
+    assert len(taken(bench)) == 3
+
+
+@pytest.mark.parametrize("method", ["release_lock", "revoke_queued"])
+@pytest.mark.parametrize("mode", ["until_executed", "until_and_while_executing"])
+def test_one_of_several_calls_is_chosen_by_its_id(bench: Bench, method: str, mode: str) -> None:
+    task = limited(bench, lock_mode=mode)
+    first, second = task.delay().id, task.delay().id
+    assert getattr(task, method)(task_id=first)
+    assert task.lock_holder().task_id == second
+    assert not getattr(task, method)(task_id=first)
+    assert task.lock_holder().task_id == second
+
+
+def test_a_single_call_with_a_slot_needs_no_name(bench: Bench) -> None:
     task = limited(bench)
-    for _ in range(2):
-        task.delay()
+    sent = task.delay()
+    assert task.revoke_queued().task_id == sent.id
+    task.delay()
     assert task.release_lock()
     assert taken(bench) == {}
 
 
-def test_all_queued_messages_are_revoked(bench: Bench) -> None:
-    task = limited(bench)
-    for _ in range(2):
-        task.delay()
-    assert task.revoke_queued() is not None
-    assert taken(bench) == {}
+@pytest.fixture
+def two_calls(bench: Bench) -> tuple[Any, str, str]:
+    """A task and two calls with a key for each, and one that several may have."""
+    keys = ["n:{n}", Limit("k", 3)]
+    task = limited(bench, lambda self, n: n, lock_limit=None, lock_key=keys)
+    return task, task.delay(1).id, task.delay(2).id
+
+
+def test_the_other_keys_of_a_call_choose_among_those_that_share_a_limit(
+    bench: Bench, two_calls: tuple[Any, str, str]
+) -> None:
+    task, first, second = two_calls
+    assert task.revoke_queued(2).task_id == second
+    assert task.revoke_queued(2) is None
+    assert [parse_owner(owner).task_id for owner in taken(bench).values()] == [first]
+
+
+def test_a_call_of_which_only_the_limit_is_shared_has_no_holder_while_a_slot_is_free(
+    two_calls: tuple[Any, str, str],
+) -> None:
+    task, first, second = two_calls
+    assert [task.lock_holder(n).task_id for n in (1, 2)] == [first, second]
+    assert task.lock_holder(3) is None
+    third = task.delay(3)
+    assert task.lock_holder(4).task_id in (first, second, third.id)
+
+
+def test_a_release_leaves_the_slots_of_other_calls(
+    bench: Bench, two_calls: tuple[Any, str, str]
+) -> None:
+    task, first, _ = two_calls
+    assert task.release_lock(2)
+    assert not task.release_lock(2)
+    assert [parse_owner(owner).task_id for owner in taken(bench).values()] == [first]
+
+
+def test_a_release_of_a_call_that_only_its_full_limit_keeps_away_has_to_name_one(
+    two_calls: tuple[Any, str, str],
+) -> None:
+    task, first, second = two_calls
+    third = task.delay(3).id
+    with pytest.raises(AmbiguousCall) as several:
+        task.release_lock(4)
+    assert set(several.value.task_ids) == {first, second, third}
+
+
+def test_the_calls_that_are_not_revoked_run(bench: Bench) -> None:
+    task = limited(bench, lock_limit=3)
+    requests = [bench.send(task) for _ in range(3)]
+    task.revoke_queued(task_id=requests[1]["id"])
+    assert [bench.run(request).state for request in requests] == ["SUCCESS", "IGNORED", "SUCCESS"]
+
+
+def test_of_the_calls_that_a_rate_counts_the_one_that_has_run_is_none(bench: Bench) -> None:
+    task = rated(bench)
+    bench.call(task)
+    queued = task.delay()
+    assert task.revoke_queued().task_id == queued.id
+
+
+def test_several_programs_with_a_slot_are_named_by_their_labels(bench: Bench) -> None:
+    for label in ("import", "export"):
+        bench.elsewhere.acquire(Limit("k", 2), ttl=60, label=label)
+    with pytest.raises(AmbiguousCall, match="import") as one:
+        limited(bench).release_lock()
+    assert one.value.task_ids == ()
 
 
 @pytest.mark.parametrize(

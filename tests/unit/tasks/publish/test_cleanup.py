@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
-from billiard.exceptions import WorkerLostError
+from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery import signals
 from celery.app.task import Context
 from celery.worker import state as worker_state
 from celery.worker.control import Panel
+from celery.worker.request import Request
+from celery.worker.strategy import proto1_to_proto2
+from kombu.asynchronous.timer import Timer
+from kombu.utils.limits import TokenBucket
 
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.tasks.message.envelope import HEADER
-from celery_redlock.tasks.publish.cleanup import free_at_revocation
+from celery_redlock.tasks.publish.cleanup import CleanupStep
 from tests.support.tasks import Bench
 from tests.support.waiting import wait_until
 
@@ -26,11 +32,22 @@ class Consumer:
         self.app = app
 
 
+def declare(bench: Bench, **options: Any) -> Any:
+    return bench.task(lambda: None, lock_key="k", lock_mode="until_executed", **options)
+
+
 def sent(bench: Bench) -> tuple[Any, dict[str, Any]]:
-    task = bench.task(lambda: None, lock_key="k", lock_mode="until_executed")
+    task = declare(bench)
     message = bench.send(task)
     assert bench.is_held("k")
     return task, message
+
+
+def received(bench: Bench, **options: Any) -> Request:
+    """Return a call's request in the main process of a worker."""
+    declare(bench).apply_async((), **options)
+    assert bench.is_held("k")
+    return Request(bench.take(), app=bench.app)
 
 
 def wait_free(bench: Bench) -> None:
@@ -66,15 +83,16 @@ def test_a_malformed_message_frees_its_lock(bench: Bench) -> None:
     wait_free(bench)
 
 
+@pytest.mark.parametrize("loss", [WorkerLostError("SIGKILL"), TimeLimitExceeded(1)])
 def test_a_message_whose_process_was_lost_before_its_body_began_frees_its_lock(
-    bench: Bench,
+    bench: Bench, loss: Exception
 ) -> None:
     task, message = sent(bench)
     task.request_stack.push(Context(message))
     try:
         signals.task_failure.send(sender=task, task_id="x", exception=ValueError("a body's"))
         assert bench.is_held("k")
-        signals.task_failure.send(sender=task, task_id="x", exception=WorkerLostError("SIGKILL"))
+        signals.task_failure.send(sender=task, task_id="x", exception=loss)
     finally:
         task.request_stack.pop()
     wait_free(bench)
@@ -118,45 +136,129 @@ def test_an_app_that_cannot_lock_only_logs(bench: Bench, caplog: pytest.LogCaptu
     assert "(redlock:k) stays taken until it expires" in caplog.text
 
 
-class Received:
-    """Stands for a message that waits in this worker."""
-
-    def __init__(self, app: Any, headers: dict[str, Any]) -> None:
-        self.app, self.redlock = app, headers[HEADER]
-
-
 @pytest.fixture
-def told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What a worker does that is told that tasks are revoked; gives the ids that Celery got."""
-    heard: list[Any] = []
-    monkeypatch.setitem(Panel.data, "revoke", lambda state, task_id, **_: heard.append(task_id))
-    monkeypatch.setattr(worker_state, "requests", {})
-    free_at_revocation()
-    return heard
+def consumer(bench: Bench) -> Iterator[SimpleNamespace]:
+    """Of a worker that is told of revocations; what it waits with is in Celery's own lists."""
+    worker_state.reset_state()
+    # A consumer of Celery's needs a broker that lasts; these are its attributes that count.
+    consumer = SimpleNamespace(app=bench.app, task_buckets={"job": None}, timer=Timer(), ended=[])
+    consumer.on_decode_error = lambda message, exc: consumer.ended.append(message)
+    with mock.patch.dict(Panel.data):
+        CleanupStep(consumer)
+        yield consumer
+    worker_state.reset_state()
 
 
-@pytest.mark.parametrize("as_list", [True, False])
+def tell(consumer: Any, command: str, **arguments: Any) -> Any:
+    """Give a worker a remote control command, as kombu does."""
+    state = SimpleNamespace(app=consumer.app, consumer=consumer)
+    return Panel.data[command](state, **arguments)
+
+
+def reserve(consumer: Any, request: Request) -> None:
+    """Let a message wait for a process."""
+    worker_state.task_reserved(request)
+
+
+def schedule(consumer: Any, request: Request) -> None:
+    """Let a message wait for its ETA, beside what else a worker has timers for."""
+    consumer.timer.call_repeatedly(60, print)
+    consumer.timer.call_after(60, print, ("x",))
+    consumer.timer.call_after(60, worker_state.task_reserved, (request,))
+    if hasattr(worker_state, "task_scheduled"):  # since Celery 5.7
+        worker_state.task_scheduled(request)
+
+
+@pytest.mark.parametrize("add", [reserve, schedule])
+@pytest.mark.parametrize("protocol", [1, 2])
 def test_a_worker_that_is_told_of_a_revocation_frees_the_lock_at_once(
-    bench: Bench, told: list[Any], as_list: bool
+    bench: Bench, consumer: Any, add: Callable[[Any, Request], None], protocol: int
 ) -> None:
-    _, message = sent(bench)
-    task_id = message["id"]
-    worker_state.requests[task_id] = Received(bench.app, message)
-    Panel.data["revoke"](None, [task_id] if as_list else task_id, terminate=False)
+    bench.app.conf.task_protocol = protocol
+    declare(bench).apply_async(())
+    message = bench.take()
+    strategy_of = {1: proto1_to_proto2, 2: lambda *_: (None, None, False, True)}
+    body, headers, decoded, utc = strategy_of[protocol](message, message.payload)
+    request = Request(message, app=bench.app, body=body, headers=headers, decoded=decoded, utc=utc)
+    add(consumer, request)
+
+    answer = tell(consumer, "revoke", task_id=request.id)
+
     wait_free(bench)
-    assert told == [[task_id] if as_list else task_id]
+    assert answer == {"ok": f"tasks {{{request.id!r}}} flagged as revoked"}
 
 
-def test_it_frees_nothing_of_a_message_that_it_has_not_got(bench: Bench, told: list[Any]) -> None:
-    _, message = sent(bench)
-    Panel.data["revoke"](None, message["id"])
+def test_a_worker_that_is_told_of_a_list_frees_the_locks_of_all(
+    bench: Bench, consumer: Any
+) -> None:
+    request = received(bench)
+    worker_state.task_reserved(request)
+    tell(consumer, "revoke", task_id=["x", request.id])
+    wait_free(bench)
+
+
+def test_a_message_that_waits_for_a_rate_limit_is_freed_as_well(
+    bench: Bench, consumer: Any
+) -> None:
+    request = received(bench)
+    consumer.task_buckets["job"] = TokenBucket(1)
+    consumer.task_buckets["job"].add((request, 1))
+    tell(consumer, "revoke", task_id=request.id)
+    wait_free(bench)
+
+
+@pytest.mark.parametrize("headers", [{"batch": "7"}, {"batch": ["6", "7"]}, ["batch=7"]])
+@pytest.mark.parametrize("stamp", ["7", ["7", "8"]])
+def test_a_revocation_by_stamps_frees_the_lock_at_once(
+    bench: Bench, consumer: Any, headers: Any, stamp: Any
+) -> None:
+    schedule(consumer, received(bench, stamped_headers=["batch"], batch=stamp))
+    tell(consumer, "revoke_by_stamped_headers", headers=headers)
+    wait_free(bench)
+
+
+def test_a_revocation_by_other_stamps_frees_nothing(bench: Bench, consumer: Any) -> None:
+    schedule(consumer, received(bench, stamped_headers=["batch"], batch="7"))
+    tell(consumer, "revoke_by_stamped_headers", headers={"batch": "77", "other": "7"})
     assert bench.is_held("k")
 
 
-def test_it_listens_once_however_often_it_is_asked_to(bench: Bench, told: list[Any]) -> None:
-    listener = Panel.data["revoke"]
-    free_at_revocation()
-    assert Panel.data["revoke"] is listener
+def test_a_revocation_frees_nothing_of_a_message_in_a_pool_process(
+    bench: Bench, consumer: Any
+) -> None:
+    request = received(bench)
+    worker_state.task_reserved(request)
+    worker_state.task_accepted(request)
+    tell(consumer, "revoke", task_id=request.id)
+    assert bench.is_held("k")
+
+
+@pytest.mark.parametrize("ids", [None, []])
+def test_a_revocation_of_nothing_is_answered_as_celery_does(
+    bench: Bench, consumer: Any, ids: Any
+) -> None:
+    worker_state.task_reserved(received(bench))
+    assert "flagged as revoked" in tell(consumer, "revoke", task_id=ids)["ok"]
+    assert bench.is_held("k")
+
+
+def test_it_frees_nothing_of_a_message_that_it_has_not_got(bench: Bench, consumer: Any) -> None:
+    tell(consumer, "revoke", task_id=received(bench).id)
+    assert bench.is_held("k")
+
+
+def test_a_worker_listens_once_however_often_its_consumer_is_made(consumer: Any) -> None:
+    listeners = dict(Panel.data)
+    CleanupStep(consumer)
+    assert Panel.data == listeners
+
+
+def test_a_message_that_cannot_be_decoded_frees_its_lock(bench: Bench, consumer: Any) -> None:
+    declare(bench).apply_async(())
+    message = bench.take()
+    consumer.on_decode_error(message, ValueError("no JSON"))
+    wait_free(bench)
+    assert consumer.ended == [message]
 
 
 def test_a_retry_that_was_dropped_before_it_got_the_lock_leaves_none(bench: Bench) -> None:
