@@ -130,7 +130,7 @@ class LeaderScheduler(TickScheduler):
         """Continue the entries from what is recorded, before the scheduler asks for due ones."""
         leader, progress = self.redlock_leader, self.redlock_progress
         schedule = self.schedule
-        leader.state.forget_removed(schedule)
+        leader.state.note_schedule(schedule)
         for entry in list(schedule.values()):
             try:
                 catch_up(entry, leader.state, invented_since=progress.building_since)
@@ -351,9 +351,11 @@ class LeaderScheduler(TickScheduler):
         state = leader.state.entry_state(entry.name)
         if state is None or not state.count:
             return
-        count = missed_count(entry.schedule, state.due, tick.due)
+        before = max(state.due, state.returned_at)
+        count = missed_count(entry.schedule, before, tick.due)
         if count:
-            leader.missed_runs.note(entry.name, count, from_us(state.due_us), tick.due_at)
+            first = from_us(round(before * SECOND))
+            leader.missed_runs.note(entry.name, count, first, tick.due_at)
 
     def _redlock_keep(self, entry: Any, error: Exception) -> None:
         broker = self.redlock_leader.broker

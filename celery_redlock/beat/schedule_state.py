@@ -144,9 +144,11 @@ class ScheduleState:
         if before is not None:
             self._note(entry, before.with_part(tick, token=self._token, previous_token=writer))
 
-    def forget_removed(self, scheduled: Container[str]) -> None:
+    def note_schedule(self, scheduled: Container[str]) -> None:
         """
-        Forget entries that left the schedule and did not run for a hundred days.
+        Note which entries have left the schedule or returned to it.
+
+        Entries that left it and did not run for a hundred days are forgotten.
 
         Args:
             scheduled: the names of the entries in the schedule.
@@ -157,6 +159,10 @@ class ScheduleState:
                 del self._states[entry], self._writers[entry]
                 if _is_valid_name(entry):
                     self._unwritten[entry] = None
+            elif (entry in scheduled) != state.is_scheduled:
+                now = self._wall() if entry in scheduled else None
+                # No tick of it: what an earlier leader has sent is not late because of this.
+                self._note(entry, state.scheduled(now), writer=self._writers[entry])
 
     def write(self, *, at_once: bool = False) -> None:
         """
@@ -203,9 +209,9 @@ class ScheduleState:
             self._states[entry] = state
             self._writers[entry] = versioned.token
 
-    def _note(self, entry: str, state: EntryState) -> None:
+    def _note(self, entry: str, state: EntryState, *, writer: int | None = None) -> None:
         self._states[entry] = state
-        self._writers[entry] = self._token
+        self._writers[entry] = self._token if writer is None else writer
         if _is_valid_name(entry):
             self._unwritten[entry] = (state.version, state.write())
 

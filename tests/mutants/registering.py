@@ -152,7 +152,7 @@ LATE = (
     mutant(
         "the messages of a begun tick have one version",
         judged("ticks/test_entry_state.py", "test_each_record_of_a_begun_tick_has_a_later_version"),
-        (STATE, "step=before.step + 1", "step=1"),
+        (STATE, "            step=self.step + 1,", "            step=1,"),
     ),
     mutant(
         "a leader takes what it has found for its own",

@@ -31,12 +31,10 @@ class BegunTick:
         due_us: when it was due, in microseconds since the epoch.
         parts: the parts of the messages that were sent, "" for the one without; at most
             `MAX_PARTS`.
-        step: counts the records since the last tick that was sent whole.
     """
 
     due_us: int
     parts: tuple[str, ...]
-    step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +49,10 @@ class EntryState:
         takeovers: for each leader that took the entry over, its fencing token and, in microseconds
             since the epoch, the last tick before it; oldest first, at most `MAX_TAKEOVERS`.
         begun: a later tick that was sent in part; None if there is none.
+        returned_at: when the entry returned to the schedule after the last tick, in seconds since
+            the epoch: no tick before that was missed. `END_OF_TIME` while it is not in the
+            schedule, 0 if it never left.
+        step: counts the records since the last tick that was sent whole.
     """
 
     due: float
@@ -58,6 +60,8 @@ class EntryState:
     count: int
     takeovers: tuple[tuple[int, int], ...] = ()
     begun: BegunTick | None = None
+    returned_at: float = 0.0
+    step: int = 0
 
     @property
     def due_us(self) -> int:
@@ -67,7 +71,17 @@ class EntryState:
     @property
     def version(self) -> int:
         """The version of the record, so that of two records of one leader the later one stays."""
-        return self.due_us + (0 if self.begun is None else self.begun.step)
+        return self.due_us + self.step
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the entry was in the schedule when it was recorded."""
+        return self.returned_at < END_OF_TIME
+
+    def scheduled(self, now: float | None) -> EntryState:
+        """Return the state once the entry has returned to the schedule at `now`, or has left it."""
+        at = END_OF_TIME if now is None else now
+        return replace(self, returned_at=at, step=self.step + 1)
 
     def has_sent(self, tick: Tick) -> bool:
         """Return whether this message of a tick was sent, before the tick was sent whole."""
@@ -84,11 +98,13 @@ class EntryState:
             token: the fencing token of the leader that sent it.
             previous_token: the token of the leader that recorded this state.
         """
-        before = self.begun or BegunTick(due_us=tick.due_us, parts=(), step=0)
-        sent = before.parts if before.due_us == tick.due_us else ()
-        parts = (*sent, tick.part or "")[:MAX_PARTS]
-        begun = BegunTick(due_us=tick.due_us, parts=parts, step=before.step + 1)
-        return replace(self, begun=begun, takeovers=self._takeovers(token, previous_token))
+        sent = self.begun.parts if self.begun and self.begun.due_us == tick.due_us else ()
+        return replace(
+            self,
+            begun=BegunTick(due_us=tick.due_us, parts=(*sent, tick.part or "")[:MAX_PARTS]),
+            takeovers=self._takeovers(token, previous_token),
+            step=self.step + 1,
+        )
 
     def after(
         self, due: float, ran_at: float, *, token: int, previous_token: int | None
@@ -124,6 +140,8 @@ class EntryState:
                 count=int(found["count"]),
                 takeovers=tuple((int(token), int(base)) for token, base in found["takeovers"]),
                 begun=_begun(found.get("begun")),
+                returned_at=_moment(found.get("returned_at", 0.0)),
+                step=int(found.get("step", 0)),
             )
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
             return None
@@ -137,7 +155,9 @@ class EntryState:
             "takeovers": self.takeovers,
         }
         if self.begun is not None:
-            content["begun"] = [self.begun.due_us, self.begun.step, self.begun.parts]
+            content["begun"] = [self.begun.due_us, self.begun.parts]
+        if self.step:
+            content |= {"returned_at": self.returned_at, "step": self.step}
         return json.dumps(content, separators=(",", ":"))
 
 
@@ -162,8 +182,8 @@ def is_superseded(tick: Tick, recorded: VersionedValue | None) -> bool:
 def _begun(value: Any) -> BegunTick | None:
     if value is None:
         return None
-    due_us, step, parts = value
-    return BegunTick(due_us=int(due_us), parts=tuple(map(str, parts)), step=int(step))
+    due_us, parts = value
+    return BegunTick(due_us=int(due_us), parts=tuple(map(str, parts)))
 
 
 def _moment(value: Any) -> float:

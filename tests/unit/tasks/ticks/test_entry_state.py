@@ -38,7 +38,7 @@ BEGUN = SECOND.with_part(tick(110.0, 8), token=8, previous_token=8).with_part(
 )
 
 
-@pytest.mark.parametrize("state", [SECOND, BEGUN])
+@pytest.mark.parametrize("state", [SECOND, BEGUN, SECOND.scheduled(None), BEGUN.scheduled(111.0)])
 def test_a_state_survives_its_record(state: EntryState) -> None:
     assert EntryState.read(state.write()) == state
 
@@ -71,8 +71,23 @@ def test_a_tick_that_was_sent_whole_is_no_longer_begun() -> None:
     assert BEGUN.after(110.0, 110.2, token=8, previous_token=8).begun is None
 
 
+def test_a_return_to_the_schedule_has_a_later_version_and_is_over_with_the_next_tick() -> None:
+    away = SECOND.scheduled(None)
+    back = away.scheduled(110.0)
+    after = back.after(111.0, 111.2, token=8, previous_token=8)
+    assert [state.is_scheduled for state in (SECOND, away, back, after)] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert [state.returned_at for state in (back, after)] == [110.0, 0.0]
+    versions = [state.version for state in (SECOND, away, back, after)]
+    assert versions == sorted(set(versions))
+
+
 def test_of_very_many_messages_the_first_are_recorded() -> None:
-    state = replace(SECOND, begun=BegunTick(due_us=110_000_000, parts=("p",) * 10_000, step=10_000))
+    state = replace(SECOND, begun=BegunTick(due_us=110_000_000, parts=("p",) * 10_000))
     assert len(state.with_part(tick(110.0, 8), token=8, previous_token=8).begun.parts) == 10_000
 
 
@@ -119,7 +134,7 @@ def test_only_the_newest_takeovers_are_kept() -> None:
         json.dumps({"due": 1, "ran_at": 1, "count": 1, "takeovers": [1]}),
         json.dumps({"due": 1, "ran_at": 1, "count": 1, "takeovers": [[1, 2, 3]]}),
         json.dumps({"due": 1, "ran_at": 1, "count": 1, "takeovers": [], "begun": [1]}),
-        json.dumps({"due": 1, "ran_at": 1, "count": 1, "takeovers": [], "begun": [1, 2, 3]}),
+        json.dumps({"due": 1, "ran_at": 1, "count": 1, "takeovers": [], "begun": [1, 2]}),
     ],
 )
 def test_what_makes_no_sense_is_no_state(text: str) -> None:
