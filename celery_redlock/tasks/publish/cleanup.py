@@ -7,26 +7,16 @@ the reservation over, cancelling it has no effect, because the owner value is an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import wraps
 from typing import Any
 
 from billiard.exceptions import WorkerLostError
 from celery import signals
 
-from celery_redlock._log import event_logger
-from celery_redlock.core import Redlock, Reservation
-from celery_redlock.tasks.config.client import redlock_for
-from celery_redlock.tasks.message.envelope import HEADER, Envelope
-from celery_redlock.tasks.message.owner_label import Role, parse_owner
-from celery_redlock.tasks.message.withdrawal import withdraw
+from celery_redlock.tasks.message.cancellation import cancel_reservation
+from celery_redlock.tasks.message.envelope import HEADER
 
 __all__ = ["connect_cleanup", "free_at_revocation"]
-
-#: Shortest TTL of the marker of a dropped message, in seconds.
-SHORTEST = 1.0
-
-logger = event_logger(__name__)
 
 
 def connect_cleanup() -> None:
@@ -65,7 +55,7 @@ def free_at_revocation() -> None:
         for revoked in {task_id} if isinstance(task_id, str) else set(task_id or ()):
             request = worker_state.requests.get(revoked)
             if request is not None:
-                _cancel(request.app, _header(request))
+                cancel_reservation(request.app, _header(request))
         return answer
 
     revoke_and_free.celery_redlock = True  # type: ignore[attr-defined]  # marks it as ours
@@ -74,54 +64,21 @@ def free_at_revocation() -> None:
 
 def _revoked(sender: Any = None, request: Any = None, **_: Any) -> None:
     """Revoked before its start, or expired; a terminated task has taken its lock over."""
-    _cancel(getattr(sender, "app", None), _header(request))
+    cancel_reservation(getattr(sender, "app", None), _header(request))
 
 
 def _failed(sender: Any = None, exception: Any = None, **_: Any) -> None:
     """Its process was lost. If the body had not begun, no process frees the lock."""
     if isinstance(exception, WorkerLostError):
-        _cancel(getattr(sender, "app", None), _header(getattr(sender, "request", None)))
+        cancel_reservation(getattr(sender, "app", None), _header(getattr(sender, "request", None)))
 
 
 def _undeliverable(sender: Any = None, message: Any = None, **_: Any) -> None:
     """Of an unknown task, or malformed."""
     headers = getattr(message, "headers", None)
-    _cancel(getattr(sender, "app", None), headers.get(HEADER) if headers else None)
+    cancel_reservation(getattr(sender, "app", None), headers.get(HEADER) if headers else None)
 
 
 def _header(request: Any) -> Any:
     # A request's attributes are its message's headers.
     return getattr(request, HEADER, None) or (getattr(request, "headers", None) or {}).get(HEADER)
-
-
-def _cancel(app: Any, header: Any) -> None:
-    if app is None or not isinstance(header, Mapping):
-        return
-    envelope = Envelope.read({HEADER: header})
-    reservation = envelope.reservation
-    if reservation is None:
-        return
-    try:
-        redlock = redlock_for(app)
-        try:
-            if envelope.handovers:
-                _mark_as_dropped(redlock, reservation)
-        finally:
-            # Even if the marker was not set: only the task before this message needs it.
-            redlock.reservations.cancel(reservation)
-    except Exception as exc:
-        logger.warning(
-            "unused-lock-left",
-            "The lock of a message that never ran (%(keys).200s) stays taken until it expires: "
-            "%(error)r",
-            keys=", ".join(reservation.node_keys),
-            error=exc,
-        )
-
-
-def _mark_as_dropped(redlock: Redlock, reservation: Reservation) -> None:
-    """Keep the task before this message, which may still run, from handing over its lock."""
-    owner = parse_owner(reservation.owner)
-    if owner is not None:
-        life = max(SHORTEST, reservation.left_ms(redlock.transport.wall_us()) / 1000)
-        withdraw(redlock, owner, Role.REVOKED, by=owner.task_id, marker_ttl=life)
