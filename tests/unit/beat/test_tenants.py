@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from kombu.exceptions import OperationalError
 
+from celery_redlock.beat.schedule_state import ScheduleState
+from celery_redlock.errors import StaleFencingToken
 from celery_redlock.tasks.ticks.entry_state import is_superseded
 from tests.unit.beat.test_closing import handle_sigterm
 from tests.unit.beat.test_failover import due_times
@@ -196,6 +198,23 @@ def test_a_message_that_a_superseded_leader_sent_of_a_tick_that_another_finished
     world.run(60)
     recorded = world.register()["job"]
     assert [is_superseded(message.tick, recorded) for message in world.sent] == [False] * 3
+
+
+def test_a_leader_that_learns_of_a_newer_one_between_two_tenants_sends_nothing_more(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of(make_world, InContextScheduler)
+    started(world)
+    write = ScheduleState.write
+
+    def superseded(self: ScheduleState, **options: Any) -> None:
+        if len(world.sent) == 1:
+            raise StaleFencingToken("there is a newer leader")
+        write(self, **options)
+
+    monkeypatch.setattr(ScheduleState, "write", superseded)
+    world.run(6)
+    assert len(world.sent) == 1
 
 
 def test_a_stop_signal_between_two_tenants(make_world: MakeWorld) -> None:
