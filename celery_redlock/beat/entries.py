@@ -33,7 +33,8 @@ NAMESPACE = uuid.UUID("6f1f7e5a-55a3-4d7e-9d0f-3c6e8a0b7c11")
 
 def task_id_for(prefix: str, tick: Tick) -> str:
     """Return the task id of a tick, the same whichever beat sends it and however often."""
-    identity = json.dumps([prefix, tick.schedule, tick.entry, tick.due_us])
+    part = [] if tick.part is None else [tick.part]
+    identity = json.dumps([prefix, tick.schedule, tick.entry, tick.due_us, *part])
     return str(uuid.uuid5(NAMESPACE, identity))
 
 

@@ -4,11 +4,14 @@ The wrapped scheduler while its beat leads: it sends each tick once, from where 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
+
+from celery.utils import uuid
 
 from celery_redlock._log import event_logger
 from celery_redlock.beat.broker import Broker, duplicate_in, is_broker_failure
@@ -22,11 +25,12 @@ from celery_redlock.beat.leader_lease import LeaderLease
 from celery_redlock.beat.missed_runs import MissedRuns
 from celery_redlock.beat.retry_queue import RetryQueue
 from celery_redlock.beat.schedule_state import ScheduleState
-from celery_redlock.errors import ConfigurationError
+from celery_redlock.errors import ConfigurationError, StaleFencingToken
 from celery_redlock.schedules.timeutils import SECOND, from_us, to_us
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.ticks.entry_ticks import EntryTicks
-from celery_redlock.tasks.ticks.tick_stamping import TickScheduler, adopt
+from celery_redlock.tasks.ticks.tick_pass import TickPass
+from celery_redlock.tasks.ticks.tick_stamping import Send, TickScheduler, adopt
 
 __all__ = ["LeaderContext", "LeaderScheduler", "lead_with"]
 
@@ -65,8 +69,8 @@ class Progress:
     Attributes:
         building_since: when the scheduler began to be built, until it has read its entries.
         reserved: the entry that it counts as run already and is about to send.
-        is_sending: whether it is in the middle of a send.
-        sync_is_due: whether Celery has asked for a sync in the middle of a send.
+        is_sending: whether it is in the middle of a send, or of a pass.
+        sync_is_due: whether Celery has asked for a sync in the middle of it.
         loaded: the entries as the scheduler last read them.
     """
 
@@ -126,7 +130,7 @@ class LeaderScheduler(TickScheduler):
         """Continue the entries from what is recorded, before the scheduler asks for due ones."""
         leader, progress = self.redlock_leader, self.redlock_progress
         schedule = self.schedule
-        leader.state.forget_removed(schedule)
+        leader.state.note_schedule(schedule)
         for entry in list(schedule.values()):
             try:
                 catch_up(entry, leader.state, invented_since=progress.building_since)
@@ -148,23 +152,14 @@ class LeaderScheduler(TickScheduler):
         self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any
     ) -> Any:
         """Send an entry's task if this beat may send; else keep the entry until it may."""
-        leader = self.redlock_leader
-        if not leader.lease.can_send():
-            if not advance:
-                leader.retry_queue.add(entry, at_once=True)
-            self.redlock_progress.reserved = None
-            return None
-        try:
-            if advance:  # sent by hand: it is no tick, and is not recorded
-                with self._redlock_sending():
-                    result = super().apply_async(entry, producer=producer, advance=True, **kwargs)
-            else:
-                result = self._redlock_send_once(entry, producer=producer, **kwargs)
-        except Exception:
-            self._redlock_end_send()
-            raise
-        self._redlock_end_send()
-        return result
+        send = partial(super().apply_async, entry, producer=producer, advance=advance, **kwargs)
+        if not advance:
+            return send()
+        # Sent by hand: it is no tick, and is not recorded.
+        if not self.redlock_leader.lease.can_send():
+            return self.app.AsyncResult(uuid())
+        with self._redlock_sending():
+            return send()
 
     def sync(self) -> None:
         """Let the scheduler write what it remembers, if this beat leads."""
@@ -201,32 +196,41 @@ class LeaderScheduler(TickScheduler):
     def _ensure_connected(self) -> Any:
         return self.redlock_leader.broker.connection
 
-    def _redlock_send_once(self, entry: Any, **kwargs: Any) -> Any:
-        """Send an entry for its next tick, unless that was sent; record it, or keep the entry."""
+    @contextmanager
+    def redlock_pass(self, entry: Any) -> Iterator[TickPass]:
+        """As in `TickScheduler`; the scheduler writes what it remembers after the pass."""
+        with self._redlock_sending(), super().redlock_pass(entry) as sending:
+            yield sending
+
+    def redlock_tick(self, entry: Any) -> Tick | None:
+        """Return the tick that a pass of a reserved entry is for, as this leader's."""
         leader = self.redlock_leader
-        tick = self.redlock_ticks.next_tick(entry)
-        recorded = self.redlock_recorded(entry)
-        if tick is not None and recorded is not None and tick.due_us <= recorded:
-            logger.debug(
-                "beat-tick-sent-before",
-                "The tick of %(entry)r at %(due)s was sent before",
-                entry=entry.name,
-                due=tick.due_at,
-            )
-            leader.retry_queue.discard(entry.name)
-            return None
-        options: dict[str, Any] = {"retry": False}  # a later pass tries again
-        if tick is not None:
-            tick = replace(tick, schedule=leader.schedule, token=leader.lease.token)
-            if "task_id" not in (entry.options or {}):
-                options["task_id"] = task_id_for(leader.key_prefix, tick)
+        tick = super().redlock_tick(entry)
+        return tick and replace(tick, schedule=leader.schedule, token=leader.lease.token)
+
+    def redlock_message(self, entry: Any, send: Send) -> Any:
+        """Send one message of a tick, unless a leader is known to have sent it."""
+        with self.redlock_pass(entry) as sending:
+            tick = sending.next_tick(entry)
+            state = self.redlock_leader.state.entry_state(sending.entry.name)
+            if tick is None or state is None or not state.has_sent(tick):
+                return super().redlock_message(entry, send)
+            sending.begin(entry)
+            return self._redlock_sent_before(sending, entry, tick)
+
+    def redlock_send(self, sending: TickPass, entry: Any, tick: Tick | None, send: Send) -> Any:
+        """Send a message if this beat may send, and no leader is known to have sent the tick."""
+        if tick is not None and self._redlock_is_over(tick, sending.entry):
+            return self._redlock_sent_before(sending, entry, tick)
+        if not self._redlock_may_send(sending):
+            sending.unsent = True
+            return self._redlock_result(sending, entry, tick)
         try:
-            with self._redlock_sending():
-                result = self.redlock_send(entry, tick, options, **kwargs)
+            return super().redlock_send(sending, entry, tick, send)
         except Exception as error:
             duplicate = duplicate_in(error)
             if duplicate is None:
-                self._redlock_keep(entry, error)
+                sending.failure = sending.failure or error
                 raise
             logger.warning(
                 "beat-entry-duplicate",
@@ -234,23 +238,97 @@ class LeaderScheduler(TickScheduler):
                 entry=entry.name,
                 error=duplicate,
             )
-            result = duplicate.result
-        self._redlock_record(entry, tick)
-        return result
+            self.redlock_note_sent(sending, tick)
+            return duplicate.result or self.app.AsyncResult(duplicate.task_id or uuid())
+
+    def redlock_options(
+        self, sending: TickPass, entry: Any, tick: Tick | None
+    ) -> Mapping[str, Any]:
+        """Return the id of a tick's message; and a later pass tries again, not kombu."""
+        options: dict[str, Any] = {"retry": False}
+        if tick is not None and sending.owns_id(entry):
+            options["task_id"] = task_id_for(self.redlock_leader.key_prefix, tick)
+        return options
+
+    def redlock_note_sent(self, sending: TickPass, tick: Tick | None) -> None:
+        """Note that a message was sent, for a leader that may have to send the others."""
+        super().redlock_note_sent(sending, tick)
+        if tick is not None:
+            self.redlock_leader.state.record_part(sending.entry.name, tick)
+
+    def redlock_end(self, sending: TickPass) -> None:
+        """Record a tick that was sent with all its messages; else keep the entry."""
+        super().redlock_end(sending)
+        if sending.failure is not None:
+            self._redlock_keep(sending.entry, sending.failure)
+        elif sending.unsent:
+            self.redlock_leader.retry_queue.add(sending.entry, at_once=True)
+        elif sending.tick is not None and self._redlock_is_over(sending.tick, sending.entry):
+            self.redlock_leader.retry_queue.discard(sending.entry.name)
+        else:
+            self._redlock_record(sending.entry, sending.tick)
+
+    def _redlock_is_over(self, tick: Tick, entry: Any) -> bool:
+        recorded = self.redlock_recorded(entry)
+        return recorded is not None and tick.due_us <= recorded
+
+    def _redlock_sent_before(self, sending: TickPass, entry: Any, tick: Tick) -> Any:
+        logger.debug(
+            "beat-tick-sent-before",
+            "The tick of %(entry)r at %(due)s was sent before",
+            entry=entry.name,
+            due=tick.due_at,
+        )
+        return self._redlock_result(sending, entry, tick)
+
+    def _redlock_may_send(self, sending: TickPass) -> bool:
+        """Return whether this beat may send a message now; record those of the pass before it."""
+        leader = self.redlock_leader
+        leader.lease.keep_extending()
+        failure = sending.failure
+        if failure is not None and is_broker_failure(failure, leader.broker.connection):
+            return False  # it has waited for the broker once
+        if sending.sent:
+            try:
+                leader.state.write()
+            except StaleFencingToken:
+                leader.lease.revoke()
+        return leader.lease.can_send()
+
+    def _redlock_result(self, sending: TickPass, entry: Any, tick: Tick | None) -> Any:
+        options = self.redlock_options(sending, entry, tick)
+        task_id = options.get("task_id") or (entry.options or {}).get("task_id") or uuid()
+        return self.app.AsyncResult(task_id)
 
     @contextmanager
     def _redlock_sending(self) -> Iterator[None]:
+        """Have the scheduler write what it remembers once the block has ended, not within it."""
         progress = self.redlock_progress
+        if progress.is_sending:
+            yield
+            return
         progress.is_sending, progress.sync_is_due = True, False
         try:
             yield
+        except Exception:
+            self._redlock_end_send()
+            raise
+        else:
+            self._redlock_end_send()
         finally:
             progress.is_sending = False
 
     def _redlock_end_send(self) -> None:
+        self.redlock_progress.is_sending = False
         self.redlock_progress.reserved = None
         if self.redlock_progress.sync_is_due:
-            self.sync()
+            try:
+                self.sync()
+            except Exception:
+                logger.exception(
+                    "beat-runs-not-stored",
+                    "The scheduler could not store its runs; it tries again with its next sync",
+                )
 
     def _redlock_record(self, entry: Any, tick: Tick | None) -> None:
         """Note that an entry was sent; without a tick it counts from its last run, which is now."""
@@ -273,9 +351,11 @@ class LeaderScheduler(TickScheduler):
         state = leader.state.entry_state(entry.name)
         if state is None or not state.count:
             return
-        count = missed_count(entry.schedule, state.due, tick.due)
+        before = max(state.due, state.returned_at)
+        count = missed_count(entry.schedule, before, tick.due)
         if count:
-            leader.missed_runs.note(entry.name, count, from_us(state.due_us), tick.due_at)
+            first = from_us(round(before * SECOND))
+            leader.missed_runs.note(entry.name, count, first, tick.due_at)
 
     def _redlock_keep(self, entry: Any, error: Exception) -> None:
         broker = self.redlock_leader.broker

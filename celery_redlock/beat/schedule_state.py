@@ -14,6 +14,7 @@ from celery_redlock.core import Register, VersionedValue
 from celery_redlock.errors import LockKeyError, QuorumUnavailable
 from celery_redlock.protocol import MAX_TOKEN
 from celery_redlock.protocol.keys import validate_name
+from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.ticks.entry_state import EntryState
 
 __all__ = ["ScheduleState"]
@@ -128,7 +129,7 @@ class ScheduleState:
         self._note(entry, replace(base, takeovers=((self._token, base.due_us),)))
 
     def record_sent(self, entry: str, due: float) -> None:
-        """Record that the tick of an entry was sent."""
+        """Record that the tick of an entry was sent, with all its messages."""
         before = self._states.get(entry) or EntryState(due=due, ran_at=due, count=0)
         writer = self._writers.get(entry)
         now = self._wall()
@@ -137,9 +138,17 @@ class ScheduleState:
         self._latest_wall = max(self._latest_wall, now)
         self._note(entry, state)
 
-    def forget_removed(self, scheduled: Container[str]) -> None:
+    def record_part(self, entry: str, tick: Tick) -> None:
+        """Record that one message of a tick was sent, and that more may follow."""
+        before, writer = self._states.get(entry), self._writers.get(entry)
+        if before is not None:
+            self._note(entry, before.with_part(tick, token=self._token, previous_token=writer))
+
+    def note_schedule(self, scheduled: Container[str]) -> None:
         """
-        Forget entries that left the schedule and did not run for a hundred days.
+        Note which entries have left the schedule or returned to it.
+
+        Entries that left it and did not run for a hundred days are forgotten.
 
         Args:
             scheduled: the names of the entries in the schedule.
@@ -150,6 +159,10 @@ class ScheduleState:
                 del self._states[entry], self._writers[entry]
                 if _is_valid_name(entry):
                     self._unwritten[entry] = None
+            elif (entry in scheduled) != state.is_scheduled:
+                now = self._wall() if entry in scheduled else None
+                # No tick of it: what an earlier leader has sent is not late because of this.
+                self._note(entry, state.scheduled(now), writer=self._writers[entry])
 
     def write(self, *, at_once: bool = False) -> None:
         """
@@ -196,11 +209,11 @@ class ScheduleState:
             self._states[entry] = state
             self._writers[entry] = versioned.token
 
-    def _note(self, entry: str, state: EntryState) -> None:
+    def _note(self, entry: str, state: EntryState, *, writer: int | None = None) -> None:
         self._states[entry] = state
-        self._writers[entry] = self._token
+        self._writers[entry] = self._token if writer is None else writer
         if _is_valid_name(entry):
-            self._unwritten[entry] = (state.due_us, state.write())
+            self._unwritten[entry] = (state.version, state.write())
 
     def _warn_if_ahead(self) -> None:
         now = self._wall()

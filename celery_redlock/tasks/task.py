@@ -30,6 +30,7 @@ from celery_redlock.tasks.refusals import (
 from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.ending import Move
 from celery_redlock.tasks.run.autoretry import end_before_autoretry
+from celery_redlock.tasks.run.kept_keys import keep_for_steps
 from celery_redlock.tasks.run.postrun import connect_postrun
 from celery_redlock.tasks.run.run import lease_of, run_locked
 from celery_redlock.tasks.run.running_lock import running_lock_of
@@ -278,9 +279,12 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
     def on_replace(self, sig: Any) -> Any:
         """As Celery's; records that a replacement continues this task."""
         running_lock = running_lock_of(self.request)
+        kept = None if running_lock is None else keep_for_steps(running_lock, sig)
         try:
             return super().on_replace(sig)
         except Ignore:
+            if kept is not None:
+                kept.sent()
             if running_lock is not None:
                 running_lock.move(Move.CONTINUE)
             raise

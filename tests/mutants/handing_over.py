@@ -20,6 +20,8 @@ from tests.mutants.writing import (
     tested,
 )
 
+KEPT_KEYS = "tasks/run/kept_keys.py"
+
 _GIVEN_BACK = """(given_back, owner, 0, actions=actions, limits=limits), nodes)
     channel.send(undoing, [node for node in range(len(transport.names)) if node not in nodes])
 """
@@ -231,5 +233,24 @@ HAND_OVER = (
         "the script marks nothing",
         tested("test_release_with.py", "test_each_key_ends_as_it_was_told"),
         (RELEASE_LUA, "    elseif value == '' then", "    elseif true then"),
+    ),
+    mutant(
+        "the last step that replaces a task does not release its keys",
+        judged("run/test_kept_keys.py", "test_a_chain_has_the_key_until_its_last_step_has_ended"),
+        (KEPT_KEYS, "owner is not None and not owner.runs(task.name)", "False"),
+    ),
+    mutant(
+        "a step that fails leaves the keys to a last step that never comes",
+        judged("run/test_kept_keys.py", "test_a_step_that_fails_frees_the_key"),
+        (KEPT_KEYS, "if state == CeleryState.FAILURE:", "if False:"),
+    ),
+    mutant(
+        "keys are kept from a step that needs them",
+        judged("run/test_kept_keys.py", "test_steps_that_lock_the_key_themselves_find_it_free"),
+        (
+            KEPT_KEYS,
+            "any(_may_need(running_lock, step) for step in steps if step is not last)",
+            "False",
+        ),
     ),
 )

@@ -4,7 +4,7 @@ Faults in the register of a schedule, in what leaders note there, and in what wo
 
 from __future__ import annotations
 
-from tests.mutants.writing import modelled, mutant, tested
+from tests.mutants.writing import judged, modelled, mutant, tested
 
 REGISTERS = "protocol/node_model.py"
 RECORDING = "protocol/register_rounds.py"
@@ -121,12 +121,38 @@ LATE = (
     mutant(
         "a takeover is not noted",
         modelled("leaders-two"),
-        (STATE, "if token != previous_token:", "if False:"),
+        (STATE, "if token == previous_token:", "if True:"),
     ),
     mutant(
         "a takeover is noted with the tick that was sent",
         modelled("leaders-two"),
-        (STATE, "(token, self.due_us))[-MAX", "(token, round(due * 1_000_000)))[-MAX"),
+        (
+            STATE,
+            "takeovers = self._takeovers(token, previous_token)",
+            "takeovers = replace(self, due=due)._takeovers(token, previous_token)",
+        ),
+    ),
+    mutant(
+        "what was sent of a begun tick is late",
+        judged(
+            "ticks/test_entry_state.py",
+            "test_what_was_sent_of_a_tick_is_not_late_where_a_successor_sends_the_rest",
+        ),
+        (
+            STATE,
+            "last = self.due_us if self.begun is None else max(self.due_us, self.begun.due_us)",
+            "last = self.due_us",
+        ),
+    ),
+    mutant(
+        "a begun tick is sent anew",
+        judged("ticks/test_entry_state.py", "test_a_message_of_a_begun_tick_is_known_by_its_part"),
+        (STATE, 'return (tick.part or "") in self.begun.parts', "return False"),
+    ),
+    mutant(
+        "the messages of a begun tick have one version",
+        judged("ticks/test_entry_state.py", "test_each_record_of_a_begun_tick_has_a_later_version"),
+        (STATE, "            step=self.step + 1,", "            step=1,"),
     ),
     mutant(
         "a leader takes what it has found for its own",
@@ -159,5 +185,10 @@ LATE = (
             '"tick", tick.schedule, tick.entry, tick.due_us,',
             '"tick", tick.schedule, tick.entry, tick.due_us, tick.token,',
         ),
+    ),
+    mutant(
+        "the messages of one tick are one",
+        judged("message/test_tick.py", "test_other_work_has_another_place"),
+        (NODE_KEYS, "part = () if tick.part is None else (tick.part,)", "part = ()"),
     ),
 )

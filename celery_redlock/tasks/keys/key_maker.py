@@ -8,8 +8,6 @@ calls agree.
 from __future__ import annotations
 
 import inspect
-import types
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,7 +15,8 @@ from typing import Any
 from celery_redlock.core import Limit, Rate
 from celery_redlock.errors import ConfigurationError, LockKeyError
 from celery_redlock.protocol.keys import LimitedKey, slot_count, validate_key
-from celery_redlock.tasks.keys.canonical import canonical, digest, is_model
+from celery_redlock.tasks.keys.canonical import canonical, digest
+from celery_redlock.tasks.keys.models import model_readers
 from celery_redlock.tasks.keys.received import as_received
 from celery_redlock.tasks.keys.templates import Template, type_of
 
@@ -64,7 +63,7 @@ class KeyMaker:
         self._signature = _signature(task)
         parameters = self._signature.parameters.values()
         self._extra = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
-        self._models = _annotated_models(task, self._signature)
+        self._models = model_readers(task, self._signature)
         self.templates: list[Template] = []
         self.limits: list[tuple[Template, Any]] = []
         if spec is True or (spec is None and limit is None and rate is None):
@@ -91,8 +90,8 @@ class KeyMaker:
         except TypeError as exc:
             raise self._error(f"the arguments do not fit its signature: {exc}") from None
         bound.apply_defaults()
-        for name, model in self._models.items():
-            bound.arguments[name] = _as_model(model, bound.arguments[name])
+        for name, read in self._models.items():
+            bound.arguments[name] = read(bound.arguments[name])
         keys: dict[tuple[str, int, int], str] = {}
         for key in (self._checked(key) for make in self._makers for key in make(bound)):
             lock = _lock_of(key)
@@ -339,38 +338,3 @@ def _signature(task: Any) -> inspect.Signature:
     if parameters[0].kind is inspect.Parameter.VAR_POSITIONAL:
         return signature
     return signature.replace(parameters=parameters[1:])
-
-
-def _annotated_models(task: Any, signature: inspect.Signature) -> dict[str, Any]:
-    """
-    Find parameters annotated with a pydantic model.
-
-    Celery sends such a model as a mapping of JSON values; reading it back through the model makes
-    the key in the worker equal to the key in the publisher, with the model's defaults filled in.
-    """
-    try:
-        hints = typing.get_type_hints(inspect.unwrap(task.run))
-    except (NameError, AttributeError, TypeError):
-        return {}
-    found = {}
-    for name, parameter in signature.parameters.items():
-        hint = hints.get(name)
-        choices = typing.get_args(hint) if _is_union(hint) else (hint,)
-        models = [choice for choice in choices if isinstance(choice, type) and is_model(choice)]
-        if len(models) == 1 and parameter.kind not in VARIADIC:
-            found[name] = models[0]
-    return found
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
-
-
-def _as_model(model: Any, value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    try:
-        return model.model_validate(value)
-    except Exception:
-        # The body raises its own error for invalid arguments.
-        return value

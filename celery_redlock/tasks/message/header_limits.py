@@ -39,7 +39,7 @@ FIELDS = {
     "duplicate_of": "duplicate_of",
     "after": "after",
 }
-TICK_FIELDS = ("schedule", "token", "until")
+TICK_FIELDS = ("schedule", "token", "until", "part")
 
 
 def within_bounds(envelope: Envelope, task: Any, request: Any, options: LockOptions) -> Envelope:

@@ -150,14 +150,15 @@ def tick_dedupe_key(redlock: Redlock, tick: Tick, *, name: str, retries: int, ne
 
     Args:
         redlock: the client; apps with different key prefixes have different keys.
-        tick: the schedule, the entry and its due time.
+        tick: the schedule, the entry, its due time, and the part.
         name: the task's name.
         retries: how often it has been retried.
         nesting: how often it has been replaced.
     """
     prefix = redlock.settings.key_prefix
+    part = () if tick.part is None else (tick.part,)
     return _dedupe_key(
-        prefix, "tick", tick.schedule, tick.entry, tick.due_us, name, retries, nesting
+        prefix, "tick", tick.schedule, tick.entry, tick.due_us, name, retries, nesting, *part
     )
 
 

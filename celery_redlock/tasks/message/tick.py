@@ -11,13 +11,15 @@ from typing import Any, Self
 
 from celery_redlock.tasks.message.header_values import read_moment, read_text
 
-__all__ = ["LONGEST_INTERVAL", "Tick"]
+__all__ = ["LONGEST_INTERVAL", "PART_DIGITS", "Tick"]
 
 LARGEST_TOKEN = 2**53 - 1
 #: Of an entry or a schedule, in characters. The nodes store records under these names.
 MAX_NAME_BYTES = 1000
 #: From one tick of an entry to the next in a message, in seconds.
 LONGEST_INTERVAL = 366 * 86_400.0
+#: Enough digits to distinguish the messages of one tick.
+PART_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,8 @@ class Tick:
         token: fencing token of the leader that sent the tick; None from an ordinary beat.
         until: when the entry's next tick is due, in seconds since the epoch, or a year after this
             one if that is not known. A beat that was down may send the tick until then.
+        part: distinguishes the messages of one tick, where a scheduler sends an entry several
+            times; None in most messages. Each part runs once.
     """
 
     entry: str
@@ -43,6 +47,7 @@ class Tick:
     schedule: str = ""
     token: int | None = None
     until: float | None = None
+    part: str | None = None
 
     @property
     def due_us(self) -> int:
@@ -71,6 +76,7 @@ class Tick:
             schedule=read_text(value.get("schedule"), MAX_NAME_BYTES) or "",
             token=token if type(token) is int and 1 <= token <= LARGEST_TOKEN else None,
             until=read_moment(value.get("until")),
+            part=read_text(value.get("part"), PART_DIGITS),
         )
 
     def write(self) -> dict[str, Any]:
@@ -82,4 +88,6 @@ class Tick:
             written["token"] = self.token
         if self.until is not None:
             written["until"] = self.until
+        if self.part is not None:
+            written["part"] = self.part
         return written

@@ -16,19 +16,10 @@ from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery import bootsteps, signals
 from celery.utils.functional import maybe_list
 
-from celery_redlock._log import event_logger
-from celery_redlock.core import Redlock, Reservation
-from celery_redlock.tasks.config.client import redlock_for
-from celery_redlock.tasks.message.envelope import HEADER, Envelope
-from celery_redlock.tasks.message.owner_label import Role, parse_owner
-from celery_redlock.tasks.message.withdrawal import withdraw
+from celery_redlock.tasks.message.cancellation import cancel_reservation
+from celery_redlock.tasks.message.envelope import HEADER
 
 __all__ = ["CleanupStep", "connect_cleanup"]
-
-#: Shortest TTL of the marker of a dropped message, in seconds.
-SHORTEST = 1.0
-
-logger = event_logger(__name__)
 
 
 def connect_cleanup() -> None:
@@ -100,7 +91,7 @@ def _and_free(command: Any, find: Callable[[Any, Mapping[str, Any]], list[Any]])
         given = parameters.bind(*args, **kwargs).arguments
         for request in find(given["state"].consumer, given):
             if request not in worker_state.active_requests:  # not in the hands of a pool process
-                _cancel(request.app, _header(request.request_dict))
+                cancel_reservation(request.app, _header(request.request_dict))
         return answer
 
     revoke_and_free.celery_redlock = True  # type: ignore[attr-defined]  # marks it as ours
@@ -148,19 +139,19 @@ def _unlisted(consumer: Any) -> Iterator[Any]:
 
 def _revoked(sender: Any = None, request: Any = None, **_: Any) -> None:
     """Revoked before its start, or expired; a terminated task has taken its lock over."""
-    _cancel(getattr(sender, "app", None), _header(request))
+    cancel_reservation(getattr(sender, "app", None), _header(request))
 
 
 def _failed(sender: Any = None, exception: Any = None, **_: Any) -> None:
     """Its process was lost or killed. If the body had not begun, no process frees the lock."""
     if isinstance(exception, WorkerLostError | TimeLimitExceeded):
-        _cancel(getattr(sender, "app", None), _header(getattr(sender, "request", None)))
+        cancel_reservation(getattr(sender, "app", None), _header(getattr(sender, "request", None)))
 
 
 def _undeliverable(sender: Any = None, message: Any = None, **_: Any) -> None:
     """Of an unknown task, or malformed."""
     headers = getattr(message, "headers", None)
-    _cancel(getattr(sender, "app", None), headers.get(HEADER) if headers else None)
+    cancel_reservation(getattr(sender, "app", None), headers.get(HEADER) if headers else None)
 
 
 def _header(request: Any) -> Any:
@@ -168,36 +159,3 @@ def _header(request: Any) -> Any:
     if request is None:
         return None
     return request.get(HEADER) or (request.get("headers") or {}).get(HEADER)  # protocol 2 or 1
-
-
-def _cancel(app: Any, header: Any) -> None:
-    if app is None or not isinstance(header, Mapping):
-        return
-    envelope = Envelope.read({HEADER: header})
-    reservation = envelope.reservation
-    if reservation is None:
-        return
-    try:
-        redlock = redlock_for(app)
-        try:
-            if envelope.handovers:
-                _mark_as_dropped(redlock, reservation)
-        finally:
-            # Even if the marker was not set: only the task before this message needs it.
-            redlock.reservations.cancel(reservation)
-    except Exception as exc:
-        logger.warning(
-            "unused-lock-left",
-            "The lock of a message that never ran (%(keys).200s) stays taken until it expires: "
-            "%(error)r",
-            keys=", ".join(reservation.node_keys),
-            error=exc,
-        )
-
-
-def _mark_as_dropped(redlock: Redlock, reservation: Reservation) -> None:
-    """Keep the task before this message, which may still run, from handing over its lock."""
-    owner = parse_owner(reservation.owner)
-    if owner is not None:
-        life = max(SHORTEST, reservation.left_ms(redlock.transport.wall_us()) / 1000)
-        withdraw(redlock, owner, Role.REVOKED, by=owner.task_id, marker_ttl=life)

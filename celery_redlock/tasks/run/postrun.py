@@ -16,6 +16,7 @@ from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.ending import State, Unused, keeps_reservation
 from celery_redlock.tasks.run.arrival_facts import raised_by
 from celery_redlock.tasks.run.ended_tasks import connect_ended_tasks
+from celery_redlock.tasks.run.kept_keys import cancel_kept
 from celery_redlock.tasks.run.running_lock import running_lock_of
 
 __all__ = ["connect_postrun"]
@@ -49,8 +50,10 @@ def _ended(task: Any = None, state: str | None = None, retval: Any = None, **_: 
         running_lock.end(state, retval)
     elif request is not None and not state_of(request).ended:
         _cancel_unused(task, request, retval)
-    if request is not None and (log := state_of(request).last_words) is not None:
-        log()
+    if request is not None:
+        cancel_kept(task, request, state)
+        if (log := state_of(request).last_words) is not None:
+            log()
 
 
 def _cancel_unused(task: Any, request: Any, result: Any) -> None:

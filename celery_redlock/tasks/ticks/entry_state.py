@@ -5,7 +5,7 @@ The state of an entry that a leader records on the lock nodes.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from celery_redlock.tasks.message.header_values import END_OF_TIME
@@ -14,10 +14,27 @@ from celery_redlock.tasks.message.tick import Tick
 if TYPE_CHECKING:
     from celery_redlock.core import VersionedValue
 
-__all__ = ["EntryState", "is_superseded"]
+__all__ = ["BegunTick", "EntryState", "is_superseded"]
 
 #: Changes of leadership that a message may lag behind and still be recognized as superseded.
 MAX_TAKEOVERS = 16
+#: Messages of one tick that are recorded while it is sent; a record has to stay small.
+MAX_PARTS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunTick:
+    """
+    A tick of which some messages were sent, and not all: a scheduler may send several for a tick.
+
+    Attributes:
+        due_us: when it was due, in microseconds since the epoch.
+        parts: the parts of the messages that were sent, "" for the one without; at most
+            `MAX_PARTS`.
+    """
+
+    due_us: int
+    parts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,25 +42,69 @@ class EntryState:
     """
     The last run of an entry.
 
-    The record's version is `due_us`, so that of two records of one leader the later tick stays.
-
     Attributes:
-        due: the due time of the last tick that was sent, in seconds since the epoch.
+        due: the due time of the last tick that was sent whole, in seconds since the epoch.
         ran_at: when it was sent.
         count: how often the entry was sent.
         takeovers: for each leader that took the entry over, its fencing token and, in microseconds
             since the epoch, the last tick before it; oldest first, at most `MAX_TAKEOVERS`.
+        begun: a later tick that was sent in part; None if there is none.
+        returned_at: when the entry returned to the schedule after the last tick, in seconds since
+            the epoch: no tick before that was missed. `END_OF_TIME` while it is not in the
+            schedule, 0 if it never left.
+        step: counts the records since the last tick that was sent whole.
     """
 
     due: float
     ran_at: float
     count: int
     takeovers: tuple[tuple[int, int], ...] = ()
+    begun: BegunTick | None = None
+    returned_at: float = 0.0
+    step: int = 0
 
     @property
     def due_us(self) -> int:
         """When the last tick was due, in microseconds since the epoch."""
         return round(self.due * 1_000_000)
+
+    @property
+    def version(self) -> int:
+        """The version of the record, so that of two records of one leader the later one stays."""
+        return self.due_us + self.step
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the entry was in the schedule when it was recorded."""
+        return self.returned_at < END_OF_TIME
+
+    def scheduled(self, now: float | None) -> EntryState:
+        """Return the state once the entry has returned to the schedule at `now`, or has left it."""
+        at = END_OF_TIME if now is None else now
+        return replace(self, returned_at=at, step=self.step + 1)
+
+    def has_sent(self, tick: Tick) -> bool:
+        """Return whether this message of a tick was sent, before the tick was sent whole."""
+        if self.begun is None or self.begun.due_us != tick.due_us:
+            return False
+        return (tick.part or "") in self.begun.parts
+
+    def with_part(self, tick: Tick, *, token: int, previous_token: int | None) -> EntryState:
+        """
+        Return the state once one message of another tick has been sent; see `after`.
+
+        Args:
+            tick: the tick, as its message carries it.
+            token: the fencing token of the leader that sent it.
+            previous_token: the token of the leader that recorded this state.
+        """
+        sent = self.begun.parts if self.begun and self.begun.due_us == tick.due_us else ()
+        return replace(
+            self,
+            begun=BegunTick(due_us=tick.due_us, parts=(*sent, tick.part or "")[:MAX_PARTS]),
+            takeovers=self._takeovers(token, previous_token),
+            step=self.step + 1,
+        )
 
     def after(
         self, due: float, ran_at: float, *, token: int, previous_token: int | None
@@ -58,10 +119,15 @@ class EntryState:
             previous_token: the token of the leader that recorded this state; None if no leader
                 did, and the new leader began with it.
         """
-        takeovers = self.takeovers
-        if token != previous_token:
-            takeovers = (*takeovers, (token, self.due_us))[-MAX_TAKEOVERS:]
+        takeovers = self._takeovers(token, previous_token)
         return EntryState(due=due, ran_at=ran_at, count=self.count + 1, takeovers=takeovers)
+
+    def _takeovers(self, token: int, previous_token: int | None) -> tuple[tuple[int, int], ...]:
+        if token == previous_token:
+            return self.takeovers
+        # This leader does not send again what an earlier one sent of a tick that it began.
+        last = self.due_us if self.begun is None else max(self.due_us, self.begun.due_us)
+        return (*self.takeovers, (token, last))[-MAX_TAKEOVERS:]
 
     @classmethod
     def read(cls, text: str) -> Self | None:
@@ -73,18 +139,25 @@ class EntryState:
                 ran_at=_moment(found["ran_at"]),
                 count=int(found["count"]),
                 takeovers=tuple((int(token), int(base)) for token, base in found["takeovers"]),
+                begun=_begun(found.get("begun")),
+                returned_at=_moment(found.get("returned_at", 0.0)),
+                step=int(found.get("step", 0)),
             )
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
             return None
 
     def write(self) -> str:
         """Return the text to record."""
-        content = {
+        content: dict[str, Any] = {
             "due": self.due,
             "ran_at": self.ran_at,
             "count": self.count,
             "takeovers": self.takeovers,
         }
+        if self.begun is not None:
+            content["begun"] = [self.begun.due_us, self.begun.parts]
+        if self.step:
+            content |= {"returned_at": self.returned_at, "step": self.step}
         return json.dumps(content, separators=(",", ":"))
 
 
@@ -104,6 +177,13 @@ def is_superseded(tick: Tick, recorded: VersionedValue | None) -> bool:
     bases = (base for token, base in state.takeovers if token > tick.token)
     base = next(bases, None)
     return base is not None and tick.due_us > base
+
+
+def _begun(value: Any) -> BegunTick | None:
+    if value is None:
+        return None
+    due_us, parts = value
+    return BegunTick(due_us=int(due_us), parts=tuple(map(str, parts)))
 
 
 def _moment(value: Any) -> float:

@@ -5,11 +5,13 @@ Schedulers whose messages carry their tick: the entry's name and due time, which
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
-from types import MappingProxyType, new_class
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from types import new_class
 from typing import Any
 
-from celery.beat import BeatLazyFunc, Scheduler, event_t
+from celery.beat import Scheduler, event_t
 from celery.result import EagerResult
 from celery.schedules import schedstate
 from celery.utils.imports import qualname
@@ -18,14 +20,17 @@ from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult
 from celery_redlock.tasks.message.tick import Tick
+from celery_redlock.tasks.ticks.entry_copies import NO_OPTIONS, entry_copy
 from celery_redlock.tasks.ticks.entry_ticks import EntryTicks
-from celery_redlock.tasks.ticks.tick_context import connect_publishes, no_tick, sending_tick
+from celery_redlock.tasks.ticks.tick_context import connect_publishes, sending_tick
+from celery_redlock.tasks.ticks.tick_pass import TickPass
 
 __all__ = ["TickScheduler", "adopt", "stamped"]
 
 logger = event_logger(__name__)
 
-NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+#: Sends a copy of an entry, and returns the result.
+Send = Callable[[Any], Any]
 
 
 class TickScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
@@ -40,6 +45,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
     #: No second stamping: `stamp_stock_beat` leaves such a scheduler alone.
     stamps_ticks = True
     redlock_ticks: EntryTicks
+    redlock_current: TickPass | None = None
 
     def populate_heap(self, *args: Any, **kwargs: Any) -> Any:
         """Put the entries on their grids before the scheduler asks when they are due."""
@@ -72,45 +78,116 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
             return schedstate(is_due=False, next=_postpone(self, entry, pause))
         return schedstate(is_due=due, next=_undo_adjust(self, delay))
 
+    def apply_entry(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        """Send all that the scheduler sends for an entry that is due: one tick, in parts."""
+        with self.redlock_pass(entry) as sending:
+            # The scheduler may write into what it sends, which is compared with the entry.
+            own = entry if sending.tick is None else entry_copy(entry)
+            return super().apply_entry(own, *args, **kwargs)
+
     def apply_async(
         self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any
     ) -> Any:
         """Send an entry's task with its tick; without one if it is sent by hand (`advance`)."""
+        send = partial(super().apply_async, producer=producer, advance=advance, **kwargs)
         if advance:
-            return super().apply_async(entry, producer=producer, advance=True, **kwargs)
-        tick = self.redlock_ticks.next_tick(entry)
-        return self.redlock_send(entry, tick, producer=producer, **kwargs)
+            return send(entry)
+        with self.redlock_pass(entry) as sending:
+            begun = sending.begun
+            result = self.redlock_send(sending, entry, sending.next_tick(entry), send)
+            if sending.begun == begun:
+                sending.begin(entry)  # the scheduler does not send by Celery's own method
+            return result
+
+    @contextmanager
+    def redlock_pass(self, entry: Any) -> Iterator[TickPass]:
+        """Join the pass of an entry; begin it if there is none, and end it with the block."""
+        outer = self.redlock_current
+        if outer is not None and outer.entry.name == entry.name:
+            yield outer
+            return
+        sending = self.redlock_current = TickPass(entry, self.redlock_tick(entry))
+        try:
+            yield sending
+        except Exception as error:
+            sending.failure = sending.failure or error
+            self.redlock_end(sending)
+            raise
+        else:
+            self.redlock_end(sending)
+        finally:
+            self.redlock_current = outer
+
+    def redlock_message(self, entry: Any, send: Send) -> Any:
+        """Send one message; `LastScheduler` calls this for each."""
+        with self.redlock_pass(entry) as sending:
+            tick = sending.next_tick(entry)
+            sending.begin(entry)
+            return self.redlock_send(sending, entry, tick, send)
+
+    def redlock_send(self, sending: TickPass, entry: Any, tick: Tick | None, send: Send) -> Any:
+        """
+        Send a message of a pass, or several if the scheduler sends more than one by one call.
+
+        Args:
+            sending: the pass.
+            entry: what is sent.
+            tick: what its message carries, if anything.
+            send: sends a copy of the entry, and returns the result.
+        """
+        options, begun = self.redlock_options(sending, entry, tick), sending.begun
+        if tick is None:
+            result = send(entry_copy(entry, options) if options else entry)
+            is_stamped = True
+        else:
+            owns_id = sending.owns_id(entry)
+            sending.ids.update({options["task_id"]} if owns_id and "task_id" in options else ())
+            with sending_tick(entry.task, tick, owns_id=owns_id) as pending:
+                result = send(entry_copy(entry, options))
+            is_stamped = pending.sent or isinstance(result, DuplicateResult | EagerResult)
+        if sending.begun == begun:  # else these messages have noted themselves
+            self.redlock_note_sent(sending, tick)
+            if not is_stamped:
+                self.redlock_ticks.warn_once(entry, f"no message of {entry.task} was sent")
+        return result
+
+    def redlock_tick(self, entry: Any) -> Tick | None:
+        """Return the tick that a pass of a reserved entry is for."""
+        return self.redlock_ticks.next_tick(entry)
+
+    def redlock_options(
+        self, sending: TickPass, entry: Any, tick: Tick | None
+    ) -> Mapping[str, Any]:
+        """Return options of a message that go before those of its entry."""
+        return NO_OPTIONS
+
+    def redlock_note_sent(self, sending: TickPass, tick: Tick | None) -> None:
+        """Note that a message was sent."""
+        sending.sent += 1
+
+    def redlock_end(self, sending: TickPass) -> None:
+        """Note that a scheduler has sent all that it sends in a pass."""
+        if sending.sent and sending.tick is not None:
+            self.redlock_ticks.note_sent(sending.entry, sending.tick)
 
     def redlock_recorded(self, entry: Any) -> int | None:
         """Return the tick that some beat sent last for an entry, in microseconds, if known."""
         return None
 
-    def redlock_send(
-        self,
-        entry: Any,
-        tick: Tick | None,
-        options: Mapping[str, Any] = NO_OPTIONS,
-        **kwargs: Any,
-    ) -> Any:
-        """
-        Send the task of a reserved entry.
 
-        Args:
-            entry: the entry.
-            tick: what its message carries, if anything.
-            options: these go before the entry's own.
-            kwargs: as the scheduler's `apply_async` takes them.
-        """
-        message = _message_of(entry, tick, options)
-        if tick is None:
-            return super().apply_async(message, advance=False, **kwargs)
-        owns_id = "task_id" not in (entry.options or {})
-        with sending_tick(entry.task, tick, owns_id=owns_id) as pending:
-            result = super().apply_async(message, advance=False, **kwargs)
-        if not (pending.sent or isinstance(result, DuplicateResult | EagerResult)):
-            self.redlock_ticks.warn_once(entry, f"no message of {entry.task} was sent")
-        self.redlock_ticks.note_sent(entry, tick)
-        return result
+class LastScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
+    """
+    A scheduler that each message passes, after the scheduler's own classes and before Celery's.
+
+    The scheduler may call this method several times in one pass, and with an entry that it changed.
+    """
+
+    def apply_async(
+        self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any
+    ) -> Any:
+        """Send a message of a pass with its part of the tick."""
+        send = partial(super().apply_async, producer=producer, advance=advance, **kwargs)
+        return send(entry) if advance else self.redlock_message(entry, send)
 
 
 def stamped(
@@ -118,6 +195,8 @@ def stamped(
 ) -> type[TickScheduler]:
     """
     Return a subclass of a scheduler class that has a mixin in front of it, under the same name.
+
+    `LastScheduler` comes right before Celery's own class.
 
     Raises:
         ConfigurationError: the class is no scheduler of Celery's, or allows no such subclass.
@@ -130,11 +209,12 @@ def stamped(
         )
     attributes = ("__module__", "__qualname__", "__doc__")
     own = {attribute: getattr(scheduler_class, attribute) for attribute in attributes}
+    own_class = () if scheduler_class is Scheduler else (scheduler_class,)
     try:
         # Not `type`: the class may have a metaclass.
         return new_class(
             scheduler_class.__name__,
-            (mixin, scheduler_class),
+            (mixin, *own_class, LastScheduler),
             exec_body=lambda namespace: namespace.update(own),
         )
     except Exception as exc:
@@ -184,45 +264,6 @@ def _overridden(mixin: type) -> set[str]:
     """Return the names of the methods that a mixin puts in front of Celery's."""
     classes = mixin.__mro__[: mixin.__mro__.index(Scheduler)]
     return {name for cls in classes for name in vars(cls) if callable(getattr(Scheduler, name, 0))}
-
-
-def _message_of(entry: Any, tick: Tick | None, options: Mapping[str, Any]) -> Any:
-    """Return a copy of an entry to be sent, so that the entry itself keeps its own options."""
-    if tick is None and not options:
-        return entry
-    try:
-        own = {**(entry.options or {}), **options}
-        if isinstance(own.get("headers"), Mapping):
-            # Celery writes into them.
-            own["headers"] = dict(own["headers"])
-        message = object.__new__(type(entry))
-        vars(message).update(
-            vars(entry),
-            options=own,
-            args=[_without_tick(value) for value in entry.args or ()],
-            kwargs={name: _without_tick(value) for name, value in (entry.kwargs or {}).items()},
-        )
-    except Exception:
-        logger.exception(
-            "entry-not-stamped",
-            "Entry %(entry)r is sent with its own options alone",
-            entry=entry.name,
-        )
-        return entry
-    return message
-
-
-class _WithoutTick(BeatLazyFunc):  # type: ignore[misc]  # Celery is untyped
-    """An argument that is evaluated as the message is made; what it sends itself is no tick."""
-
-    def delay(self) -> Any:
-        """Evaluate it."""
-        with no_tick():
-            return super().delay()
-
-
-def _without_tick(value: Any) -> Any:
-    return _WithoutTick(value) if isinstance(value, BeatLazyFunc) else value
 
 
 def _postpone(scheduler: Any, entry: Any, pause: float) -> float:

@@ -6,6 +6,7 @@ Run as a module with the scene's name and the database's path.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -217,6 +218,33 @@ def a_task_that_is_enabled_again_to_run_once_more_does(db: Database) -> None:
     db.world.beat("b")
     db.world.run(20)
     assert len(db.world.sent) == 2
+
+
+@scene
+def no_run_of_a_task_is_missed_while_it_is_disabled(db: Database) -> None:
+    from django_celery_beat.models import PeriodicTasks
+
+    reported: list[logging.LogRecord] = []
+    watching = logging.Handler()
+    watching.emit = reported.append  # type: ignore[method-assign]
+    logging.getLogger("celery_redlock.beat.missed_runs").addHandler(watching)
+
+    def enable(enabled: bool) -> None:
+        job = db.stored()
+        job.enabled = enabled
+        job.save()
+        PeriodicTasks.objects.update(last_update=db.now)
+
+    db.interval(5)
+    db.interval(3600, "other")
+    a = db.world.beat("a")
+    db.world.run(20)
+    enable(False)
+    assert len(db.world.run(600)) <= 1
+    enable(True)
+    assert len(db.world.run(30)) >= 4
+    db.world.stop(a)
+    assert [record.getMessage() for record in reported] == []
 
 
 @scene

@@ -162,7 +162,7 @@ def test_a_removed_entry_is_forgotten_after_a_hundred_days(world: World, redlock
     first.record_start("yearly", now, 1)
     first.write()
     world.time.sleep(101 * DAY)
-    first.forget_removed({"yearly"})
+    first.note_schedule({"yearly"})
     first.write()
     assert written(redlock).keys() == {"yearly"}
     assert first.entry_state("gone") is None
@@ -174,7 +174,7 @@ def test_an_entry_that_was_removed_lately_is_remembered(world: World, redlock: R
     first.record_start("gone", redlock.transport.now(), 1)
     first.write()
     world.time.sleep(99 * DAY)
-    first.forget_removed(())
+    first.note_schedule(())
     first.write()
     assert written(redlock).keys() == {"gone"}
 
@@ -184,7 +184,7 @@ def test_an_old_entry_that_cannot_be_written_stops_no_write(world: World, redloc
     first.claim(LEADER)
     first.record_start("\ud800", redlock.transport.now(), 1)
     world.time.sleep(101 * DAY)
-    first.forget_removed(())
+    first.note_schedule(())
     first.record_start("job", redlock.transport.now(), 1)
     first.write()
     assert written(redlock).keys() == {"job"}

@@ -17,7 +17,7 @@ DUE = datetime(2026, 3, 29, 1, 59, 59, 999999, tzinfo=UTC)
 
 
 def test_a_tick_survives_its_message() -> None:
-    tick = Tick(entry="nightly", due=1e9, schedule="beat:app", token=7, until=2e9)
+    tick = Tick(entry="nightly", due=1e9, schedule="beat:app", token=7, until=2e9, part="a1")
     assert Tick.read(json.loads(json.dumps(tick.write()))) == tick
 
 
@@ -106,6 +106,7 @@ def test_all_messages_of_a_tick_have_one_place_whoever_sent_them() -> None:
         {"name": "other"},
         {"retries": 1},
         {"nesting": 1},
+        {"part": "a1"},
     ],
 )
 def test_other_work_has_another_place(other: dict[str, Any]) -> None:

@@ -289,7 +289,7 @@ def test_a_retry_is_freed_also_where_its_mark_cannot_be_set(
     def fail(*args: Any, **kwargs: Any) -> None:
         raise QuorumUnavailable("no quorum")
 
-    monkeypatch.setattr("celery_redlock.tasks.publish.cleanup.withdraw", fail)
+    monkeypatch.setattr("celery_redlock.tasks.message.cancellation.withdraw", fail)
     signals.task_revoked.send(
         sender=task, request=retry, terminated=False, signum=None, expired=False
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from celery_redlock.tasks.message.tick import Tick
-from celery_redlock.tasks.ticks.entry_state import EntryState, is_superseded
+from celery_redlock.tasks.ticks.entry_state import BegunTick, EntryState, is_superseded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +23,8 @@ def recorded(state: EntryState, token: int) -> Any:
     return Recorded(token=token, text=state.write())
 
 
-def tick(due: float, token: int | None) -> Tick:
-    return Tick(entry="nightly", due=due, schedule="beat:app", token=token)
+def tick(due: float, token: int | None, part: str | None = None) -> Tick:
+    return Tick(entry="nightly", due=due, schedule="beat:app", token=token, part=part)
 
 
 FIRST = EntryState(due=100.0, ran_at=100.2, count=0).after(101.0, 101.2, token=5, previous_token=5)
@@ -32,8 +32,71 @@ FIRST = EntryState(due=100.0, ran_at=100.2, count=0).after(101.0, 101.2, token=5
 SECOND = FIRST.after(105.0, 105.3, token=8, previous_token=5)
 
 
-def test_a_state_survives_its_record() -> None:
-    assert EntryState.read(SECOND.write()) == SECOND
+#: Token 8 has sent two messages of tick 110 and not all.
+BEGUN = SECOND.with_part(tick(110.0, 8), token=8, previous_token=8).with_part(
+    tick(110.0, 8, "p1"), token=8, previous_token=8
+)
+
+
+@pytest.mark.parametrize("state", [SECOND, BEGUN, SECOND.scheduled(None), BEGUN.scheduled(111.0)])
+def test_a_state_survives_its_record(state: EntryState) -> None:
+    assert EntryState.read(state.write()) == state
+
+
+def test_a_begun_tick_does_not_count() -> None:
+    assert (BEGUN.due, BEGUN.count) == (SECOND.due, SECOND.count)
+
+
+def test_a_message_of_a_begun_tick_is_known_by_its_part() -> None:
+    assert [BEGUN.has_sent(tick(110.0, 9, part)) for part in (None, "p1", "p2")] == [
+        *(True, True),
+        False,
+    ]
+
+
+def test_another_tick_has_messages_of_its_own() -> None:
+    assert not BEGUN.has_sent(tick(111.0, 9))
+    later = BEGUN.with_part(tick(111.0, 9, "p2"), token=9, previous_token=8)
+    assert [later.has_sent(tick(due, 9, "p1")) for due in (110.0, 111.0)] == [False, False]
+
+
+def test_each_record_of_a_begun_tick_has_a_later_version() -> None:
+    later = BEGUN.with_part(tick(111.0, 8), token=8, previous_token=8)
+    whole = later.after(111.0, 111.2, token=8, previous_token=8)
+    versions = [state.version for state in (SECOND, BEGUN, later, whole)]
+    assert versions == sorted(set(versions))
+
+
+def test_a_tick_that_was_sent_whole_is_no_longer_begun() -> None:
+    assert BEGUN.after(110.0, 110.2, token=8, previous_token=8).begun is None
+
+
+def test_a_return_to_the_schedule_has_a_later_version_and_is_over_with_the_next_tick() -> None:
+    away = SECOND.scheduled(None)
+    back = away.scheduled(110.0)
+    after = back.after(111.0, 111.2, token=8, previous_token=8)
+    assert [state.is_scheduled for state in (SECOND, away, back, after)] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert [state.returned_at for state in (back, after)] == [110.0, 0.0]
+    versions = [state.version for state in (SECOND, away, back, after)]
+    assert versions == sorted(set(versions))
+
+
+def test_of_very_many_messages_the_first_are_recorded() -> None:
+    state = replace(SECOND, begun=BegunTick(due_us=110_000_000, parts=("p",) * 10_000))
+    assert len(state.with_part(tick(110.0, 8), token=8, previous_token=8).begun.parts) == 10_000
+
+
+def test_what_was_sent_of_a_tick_is_not_late_where_a_successor_sends_the_rest() -> None:
+    rest = BEGUN.with_part(tick(110.0, 9, "p2"), token=9, previous_token=8)
+    whole = rest.after(110.0, 110.3, token=9, previous_token=9)
+    for state in (rest, whole):
+        assert not is_superseded(tick(110.0, 8, "p1"), recorded(state, 9))
+        assert is_superseded(tick(111.0, 8), recorded(state, 9))
 
 
 def test_each_tick_counts() -> None:
@@ -70,6 +133,8 @@ def test_only_the_newest_takeovers_are_kept() -> None:
         '{"due": 1, "ran_at": 1, "count": 1e999, "takeovers": []}',
         json.dumps({"due": 1, "ran_at": 1, "count": 1, "takeovers": [1]}),
         json.dumps({"due": 1, "ran_at": 1, "count": 1, "takeovers": [[1, 2, 3]]}),
+        json.dumps({"due": 1, "ran_at": 1, "count": 1, "takeovers": [], "begun": [1]}),
+        json.dumps({"due": 1, "ran_at": 1, "count": 1, "takeovers": [], "begun": [1, 2]}),
     ],
 )
 def test_what_makes_no_sense_is_no_state(text: str) -> None:

@@ -15,12 +15,8 @@ from tests.unit.tasks.ticks.simulated import MINUTE, beat, messages_of, one_mess
 class Adding(TickScheduler):
     """A scheduler that chooses the ids of its messages."""
 
-    def apply_async(
-        self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any
-    ) -> Any:
-        tick = self.redlock_ticks.next_tick(entry)
-        options = {"task_id": f"{entry.name}-{0 if tick is None else tick.due_us}"}
-        return self.redlock_send(entry, tick, options, producer=producer, **kwargs)
+    def redlock_options(self, sending: Any, entry: Any, tick: Any) -> Any:
+        return {"task_id": f"{entry.name}-{0 if tick is None else tick.due_us}"}
 
 
 def failing(*_: Any) -> Any:

@@ -1,0 +1,142 @@
+"""
+Keeping the keys of a task for the steps that replace it: a chain, a group or a chord.
+
+Only the last step has the id of the replaced task. Its message brings the keys, and a worker
+releases them when that step has ended, or when a step before it has failed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from celery.canvas import Signature, maybe_signature
+
+from celery_redlock.core import Reservation
+from celery_redlock.errors import LockKeyError
+from celery_redlock.tasks.message.cancellation import cancel_reservation
+from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
+from celery_redlock.tasks.message.expiry import reservation_end
+from celery_redlock.tasks.message.node_keys import marker_of, message_dedupe_key
+from celery_redlock.tasks.message.owner_label import Role, label_for, parse_owner
+from celery_redlock.tasks.rules.ending import CeleryState, State
+from celery_redlock.tasks.run.handover import Handover
+from celery_redlock.tasks.run.running_lock import RunningLock
+
+__all__ = ["cancel_kept", "keep_for_steps"]
+
+#: States of a step that runs again.
+UNFINISHED = (CeleryState.RETRY, CeleryState.REJECTED)
+
+
+def keep_for_steps(running_lock: RunningLock, replacement: Any) -> Handover | None:
+    """
+    Have the last of several steps that replace a running task bring the task's keys.
+
+    None where one step replaces it, which gets the keys when it is published; where the keys have a
+    window, do not outlast the body, or go to a newer call; and where a step may need them itself.
+
+    Args:
+        running_lock: what the body holds.
+        replacement: the signature that is about to be sent, with all its ids.
+    """
+    lock_request, lease = running_lock.lock_request, running_lock.body_lease
+    keys, request, task = lock_request.transferable_keys, running_lock.request, running_lock.task
+    steps = list(_steps(replacement))
+    last = next((step for step in steps if step.options.get("task_id") == request.id), None)
+    if (
+        (lease is None or not keys or last is None or len(steps) < 2)
+        or (request.is_eager or running_lock.state is not State.RUNNING)
+        or lock_request.window_ends is not None
+        or lock_request.options.publish_policy == "replace"  # which revokes a queued message
+        or any(_may_need(running_lock, step) for step in steps if step is not last)
+        or not _may_bring_keys(running_lock, last)
+    ):
+        return None
+    redlock, now = lock_request.redlock, time.time()
+    dedupe_key = message_dedupe_key(
+        redlock, task_id=request.id, name=task.name, retries=0, nesting=0, nonce=fresh_nonce()
+    )
+    label = label_for(
+        Role.QUEUED,
+        request.id,
+        due_us=None if lock_request.tick is None else lock_request.tick.due_us,
+        tick_id=lock_request.tick_id,
+        marker=marker_of(dedupe_key),
+        task=task.name,
+    )
+    envelope = Envelope(
+        nonce=fresh_nonce(),
+        reservation=Reservation(
+            node_keys=lease.places(keys),
+            owner=redlock.reservations.new_owner_value(label),
+            expires_at=reservation_end(task, lock_request.options, {}, now, continuation=True),
+        ),
+        handovers=lock_request.envelope.handovers + 1,
+        tick=lock_request.tick,
+    )
+    last.set(headers={**(last.options.get("headers") or {}), HEADER: envelope.write()})
+    return Handover(envelope=envelope, running_lock=running_lock)
+
+
+def cancel_kept(task: Any, request: Any, state: str | None) -> None:
+    """
+    Cancel the reservation of a last step, if this request is that step or fails before it.
+
+    Args:
+        task: the task that has ended, of any class.
+        request: its request.
+        state: the state that Celery made of it.
+    """
+    if state in UNFINISHED:
+        return
+    own = Envelope.read(request.headers).reservation
+    owner = None if own is None else parse_owner(own.owner)
+    # A call of the replaced task itself takes them over, as it does any reservation.
+    if owner is not None and not owner.runs(task.name):
+        cancel_reservation(task.app, request.headers[HEADER])
+    if state == CeleryState.FAILURE:  # Celery sends no step after it
+        for each in (*(request.chain or ()), *filter(None, [request.chord])):
+            for step in _steps(maybe_signature(each)):
+                cancel_reservation(task.app, (step.options.get("headers") or {}).get(HEADER))
+
+
+def _steps(node: Any) -> Iterator[Any]:
+    """Yield the tasks in a signature, and in the signatures that it has."""
+    if isinstance(node, list | tuple):
+        for each in node:
+            yield from _steps(each)
+    elif hasattr(node, "tasks"):
+        yield from _steps(node.tasks)
+        yield from _steps(getattr(node, "body", None))
+    elif isinstance(node, Signature):
+        yield node
+
+
+def _may_need(running_lock: RunningLock, step: Any) -> bool:
+    """Return whether a step may lock one of the keys itself, as far as is known before it runs."""
+    plan = getattr(running_lock.task.app.tasks.get(step.task), "redlock_plan", None)
+    if plan is None or plan.keys is None:
+        return False
+    if not step.immutable:
+        return True  # another step's result is its first argument
+    try:
+        keys = plan.keys.keys_for(step.args, step.kwargs)
+    except LockKeyError:
+        return False  # it fails
+    return not set(keys).isdisjoint(running_lock.lock_request.keys)
+
+
+def _may_bring_keys(running_lock: RunningLock, last: Any) -> bool:
+    """Return whether the last step needs none of the keys, or takes them over: by a same call."""
+    task = running_lock.task
+    if last.task != task.name:
+        return not _may_need(running_lock, last)
+    if not last.immutable:
+        return False
+    try:
+        keys = task.redlock_plan.keys.keys_for(last.args, last.kwargs)
+    except LockKeyError:
+        return False
+    return set(keys) == set(running_lock.lock_request.keys)

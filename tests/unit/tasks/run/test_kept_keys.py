@@ -1,0 +1,216 @@
+"""A unique task that replaces itself with several steps keeps its key until the last has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Task, chain, chord, group
+
+from celery_redlock import RedlockTask
+from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.message.owner_label import Role
+from tests.support.tasks import Bench
+from tests.support.unique import declare, holder, left, role, value
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench(result_backend="cache+memory://")
+    yield bench
+    bench.close()
+
+
+def plain(bench: Bench, name: str, body: Any = None) -> Any:
+    return bench.task(body or (lambda *args: name), name=name, base=Task)
+
+
+def replaced_by(bench: Bench, make: Any, **options: Any) -> Any:
+    """Declare a unique task whose first run replaces itself."""
+
+    def body(self: Any, step: int = 0) -> Any:
+        return self.replace(make(self)) if step == 0 else step
+
+    return declare(bench, body, **options)
+
+
+def run_all(bench: Bench) -> list[tuple[str, Role | None]]:
+    """Run what is queued, one by one; return each task with the role of the key's holder then."""
+    seen = []
+    while bench.queue_length:
+        request = bench.receive()
+        seen.append((request["task"], role(bench)))
+        bench.run(request)
+    return seen
+
+
+def test_a_chain_has_the_key_until_its_last_step_has_ended(bench: Bench) -> None:
+    one, two = plain(bench, "one"), plain(bench, "two")
+    task = replaced_by(bench, lambda self: chain(one.s(), two.s()))
+    request = bench.send(task)
+    assert bench.run(request).state == "IGNORED"
+    found = holder(bench)
+    assert found is not None
+    assert found.is_of(request["id"])
+    assert run_all(bench) == [("one", Role.QUEUED), ("two", Role.QUEUED)]
+    assert value(bench) is None
+
+
+def test_a_call_while_the_steps_run_is_a_duplicate(bench: Bench) -> None:
+    one, two = plain(bench, "one"), plain(bench, "two")
+    task = replaced_by(bench, lambda self: chain(one.s(), two.s()))
+    request = bench.send(task)
+    bench.run(request)
+    assert task.delay().id == request["id"]
+    run_all(bench)
+    assert getattr(task.delay(), "is_duplicate", False) is False
+
+
+def test_a_step_that_is_retried_keeps_the_key(bench: Bench) -> None:
+    def body(self: Any, *args: Any) -> None:
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+
+    one, two = plain(bench, "one"), bench.task(body, name="two", base=Task, bind=True)
+    bench.run(bench.send(replaced_by(bench, lambda self: chain(one.s(), two.s()))))
+    assert run_all(bench) == [(name, Role.QUEUED) for name in ("one", "two", "two")]
+    assert value(bench) is None
+
+
+@pytest.mark.parametrize("failing", ["one", "two", "three"])
+def test_a_step_that_fails_frees_the_key(bench: Bench, failing: str) -> None:
+    def fail(*args: Any) -> None:
+        raise ValueError("no")
+
+    steps = [plain(bench, n, fail if n == failing else None) for n in ("one", "two", "three")]
+    bench.run(bench.send(replaced_by(bench, lambda self: chain(*(s.s() for s in steps)))))
+    run_all(bench)
+    assert value(bench) is None
+
+
+def test_a_call_of_the_task_itself_with_another_key_that_fails_frees_the_key(bench: Bench) -> None:
+    one = plain(bench, "one")
+
+    def body(self: Any, n: int) -> Any:
+        if n == 0:
+            return self.replace(chain(self.si(1), one.s()))
+        raise ValueError("no")
+
+    bench.run(bench.send(declare(bench, body, lock_key="{n}"), 0))
+    assert role(bench, "redlock:0") is Role.QUEUED
+    run_all(bench)
+    assert value(bench, "redlock:0") is None
+
+
+@pytest.mark.parametrize("make", [group, lambda tasks: chord(tasks, tasks[0])])
+def test_a_group_and_a_chord_have_the_key(bench: Bench, make: Any) -> None:
+    one = plain(bench, "one")
+    bench.run(bench.send(replaced_by(bench, lambda self: make([one.s(), one.s()]))))
+    assert role(bench) is Role.QUEUED
+    seen = [bench.receive() for _ in range(bench.queue_length)]
+    (body,) = {str(Envelope.read(each["chord"]["options"]["headers"]).reservation) for each in seen}
+    assert str(value(bench)) in body
+
+
+@pytest.mark.parametrize("make", [group, lambda tasks: chord(tasks, tasks[0])])
+def test_a_member_that_fails_frees_the_key(bench: Bench, make: Any) -> None:
+    def fail(*args: Any) -> None:
+        raise ValueError("no")
+
+    one = plain(bench, "one", fail)
+    bench.run(bench.send(replaced_by(bench, lambda self: make([one.s(), one.s()]))))
+    members = [bench.receive() for _ in range(bench.queue_length)]
+    bench.run(next(member for member in members if member["task"] == "one"))
+    assert value(bench) is None
+
+
+def test_the_rest_of_the_chain_that_the_task_is_in_runs_without_the_key(bench: Bench) -> None:
+    one, two, after = (plain(bench, name) for name in ("one", "two", "after"))
+    task = replaced_by(bench, lambda self: chain(one.s(), two.s()))
+    chain(task.si(), after.s()).apply_async()
+    assert run_all(bench)[1:] == [
+        ("one", Role.QUEUED),
+        ("two", Role.QUEUED),
+        ("after", None),
+    ]
+
+
+def test_a_last_step_that_is_the_task_itself_takes_the_key_over(bench: Bench) -> None:
+    one = plain(bench, "one")
+    task = replaced_by(bench, lambda self: chain(one.si(), self.si(1)))
+    bench.run(bench.send(task))
+    assert run_all(bench) == [("one", Role.QUEUED), (task.name, Role.QUEUED)]
+    assert value(bench) is None
+
+
+def test_steps_that_lock_the_key_themselves_find_it_free(bench: Bench) -> None:
+    one = plain(bench, "one")
+    task = replaced_by(bench, lambda self: chain(self.si(1), one.s()))
+    bench.run(bench.send(task))
+    assert value(bench) is None
+    assert [name for name, _ in run_all(bench)] == [task.name, "one"]
+
+
+def test_a_step_that_may_lock_the_key_by_a_result_finds_it_free(bench: Bench) -> None:
+    one, two = plain(bench, "one"), plain(bench, "two")
+    other = declare(bench, lambda self, n: n, name="other", lock_mode="while_executing")
+    bench.run(bench.send(replaced_by(bench, lambda self: chain(one.s(), other.s(), two.s()))))
+    assert run_all(bench)[1] == ("other", None)
+
+
+def test_a_step_that_locks_another_key_leaves_this_one(bench: Bench) -> None:
+    one = plain(bench, "one")
+    other = declare(bench, lambda self, n: n, name="other", lock_key="other")
+    bench.run(bench.send(replaced_by(bench, lambda self: chain(other.si(1), one.s()))))
+    assert role(bench) is Role.QUEUED
+    run_all(bench)
+    assert value(bench) is None
+
+
+def test_a_last_step_that_ends_before_the_task_that_it_replaces_leaves_no_key(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = plain(bench, "one"), plain(bench, "two")
+    task = replaced_by(bench, lambda self: chain(one.s(), two.s()))
+    send = RedlockTask.on_replace
+
+    def on_replace(self: Any, sig: Any) -> Any:
+        try:
+            return send(self, sig)
+        finally:
+            run_all(bench)
+
+    monkeypatch.setattr(RedlockTask, "on_replace", on_replace)
+    bench.run(bench.send(task))
+    assert value(bench) is None
+
+
+def test_a_replacement_that_cannot_be_sent_leaves_the_key_free(bench: Bench) -> None:
+    one = plain(bench, "one")
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise OSError("refused")
+
+    one.apply_async = refuse
+    task = replaced_by(bench, lambda self: chain(one.s(), one.s()))
+    assert bench.run(bench.send(task)).state == "FAILURE"
+    assert value(bench) is None
+
+
+def test_a_key_that_no_step_releases_ends_with_lock_queue_ttl(bench: Bench) -> None:
+    one = plain(bench, "one")
+    task = replaced_by(bench, lambda self: chain(one.s(), one.s()), lock_queue_ttl=50)
+    bench.run(bench.send(task))
+    assert 40 < left(bench) <= 51
+
+
+@pytest.mark.parametrize(
+    "options", [{"lock_mode": "until_expired"}, {"lock_on_conflict": "replace"}]
+)
+def test_a_key_with_a_window_or_for_the_newest_call_is_free_while_the_steps_run(
+    bench: Bench, options: dict[str, Any]
+) -> None:
+    one = plain(bench, "one")
+    bench.run(bench.send(replaced_by(bench, lambda self: chain(one.s(), one.s()), **options)))
+    assert value(bench) is None
