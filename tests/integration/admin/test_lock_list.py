@@ -12,7 +12,7 @@ from celery_redlock import Limit, LockKeyError, QuorumUnavailable, Rate, Redlock
 from celery_redlock.admin.lock_list import LEFTOVER, LockEntry, list_locks, show_lock
 from celery_redlock.admin.node_reader import SCANNED_AT_ONCE
 from celery_redlock.protocol import Waiter, acquire
-from celery_redlock.protocol.keys import META_PREFIX, fence_key
+from celery_redlock.protocol.keys import META_PREFIX, fence_key, wait_queue_key
 from celery_redlock.tasks.message.node_keys import QUEUED, dedupe_key_of, stop_request_key
 from celery_redlock.tasks.message.owner_label import Role, label_for, task_digest
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
@@ -313,6 +313,16 @@ def test_one_key_is_shown_with_those_that_wait(nodes: Nodes) -> None:
     assert (entry.waiting, entry.waiters) == (3, ())
 
 
+@pytest.mark.parametrize("score", ["inf", "-inf", "1e300", "-1e18", "1e15"])
+def test_a_waiter_with_a_score_that_is_no_time_waits_since_no_time(
+    servers: ServerNodes, score: str
+) -> None:
+    servers.hold("key", "them", EVERYWHERE)
+    servers.cluster.client(0).zadd(wait_queue_key(PREFIX + "key"), {"them": score})
+    ((waiter,),) = (entry.waiters for entry in show_lock(servers.client(), "key"))
+    assert (waiter.name, waiter.since) == ("them", None)
+
+
 def test_what_is_shown_names_the_value_of_each_node(nodes: Nodes) -> None:
     nodes.hold("key", "them", [0, 1, 2])
     nodes.hold("key", "others", [3])
@@ -356,7 +366,7 @@ def test_many_locks_are_listed_from_the_first_step_on_in_little_memory(
     redlock = servers.client(nodes=servers.urls[:3])
     rows = list_locks(redlock, progress=lambda done, _: looked_at.append(done))
     next(rows)
-    assert looked_at == [SCANNED_AT_ONCE]
+    assert looked_at == [3 * SCANNED_AT_ONCE]
     tracemalloc.start()
     try:
         at_first = tracemalloc.get_traced_memory()[0]
