@@ -29,6 +29,7 @@ from celery_redlock.core.options import (
     check_names,
     client_settings,
 )
+from celery_redlock.core.release import deliver_later
 from celery_redlock.core.reservations import Reservations
 from celery_redlock.core.retry import retry_until_granted
 from celery_redlock.core.validation import LockKeys, checked_hold, checked_keys, checked_node_keys
@@ -107,7 +108,10 @@ class Redlock:
         #: The nodes, in order. Their URLs may have passwords; their names never do.
         self.addresses = addresses
         self.transport: Transport = open_transport(
-            addresses, node_timeout=self.settings.node_timeout, max_ttl=self.settings.max_ttl
+            addresses,
+            node_timeout=self.settings.node_timeout,
+            max_ttl=self.settings.max_ttl,
+            on_deferred=deliver_later,
         )
         self.reservations = Reservations(
             self.transport, self.settings, self._acquire, self.check_open

@@ -93,6 +93,18 @@ RELEASING = (
         (RELEASE, "number = max(1, candidate_above(", "number = max(0, candidate_above("),
     ),
     mutant(
+        "a release for a node that was away waits for the next call",
+        operated(
+            "transport/test_faults.py",
+            "test_a_release_reaches_a_node_that_is_back_without_a_further_call",
+        ),
+        (
+            "core/release.py",
+            "process_watchdog().settle_later(DeferredReleases(transport))",
+            "DeferredReleases(transport)",
+        ),
+    ),
+    mutant(
         "another site releases through a viewer's browser",
         FROM_THE_PAGE,
         (ACCESS, '            and origin == request.headers.get("Host")\n', ""),
