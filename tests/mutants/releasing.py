@@ -105,6 +105,14 @@ RELEASING = (
         ),
     ),
     mutant(
+        "connections without a request shut viewers out",
+        operated(
+            "web/test_connections.py",
+            "test_those_that_have_waited_longest_without_a_request_are_closed",
+        ),
+        ("web/connection.py", "if len(self.connections) > self.most:", "if False:"),
+    ),
+    mutant(
         "another site releases through a viewer's browser",
         FROM_THE_PAGE,
         (ACCESS, '            and origin == request.headers.get("Host")\n', ""),
