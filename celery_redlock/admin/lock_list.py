@@ -89,7 +89,8 @@ class LockEntry:
             package), `counted` (by a rate, until it expires), or `leftover`: only a minority of the
             nodes has it, so it excludes nobody.
         owner: the owner value.
-        task_id: id of the holder's task; None if foreign, as the four below.
+        task_id: id of the holder's task; None if foreign, as the five below. But of a client
+            outside Celery that has given no label, host, pid and since are known.
         host: the worker's node name, or the publisher's host.
         pid: the process that acquired the lock.
         since: when it acquired the lock.

@@ -121,14 +121,15 @@ class Redlock:
         self._leases: set[Lease] = set()
         self._sweep_at = _MANY_LEASES
         _advise_once(addresses)
-        if len(addresses) == 1 and (addresses[0].name,) not in logged_nodes:
-            logged_nodes.add((addresses[0].name,))
+        names = self.node_names
+        if len(names) == 1 and names not in logged_nodes and not names[0].startswith("memory://"):
+            logged_nodes.add(names)
             _logger.info(
                 "single-node",
                 "One lock node (%(node)s): its loss stops all locks, and its restart may allow "
                 "two holders of one key%(quarantine_note)s. Name three or five independent nodes "
                 "to bear both.",
-                node=addresses[0].name,
+                node=names[0],
                 quarantine_note=""
                 if self.settings.quarantine_ms
                 else " (the restart quarantine is off; guard=True or redlock_guard switches it on)",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 import tracemalloc
 from collections.abc import Iterator
 
 import pytest
 
-from celery_redlock import Limit, LockKeyError, QuorumUnavailable, Rate, Redlock
+from celery_redlock import Limit, LockContended, LockKeyError, QuorumUnavailable, Rate, Redlock
 from celery_redlock.admin.lock_list import LEFTOVER, LockEntry, list_locks, show_lock
 from celery_redlock.admin.node_reader import SCANNED_AT_ONCE
+from celery_redlock.core.client_label import HOST, client_of
 from celery_redlock.protocol import Waiter, acquire
 from celery_redlock.protocol.keys import META_PREFIX, fence_key, wait_queue_key
 from celery_redlock.tasks.message.node_keys import QUEUED, dedupe_key_of, stop_request_key
@@ -63,6 +65,19 @@ def test_a_holder_that_is_no_task_is_foreign_and_has_its_token(nodes: Nodes) -> 
     (entry,) = list_locks(redlock)
     assert (entry.state, entry.task_id, entry.owner) == ("foreign", None, lease.owner)
     assert entry.token == lease.fencing_token
+
+
+def test_a_holder_outside_celery_without_a_label_is_its_process(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    lease = redlock.acquire("key", ttl=60)
+    (entry,) = show_lock(redlock, "key")
+    assert (entry.state, entry.host, entry.pid) == ("foreign", HOST, os.getpid())
+    assert entry.since is not None
+    assert abs(entry.since.timestamp() - time.time()) < 60
+    with pytest.raises(LockContended, match=f"held by 'client {HOST} {os.getpid()}'"):
+        nodes.connected().acquire("key")
+    assert client_of(lease.owner) is not None
+    assert client_of(lease.owner + " x") is None
 
 
 def test_a_key_of_a_minority_is_a_leftover(nodes: Nodes) -> None:
