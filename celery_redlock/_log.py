@@ -27,6 +27,9 @@ class EventLogger:
     or `str()` of any other. Nothing of this is computed when the level is off. Where `call_in_app`
     makes the call, the record names the file and line of that function.
 
+    In the text, a field shows its control characters escaped: users choose keys and names, and a
+    line break in one must not look like another line of the log.
+
     A field cannot be called `event` or `exc_info`. A text without fields is not formatted, so
     it may have a `%`.
     """
@@ -83,9 +86,34 @@ class EventLogger:
         if not self._logger.isEnabledFor(level):
             return
         extra = {f"redlock_{name}": _plain(value) for name, value in fields.items()}
+        shown = {name: _shown(fields[name], extra[f"redlock_{name}"]) for name in fields}
         extra["redlock_event"] = event
-        args = (fields,) if fields else ()
+        args = (shown,) if shown else ()
         self._logger.log(level, text, *args, exc_info=exc_info, extra=extra, stacklevel=3)
+
+
+class _Escaped:
+    """A value whose text controls no terminal and breaks no line."""
+
+    __slots__ = ("_text", "_value")
+
+    def __init__(self, value: object, text: str) -> None:
+        self._value = value
+        self._text = text
+
+    def __str__(self) -> str:
+        return "".join(
+            char if char.isprintable() else char.encode("unicode_escape").decode()
+            for char in self._text
+        )
+
+    def __repr__(self) -> str:
+        return repr(self._value)
+
+
+def _shown(value: object, text: object) -> object:
+    """Return what the text of a record has of a value, whose plain form is `text`."""
+    return _Escaped(value, text) if isinstance(text, str) and not text.isprintable() else value
 
 
 def _plain(value: object) -> object:

@@ -6,32 +6,40 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import glob
 import re
 import time
 from array import array
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any
 
-from celery_redlock.admin.node_reader import (
-    NODE_ERRORS,
-    READ_AT_ONCE,
-    SCANNED_AT_ONCE,
-    NodeReader,
-    describe_node_error,
-    open_reader,
-)
+from celery_redlock.admin.node_reader import READ_AT_ONCE, SCANNED_AT_ONCE
+from celery_redlock.admin.node_readers import TIMEOUT, Readers
 from celery_redlock.core import Redlock
-from celery_redlock.core.failures import describe_problems
 from celery_redlock.core.inspection import lock_info
-from celery_redlock.errors import LockKeyError, QuorumUnavailable
-from celery_redlock.protocol import Failed, InspectRound, KeyState, KeyStates, validate_node_key
-from celery_redlock.protocol.keys import META_PREFIX, slot_number, stays, user_key
+from celery_redlock.errors import LockKeyError
+from celery_redlock.protocol import (
+    Acknowledged,
+    Failed,
+    InspectRound,
+    KeyState,
+    KeyStates,
+    Vote,
+    validate_node_key,
+)
+from celery_redlock.protocol.keys import (
+    MAX_SLOTS,
+    META_PREFIX,
+    RATE_PREFIX,
+    LimitedKey,
+    all_places,
+    slot_number,
+    stays,
+    user_key,
+)
 from celery_redlock.tasks.inspection import holder_from
 from celery_redlock.tasks.message.node_keys import QUEUED
 from celery_redlock.tasks.message.owner_label import parse_owner, task_digest
@@ -46,9 +54,6 @@ LEFTOVER = "leftover"
 #: The state of a slot of a rate: it counts a start, whether what has started runs or not.
 COUNTED = "counted"
 
-#: Seconds that a node has for each answer.
-TIMEOUT = 2.0
-
 #: Seconds of the rest after a page, at most: the reader of the list may be slow.
 LONGEST_REST = 0.05
 
@@ -62,7 +67,7 @@ class LockWaiter:
 
     Attributes:
         name: of a message, by which nodes wake it; random for a call in a program.
-        since: since when it waits; None if it was woken and has not come back yet.
+        since: since when it waits; None if the node has no time there.
     """
 
     name: str
@@ -82,7 +87,8 @@ class LockEntry:
             package), `counted` (by a rate, until it expires), or `leftover`: only a minority of the
             nodes has it, so it excludes nobody.
         owner: the owner value.
-        task_id: id of the holder's task; None if foreign, as the four below.
+        task_id: id of the holder's task; None if foreign, as the five below. But of a client
+            outside Celery that has given no label, host, pid and since are known.
         host: the worker's node name, or the publisher's host.
         pid: the process that acquired the lock.
         since: when it acquired the lock.
@@ -93,6 +99,7 @@ class LockEntry:
         nodes: for each node, by its name, its state of the key; or why it has none.
         waiting: how many wait for the key, on the node that knows of most; slots share them.
         waiters: they, first to be woken first; empty in a list.
+        votes_on_release: of an entry that was taken away: how each node replied, by its name.
     """
 
     key: str
@@ -111,6 +118,12 @@ class LockEntry:
     nodes: Mapping[str, KeyState | str]
     waiting: int
     waiters: tuple[LockWaiter, ...] = ()
+    votes_on_release: Mapping[str, Vote] = field(default_factory=dict)
+
+    @property
+    def on_release(self) -> dict[str, str]:
+        """By the name of each node, what became there of an entry that was taken away."""
+        return {name: _in_words(vote) for name, vote in self.votes_on_release.items()}
 
     @property
     def votes(self) -> int:
@@ -139,6 +152,7 @@ def as_data(entry: LockEntry) -> dict[str, Any]:
         "token": entry.token,
         "votes": entry.votes,
         "waiting": entry.waiting,
+        **({"on_release": entry.on_release} if entry.votes_on_release else {}),
     }
 
 
@@ -184,8 +198,19 @@ def list_locks(
     Raises:
         QuorumUnavailable: fewer nodes than a quorum answer, now or at a later step.
     """
-    with contextlib.closing(_Readers(redlock, timeout)) as nodes:
-        yield from _entries(nodes, pattern, names or {}, progress)
+    with contextlib.closing(Readers(redlock, timeout)) as nodes:
+        yield from entries(nodes, pattern=pattern, names=names, progress=progress)
+
+
+def entries(
+    nodes: Readers,
+    *,
+    pattern: str = "*",
+    names: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Iterator[LockEntry]:
+    """Yield what `list_locks` yields, read from nodes to which the caller is connected."""
+    yield from _entries(nodes, _chunks(nodes, pattern, progress), names or {})
 
 
 def show_lock(
@@ -199,7 +224,7 @@ def show_lock(
     Return what the nodes hold of one key, with those that wait for it; change nothing.
 
     That may be a lock of the key without a limit, slots of it with a limit or a rate, and the locks
-    of messages in the queue. It is read with a scan of all keys, as `list_locks` does.
+    of messages in the queue. Slots of a rate are found by a scan of all keys, as by `list_locks`.
 
     Args:
         redlock: the client.
@@ -212,93 +237,21 @@ def show_lock(
         LockKeyError: it cannot be a key.
     """
     redlock.node_key(key)
-    with contextlib.closing(_Readers(redlock, timeout)) as nodes:
-        found = list(_entries(nodes, glob.escape(key), names or {}, None))
+    with contextlib.closing(Readers(redlock, timeout)) as nodes:
+        found = entries_of_key(nodes, key, names or {}, rates=True)
         found.sort(key=lambda entry: (entry.node_key.rpartition("#")[0], entry.slot or 0))
         return [replace(entry, waiters=_waiters(nodes, entry)) for entry in found]
 
 
-class _Readers:
-    """The nodes that answer, and the reasons of those that do not."""
-
-    def __init__(self, redlock: Redlock, timeout: float) -> None:
-        self.names = redlock.node_names
-        self.prefix = redlock.settings.key_prefix
-        self.reasons: dict[str, str] = {}
-        self._readers: dict[int, NodeReader] = {}
-        with ThreadPoolExecutor(len(self.names)) as pool:
-            opened = [pool.submit(open_reader, node, timeout) for node in redlock.addresses]
-        with contextlib.ExitStack() as after_error:
-            after_error.callback(self.close)
-            for index, reader in enumerate(opened):
-                with self.failing(index):
-                    self._readers[index] = reader.result()
-            self.check_quorum()
-            after_error.pop_all()
-
-    def close(self) -> None:
-        """Close all connections."""
-        for index in tuple(self._readers):
-            self._drop(index)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(tuple(self._readers))
-
-    def __getitem__(self, index: int) -> NodeReader:
-        return self._readers[index]
-
-    @contextlib.contextmanager
-    def failing(self, index: int) -> Iterator[Self]:
-        """Note why a node does not answer, and ask it no more."""
-        try:
-            yield self
-        except NODE_ERRORS as exc:
-            self.reasons[self.names[index]] = describe_node_error(exc)
-            self._drop(index)
-
-    def _drop(self, index: int) -> None:
-        if (reader := self._readers.pop(index, None)) is not None:
-            reader.close()
-
-    def check_quorum(self) -> None:
-        """Raise `QuorumUnavailable` if too few nodes answer."""
-        needed = InspectRound(len(self.names)).needed
-        if len(self._readers) < needed:
-            raise QuorumUnavailable(
-                f"The locks are not known: it takes {needed} of {len(self.names)} nodes. "
-                f"{describe_problems(self.reasons)}.",
-                None,
-                self.reasons,
-            )
-
-    def inspect(self, node_keys: tuple[str, ...]) -> tuple[InspectRound, list[int]]:
-        """Return the votes of all nodes on some keys, and for each key how many wait for it."""
-        for index in self:
-            with self.failing(index):
-                self[index].ask(node_keys)
-        round_ = InspectRound(len(self.names))
-        waiting = [0] * len(node_keys)
-        for index in self:
-            with self.failing(index):
-                round_.votes[index], lengths = self[index].states()
-                waiting = list(map(max, waiting, lengths))
-        for index, name in enumerate(self.names):
-            if name in self.reasons:
-                round_.votes[index] = Failed(self.reasons[name])
-        self.check_quorum()
-        return round_, waiting
-
-    def waiters(self, node_key: str) -> list[dict[str, int]]:
-        """Return the wait queue of a key on each node that answers."""
-        found = []
-        for index in self:
-            with self.failing(index):
-                found.append(self[index].waiters(node_key))
-        return found
+def entries_of_key(
+    nodes: Readers, key: str, names: Mapping[str, str], *, rates: bool
+) -> list[LockEntry]:
+    """Return the entries of one key as users write it, with `rates` also what rates counted."""
+    return list(_entries(nodes, [_places_of(nodes, key, rates=rates)], names))
 
 
-class _Shown:
-    """The keys that were shown: digests of 8 bytes, sorted in arrays that stay short."""
+class _Seen:
+    """The keys that were read: digests of 8 bytes, sorted in arrays that stay short."""
 
     def __init__(self) -> None:
         self._digests = [array("q") for _ in range(1024)]
@@ -316,17 +269,15 @@ class _Shown:
 
 
 def _entries(
-    nodes: _Readers, pattern: str, names: Mapping[str, str], progress: Progress | None
+    nodes: Readers, chunks: Iterable[tuple[str, ...]], names: Mapping[str, str]
 ) -> Iterator[LockEntry]:
-    shown = _Shown()
-    for chunk in _chunks(nodes, pattern, shown, progress):
+    for chunk in chunks:
         round_, waiting = nodes.inspect(chunk)
         held = round_.key_states()
         for at, node_key in enumerate(chunk):
             states = _states(round_, at)
             if not any(state is not None and state.owner is not None for state in states):
                 continue
-            shown.add(node_key.encode())
             by_node = {
                 name: nodes.reasons[name] if state is None else state
                 for name, state in zip(nodes.names, states, strict=True)
@@ -354,36 +305,48 @@ def _entries(
             )
 
 
-def _chunks(
-    nodes: _Readers, pattern: str, shown: _Shown, progress: Progress | None
-) -> Iterator[tuple[str, ...]]:
-    """Yield lock keys that were not shown yet."""
+def _chunks(nodes: Readers, pattern: str, progress: Progress | None) -> Iterator[tuple[str, ...]]:
+    """Yield the lock keys that nodes have, each once."""
+    seen = _Seen()
     is_wanted = re.compile(fnmatch.translate(pattern)).match
     globs = _globs(nodes.prefix, pattern)
-    sizes = {}
-    for index in nodes:
-        with nodes.failing(index):
-            sizes[index] = nodes[index].size()
+    sizes = tuple(nodes.each(lambda at: nodes[at].size()).values())
     nodes.check_quorum()
-    total, done = len(globs) * sum(sizes.values()), 0
-    for index in nodes:
-        for is_reserved, match in globs.items():
-            looked_at = 0
-            for found in _rested(_scan(nodes, index, match)):
-                looked_at = min(looked_at + SCANNED_AT_ONCE, sizes[index])
-                if progress is not None:
-                    progress(done + looked_at, total)
-                new = [name for name in found if name not in shown]
-                node_keys = [
-                    node_key
-                    for node_key in _lock_keys(new, is_reserved=is_reserved)
-                    if (key := _key_of(node_key, nodes.prefix)) is not None and is_wanted(key)
-                ]
-                for first in range(0, len(node_keys), READ_AT_ONCE):
-                    yield tuple(node_keys[first : first + READ_AT_ONCE])
-            done += sizes.get(index, 0)
+    total, done = len(globs) * sum(sizes), 0
+    for is_reserved, match in globs.items():
+        for step, found in enumerate(_rested(_scan(nodes, match)), 1):
+            if progress is not None:
+                progress(done + sum(min(step * SCANNED_AT_ONCE, size) for size in sizes), total)
+            new = [name for name in found if name not in seen]
+            node_keys = [
+                node_key
+                for node_key in _lock_keys(new, is_reserved=is_reserved)
+                if (key := _key_of(node_key, nodes.prefix)) is not None and is_wanted(key)
+            ]
+            for first in range(0, len(node_keys), READ_AT_ONCE):
+                yield tuple(node_keys[first : first + READ_AT_ONCE])
+            for node_key in node_keys:
+                seen.add(node_key.encode())
+        done += sum(sizes)
     if progress is not None:
         progress(total, total)
+
+
+def _places_of(nodes: Readers, key: str, *, rates: bool) -> tuple[str, ...]:
+    """Return the node keys that a lock key may have, those with a rate only if it has some."""
+    name = nodes.prefix + key
+    ordinary = (name, QUEUED + name)
+    limited = (LimitedKey(each, MAX_SLOTS).on_nodes(each) for each in ordinary)
+    found: dict[str, None] = {}
+    # No node knows by which periods a key is limited, so these are looked for among all keys.
+    pages = _rested(_scan(nodes, f"{RATE_PREFIX}*:{_literally(name)}#*")) if rates else ()
+    for names in pages:
+        found |= dict.fromkeys(
+            node_key
+            for node_key in _lock_keys(names, is_reserved=True)
+            if stays(node_key) and _key_of(node_key, nodes.prefix) == key
+        )
+    return (*ordinary, *all_places(limited), *found)
 
 
 def _rested(pages: Iterator[Sequence[bytes]]) -> Iterator[Sequence[bytes]]:
@@ -395,28 +358,29 @@ def _rested(pages: Iterator[Sequence[bytes]]) -> Iterator[Sequence[bytes]]:
         began = clock.now()
 
 
-def _scan(nodes: _Readers, index: int, match: str) -> Iterator[Sequence[bytes]]:
-    """Yield what a node's scan yields, as long as it answers."""
-    if index in tuple(nodes):
-        steps = nodes[index].scan(match)
-        while True:
-            found: Sequence[bytes] | None = None
-            with nodes.failing(index):
-                found = next(steps, None)
-            if found is None:
-                break
-            yield found
-            if index not in tuple(nodes):
-                break
-    nodes.check_quorum()
+def _scan(nodes: Readers, match: str) -> Iterator[Sequence[bytes]]:
+    """Yield what the nodes' scans yield, a step of each at once, as long as a quorum answers."""
+    scans = {index: nodes[index].scan(match) for index in nodes}
+    while True:
+        pages = nodes.each(lambda at: next(scans[at], None))
+        nodes.check_quorum()
+        found = [page for page in pages.values() if page is not None]
+        if not found:
+            return
+        yield [name for page in found for name in page]
 
 
 def _globs(prefix: str, pattern: str) -> dict[bool, str]:
     """Return what nodes are asked to match: for lock keys (False), and for reserved keys (True)."""
     # Only the text before the first wildcard: those of Redis match bytes, and those of users
     # match characters.
-    begins = re.sub(r"([*?\[\]\\])", r"\\\1", prefix + re.split(r"[*?\[\ud800-\udfff]", pattern)[0])
+    begins = _literally(prefix + re.split(r"[*?\[\ud800-\udfff]", pattern)[0])
     return {False: f"{begins}*", True: f"{META_PREFIX}[lqr]*{begins}*"}
+
+
+def _literally(text: str) -> str:
+    """Return what a glob of Redis has for a text in which nothing is a wildcard."""
+    return re.sub(r"([*?\[\]\\])", r"\\\1", text)
 
 
 def _lock_keys(names: Iterable[bytes], *, is_reserved: bool) -> Iterator[str]:
@@ -457,15 +421,26 @@ def _most_frequent(states: Iterable[KeyState | str]) -> tuple[KeyState, ...]:
     return tuple(state for state in owned if state.owner == owner)
 
 
-def _waiters(nodes: _Readers, entry: LockEntry) -> tuple[LockWaiter, ...]:
-    scores: dict[str, int] = {}
+def _in_words(vote: Vote) -> str:
+    if isinstance(vote, Acknowledged):
+        return "released"
+    return vote.reason if isinstance(vote, Failed) else "did not have it"
+
+
+def _waiters(nodes: Readers, entry: LockEntry) -> tuple[LockWaiter, ...]:
+    scores: dict[str, float] = {}
     for queue in nodes.waiters(entry.node_key):
         for name, score in queue.items():
             scores[name] = min(score, scores.get(name, score))
     return tuple(
-        LockWaiter(
-            name=name,
-            since=datetime.fromtimestamp(scores[name] / 1000, UTC),
-        )
+        LockWaiter(name=name, since=_since(scores[name]))
         for name in sorted(scores, key=lambda name: (scores[name], name))
     )
+
+
+def _since(score: float) -> datetime | None:
+    """Return since when somebody with this score waits; None for no time."""
+    # Any program can write a score: infinite ones, and times that no calendar has.
+    with contextlib.suppress(OverflowError, ValueError, OSError):
+        return datetime.fromtimestamp(score / 1000, UTC)
+    return None

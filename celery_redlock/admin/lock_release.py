@@ -4,23 +4,21 @@ Releases that people ask for: of one key, or of all locks of a task.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Container, Iterator, Mapping
+from dataclasses import replace
 
 from celery_redlock._log import event_logger
-from celery_redlock.admin.lock_list import (
-    LEFTOVER,
-    TIMEOUT,
-    LockEntry,
-    Progress,
-    list_locks,
-    show_lock,
-)
+from celery_redlock.admin.lock_list import LockEntry, Progress, entries, entries_of_key
+from celery_redlock.admin.node_readers import TIMEOUT, Readers
 from celery_redlock.core import Redlock
 from celery_redlock.errors import QuorumUnavailable
+from celery_redlock.protocol import Acknowledged, Failed, candidate_above, release
 from celery_redlock.protocol.keys import owner_label
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.message.owner_label import Role, label_id, parse_owner, task_digest
 from celery_redlock.tasks.message.withdrawal import revoke as revoke_message
+from celery_redlock.transport import clock
 
 __all__ = ["release_lock", "release_task"]
 
@@ -63,23 +61,24 @@ def release_lock(
         timeout: as for `list_locks`.
 
     Returns:
-        The entries that were taken away, as they were before.
+        The entries that were taken away, as they were before, each with what became of it
+        `on_release`. A node that did not reply may keep it until it expires there.
 
     Raises:
-        QuorumUnavailable: fewer nodes than a quorum answer; nothing was released, or it is not
-            known to be.
+        QuorumUnavailable: fewer nodes than a quorum answer. Either nothing was released, or the
+            error names what became of it on each node.
         LockKeyError: it cannot be a key.
     """
-    found = show_lock(redlock, key, names=names, timeout=timeout)
-    slots = max((1 + entry.slot for entry in found if entry.slot is not None), default=0)
-    return [
-        entry
-        for entry in found
-        if (rates or not entry.is_rate)
-        and _is_wanted(entry, task_id, only)
-        and (not revoke or _revoke(redlock, entry))
-        and _delete(redlock, entry, slots, timeout)
-    ]
+    redlock.node_key(key)
+    with contextlib.closing(Readers(redlock, timeout)) as nodes:
+        found = entries_of_key(nodes, key, names or {}, rates=rates)
+        slots = max((1 + entry.slot for entry in found if entry.slot is not None), default=0)
+        taken = [
+            _delete(nodes, entry, slots)
+            for entry in found
+            if _is_wanted(entry, task_id, only) and (not revoke or _revoke(redlock, entry))
+        ]
+    return [entry for entry in taken if entry is not None]
 
 
 def release_task(
@@ -119,17 +118,17 @@ def release_task(
         QuorumUnavailable: fewer nodes than a quorum answer; what was yielded is released.
     """
     names = {task_digest(name): name}
-    for entry in list_locks(redlock, names=names, timeout=timeout, progress=progress):
-        if entry.task is None or entry.is_rate or state not in (None, entry.state):
-            continue
-        if not _is_wanted(entry, task_id, only):
-            continue
-        if dry_run:
-            yield entry
-        elif revoke and not _revoke(redlock, entry):
-            continue
-        elif _delete(redlock, entry, 1 + (entry.slot or 0), timeout):
-            yield entry
+    with contextlib.closing(Readers(redlock, timeout)) as nodes:
+        for entry in entries(nodes, names=names, progress=progress):
+            if entry.task is None or entry.is_rate or state not in (None, entry.state):
+                continue
+            if not _is_wanted(entry, task_id, only):
+                continue
+            if not dry_run and revoke and not _revoke(redlock, entry):
+                continue
+            taken = entry if dry_run else _delete(nodes, entry, 1 + (entry.slot or 0))
+            if taken is not None:
+                yield taken
 
 
 def _is_wanted(
@@ -150,33 +149,34 @@ def _revoke(redlock: Redlock, entry: LockEntry) -> bool:
     return revoke_message(redlock, owner, marker_ttl=until) or entry.is_rate
 
 
-def _delete(redlock: Redlock, entry: LockEntry, slots: int, timeout: float) -> bool:
+def _delete(nodes: Readers, entry: LockEntry, slots: int) -> LockEntry | None:
     """
-    Delete a key where it still has its owner; return whether that owner had it.
+    Delete a key where it still has its owner; return None if no node had it.
 
     Raises:
-        QuorumUnavailable: it may still be on nodes.
+        QuorumUnavailable: too few nodes have replied, so a quorum may still have it.
     """
+    # Nodes wake nobody where there is no token; that of a foreign owner is not known.
+    number = max(1, candidate_above(entry.owner, clock.wall_us()))
     # With its number of slots, a node keeps the slot of a rate for its holder.
-    slots = 0 if entry.slot is None or entry.is_rate else slots
-    keys = redlock.reservations
-    if not keys.evict(entry.node_key, entry.owner, slots=slots, timeout=timeout):
-        # It ended or passed on; or only a minority had it; or nodes have not answered in time.
-        owners = [one for (one,) in keys.owners_by_node((entry.node_key,), timeout=timeout)]
-        if entry.owner in owners:
-            count = owners.count(entry.owner)
-            raise QuorumUnavailable(
-                f"The release of {shortened(entry.key)!r} is not confirmed: {count} of "
-                f"{len(entry.nodes)} nodes still have its owner. Try again.",
-                entry.key,
-                {},
-            )
-        if entry.state != LEFTOVER or any(one is not None for one in owners):
-            return False
+    limits = None if entry.slot is None or entry.is_rate else {entry.node_key: slots}
+    votes = nodes.execute(release((entry.node_key,), entry.owner, number, limits=limits))
+    taken = replace(entry, votes_on_release=votes)
+    replied = [vote for vote in votes.values() if not isinstance(vote, Failed)]
+    if len(replied) < nodes.quorum:
+        by_node = "; ".join(f"{name}: {what}" for name, what in taken.on_release.items())
+        raise QuorumUnavailable(
+            f"The release of {shortened(entry.key)!r} is not confirmed: {len(replied)} of "
+            f"{len(votes)} nodes replied, and it takes {nodes.quorum}. {by_node}. Try again.",
+            entry.key,
+            taken.on_release,
+        )
+    if not any(isinstance(vote, Acknowledged) for vote in replied):
+        return None  # it ended, or passed on to another owner
     logger.warning(
         "lock-taken-away",
         "Lock %(key)r is taken away from %(holder)r",
         key=shortened(entry.key),
         holder=shortened(owner_label(entry.owner)),
     )
-    return True
+    return taken

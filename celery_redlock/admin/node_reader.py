@@ -1,5 +1,5 @@
 """
-One node's keys, read in small steps, so that its other clients hardly notice.
+One node's keys, read in small steps, so that its other clients hardly notice, and released.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from celery_redlock.protocol import Failed, KeyStates, Script, inspect
-from celery_redlock.protocol.commands import read_reply
+from celery_redlock.protocol import Command, Failed, KeyStates, Script, Vote, inspect
+from celery_redlock.protocol.commands import NOT_TEXT, read_reply
 from celery_redlock.protocol.keys import lock_of, wait_queue_key
 from celery_redlock.protocol.node_model import WaitQueue
 from celery_redlock.protocol.scripts import SOURCE
@@ -49,14 +49,14 @@ return found.err and {} or found
 def describe_node_error(exc: Exception) -> str:
     """Return why a node's keys cannot be read, in one line."""
     reason = describe_failure(exc)
-    if isinstance(exc, NoPermissionError):
+    if isinstance(exc, NoPermissionError) and any(name in reason for name in ("scan", "dbsize")):
         return f"{reason.rstrip('.')}; its user needs +scan and +dbsize to list locks"
     return reason
 
 
 class NodeReader(ABC):
     """
-    A node whose keys are read. It changes nothing.
+    A node whose keys are read; only `execute` may change one.
 
     Every method may raise one of `NODE_ERRORS`; the node is of no use then.
     """
@@ -81,16 +81,16 @@ class NodeReader(ABC):
         """
 
     @abstractmethod
-    def ask(self, node_keys: tuple[str, ...]) -> None:
-        """Send what `states` returns the answer to."""
+    def states(self, node_keys: tuple[str, ...]) -> tuple[KeyStates, Sequence[int]]:
+        """Return the state of each key, and the length of its wait queue."""
 
     @abstractmethod
-    def states(self) -> tuple[KeyStates, Sequence[int]]:
-        """Return the state of each key that was asked for, and the length of its wait queue."""
-
-    @abstractmethod
-    def waiters(self, node_key: str) -> dict[str, int]:
+    def waiters(self, node_key: str) -> dict[str, float]:
         """Return those who wait for a key, with their scores in its wait queue."""
+
+    @abstractmethod
+    def execute(self, command: Command) -> Vote:
+        """Execute a command, such as a release, and return the node's vote."""
 
 
 def open_reader(node: NodeAddress, timeout: float) -> NodeReader:
@@ -120,7 +120,7 @@ class _ServerReader(NodeReader):
             if cursor == b"0":
                 return
 
-    def ask(self, node_keys: tuple[str, ...]) -> None:
+    def states(self, node_keys: tuple[str, ...]) -> tuple[KeyStates, Sequence[int]]:
         keys = inspect(node_keys).keys
         queues = [wait_queue_key(node_key) for node_key in node_keys]
         commands = [
@@ -128,17 +128,21 @@ class _ServerReader(NodeReader):
             ("EVAL", _LENGTHS, len(queues), *queues),
         ]
         self._connection.send_packed_command(self._connection.pack_commands(commands))
-
-    def states(self) -> tuple[KeyStates, Sequence[int]]:
         states, lengths = self._reply(), self._reply()
         return _checked(read_reply(states[1:])), lengths
 
-    def waiters(self, node_key: str) -> dict[str, int]:
+    def waiters(self, node_key: str) -> dict[str, float]:
         found = self._run("EVAL", _WAITERS, 1, wait_queue_key(node_key))
         return {
-            name.decode(errors="replace"): int(float(score))
+            name.decode(errors="replace"): float(score)
             for name, score in zip(found[0::2], found[1::2], strict=True)
         }
+
+    def execute(self, command: Command) -> Vote:
+        words = (len(command.keys), *command.keys, "release", *command.args)
+        source = SOURCE[command.script]
+        reply = self._run("EVAL", source, *(str(word).encode(errors=NOT_TEXT) for word in words))
+        return read_reply(reply[1:])
 
     def _run(self, *command: str | bytes | int) -> Any:
         self._connection.send_command(*command)
@@ -153,7 +157,6 @@ class _MemoryReader(NodeReader):
 
     def __init__(self, node: MemoryNode) -> None:
         self._node = node
-        self._asked: tuple[str, ...] = ()
         self._check()
 
     def close(self) -> None:
@@ -169,17 +172,18 @@ class _MemoryReader(NodeReader):
             self._check()
             yield names[first : first + SCANNED_AT_ONCE]
 
-    def ask(self, node_keys: tuple[str, ...]) -> None:
-        self._asked = node_keys
-
-    def states(self) -> tuple[KeyStates, Sequence[int]]:
+    def states(self, node_keys: tuple[str, ...]) -> tuple[KeyStates, Sequence[int]]:
         self._check()
-        states = _checked(self._node.execute(inspect(self._asked)))
-        return states, [len(self._queue(node_key).scores) for node_key in self._asked]
+        states = _checked(self._node.execute(inspect(node_keys)))
+        return states, [len(self._queue(node_key).scores) for node_key in node_keys]
 
-    def waiters(self, node_key: str) -> dict[str, int]:
+    def waiters(self, node_key: str) -> dict[str, float]:
         self._check()
         return dict(self._queue(node_key).scores)
+
+    def execute(self, command: Command) -> Vote:
+        self._check()
+        return self._node.execute(command) or Failed("no answer")
 
     def _queue(self, node_key: str) -> WaitQueue:
         queue = self._node.state.waiting.get(lock_of(node_key), WaitQueue())

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 
 import click
 
 from celery_redlock.admin.live_view import row_of
 from celery_redlock.admin.lock_list import (
     LockEntry,
+    Progress,
     as_data,
     list_locks,
     show_lock,
@@ -20,7 +22,7 @@ from celery_redlock.admin.lock_release import release_lock, release_task
 from celery_redlock.cli.lock_rows import COLUMNS, NOTHING, cells_of, print_locks
 from celery_redlock.cli.output import print_json, print_table, printable
 from celery_redlock.cli.target import Target
-from celery_redlock.protocol import KeyState
+from celery_redlock.protocol import Failed, KeyState
 from celery_redlock.protocol.keys import owner_label
 from celery_redlock.tasks.message.owner_label import label_id
 
@@ -112,7 +114,7 @@ def release_key(
             and any(entry.is_rate for entry in show_lock(redlock, key, names=names))
         ):
             click.echo("A rate has counted it: --rates forgets that.", err=True)
-        return print_locks("released", lambda _: released, as_json=as_json)
+        return _print_released(lambda _: released, as_json=as_json)
 
 
 def release_of_task(
@@ -135,8 +137,7 @@ def release_of_task(
         if not sure:
             found = release_task(redlock, task, state=state, task_id=task_id, dry_run=True)
             only = _agreed(list(found), revoke)
-        return print_locks(
-            "released",
+        return _print_released(
             lambda progress: release_task(
                 redlock,
                 task,
@@ -148,6 +149,25 @@ def release_of_task(
             ),
             as_json=as_json,
         )
+
+
+def _print_released(
+    entries_of: Callable[[Progress | None], Iterable[LockEntry]], *, as_json: bool
+) -> int:
+    """Print what was released, as `print_locks`, and the nodes that may still have some of it."""
+    silent: dict[str, str] = {}
+
+    def noted(progress: Progress | None) -> Iterable[LockEntry]:
+        for entry in entries_of(progress):
+            votes = entry.votes_on_release.items()
+            silent.update((name, vote.reason) for name, vote in votes if isinstance(vote, Failed))
+            yield entry
+
+    status = print_locks("released", noted, as_json=as_json)
+    for name, reason in silent.items():
+        text = f"{name} has not replied to the release, and may have it until it expires: {reason}"
+        click.echo(printable(text), err=True)
+    return status
 
 
 def _agreed(found: list[LockEntry], revoke: bool) -> frozenset[tuple[str, str]]:

@@ -57,10 +57,12 @@ def not_acquired_error(
         split = round_.phase is Phase.SPLIT
         found = _obstacle(round_, params, attempt.turn_in)
         key = shown[0] if len(shown) == 1 else enumerated(shown)
+        by_node = {**node_votes(round_, nodes), **_contenders(round_, nodes)}
         if found is None or split:
             text = (
-                f"Lock {name} was not taken{after}: several contenders share the nodes and none "
-                "holds a quorum. Try again."
+                f"Lock {name} was not taken{after}: no owner has it on {round_.needed} of "
+                f"{len(nodes)} nodes, and too few have it free. {describe_problems(by_node)}. "
+                "Try again."
             )
         else:
             key = shown[found.key]
@@ -73,7 +75,7 @@ def not_acquired_error(
             found.holder.expires_in if found else _split_for(round_),
             split,
             [shown[at] for at in found.keys] if found else (),
-            {**node_votes(round_, nodes), **_contenders(round_, nodes)},
+            by_node,
             round_.before(),
         )
     votes = node_votes(round_, nodes)
@@ -204,7 +206,11 @@ def _contenders(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
     found = {}
     for name, vote in zip(names, round_.votes, strict=True):
         if isinstance(vote, Refused):
-            found[name] = f"held by {shortened(owner_label(vote.holders[0].owner))!r}"
+            holder = vote.holders[0]
+            left = f" for up to {readable(holder.expires_in)} s more"
+            found[name] = f"held by {shortened(owner_label(holder.owner))!r}" + (
+                left if holder.expires_in > 0 else ""
+            )
         elif isinstance(vote, Granted):
             found[name] = "granted it"
     return found

@@ -42,6 +42,7 @@ from celery_redlock.protocol.commands import granted_keys, limits_of
 from celery_redlock.protocol.keys import (
     is_lock_key,
     lock_of,
+    node_key_of,
     period_of,
     slot_number,
     stays,
@@ -75,7 +76,7 @@ class Lease(LeaseValidity):
 
     Attributes:
         key: the lock key as it was asked for (the first, if there are several).
-        keys: all lock keys as they were asked for.
+        keys: all lock keys as they were asked for, without those that were released before.
         slots: the slot that it holds of each key with a limit, by the key.
         owner: the value that marks this lease on the nodes.
         fencing_token: larger than the token of every earlier holder; fixed for the lease's life.
@@ -281,7 +282,12 @@ class Lease(LeaseValidity):
             if not left:
                 raise ValueError("A lease keeps at least one key; release the lease instead.")
             self._params = replace(self._params, node_keys=left)
-            self.keys = tuple(user_key(key, self._params.key_prefix) for key in left)
+            prefix = self._params.key_prefix
+            asked_for = self.places(node_key_of(prefix, key) for key in self.keys)
+            kept = zip(self.keys, asked_for, strict=True)
+            self.keys = tuple(key for key, place in kept if place not in given) or tuple(
+                user_key(key, prefix) for key in left
+            )
             self.key = self.keys[0]
         # An extension under way names all keys, and would find the released ones missing.
         process_watchdog().wait_for_extension(self, 2 * self._params.node_timeout)

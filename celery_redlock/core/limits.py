@@ -21,6 +21,9 @@ _RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:/\s*([smh]))?\s*", re.ASCII)
 #: was granted, by a time that is not the same for any two, and clocks differ.
 _MARGIN, _SHORTEST_MARGIN = 0.02, 0.02
 
+#: Seconds, about thirty years: nodes count milliseconds in 64 bits.
+_LONGEST_PERIOD = 1_000_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
@@ -86,7 +89,7 @@ def rate_key(key: str, rate: Any, label: str) -> LimitedKey:
     seconds: float = _UNITS[(found[2] if found else None) or "s"]
     if 0 < number < 1:  # "0.5/s" is one in two seconds
         number, seconds = 1, seconds / number
-    if not found or number != int(number) or not number:
+    if not found or not number or (number <= MAX_SLOTS and number != int(number)):
         raise ConfigurationError(
             f"{label} is no rate; give a number of times in a second, minute or hour, such as "
             "'10/s', '100/m' or '5/h'."
@@ -94,6 +97,10 @@ def rate_key(key: str, rate: Any, label: str) -> LimitedKey:
     if number > MAX_SLOTS:
         fewer = _shorter(number, seconds)
         raise ConfigurationError(f"{label} is more than {MAX_SLOTS} times; {fewer}")
+    if seconds > _LONGEST_PERIOD:
+        raise ConfigurationError(
+            f"{label} is less than once in {_LONGEST_PERIOD:,} seconds; give a higher rate."
+        )
     kept = seconds + max(_SHORTEST_MARGIN, _MARGIN * seconds)
     return LimitedKey(key, int(number), math.ceil(kept * 1000))
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TypedDict
 
 from celery_redlock.core.attempt import AcquireParams, Attempt
+from celery_redlock.core.client_label import client_label
 from celery_redlock.core.failures import not_acquired_error
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.retry import RetryBudget, RetryPolicy, checked_policy
@@ -63,7 +64,8 @@ class AcquireOptions(TypedDict, total=False):
         wait: how long to try, in seconds; 0: once; None or `math.inf`: until the lock is acquired,
             also while too few nodes answer.
         retry: how to wait between tries; the client's policy if not given.
-        label: suffix of the owner value, for people who read keys on a node.
+        label: suffix of the owner value, for people: in errors, in lists of locks and in keys on a
+            node; the host's name and the process id if not given.
         at_least_for: seconds for which the keys stay locked even if the lease is released earlier.
         limit: how many may hold the key at once, up to 128; of several, name a `Limit`.
     """
@@ -218,7 +220,9 @@ def acquire_request(
     keys = checked_keys(key, limit)
     node_keys = checked_node_keys(settings.key_prefix, keys, reserved_keys)
     seconds = settings.ttl if ttl is None else checked_ttl(ttl, settings.max_ttl)
-    params = settings.acquire_params(node_keys, seconds, label, reservation, waiter=first_waiter)
+    params = settings.acquire_params(
+        node_keys, seconds, label or client_label(), reservation, waiter=first_waiter
+    )
     longest_wait = _checked_wait(wait)
 
     def gives_up(attempt: Attempt) -> bool:

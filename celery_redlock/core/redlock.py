@@ -29,6 +29,7 @@ from celery_redlock.core.options import (
     check_names,
     client_settings,
 )
+from celery_redlock.core.release import deliver_later
 from celery_redlock.core.reservations import Reservations
 from celery_redlock.core.retry import retry_until_granted
 from celery_redlock.core.validation import LockKeys, checked_hold, checked_keys, checked_node_keys
@@ -107,7 +108,10 @@ class Redlock:
         #: The nodes, in order. Their URLs may have passwords; their names never do.
         self.addresses = addresses
         self.transport: Transport = open_transport(
-            addresses, node_timeout=self.settings.node_timeout, max_ttl=self.settings.max_ttl
+            addresses,
+            node_timeout=self.settings.node_timeout,
+            max_ttl=self.settings.max_ttl,
+            on_deferred=deliver_later,
         )
         self.reservations = Reservations(
             self.transport, self.settings, self._acquire, self.check_open
@@ -117,14 +121,15 @@ class Redlock:
         self._leases: set[Lease] = set()
         self._sweep_at = _MANY_LEASES
         _advise_once(addresses)
-        if len(addresses) == 1 and (addresses[0].name,) not in logged_nodes:
-            logged_nodes.add((addresses[0].name,))
+        names = self.node_names
+        if len(names) == 1 and names not in logged_nodes and not names[0].startswith("memory://"):
+            logged_nodes.add(names)
             _logger.info(
                 "single-node",
                 "One lock node (%(node)s): its loss stops all locks, and its restart may allow "
                 "two holders of one key%(quarantine_note)s. Name three or five independent nodes "
                 "to bear both.",
-                node=addresses[0].name,
+                node=names[0],
                 quarantine_note=""
                 if self.settings.quarantine_ms
                 else " (the restart quarantine is off; guard=True or redlock_guard switches it on)",

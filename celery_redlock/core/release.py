@@ -10,8 +10,9 @@ from contextlib import contextmanager
 
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.core.reservation import Reservation
+from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.protocol import Command, Phase, ReleaseRound, Vote, extend
-from celery_redlock.transport import AckedNodes, Channel, Transport, borrowed
+from celery_redlock.transport import AckedNodes, Channel, RedisTransport, Transport, borrowed
 
 #: Seconds; TTL of handed-back keys until they are extended on the nodes that acknowledged them. A
 #: node that sets them late keeps them no longer than this.
@@ -23,6 +24,32 @@ _LINGER = 0.05
 
 #: Seconds after which the votes on an unawaited release are looked at.
 _SETTLE_AFTER = 1.0
+
+
+class DeferredReleases:
+    """
+    Releases that wait for a connection to a node, delivered without a further call of the process.
+
+    Attributes:
+        transport: to the nodes.
+        settle_at: when to try next, on the transport's clock.
+    """
+
+    __slots__ = ("settle_at", "transport")
+
+    def __init__(self, transport: RedisTransport) -> None:
+        self.transport = transport
+        self.settle_at = transport.now() + _SETTLE_AFTER
+
+    def settle(self, *, finally_: bool = False) -> bool:
+        """Try to deliver; return whether all is delivered, or no longer of use."""
+        self.settle_at = self.transport.now() + _SETTLE_AFTER
+        return finally_ or self.transport.deliver_deferred()
+
+
+def deliver_later(transport: RedisTransport) -> None:
+    """Let the watchdog deliver releases that are deferred, about once in a second."""
+    process_watchdog().settle_later(DeferredReleases(transport))
 
 
 class UnawaitedRelease:

@@ -366,15 +366,12 @@ class Reservations:
             waiters,
         )
 
-    def owners_by_node(
-        self, node_keys: Sequence[str], *, timeout: float | None = None
-    ) -> tuple[tuple[str | None, ...], ...]:
+    def owners_by_node(self, node_keys: Sequence[str]) -> tuple[tuple[str | None, ...], ...]:
         """
         Return the owner values on each node, for callers that count in another way than `inspect`.
 
         Args:
             node_keys: keys as nodes store them.
-            timeout: as for `evict`.
 
         Returns:
             For each node that answered, the owner values of the keys in their order; None for a
@@ -384,9 +381,7 @@ class Reservations:
             QuorumUnavailable: too few nodes answered.
         """
         return owners_by_node(
-            self._transport,
-            tuple(map(validate_node_key, node_keys)),
-            timeout or self._settings.node_timeout,
+            self._transport, tuple(map(validate_node_key, node_keys)), self._settings.node_timeout
         )
 
     def evict_holders(self, node_keys: Sequence[str]) -> tuple[LockInfo | None, ...]:
@@ -402,9 +397,7 @@ class Reservations:
                 self.evict(node_key, found.owner)
         return held
 
-    def evict(
-        self, node_key: str, owner: str, *, slots: int = 0, timeout: float | None = None
-    ) -> bool:
+    def evict(self, node_key: str, owner: str) -> bool:
         """
         Delete another owner's key, if it still has this owner value, and wake those that wait.
 
@@ -413,17 +406,14 @@ class Reservations:
         Args:
             node_key: the key as nodes store it.
             owner: the owner value.
-            slots: of a slot, how many there are, so that as many are woken as are free.
-            timeout: seconds that a node has to answer; None: as for the client's locks.
 
         Returns:
             Whether a quorum of nodes still had it. False may also mean that it is not known.
         """
         # Nodes wake nobody where there is no token; that of a foreign owner is not known.
         number = max(1, candidate_above(owner, self._transport.wall_us()))
-        limits = {node_key: slots} if slots else None
-        command = release(_checked_node_keys((node_key,)), owner, number, limits=limits)
-        return _release_awaited(self._transport, command, timeout or self._settings.node_timeout)
+        command = release(_checked_node_keys((node_key,)), owner, number)
+        return _release_awaited(self._transport, command, self._settings.node_timeout)
 
 
 def _newcomer(transport: Transport) -> Waiter:

@@ -87,13 +87,16 @@ class WatchedLease(Protocol):
 
 
 class Settlement(Protocol):
-    """A release that was not waited for, as far as the watchdog needs it."""
+    """Releases that nobody waits for, as far as the watchdog needs them."""
 
-    transport: Transport
     settle_at: float
 
+    @property
+    def transport(self) -> Transport:
+        """The nodes to which they go."""
+
     def settle(self, *, finally_: bool = False) -> bool:
-        """Report how the release ended; return whether that was possible."""
+        """Deliver them or report how they ended; return whether nothing is left to do."""
 
 
 class Watch:

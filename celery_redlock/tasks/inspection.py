@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from celery_redlock.core import LockInfo
+from celery_redlock.core.client_label import client_of
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import (
     all_places,
@@ -41,7 +42,8 @@ class LockHolder:
             others away for a while), or `foreign`: not a task of this package. A body that has
             ended within `lock_at_least_for` is still `running`.
         expires_in: seconds until the lock expires unless it is extended.
-        task_id: the task's id; None if foreign, as all below.
+        task_id: the task's id; None if foreign, as all below. But of a client outside Celery that
+            has given no label, host, pid and since are known.
         host: the worker's node name, or the publisher's host.
         pid: the process that acquired the lock.
         since: when it acquired the lock.
@@ -164,8 +166,15 @@ def holder_from(node_key: str, found: LockInfo) -> LockHolder:
     """Return what the owner value of a key shows of its holder."""
     owner = parse_owner(found.owner)
     if owner is None:
+        client = client_of(found.owner)
         return LockHolder(
-            key=node_key, owner=found.owner, state=FOREIGN, expires_in=found.expires_in
+            key=node_key,
+            owner=found.owner,
+            state=FOREIGN,
+            expires_in=found.expires_in,
+            host=None if client is None else client.host,
+            pid=None if client is None else client.pid,
+            since=None if client is None else datetime.fromtimestamp(client.since / 1e6, UTC),
         )
     return LockHolder(
         key=node_key,

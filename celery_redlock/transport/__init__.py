@@ -2,7 +2,7 @@
 Sends a command to N nodes at once and returns their votes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.transport.addresses import NodeAddress, advice_about, parse_node, parse_nodes
@@ -16,6 +16,7 @@ __all__ = [
     "Channel",
     "Listener",
     "NodeAddress",
+    "RedisTransport",
     "Transport",
     "WaitingCall",
     "advice_about",
@@ -27,12 +28,18 @@ __all__ = [
 
 
 def open_transport(
-    nodes: Sequence[NodeAddress], *, node_timeout: float, max_ttl: float
+    nodes: Sequence[NodeAddress],
+    *,
+    node_timeout: float,
+    max_ttl: float,
+    on_deferred: Callable[[RedisTransport], object],
 ) -> Transport:
-    """Return a transport for the nodes; it connects when it is first used."""
+    """Return a transport for the nodes, see `RedisTransport`; it connects when it is first used."""
     in_memory = [node for node in nodes if node.name.startswith("memory://")]
     if not in_memory:
-        return RedisTransport(nodes, node_timeout=node_timeout, max_ttl=max_ttl)
+        return RedisTransport(
+            nodes, node_timeout=node_timeout, max_ttl=max_ttl, on_deferred=on_deferred
+        )
     if len(in_memory) < len(nodes):
         raise ConfigurationError(
             "memory:// lock nodes live in this process and cannot be mixed with servers. "

@@ -137,7 +137,7 @@ class Channel(Protocol):
         Send a command to all nodes (or to those given) without waiting for replies.
 
         Each node executes it after all earlier commands of this channel, also a node that is silent
-        now. A release is deferred to nodes that are not connected; other commands skip them. The
+        now. A release is deferred for nodes that are not connected; other commands skip them. The
         receiver gets each reply when a later call reads it, and none from a node whose connection
         breaks before. A deferred release may be sent on another channel; the receiver is then
         called in the thread that reads that one.

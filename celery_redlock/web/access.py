@@ -127,7 +127,7 @@ class Access:
             self.token or "",
             httponly=True,
             samesite="strict",
-            secure=request.scope["scheme"] == "https",
+            secure="https" in (request.scope["scheme"], request.headers.get("X-Forwarded-Proto")),
         )
         return response
 

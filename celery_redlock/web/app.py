@@ -116,10 +116,11 @@ class _Routes:
         except (ValueError, KeyError, TypeError, RecursionError):
             return _message(400, 'Send {"key": text, "id": text, "owner": text}, as of a row.')
         client = request.client.host if request.client else "?"
+        forwarded = request.headers.get("X-Forwarded-For")
         logger.warning(
             "viewer-releases",
             "A viewer at %(viewer)s releases %(key)r",
-            viewer=client,
+            viewer=client if forwarded is None else f"{client}, for {shortened(forwarded)!r},",
             key=shortened(key),
         )
         try:

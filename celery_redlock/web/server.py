@@ -14,6 +14,7 @@ from celery_redlock.admin.live_view import LiveView
 from celery_redlock.core import Redlock
 from celery_redlock.web.access import Access
 from celery_redlock.web.app import web_app
+from celery_redlock.web.connection import BACKLOG, PageConnection
 from celery_redlock.web.refresher import Refresher
 
 __all__ = ["PageServer"]
@@ -41,8 +42,11 @@ class PageServer(uvicorn.Server):
             uvicorn.Config(
                 web_app(self.view, self.refresher, access),
                 access_log=False,
+                backlog=BACKLOG,
+                http=PageConnection,
                 lifespan="off",
                 log_config=None,
+                proxy_headers=False,  # anybody on this machine could name another address
                 server_header=False,
                 timeout_graceful_shutdown=2,
                 ws="none",

@@ -181,7 +181,7 @@ def test_a_task_whose_release_is_refused_names_the_right_and_reports_no_loss(
     app.conf.update(redlock_nodes=nodes.urls, redlock_node_timeout=CALM)
     held: list[Lease] = []
 
-    @app.task(base=RedlockTask, bind=True, lock_key="key", lock_ttl=30.0)
+    @app.task(base=RedlockTask, bind=True, shared=False, lock_key="key", lock_ttl=30.0)
     def job(self: RedlockTask) -> None:
         held.append(self.lease)
         nodes.grant(but="+del")

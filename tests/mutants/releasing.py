@@ -4,7 +4,7 @@ Faults in what operators release: another owner's lock, or nothing, and a page t
 
 from __future__ import annotations
 
-from tests.mutants.writing import RESERVING, judged, mutant, operated
+from tests.mutants.writing import judged, mutant, operated
 
 RELEASE = "admin/lock_release.py"
 ACCESS = "web/access.py"
@@ -29,7 +29,7 @@ RELEASING = (
             "admin/test_lock_release.py",
             "test_what_a_rate_has_counted_stays_unless_it_is_asked_for",
         ),
-        (RELEASE, "if (rates or not entry.is_rate)", "if True"),
+        (RELEASE, "names or {}, rates=rates)", "names or {}, rates=True)"),
     ),
     mutant(
         "a task's locks are released in whatever state",
@@ -49,12 +49,12 @@ RELEASING = (
     mutant(
         "a dry run releases",
         operated("admin/test_lock_release.py", "test_a_dry_run_changes_nothing"),
-        (RELEASE, "if dry_run:", "if False:"),
+        (RELEASE, "taken = entry if dry_run else _delete(", "taken = _delete("),
     ),
     mutant(
         "a message runs that was revoked with its lock",
         operated("web/test_release.py", "test_a_queued_message_is_revoked_if_that_is_wanted"),
-        (RELEASE, "        and (not revoke or _revoke(redlock, entry))\n", ""),
+        (RELEASE, " and (not revoke or _revoke(redlock, entry))", ""),
     ),
     mutant(
         "a call is revoked that only shares a limit with another",
@@ -72,19 +72,24 @@ RELEASING = (
     mutant(
         "a lock that the worker has by now is said to be released",
         operated("admin/test_lock_release.py", "test_a_lock_that_has_another_owner_by_now_stays"),
-        (RELEASE, "if entry.state != LEFTOVER or any(one is not None for one in owners):", "if 0:"),
+        (RELEASE, "if not any(isinstance(vote, Acknowledged) for vote in replied):", "if 0:"),
     ),
     mutant(
         "a leftover that was released is said to stay",
         operated("admin/test_lock_release.py", "test_a_leftover_is_taken_away"),
-        (RELEASE, "if entry.state != LEFTOVER or any(one is not None for one in owners):", "if 1:"),
+        (
+            RELEASE,
+            "not any(isinstance(vote, Acknowledged)",
+            "not all(isinstance(vote, Acknowledged)",
+        ),
     ),
     mutant(
-        "a release that no quorum confirms is said to have ended by itself",
+        "a release that no quorum confirms is said to have happened",
         operated(
-            "admin/test_lock_release.py", "test_a_release_that_is_not_confirmed_is_no_release"
+            "admin/test_lock_release.py",
+            "test_a_release_that_no_quorum_confirms_names_what_became_of_it_on_each_node",
         ),
-        (RELEASE, "if entry.owner in owners:", "if False:"),
+        (RELEASE, "if len(replied) < nodes.quorum:", "if False:"),
     ),
     mutant(
         "a row takes along what else its owner has of the key",
@@ -98,12 +103,32 @@ RELEASING = (
     mutant(
         "a release of all slots wakes two",
         operated("admin/test_lock_release.py", "test_as_many_are_woken_as_slots_become_free"),
-        (RELEASE, "slots = 0 if entry.slot is None or entry.is_rate else slots", "slots = 0"),
+        (RELEASE, "limits = None if entry.slot is None or entry.is_rate else", "limits = None and"),
     ),
     mutant(
         "a release from a foreign owner wakes nobody",
         operated("admin/test_lock_release.py", "test_those_who_wait_for_a_foreign_owner_are_woken"),
-        (RESERVING, "number = max(1, candidate_above(", "number = max(0, candidate_above("),
+        (RELEASE, "number = max(1, candidate_above(", "number = max(0, candidate_above("),
+    ),
+    mutant(
+        "a release for a node that was away waits for the next call",
+        operated(
+            "transport/test_faults.py",
+            "test_a_release_reaches_a_node_that_is_back_without_a_further_call",
+        ),
+        (
+            "core/release.py",
+            "process_watchdog().settle_later(DeferredReleases(transport))",
+            "DeferredReleases(transport)",
+        ),
+    ),
+    mutant(
+        "connections without a request shut viewers out",
+        operated(
+            "web/test_connections.py",
+            "test_those_that_have_waited_longest_without_a_request_are_closed",
+        ),
+        ("web/connection.py", "if len(self.connections) > self.most:", "if False:"),
     ),
     mutant(
         "another site releases through a viewer's browser",

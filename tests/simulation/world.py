@@ -16,7 +16,9 @@ from typing import Any
 
 import celery_redlock.core.attempt as attempt_module
 import celery_redlock.core.lease as lease_module
+import celery_redlock.core.options as options_module
 import celery_redlock.core.redlock as redlock_module
+import celery_redlock.core.release as release_module
 import celery_redlock.core.reservations as reservations_module
 import celery_redlock.core.waiting as waiting_module
 import celery_redlock.core.watchdog as watchdog_module
@@ -331,6 +333,9 @@ def _simulated(world: World) -> Iterator[None]:
     places: list[tuple[Any, str, Any]] = [
         (redlock_module, "attempt_once", attempt_once),
         (redlock_module, "process_watchdog", world.process_watchdog),
+        (release_module, "process_watchdog", world.process_watchdog),
+        # The id of this process would make a difference to the slots that are drawn.
+        (options_module, "client_label", lambda: ""),
         (attempt_module, "os", os_),
         (attempt_module, "raise_fence", raise_fence),
         (attempt_module, "move", move),

@@ -73,6 +73,17 @@ def test_the_arguments_of_a_record_are_the_fields_as_they_were_given(records) ->
     assert records[0].args == {"due": due}
 
 
+@pytest.mark.parametrize("kind", [str, ValueError], ids=["text", "error"])
+def test_a_value_controls_no_terminal_and_begins_no_line(kind: type, records) -> None:
+    value = kind("a\x1b[2J\nWARNING b\u202e")
+
+    logger.info("lock-seen", "Lock %(key)s, %(key).3s: %(key)r", key=value)
+
+    shown = "a\\x1b[2J\\nWARNING b\\u202e"
+    assert records[0].getMessage() == f"Lock {shown}, a\\x: {value!r}"
+    assert extras(records[0])["redlock_key"] == str(value)
+
+
 def test_a_text_without_fields_may_have_a_percent_sign(records) -> None:
     logger.info("half-seen", "50% of it")
     assert records[0].getMessage() == "50% of it"

@@ -39,13 +39,13 @@ DIGEST_MARK = "%%"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One placeholder: an argument, the steps into it, a format spec; `!s` takes None, too."""
+    """One placeholder: an argument, the steps into it, a format spec; after `!s` of its text."""
 
     source: str
     name: str
     path: tuple[str, ...]
     spec: str
-    takes_none: bool
+    as_text: bool
 
 
 class Template:
@@ -109,7 +109,7 @@ class Template:
             )
         steps = tuple(dotted or element for dotted, element in STEP.findall(match["path"]))
         return Field(
-            source=name, name=match["name"], path=steps, spec=spec, takes_none=conversion == "s"
+            source=name, name=match["name"], path=steps, spec=spec, as_text=conversion == "s"
         )
 
     def _separators(self) -> set[str]:
@@ -138,12 +138,14 @@ class Template:
                 return DIGEST_MARK + digest(canonical(value)).upper()
         except LockKeyError as exc:
             raise LockKeyError(f"{{{found.source}}} {exc}") from None
-        if value is None and not found.takes_none:
+        if value is None and not found.as_text:
             raise LockKeyError(
                 f"{{{found.source}}} is None, so all calls without it would share one key; give "
                 f"it, or write {{{found.source}!s}} if that is meant"
             )
-        text = _formatted(found, value) if found.spec or leaf is None else leaf[1]
+        text = None if leaf is None else leaf[1]
+        if text is None or found.spec:
+            text = _formatted(found, text if found.as_text and text is not None else value)
         if len(text) > MAX_NAME_BYTES:
             raise LockKeyError(
                 f"{{{found.source}}} has {len(text):,} characters; at most {MAX_NAME_BYTES:,} are "
@@ -165,7 +167,7 @@ def _percent(char: str) -> str:
 def _formatted(found: Field, value: Any) -> str:
     plain = value.value if isinstance(value, Enum) else as_received(value)
     try:
-        return format("None" if plain is None else plain, found.spec)
+        return format(plain, found.spec)
     except (TypeError, ValueError) as exc:
         raise LockKeyError(
             f"{{{found.source}}} is a {type(plain).__name__}, which does not take the format "

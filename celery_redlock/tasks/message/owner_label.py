@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import socket
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
+from celery_redlock.core.client_label import HOST, host_word
 from celery_redlock.tasks.message.header_values import END_OF_TIME
 from celery_redlock.tasks.rules.facts import Role
 
 __all__ = ["LONGEST_ID", "Role", "TaskOwner", "label_for", "label_id", "parse_owner"]
-
-HOST = socket.gethostname()
 
 #: Prefixes of the words with the digest of the dedupe key and of the task's name. No other word of
 #: a label has an equals sign.
@@ -27,9 +25,8 @@ MARKER = "marker="
 TASK = "task="
 TASK_DIGITS = 8
 
-#: Limits of a label's words in stored characters: each node stores the owner value of each key.
+#: Limit of an id in stored characters: each node stores the owner value of each key.
 LONGEST_ID = 512
-LONGEST_HOST = 256
 DIGEST_DIGITS = 32
 
 
@@ -120,8 +117,7 @@ def label_for(
         marker: digest of the message's dedupe key.
         task: the task's name.
     """
-    host = _quoted((host or HOST).encode(errors="replace"))[:LONGEST_HOST]
-    label = f"{role} {_quoted(label_id(task_id))} {host} {os.getpid()}"
+    label = f"{role} {_quoted(label_id(task_id))} {host_word(host or HOST)} {os.getpid()}"
     for tick_field in (due_us, tick_id, nonce and quote(nonce, safe="")):
         if tick_field is None:
             break

@@ -114,7 +114,7 @@ class LeaseLostHandler:
             else "stop writing. Another process may hold the lock now"
         )
         loss = LeaseLost(
-            f"The lease on {lease.key} is lost: {reason}; {advice}.",
+            f"The lease on {shortened(lease.key)!r} is lost: {reason}; {advice}.",
             lease.key,
             reason,
         )

@@ -53,6 +53,7 @@ class RedisChannel:
         self.closed = False
         self._quorum = nodes.quorum
         self._health = nodes.health
+        self._has_deferred = nodes.has_deferred
         self._node_timeout = nodes.node_timeout
         self._connections = Connections(nodes, self._send_deferred, native=native)
         self._by_node = self._connections.by_node
@@ -147,6 +148,19 @@ class RedisChannel:
         for index, connection in enumerate(self._by_node):
             if connection is not None and connection.pending:
                 self._drain_node(index, connection)
+
+    def deliver_deferred(self) -> bool:
+        """
+        Send deferred releases where that is possible, and begin to connect to the other nodes.
+
+        Returns:
+            Whether none is deferred, and the nodes have replied to those that were sent here.
+        """
+        self._receive_replies(0.0)
+        self._send_deferred_to(self._connections.connect_to_deferred(clock()))
+        return not self._has_deferred() and not any(
+            connection is not None and connection.pending for connection in self._by_node
+        )
 
     def send_after_ack(self, command: Command, acked: AckedNodes) -> None:
         """Send a command to the nodes in `acked`, and for a second to those that join it."""

@@ -100,6 +100,18 @@ class Connections:
             self._retired.pop(0)[1].close()
         return fresh
 
+    def connect_to_deferred(self, now: float) -> list[int]:
+        """Begin to connect to nodes that are to get deferred releases; return those that can."""
+        fresh = self.take_connected()
+        for index, health in enumerate(self._nodes.health):
+            if not health.has_deferred:
+                continue
+            if self.by_node[index] is not None:
+                fresh.append(index)
+            elif not health.is_backing_off(now):
+                self._start_connect(index)
+        return fresh
+
     def ready(self, remaining: float) -> Iterator[tuple[int, NodeConnection]]:
         """Wait up to `remaining` seconds, and yield the connections that have bytes to read."""
         for fd, events in self._poller.poll(as_milliseconds(remaining)):

@@ -15,6 +15,7 @@ from celery_redlock._log import event_logger
 from celery_redlock.protocol import Command, Script
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.protocol.texts import shortened
+from celery_redlock.transport import clock
 from celery_redlock.transport.base import VoteReceiver
 
 _logger = event_logger(__name__)
@@ -51,6 +52,7 @@ class NodeHealth:
 
     Attributes:
         name: display name.
+        deferred_at: when a release was deferred last, on the transport's clock.
         reason: why it failed last, None while it works.
         lasting: whether that is a wrong setting, which no waiting repairs.
         was_connected: whether a connection to it has ever been made.
@@ -62,6 +64,7 @@ class NodeHealth:
         "_deferred",
         "_failures",
         "_quiet_until",
+        "deferred_at",
         "lasting",
         "name",
         "reason",
@@ -79,6 +82,7 @@ class NodeHealth:
         self._backoff_until = 0.0
         self._quiet_until = -math.inf
         self._deferred: deque[DeferredRelease] = deque(maxlen=_MAX_DEFERRED)
+        self.deferred_at = -math.inf
 
     def record_failure(self, reason: str, now: float, *, lasting: bool = False) -> None:
         """
@@ -136,7 +140,13 @@ class NodeHealth:
 
     def defer(self, command: Command, receiver: VoteReceiver | None = None) -> None:
         """Keep a release until the node is connected; of more than a thousand, the newest."""
+        self.deferred_at = clock.now()
         self._deferred.append((command, receiver))
+
+    @property
+    def has_deferred(self) -> bool:
+        """Whether releases are deferred."""
+        return bool(self._deferred)
 
     def take_deferred(self) -> list[DeferredRelease]:
         """Remove and return the deferred releases."""

@@ -78,6 +78,14 @@ class NodeSet:
             if health.reason is not None or not health.was_connected
         }
 
+    def has_deferred(self) -> bool:
+        """Return whether releases are deferred."""
+        return any(health.has_deferred for health in self.health)
+
+    def deferred_at(self) -> float:
+        """Return when a release was deferred last."""
+        return max(health.deferred_at for health in self.health)
+
     def duplicate_server_problem(self, index: int, run_id: str | None) -> str:
         """Return why a node may not vote: it has the run id of another node. Empty if it may."""
         if run_id is None:

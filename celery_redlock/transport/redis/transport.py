@@ -4,6 +4,7 @@ The transport for real servers: a pool of channels, and the order of commands ac
 
 from __future__ import annotations
 
+import contextlib
 import time
 import weakref
 from collections import deque
@@ -29,13 +30,28 @@ _MAX_IDLE = 16
 
 
 class RedisTransport:
-    """A `Transport` to Redis or Valkey servers. Thread-safe and fork-safe."""
+    """
+    A `Transport` to Redis or Valkey servers. Thread-safe and fork-safe.
+
+    Args:
+        nodes: the servers.
+        node_timeout: seconds in which a node has to answer.
+        max_ttl: longest lease, in seconds.
+        on_deferred: called when releases are deferred; has `deliver_deferred` called until it
+            returns True.
+    """
 
     def __init__(
-        self, nodes: Sequence[NodeAddress], *, node_timeout: float, max_ttl: float
+        self,
+        nodes: Sequence[NodeAddress],
+        *,
+        node_timeout: float,
+        max_ttl: float,
+        on_deferred: Callable[[RedisTransport], object],
     ) -> None:
         self._nodes = NodeSet(nodes, node_timeout=node_timeout, max_ttl=max_ttl)
         self._closed = False
+        self._on_deferred = on_deferred
         self._reset_pool()
         _transports.add(self)
 
@@ -44,6 +60,7 @@ class RedisTransport:
         self._idle_native: deque[RedisChannel] = deque()
         self._lock = native_lock()
         self._wake_ups = WakeUps(self._nodes)
+        self._delivers = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -95,11 +112,14 @@ class RedisTransport:
             queued, channel.queued_sends = channel.queued_sends, []
             for send in queued:
                 send(channel)
-            if not self._closed and len(idle) < _MAX_IDLE:
+            keeps = not self._closed and len(idle) < _MAX_IDLE
+            if keeps:
                 idle.append(channel)
-                return
-            channel.closed = True
-        channel.close()
+            else:
+                channel.closed = True
+        if not keeps:
+            channel.close()
+        self._report_deferred()
 
     def discard(self, channel: Channel) -> None:
         """Close a channel whose state is not known."""
@@ -110,6 +130,28 @@ class RedisTransport:
         channel.close()
         for send in queued:
             self._send_on_another(send)
+        self._report_deferred()
+
+    def deliver_deferred(self) -> bool:
+        """Send deferred releases where possible; return whether there is nothing left to do."""
+        channel = self.checkout()
+        try:
+            is_done = channel.deliver_deferred()
+        except BaseException:
+            self.discard(channel)
+            raise
+        self.checkin(channel)
+        # Older keys have expired on the node, unless they are reserved for a message.
+        is_old = self._nodes.deferred_at() < self.now() - self._nodes.max_ttl
+        self._delivers = not (is_done or is_old or self._closed)
+        return not self._delivers
+
+    def _report_deferred(self) -> None:
+        """Report releases that are deferred, unless that is done already."""
+        if not self._delivers and not self._closed and self._nodes.has_deferred():
+            with contextlib.suppress(RuntimeError):  # there may be no more threads
+                self._on_deferred(self)
+                self._delivers = True
 
     def drain(self, channel: Channel) -> None:
         """Take the replies that have come on a channel; its borrower takes them, if it has one."""
@@ -148,8 +190,11 @@ class RedisTransport:
                     send(channel)
                 finally:
                     idle.append(channel)
-                return
-        self._send_on_another(send)
+            is_sent = not channel.closed
+        if is_sent:
+            self._report_deferred()
+        else:
+            self._send_on_another(send)
 
     def _send_on_another(self, send: Callable[[RedisChannel], None]) -> None:
         """Send on another channel, because the one it should be ordered behind is closed."""

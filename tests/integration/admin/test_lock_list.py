@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
 import tracemalloc
 from collections.abc import Iterator
 
 import pytest
 
-from celery_redlock import Limit, LockKeyError, QuorumUnavailable, Rate, Redlock
+from celery_redlock import Limit, LockContended, LockKeyError, QuorumUnavailable, Rate, Redlock
 from celery_redlock.admin.lock_list import LEFTOVER, LockEntry, list_locks, show_lock
 from celery_redlock.admin.node_reader import SCANNED_AT_ONCE
+from celery_redlock.core.client_label import HOST, client_of
 from celery_redlock.protocol import Waiter, acquire
-from celery_redlock.protocol.keys import META_PREFIX, fence_key
+from celery_redlock.protocol.keys import META_PREFIX, fence_key, wait_queue_key
 from celery_redlock.tasks.message.node_keys import QUEUED, dedupe_key_of, stop_request_key
 from celery_redlock.tasks.message.owner_label import Role, label_for, task_digest
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
@@ -63,6 +65,19 @@ def test_a_holder_that_is_no_task_is_foreign_and_has_its_token(nodes: Nodes) -> 
     (entry,) = list_locks(redlock)
     assert (entry.state, entry.task_id, entry.owner) == ("foreign", None, lease.owner)
     assert entry.token == lease.fencing_token
+
+
+def test_a_holder_outside_celery_without_a_label_is_its_process(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    lease = redlock.acquire("key", ttl=60)
+    (entry,) = show_lock(redlock, "key")
+    assert (entry.state, entry.host, entry.pid) == ("foreign", HOST, os.getpid())
+    assert entry.since is not None
+    assert abs(entry.since.timestamp() - time.time()) < 60
+    with pytest.raises(LockContended, match=f"held by 'client {HOST} {os.getpid()}'"):
+        nodes.connected().acquire("key")
+    assert client_of(lease.owner) is not None
+    assert client_of(lease.owner + " x") is None
 
 
 def test_a_key_of_a_minority_is_a_leftover(nodes: Nodes) -> None:
@@ -313,6 +328,16 @@ def test_one_key_is_shown_with_those_that_wait(nodes: Nodes) -> None:
     assert (entry.waiting, entry.waiters) == (3, ())
 
 
+@pytest.mark.parametrize("score", ["inf", "-inf", "1e300", "-1e18", "1e15"])
+def test_a_waiter_with_a_score_that_is_no_time_waits_since_no_time(
+    servers: ServerNodes, score: str
+) -> None:
+    servers.hold("key", "them", EVERYWHERE)
+    servers.cluster.client(0).zadd(wait_queue_key(PREFIX + "key"), {"them": score})
+    ((waiter,),) = (entry.waiters for entry in show_lock(servers.client(), "key"))
+    assert (waiter.name, waiter.since) == ("them", None)
+
+
 def test_what_is_shown_names_the_value_of_each_node(nodes: Nodes) -> None:
     nodes.hold("key", "them", [0, 1, 2])
     nodes.hold("key", "others", [3])
@@ -356,7 +381,7 @@ def test_many_locks_are_listed_from_the_first_step_on_in_little_memory(
     redlock = servers.client(nodes=servers.urls[:3])
     rows = list_locks(redlock, progress=lambda done, _: looked_at.append(done))
     next(rows)
-    assert looked_at == [SCANNED_AT_ONCE]
+    assert looked_at == [3 * SCANNED_AT_ONCE]
     tracemalloc.start()
     try:
         at_first = tracemalloc.get_traced_memory()[0]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from celery_redlock import Limit, LossReason, QuorumUnavailable, Rate, StaleFencingToken
+from celery_redlock.admin import lock_list
 from celery_redlock.admin.lock_list import show_lock
 from celery_redlock.admin.lock_release import release_lock, release_task
+from celery_redlock.admin.node_readers import Readers
 from celery_redlock.fencing import FileFence
+from celery_redlock.protocol import Command, Vote
 from celery_redlock.tasks.message.node_keys import QUEUED
 from celery_redlock.tasks.message.owner_label import Role, label_for
+from celery_redlock.testing import LocalCluster
 from tests.support.nodes import CALM, PREFIX, Nodes, ServerNodes, place
 from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until
 
@@ -68,15 +73,55 @@ def test_a_key_that_is_free_has_nothing_to_take_away(nodes: Nodes) -> None:
     assert release_lock(nodes.client(), "key") == []
 
 
-def test_a_release_that_is_not_confirmed_is_no_release(
+def test_a_release_that_no_quorum_confirms_names_what_became_of_it_on_each_node(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     redlock = nodes.connected()
     nodes.hold("key", "them", EVERYWHERE)
-    # As where the nodes do not answer in time.
-    monkeypatch.setattr(type(redlock.reservations), "evict", lambda *_, **__: False)
-    with pytest.raises(QuorumUnavailable, match=r"'key' is not confirmed: [3-5] of 5 nodes"):
-        release_lock(redlock, "key")
+    releases = Readers.execute
+
+    def nodes_end_before(readers: Readers, command: Command) -> dict[str, Vote]:
+        nodes.kill(0, 1, 2)
+        return releases(readers, command)
+
+    monkeypatch.setattr(Readers, "execute", nodes_end_before)
+    with pytest.raises(QuorumUnavailable, match="'key' is not confirmed: 2 of 5 nodes") as error:
+        release_lock(redlock, "key", timeout=1.0)
+    assert list(error.value.nodes) == list(redlock.node_names)
+    assert list(error.value.nodes.values())[3:] == ["released", "released"]
+    assert "released" not in list(error.value.nodes.values())[:3]
+
+
+def test_nodes_that_answer_later_than_clients_wait_release_a_lock(
+    redlock_cluster_factory: Callable[..., LocalCluster],
+) -> None:
+    servers = ServerNodes(redlock_cluster_factory(3, proxy=True))
+    servers.hold("key", "them", range(3))
+    for node in (1, 2):
+        servers.cluster.delay(node, 0.2, only="replies")
+    redlock = servers.client(node_timeout=0.05)
+    (taken,) = release_lock(redlock, "key", timeout=TIMEOUT)
+    assert list(taken.on_release.values()) == ["released"] * 3
+    assert not any(servers.owners("key"))
+
+
+def test_a_node_without_the_lock_is_named_with_what_was_released(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    nodes.hold("key", "them", [0, 1, 2])
+    nodes.kill(4)
+    (taken,) = release_lock(redlock, "key", timeout=1.0)
+    *replies, silent = taken.on_release.values()
+    assert replies == ["released"] * 3 + ["did not have it"]
+    assert silent not in replies
+
+
+def test_a_key_is_released_without_a_look_at_all_keys(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redlock = nodes.connected()
+    nodes.hold("key", "them", EVERYWHERE)
+    monkeypatch.delattr(lock_list, "_scan")
+    assert len(release_lock(redlock, "key")) == 1
 
 
 def test_an_owner_value_that_is_no_text_is_taken_away(servers: ServerNodes) -> None:

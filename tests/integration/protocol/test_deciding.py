@@ -57,9 +57,11 @@ def test_a_split_vote_is_no_conflict(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     any_nodes.hold("key", "a", [0, 1])
     any_nodes.hold("key", "b", [2, 3])
-    with pytest.raises(LockContended, match="several contenders") as taken:
+    with pytest.raises(LockContended, match="no owner has it on 3 of 5 nodes") as taken:
         client.acquire("key")
     assert taken.value.split
+    for node, holder in zip(client.node_names, "aabb", strict=False):
+        assert f"{node}: held by {holder!r} for up to" in str(taken.value)
     wait_until(lambda: any_nodes.owners("key")[4:] == [None])
 
 

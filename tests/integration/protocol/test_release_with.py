@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from celery_redlock import LockContended, Redlock
+from celery_redlock import Limit, LockContended, Rate, Redlock
 from celery_redlock.core import ReleaseAction, Reservation, release
 from celery_redlock.protocol import Phase
+from celery_redlock.protocol.keys import LimitedKey
 from celery_redlock.transport.redis import channel as channels
 from tests.support.nodes import CALM, Nodes
 from tests.support.waiting import wait_until
@@ -174,13 +175,34 @@ def test_some_keys_are_given_up_and_the_lease_goes_on(any_nodes: Nodes) -> None:
     any_nodes.wait_held(lease)
     lease.release_keys([client.node_key("queued")])
     any_nodes.wait_free("queued")
-    assert (lease.key, lease.keys) == ("run", ("run", MESSAGE))
+    assert (lease.key, lease.keys) == ("run", ("run",))
     lease.extend(30.0)
     assert lease.expires_in > 20
     other = client.acquire("queued")
     assert lease.release_with({})
     any_nodes.wait_held(other)
     any_nodes.wait_free("run")
+
+
+def test_the_keys_of_a_lease_are_those_that_were_asked_for(any_nodes: Nodes) -> None:
+    client = any_nodes.connected()
+    asked = ["plain", Limit("plain", 2), Rate("counted", "9/h")]
+    lease = client.reservations.acquire_for_task(asked, [MESSAGE])
+    assert lease.keys == ("plain", "plain", "counted")
+    lease.release_keys([MESSAGE])
+    assert lease.keys == ("plain", "plain", "counted")
+    lease.release_keys([client.node_key(Limit("plain", 2))])
+    assert [type(key) for key in lease.keys] == [str, LimitedKey]
+    assert lease.keys == ("plain", "counted")
+
+
+def test_of_a_lease_without_the_keys_that_were_asked_for_the_others_are_named(
+    any_nodes: Nodes,
+) -> None:
+    client = any_nodes.connected()
+    lease = client.reservations.acquire_for_task(["queued"], [MESSAGE])
+    lease.release_keys([client.node_key("queued")])
+    assert lease.keys == (MESSAGE,)
 
 
 def test_a_stopped_node_gives_up_what_it_takes_late(any_nodes: Nodes) -> None:

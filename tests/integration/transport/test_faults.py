@@ -172,6 +172,18 @@ def test_slow_nodes_beyond_the_timeout_count_as_failed_and_their_late_answers_fo
     nodes.wait_free("key")
 
 
+def test_a_release_reaches_a_node_that_is_back_without_a_further_call(nodes: ServerNodes) -> None:
+    lease = nodes.connected().acquire("key", ttl=60)
+    nodes.wait_held(lease)
+    for node in range(3):
+        nodes.cluster.refuse(node)
+    assert not lease.release()
+    for node in (1, 2):
+        nodes.cluster.heal(node)
+    wait_until(lambda: nodes.owners("key") == [lease.owner, None, None, None, None])
+    nodes.cluster.heal(0)
+
+
 def test_clients_that_start_while_a_minority_is_gone_work_and_take_it_in_later(
     nodes: ServerNodes,
 ) -> None:

@@ -27,6 +27,13 @@ def cookie_of(site: Site) -> str:
     return answer.headers["Set-Cookie"].partition(";")[0]
 
 
+def test_the_cookie_is_for_tls_alone_where_a_proxy_has_it(closed: Site) -> None:
+    path = f"/?token={TOKEN}"
+    assert "Secure" not in closed.ask(path).headers["Set-Cookie"]
+    answer = closed.ask(path, headers={"X-Forwarded-Proto": "https"})
+    assert "Secure" in answer.headers["Set-Cookie"]
+
+
 @pytest.mark.parametrize("path", ["/", "/key?key=a", "/nowhere"])
 def test_every_answer_keeps_other_sites_out(site: Site, path: str) -> None:
     headers = site.ask(path).headers

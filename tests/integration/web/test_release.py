@@ -35,6 +35,14 @@ def test_a_lock_is_taken_away_from_the_owner_that_was_seen(any_site: Site, nodes
     nodes.wait_free("account:7")
 
 
+def test_the_log_names_who_has_connected_whatever_the_request_names(
+    site: Site, lease: Lease, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert site.release(lease.owner, X_Forwarded_For="192.0.2.7").status == 200
+    (line,) = [text for text in caplog.messages if "A viewer at" in text]
+    assert line == "A viewer at 127.0.0.1, for '192.0.2.7', releases 'account:7'"
+
+
 def test_a_lock_that_has_passed_on_stays(any_site: Site, nodes: Nodes) -> None:
     client = nodes.connected()
     seen = client.acquire("account:7")

@@ -40,6 +40,12 @@ def test_what_is_no_rate_is_named_with_one_that_is(rate: Any) -> None:
         rate_key("key", rate, "rate")
 
 
+@pytest.mark.parametrize("rate", [f"0.{'0' * 40}1/s", f"0.{'0' * 310}1/h"])
+def test_a_rate_that_is_too_low_is_named_with_its_mend(rate: str) -> None:
+    with pytest.raises(ConfigurationError, match="give a higher rate"):
+        rate_key("key", rate, "rate")
+
+
 @pytest.mark.parametrize(
     ("rate", "advice"),
     [
@@ -47,6 +53,7 @@ def test_what_is_no_rate_is_named_with_one_that_is(rate: Any) -> None:
         ("200/h", "'3/m'"),
         ("129/m", "'2/s'"),
         ("1000/s", "several keys"),
+        ("9" * 400, "several keys"),
     ],
 )
 def test_a_rate_that_is_too_high_is_named_with_a_shorter_period(rate: str, advice: str) -> None:

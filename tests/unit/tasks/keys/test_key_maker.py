@@ -126,6 +126,9 @@ def test_simple_values_stay_readable_in_a_template(value: Any, text: str) -> Non
         ("a:{account_id!s}", "x y", "a:x%20y"),
         ("a:{account_id!s}", 1.0, "a:1"),
         ("a:{account_id!s:>5}", None, "a:%20None"),
+        ("a:{account_id!s:.1}", 4711, "a:4"),
+        ("a:{account_id!s:0>6}", 4711, "a:004711"),
+        ("a:{account_id:06d}", 4711, "a:004711"),
         ("a:{account_id.id!s}", {"id": None}, "a:None"),
     ],
 )

@@ -85,7 +85,7 @@ def test_a_missing_quorum_is_about_the_lock_keys(
 
 def test_one_lock_node_is_logged_once_for_tasks(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
-    node = f"memory://single-{next(_numbers)}"
+    node = f"redis://single-{next(_numbers)}"
     bench.app.conf.redlock_nodes = [node]
     with caplog.at_level(logging.INFO, "celery_redlock"):
         redlock_for(bench.app)

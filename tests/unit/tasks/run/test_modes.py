@@ -69,7 +69,7 @@ def test_a_body_has_a_lease_and_a_token_where_its_key_is_its_own(bench: Bench, m
 
 def test_the_lease_of_the_body_is_for_its_own_key(bench: Bench, mode: str) -> None:
     if mode in IN_BODY:
-        task = declare(bench, lambda self: [self.lease.key, self.lease.keys[0]], lock_mode=mode)
+        task = declare(bench, lambda self: [self.lease.key, *self.lease.keys], lock_mode=mode)
         assert bench.call(task).value == ["k", "k"]
 
 

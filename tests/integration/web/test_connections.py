@@ -1,0 +1,67 @@
+"""Connections to the page: whoever holds them open without a request keeps no viewer out."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from celery_redlock.web import connection
+from celery_redlock.web.connection import PageConnection
+from tests.integration.web.site import Site
+from tests.support.waiting import TIMEOUT, wait_until
+
+MOST = 10
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PageConnection, "most", MOST)
+    monkeypatch.setattr(connection, "REQUEST_WITHIN", 10 * TIMEOUT)
+
+
+@contextlib.contextmanager
+def opened(site: Site, count: int) -> Iterator[list[socket.socket]]:
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(socket.create_connection(("127.0.0.1", site.port), TIMEOUT))
+            for _ in range(count)
+        ]
+
+
+def is_closed(sock: socket.socket) -> bool:
+    try:
+        return sock.recv(1000) == b""
+    except ConnectionError:
+        return True
+
+
+def test_those_that_have_waited_longest_without_a_request_are_closed(site: Site) -> None:
+    with opened(site, 3 * MOST) as sockets:
+        assert is_closed(sockets[0])
+        assert site.ask("/").status == 200
+        wait_until(lambda: len(site.server.server_state.connections) <= MOST)
+
+
+def test_a_viewer_stays_whoever_else_connects(site: Site) -> None:
+    with site.viewer() as looks:
+        next(looks)
+        with opened(site, 3 * MOST) as sockets:
+            assert is_closed(sockets[0])
+            for _ in range(3):
+                next(looks)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HTTP/1.1\r\nHost: loc", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\nGET"]
+)
+def test_a_connection_without_a_whole_request_in_time_is_closed(
+    site: Site, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "REQUEST_WITHIN", 0.1)
+    with opened(site, 1) as (sock,):
+        sock.sendall(sent)
+        while not is_closed(sock):
+            pass
