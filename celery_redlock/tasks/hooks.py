@@ -28,7 +28,7 @@ from celery_redlock.tasks.publish.cleanup import connect_cleanup
 from celery_redlock.tasks.run.running_lock import any_active
 from celery_redlock.tasks.waiting_messages import WakeStep
 
-__all__ = ["check_nodes_of_beat", "connect"]
+__all__ = ["apply_settings", "check_nodes_of_beat", "connect"]
 
 logger = event_logger(__name__)
 
@@ -55,11 +55,12 @@ def connect() -> None:
 def _app_finalizes(app: Any) -> None:
     # Called before the app evaluates its pending tasks, and the patterns need all tasks.
     app.on_after_finalize.connect(
-        _app_finalized, weak=False, dispatch_uid="celery_redlock.on_after_finalize"
+        apply_settings, weak=False, dispatch_uid="celery_redlock.on_after_finalize"
     )
 
 
-def _app_finalized(sender: Any, **_: Any) -> None:
+def apply_settings(sender: Any, **_: Any) -> None:
+    """Apply `redlock_tasks` and `redlock_dedupe` to an app that has been finalized. Idempotent."""
     try:
         mark_publishes(sender)
         lock_matching_tasks(sender)
