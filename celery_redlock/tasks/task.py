@@ -69,7 +69,8 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
 
     A worker acquires the lock once per request; `apply()` does the same. A plain call `task(...)`
     does not lock. `map`, `starmap` and `chunks` are refused (see `map`), and so are coroutine
-    functions (`async def`): Celery does not await them.
+    functions (`async def`), which Celery does not await, and classes with a `Strategy` of their
+    own, as that of celery-batches.
 
     Example:
         ```python
@@ -105,7 +106,7 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         are registered, and names the mistakes of all tasks and settings.
 
         Raises:
-            ConfigurationError: an option is invalid, or the body is a coroutine function.
+            ConfigurationError: an option is invalid, or the body would run without the lock.
             LockKeyError: `lock_key` does not fit the task's arguments.
         """
         was_bound = cls.__bound__
@@ -314,7 +315,7 @@ def plan_lock(cls: Any, app: Any) -> None:
     get one, so that other tasks cost nothing extra.
 
     Raises:
-        ConfigurationError: an option is invalid, or the body is a coroutine function.
+        ConfigurationError: an option is invalid, or the body would run without the lock.
         LockKeyError: `lock_key` does not fit the task's arguments.
     """
     if not cls.name:
