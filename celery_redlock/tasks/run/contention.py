@@ -179,7 +179,7 @@ def resolve(case: Case) -> bool:
         Whether the body runs; otherwise the task ends with `lock_skip_result`.
 
     Raises:
-        Retry: the message was requeued.
+        Requeued: the message was requeued.
         Ignore: the outcome belongs to another delivery, another message of the tick, or the call
             that replaced this one.
         Reject: the message goes back to the broker or to the dead letters.

@@ -17,6 +17,7 @@ from celery_redlock.tasks.rules.ending import State, Unused, keeps_reservation
 from celery_redlock.tasks.run.arrival_facts import raised_by
 from celery_redlock.tasks.run.ended_tasks import connect_ended_tasks
 from celery_redlock.tasks.run.running_lock import running_lock_of
+from celery_redlock.tasks.run.waiting_shown import connect_log
 
 __all__ = ["connect_postrun"]
 
@@ -29,6 +30,7 @@ def connect_postrun(plan: LockPlan) -> None:
     """
     if plan.options.mode_spec.at_publish:
         connect_ended_tasks()
+    connect_log()
     signals.task_postrun.connect(_ended, weak=False, dispatch_uid="celery_redlock.task_postrun")
     if plan.marks_messages:
         signals.task_prerun.connect(_begins, weak=False, dispatch_uid="celery_redlock.task_prerun")

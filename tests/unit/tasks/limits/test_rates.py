@@ -9,12 +9,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Reject
 from kombu.exceptions import OperationalError
 
 from celery_redlock import Rate, is_skipped
 from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
+from celery_redlock.tasks.run.waiting_shown import Requeued
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, tick
 from tests.support.unique import mark, role
@@ -129,7 +130,7 @@ def test_each_waiter_has_a_turn_of_its_own(bench: Bench) -> None:
 def test_the_requeue_states_the_next_turn_in_words(bench: Bench) -> None:
     fill(bench)
     outcome = bench.call(rated(bench, lock_mode="while_executing"))
-    assert isinstance(outcome.value, Retry)
+    assert isinstance(outcome.value, Requeued)
     assert "lock 'k' has its next turn in 3,6" in str(outcome.value)
 
 

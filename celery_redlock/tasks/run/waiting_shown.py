@@ -1,0 +1,92 @@
+"""
+How Celery shows that a message has been requeued: as waiting, not as failing or retrying.
+
+A `Retry` would call `on_retry` and send `task_retry`, which integrations count as an error. So the
+run ends with `Ignore`, by which Celery acknowledges the message and does no more. This module does
+the rest of what a `Retry` does: it stores the state RETRY, and sends the event `task-retried`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery.exceptions import Ignore
+from kombu.utils.imports import symbol_by_name
+
+from celery_redlock._log import event_logger
+
+__all__ = ["Requeued", "announce_waits", "connect_log", "store_wait"]
+
+logger = event_logger(__name__)
+
+
+class Requeued(Ignore):  # type: ignore[misc]  # Celery is untyped
+    """
+    The run of a message ends, which has been published again to wait for its lock.
+
+    Attributes:
+        reason: what it waits for.
+        when: the seconds until it runs again, as in Celery's `Retry`.
+    """
+
+    def __init__(self, reason: str, when: float) -> None:
+        super().__init__(reason, when)
+        self.reason, self.when = reason, when
+
+    def __str__(self) -> str:
+        return f"requeued for {self.when:.1f} s: {self.reason}"
+
+
+def store_wait(task: Any, request: Any, error: Exception, *, ignored: bool) -> None:
+    """
+    Store the state RETRY, with the error as its result. A failure of the backend is only logged.
+
+    To be called before the message is published again, whose run may store its result at once.
+    """
+    if ignored and not task.store_errors_even_if_ignored:
+        return
+    try:
+        task.backend.mark_as_retry(request.id, error, request=request)
+    except Exception as exc:
+        logger.warning(
+            "wait-not-stored",
+            "Task %(task)s[%(task_id)s] waits for its lock, and its state RETRY could not be "
+            "stored: %(error)r",
+            task=task.name,
+            task_id=request.id,
+            error=exc,
+        )
+
+
+def announce_waits(task: Any) -> None:
+    """Have a worker send the event `task-retried` for each requeue of a task. Idempotent."""
+    base = symbol_by_name(task.Request)
+    if not issubclass(base, _AnnouncesWaits):
+        task.Request = type(base.__name__, (_AnnouncesWaits, base), {})
+
+
+class _AnnouncesWaits:
+    """
+    Of a message in the worker's main process, which alone knows whether monitors listen.
+
+    Without the event, monitors would show the task as started while it waits.
+    """
+
+    def on_failure(self: Any, exc_info: Any, *args: Any, **options: Any) -> Any:
+        result = super().on_failure(exc_info, *args, **options)  # type: ignore[misc]  # Celery's
+        # Wrapped by billiard, unless it comes from another process.
+        error = getattr(exc_info.exception, "exc", exc_info.exception)
+        if isinstance(error, Requeued):
+            self.send_event("task-retried", exception=str(error), traceback="")
+        return result
+
+
+def connect_log() -> None:
+    """Keep Celery from logging a message that waits as ignored. Idempotent."""
+    logging.getLogger("celery.app.trace").addFilter(_logs_no_requeue)
+
+
+def _logs_no_requeue(record: logging.LogRecord) -> bool:
+    error = str(getattr(record, "data", {}).get("exc", ""))
+    return not error.startswith(f"{Requeued.__name__}(")
