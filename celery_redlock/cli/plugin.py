@@ -29,15 +29,26 @@ SETTINGS = ("redlock_tasks", "redlock_dedupe")
 def connect() -> None:
     """Apply the settings of each app that is finalized in this process. Idempotent."""
     connect_on_app_finalize(_app_finalizes)
+    for starts in (signals.worker_init, signals.beat_init):
+        starts.connect(_process_starts, weak=False, dispatch_uid=f"{__name__}.starts")
 
 
 def _app_finalizes(app: Any) -> None:
     app.on_after_finalize.connect(_app_finalized, weak=False, dispatch_uid=__name__)
 
 
-def _app_finalized(sender: Any, **_: Any) -> None:
+def _process_starts(signal: Any, sender: Any, **_: Any) -> None:
+    # `app.worker_main()` may load Celery's command after the app has been finalized.
+    if _app_finalized(sender.app):
+        from celery_redlock.tasks.hooks import handlers
+
+        handlers()[signal](sender=sender)
+
+
+def _app_finalized(sender: Any, **_: Any) -> bool:
+    """Apply the settings of an app, and return whether nothing had done that."""
     if TASK_LAYER in sys.modules or not any(map(sender.conf.get, SETTINGS)):
-        return
+        return False
     # Loads the task layer, which takes as long as Celery itself; most commands do without.
     from celery_redlock.tasks.hooks import apply_settings
 
@@ -45,6 +56,7 @@ def _app_finalized(sender: Any, **_: Any) -> None:
     # By then the process has set its log up.
     for starts in (signals.celeryd_after_setup, signals.beat_init):
         starts.connect(partial(_warn_of_publishers, sender), weak=False, dispatch_uid=__name__)
+    return True
 
 
 def _warn_of_publishers(app: Any, **_: Any) -> None:

@@ -69,3 +69,23 @@ def test_an_app_that_imports_the_package_is_not_warned_of() -> None:
 
 def test_an_app_without_these_settings_loads_no_task_layer() -> None:
     assert not started({})["loaded"]
+
+
+def test_an_app_that_was_finalized_before_the_command_was_loaded_locks_as_well() -> None:
+    late = """
+from celery import Celery, signals
+
+app = Celery("vendor", broker="memory://", set_as_current=False)
+app.conf.update(redlock_nodes=["memory://one"], redlock_tasks={"vendor.*": {"lock_key": True}})
+@app.task(name="vendor.report")
+def report():
+    pass
+
+app.finalize()
+import celery.bin.celery  # as `app.worker_main()` does
+signals.worker_init.send(sender=app.WorkController)
+classes = [cls.__name__ for cls in type(app.tasks["vendor.report"]).__mro__]
+print("RedlockTask" in classes, len(app.steps["worker"]))
+"""
+    done = subprocess.run([sys.executable, "-c", late], capture_output=True, text=True, check=True)
+    assert done.stdout == "True 2\n"
