@@ -21,7 +21,7 @@ from celery_redlock.tasks.keys.templates import Template
 from celery_redlock.tasks.node_watch import NodeWatch
 from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks, warn_of_idle_options
 from celery_redlock.tasks.publish.cleanup import free_at_revocation
-from celery_redlock.tasks.run.waiting_shown import announce_waits
+from celery_redlock.tasks.run.shown_end import announce_ends
 from celery_redlock.tasks.task import RedlockTask
 
 __all__ = ["LockStep", "NodeWatchStep"]
@@ -69,7 +69,7 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
         _warn_of_limits_that_differ(app)
         locking = [task for task in app.tasks.values() if getattr(task, "redlock_plan", None)]
         for task in locking:
-            announce_waits(task)
+            announce_ends(task)
         if locking:
             settings = read_settings(app)
             log_nodes_once(settings)

@@ -14,7 +14,7 @@ from celery.app.trace import build_tracer
 
 from celery_redlock import Redlock, RedlockTask
 from celery_redlock.tasks.config.client import close_clients
-from celery_redlock.tasks.run.waiting_shown import Requeued
+from celery_redlock.tasks.run.shown_end import Requeued
 from celery_redlock.transport import parse_nodes
 from celery_redlock.transport.memory import MemoryNode, memory_node
 

@@ -36,7 +36,7 @@ from celery_redlock.tasks.rules.facts import (
     Unavailable,
 )
 from celery_redlock.tasks.run.lock_request import SHORT_BODY, TURN_IN_PLACE, LockRequest
-from celery_redlock.tasks.run.waiting_shown import Requeued
+from celery_redlock.tasks.run.shown_end import Requeued
 
 __all__ = ["arrival_of", "at_publish_policy", "at_run_policy", "contention_of", "is_in_chord"]
 __all__ += ["in_place_of", "raised_by", "sightings_of"]

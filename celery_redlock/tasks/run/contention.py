@@ -53,6 +53,7 @@ from celery_redlock.tasks.run.requeue import (
     wait_history_of,
 )
 from celery_redlock.tasks.run.running_lock import RunningLock
+from celery_redlock.tasks.run.shown_end import Withdrawn
 from celery_redlock.tasks.ticks.entry_state import is_superseded
 
 __all__ = ["EFFECTS", "Case", "judge_arrival", "resolve"]
@@ -649,7 +650,7 @@ def _end_as_withdrawn(case: Case) -> NoReturn:
     task.backend.mark_as_revoked(
         request.id, why, request=request, store_result=not ignores_result(task, request)
     )
-    raise Ignore(why)
+    raise Withdrawn(why)
 
 
 _ENDED_AS = {

@@ -17,7 +17,7 @@ from celery_redlock.tasks.rules.ending import State, Unused, keeps_reservation
 from celery_redlock.tasks.run.arrival_facts import raised_by
 from celery_redlock.tasks.run.ended_tasks import connect_ended_tasks
 from celery_redlock.tasks.run.running_lock import running_lock_of
-from celery_redlock.tasks.run.waiting_shown import connect_log
+from celery_redlock.tasks.run.shown_end import connect_log
 
 __all__ = ["connect_postrun"]
 

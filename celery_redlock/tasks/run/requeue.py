@@ -27,7 +27,7 @@ from celery_redlock.tasks.message.in_words import lock_key_of, reason_of
 from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.run.lock_request import LockRequest
-from celery_redlock.tasks.run.waiting_shown import Requeued, store_wait
+from celery_redlock.tasks.run.shown_end import Requeued, store_wait
 
 __all__ = [
     "delay_after",

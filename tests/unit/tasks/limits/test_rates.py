@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 from celery_redlock import Rate, is_skipped
 from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
-from celery_redlock.tasks.run.waiting_shown import Requeued
+from celery_redlock.tasks.run.shown_end import Requeued
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, tick
 from tests.support.unique import mark, role

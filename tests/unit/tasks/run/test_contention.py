@@ -25,7 +25,7 @@ from celery_redlock.tasks.run import requeue
 from celery_redlock.tasks.run.contention import Case, resolve
 from celery_redlock.tasks.run.lock_request import LockRequest, lock_request_for
 from celery_redlock.tasks.run.running_lock import RunningLock
-from celery_redlock.tasks.run.waiting_shown import Requeued
+from celery_redlock.tasks.run.shown_end import Requeued
 from tests.support.tasks import Bench
 from tests.support.waiting import wait_until
 from tests.unit.tasks.jobs import job

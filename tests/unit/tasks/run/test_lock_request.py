@@ -18,7 +18,7 @@ from celery_redlock.tasks.message.owner_label import Role, parse_owner
 from celery_redlock.tasks.run.contention import Case, resolve
 from celery_redlock.tasks.run.lock_request import lock_request_for
 from celery_redlock.tasks.run.running_lock import RunningLock
-from celery_redlock.tasks.run.waiting_shown import Requeued
+from celery_redlock.tasks.run.shown_end import Requeued
 from celery_redlock.transport import WaitingCall
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, QUEUE, declare, free, holder, mark, owned_by, role, value

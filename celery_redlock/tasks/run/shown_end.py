@@ -1,9 +1,10 @@
 """
-How Celery shows that a message has been requeued: as waiting, not as failing or retrying.
+How Celery shows a run that ends without its body: as waiting or revoked, not as an error.
 
-A `Retry` would call `on_retry` and send `task_retry`, which integrations count as an error. So the
-run ends with `Ignore`, by which Celery acknowledges the message and does no more. This module does
-the rest of what a `Retry` does: it stores the state RETRY, and sends the event `task-retried`.
+A message that waits could end its run with `Retry`. That calls `on_retry` and sends `task_retry`,
+which integrations count as an error. So it ends with `Ignore`, by which Celery acknowledges the
+message and does no more. This module does the rest of what a `Retry` does: it stores the state
+RETRY, and sends the event `task-retried`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_redlock._log import event_logger
 
-__all__ = ["Requeued", "announce_waits", "connect_log", "store_wait"]
+__all__ = ["Requeued", "Withdrawn", "announce_ends", "connect_log", "store_wait"]
 
 logger = event_logger(__name__)
 
@@ -36,6 +37,17 @@ class Requeued(Ignore):  # type: ignore[misc]  # Celery is untyped
 
     def __str__(self) -> str:
         return f"requeued for {self.when:.1f} s: {self.reason}"
+
+    @property
+    def event(self) -> tuple[str, dict[str, Any]]:
+        """The type and the fields of the event that Celery sends for the same end."""
+        return "task-retried", {"exception": str(self), "traceback": ""}
+
+
+class Withdrawn(Ignore):  # type: ignore[misc]  # Celery is untyped
+    """The run of a message ends, which was revoked or replaced."""
+
+    event = "task-revoked", {"terminated": False, "signum": None, "expired": False}
 
 
 def store_wait(task: Any, request: Any, error: Exception, *, ignored: bool) -> None:
@@ -59,26 +71,27 @@ def store_wait(task: Any, request: Any, error: Exception, *, ignored: bool) -> N
         )
 
 
-def announce_waits(task: Any) -> None:
-    """Have a worker send the event `task-retried` for each requeue of a task. Idempotent."""
+def announce_ends(task: Any) -> None:
+    """Have a worker send the events of the runs of a task that end so. Idempotent."""
     base = symbol_by_name(task.Request)
-    if not issubclass(base, _AnnouncesWaits):
-        task.Request = type(base.__name__, (_AnnouncesWaits, base), {})
+    if not issubclass(base, _AnnouncesEnds):
+        task.Request = type(base.__name__, (_AnnouncesEnds, base), {})
 
 
-class _AnnouncesWaits:
+class _AnnouncesEnds:
     """
     Of a message in the worker's main process, which alone knows whether monitors listen.
 
-    Without the event, monitors would show the task as started while it waits.
+    Without these events, monitors would continue to show the task as started.
     """
 
     def on_failure(self: Any, exc_info: Any, *args: Any, **options: Any) -> Any:
         result = super().on_failure(exc_info, *args, **options)  # type: ignore[misc]  # Celery's
         # Wrapped by billiard, unless it comes from another process.
         error = getattr(exc_info.exception, "exc", exc_info.exception)
-        if isinstance(error, Requeued):
-            self.send_event("task-retried", exception=str(error), traceback="")
+        if isinstance(error, Requeued | Withdrawn):
+            kind, fields = error.event
+            self.send_event(kind, **fields)
         return result
 
 

@@ -1,4 +1,4 @@
-"""What Celery, and what integrates with it, is told of a message that waits for its lock."""
+"""What Celery, and what integrates with it, is told of a run that ends without its body."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from celery.worker.request import Request
 from kombu.exceptions import OperationalError
 
 from celery_redlock.errors import LockContended
-from celery_redlock.tasks.run.waiting_shown import Requeued, announce_waits
+from celery_redlock.tasks.run.shown_end import Requeued, Withdrawn, announce_ends
 from tests.support.tasks import Bench
 from tests.unit.tasks.jobs import job
 
@@ -106,6 +106,14 @@ def test_a_wait_is_one_line_in_the_log(bench: Bench, caplog: pytest.LogCaptureFi
     assert line.startswith(f"Task job[{request['id']}] is requeued for ")
 
 
+def test_a_message_that_was_revoked_on_the_nodes_is_shown_as_revoked(bench: Bench) -> None:
+    task = job(bench, lock_mode="until_executed")
+    request = bench.send(task)
+    task.revoke_queued()
+    assert isinstance(bench.run(request).value, Withdrawn)
+    assert bench.app.AsyncResult(request["id"]).state == "REVOKED"
+
+
 def test_the_end_of_a_run_can_be_sent_to_the_workers_main_process() -> None:
     copy = pickle.loads(pickle.dumps(Requeued("held", 1.5)))
     assert (str(copy), copy.when) == ("requeued for 1.5 s: held", 1.5)
@@ -117,16 +125,16 @@ class Own(Request):
 
 @pytest.mark.parametrize("request_class", [Request, Own, "celery.worker.request:Request"])
 @pytest.mark.parametrize("from_a_child", [False, True])
-def test_a_worker_sends_the_event_of_a_retry_for_a_wait_and_for_nothing_else(
+def test_a_worker_sends_the_events_of_a_retry_and_of_a_revocation_and_no_other(
     bench: Bench, request_class: Any, from_a_child: bool
 ) -> None:
     job(bench, Request=request_class, acks_late=True).delay()
     headers, task = bench.receive(), bench.app.tasks["job"]
     for _ in range(2):
-        announce_waits(task)
+        announce_ends(task)
     sent, acknowledged = [], []
     eventer = SimpleNamespace(enabled=True, send=lambda kind, **fields: sent.append((kind, fields)))
-    for error in (Requeued("held", 1.0), Ignore()):
+    for error in (Requeued("held", 1.0), Withdrawn("revoked"), Ignore()):
         request = task.Request(
             SimpleNamespace(headers=headers, properties={}, delivery_info={}, body=""),
             headers=headers,
@@ -143,6 +151,7 @@ def test_a_worker_sends_the_event_of_a_retry_for_a_wait_and_for_nothing_else(
         except Ignore:
             info = ExceptionInfo()
         request.on_failure(pickle.loads(pickle.dumps(info)) if from_a_child else info)
-    shown = {"uuid": headers["id"], "exception": "requeued for 1.0 s: held", "traceback": ""}
-    assert sent == [("task-retried", shown)]
-    assert acknowledged == [1, 1]
+    waits = {"uuid": headers["id"], "exception": "requeued for 1.0 s: held", "traceback": ""}
+    ends = {"uuid": headers["id"], "terminated": False, "signum": None, "expired": False}
+    assert sent == [("task-retried", waits), ("task-revoked", ends)]
+    assert acknowledged == [1, 1, 1]
