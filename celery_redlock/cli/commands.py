@@ -18,6 +18,12 @@ from celery_redlock.errors import ConfigurationError, LockKeyError, RedlockError
 
 __all__ = ["FAILED", "MISUSED", "redlock"]
 
+if "celery" in sys.modules:
+    # Celery's command loads this module, before its app; `celery-redlock` may do without Celery.
+    from celery_redlock.cli import plugin
+
+    plugin.connect()
+
 FAILED = 1
 MISUSED = 2
 

@@ -20,6 +20,7 @@ from celery_redlock.tasks.dedupe import protect_tasks
 from celery_redlock.tasks.keys.templates import Template
 from celery_redlock.tasks.node_watch import NodeWatch
 from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks, warn_of_idle_options
+from celery_redlock.tasks.run.shown_end import announce_ends
 from celery_redlock.tasks.task import RedlockTask
 
 __all__ = ["LockStep", "NodeWatchStep"]
@@ -64,7 +65,10 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
         _log_tasks_without_lock(app)
         _warn_of_shared_keys(app)
         _warn_of_limits_that_differ(app)
-        if any(getattr(task, "redlock_plan", None) for task in app.tasks.values()):
+        locking = [task for task in app.tasks.values() if getattr(task, "redlock_plan", None)]
+        for task in locking:
+            announce_ends(task)
+        if locking:
             settings = read_settings(app)
             log_nodes_once(settings)
             log_problems(settings, silent)

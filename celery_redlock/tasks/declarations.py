@@ -18,7 +18,7 @@ from celery_redlock.tasks.config.resolve import default_options, key_options, re
 from celery_redlock.tasks.config.settings import RedlockSettings, check_settings
 from celery_redlock.tasks.config.unusable_nodes import unusable_nodes_error
 from celery_redlock.tasks.keys.key_maker import KeyMaker
-from celery_redlock.tasks.refusals import refuse_coroutine
+from celery_redlock.tasks.refusals import refuse_coroutine, refuse_strategy
 from celery_redlock.transport import parse_nodes
 
 __all__ = ["find_mistakes", "make_plan", "probe_nodes_of", "without_lock"]
@@ -29,7 +29,7 @@ def make_plan(cls: Any, settings: RedlockSettings) -> LockPlan | None:
     Return how a task class locks, None if it does not.
 
     Raises:
-        ConfigurationError: options are invalid, or the body is a coroutine function.
+        ConfigurationError: options are invalid, or the body would run without the lock.
         LockKeyError: `lock_key` does not fit the task's arguments, and nothing else is wrong.
     """
     options, keys, mistakes = None, None, Mistakes()
@@ -39,6 +39,8 @@ def make_plan(cls: Any, settings: RedlockSettings) -> LockPlan | None:
     if options is not None or mistakes:
         with mistakes.collected():
             refuse_coroutine(cls)
+        with mistakes.collected():
+            refuse_strategy(cls)
         with mistakes.collected():
             of_key = key_options(cls, settings)
             keys = KeyMaker(cls, of_key["key"], of_key["limit"], of_key["rate"])

@@ -8,12 +8,19 @@ from typing import Any
 
 from celery import bootsteps, signals
 
+from celery_redlock._log import event_logger
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.patterns import adopt, trace_anew
+from celery_redlock.tasks.refusals import has_own_strategy
 from celery_redlock.tasks.task import RedlockTask, plan_lock
 
 __all__ = ["NewTasksStep", "add_nonce", "mark_publishes", "protect_tasks"]
+
+logger = event_logger(__name__)
+
+#: Tasks that were warned of. Pool children inherit it.
+_warned: set[str] = set()
 
 
 def protect_tasks(app: Any) -> None:
@@ -25,12 +32,26 @@ def protect_tasks(app: Any) -> None:
     if not read_settings(app).dedupe:
         return
     for task in list(app.tasks.values()):
-        if not isinstance(task, RedlockTask):
+        if has_own_strategy(type(task)):
+            _warn_of_strategy(task)
+        elif not isinstance(task, RedlockTask):
             adopt(task, app, redlock_dedupe_only=True)
         elif task.redlock_plan is None or not task.redlock_plan.dedupe:
             # The task was bound before the setting was made.
             plan_lock(type(task), app)
             trace_anew(task, app)
+
+
+def _warn_of_strategy(task: Any) -> None:
+    if task.name not in _warned:
+        _warned.add(task.name)
+        logger.warning(
+            "task-not-deduplicated",
+            "Task %(task)r has a class with a Strategy of its own, as that of celery-batches, so "
+            "redlock_dedupe has no effect on it: its body may run again for a message that the "
+            "broker delivers again.",
+            task=task.name,
+        )
 
 
 def mark_publishes(app: Any) -> None:

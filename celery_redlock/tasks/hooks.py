@@ -7,7 +7,7 @@ running; that is the task of `RedlockTask.__call__` and of the worker's `LockSte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from celery import current_app, signals
@@ -28,7 +28,7 @@ from celery_redlock.tasks.publish.cleanup import CleanupStep, connect_cleanup
 from celery_redlock.tasks.run.running_lock import any_active
 from celery_redlock.tasks.waiting_messages import WakeStep
 
-__all__ = ["check_nodes_of_beat", "connect"]
+__all__ = ["apply_settings", "check_nodes_of_beat", "connect", "handlers"]
 
 logger = event_logger(__name__)
 
@@ -38,28 +38,33 @@ FIRST_PUBLISH = "celery_redlock.first_publish"
 
 def connect() -> None:
     """Connect all handlers, once per process."""
-    handlers = {
-        signals.worker_init: _worker_starts,
-        signals.worker_process_init: _child_starts,
-        signals.worker_process_shutdown: _process_ends,
-        signals.worker_shutdown: _process_ends,
-        signals.beat_init: _beat_starts,
-    }
-    for signal, handler in handlers.items():
+    for signal, handler in handlers().items():
         signal.connect(handler, weak=False, dispatch_uid=f"celery_redlock.{signal.name}")
     signals.before_task_publish.connect(_first_publish, weak=False, dispatch_uid=FIRST_PUBLISH)
     connect_on_app_finalize(_app_finalizes)
     connect_cleanup()
 
 
+def handlers() -> dict[Any, Callable[..., None]]:
+    """Return the handler of each signal of a process that starts or ends."""
+    return {
+        signals.worker_init: _worker_starts,
+        signals.worker_process_init: _child_starts,
+        signals.worker_process_shutdown: _process_ends,
+        signals.worker_shutdown: _process_ends,
+        signals.beat_init: _beat_starts,
+    }
+
+
 def _app_finalizes(app: Any) -> None:
     # Called before the app evaluates its pending tasks, and the patterns need all tasks.
     app.on_after_finalize.connect(
-        _app_finalized, weak=False, dispatch_uid="celery_redlock.on_after_finalize"
+        apply_settings, weak=False, dispatch_uid="celery_redlock.on_after_finalize"
     )
 
 
-def _app_finalized(sender: Any, **_: Any) -> None:
+def apply_settings(sender: Any, **_: Any) -> None:
+    """Apply `redlock_tasks` and `redlock_dedupe` to an app that has been finalized. Idempotent."""
     try:
         mark_publishes(sender)
         lock_matching_tasks(sender)

@@ -2,14 +2,15 @@
 Events about locks for Celery's monitors, such as Flower and `celery events`.
 
 Workers send them while they send task events (`worker_send_task_events`, `--task-events`). Each has
-the task's id as `uuid`, its name as `name`, the lock key as `key`, and these fields.
+the task's id as `uuid`, its name as `name`, the lock key as `key`, and these fields. Monitors take
+a type that begins with `task-` for the state of the task, so these do not.
 
 | event | what happened | fields |
 |---|---|---|
-| `task-locked` | it has its lock, and its body begins | `fencing_token` |
-| `task-lock-waiting` | it was requeued, for `delay` seconds | `holder`, `reason`, `delay` |
-| `task-lock-skipped` | it ended without running | `holder`, `reason` |
-| `task-lock-lost` | its lock was lost in its body | `fencing_token`, `reason` |
+| `redlock-locked` | it has its lock, and its body begins | `fencing_token` |
+| `redlock-waiting` | it was requeued, for `delay` seconds | `holder`, `reason`, `delay` |
+| `redlock-skipped` | it ended without running | `holder`, `reason` |
+| `redlock-lost` | its lock was lost in its body | `fencing_token`, `reason` |
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ MOST_WAITING = 1000
 class MonitorEvent(StrEnum):
     """The events, by the names that monitors receive."""
 
-    LOCKED = "task-locked"
-    WAITING = "task-lock-waiting"
-    SKIPPED = "task-lock-skipped"
-    LOST = "task-lock-lost"
+    LOCKED = "redlock-locked"
+    WAITING = "redlock-waiting"
+    SKIPPED = "redlock-skipped"
+    LOST = "redlock-lost"
 
 
 class _Outbox:

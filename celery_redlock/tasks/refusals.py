@@ -3,7 +3,8 @@ Ways to run a task that would run its body without its lock, and that are refuse
 
 Celery runs `map`, `starmap` and `chunks` as tasks of its own, which call the task as a function for
 each item: an item has no request, in which it could acquire its lock or be requeued. A coroutine
-function returns before its body has run, so the lock would be released at once.
+function returns before its body has run, so the lock would be released at once. A class with a
+`Strategy` of its own, such as that of celery-batches, calls bodies as functions as well.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from collections.abc import Mapping
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
-from celery import current_task
+from celery import Task, current_task
 
 from celery_redlock.errors import ConfigurationError
 
-__all__ = ["refuse_coroutine", "refuse_items", "refuse_mapped", "refuse_options"]
-__all__ += ["refuse_unawaited"]
+__all__ = ["has_own_strategy", "refuse_coroutine", "refuse_items", "refuse_mapped"]
+__all__ += ["refuse_options", "refuse_strategy", "refuse_unawaited"]
 
 #: Celery's tasks that call another one for each item; `chunks` sends the second.
 MAPPING = {"celery.map": "map", "celery.starmap": "starmap or chunks"}
@@ -99,6 +100,30 @@ def refuse_coroutine(task: Any) -> None:
             f"task {task.name!r}: its body is a generator function (yield). Celery does not "
             "iterate over it, so its lock would be released before it has run; collect what it "
             "yields in a list, and return that."
+        )
+
+
+def has_own_strategy(cls: Any) -> bool:
+    """Return whether a worker gives the messages of a task class to other code than Celery's."""
+    ways = ("Strategy", "start_strategy")
+    return any(getattr(cls, way) != getattr(Task, way) for way in ways)
+
+
+def refuse_strategy(cls: Any) -> None:
+    """
+    Refuse a task class that decides itself how its messages run.
+
+    Limit: one that leaves all of them to Celery's own strategy in the end is refused as well.
+
+    Raises:
+        ConfigurationError: it is one.
+    """
+    if has_own_strategy(cls):
+        raise ConfigurationError(
+            f"task {cls.name!r}: its class has a Strategy of its own, as that of celery-batches. A "
+            "worker then calls its body as a function, without the message in which it would "
+            "acquire its lock. Let the body acquire a lock itself, with Redlock.lock(key), and "
+            "give the task no lock option."
         )
 
 

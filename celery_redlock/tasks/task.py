@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery import Task
+from celery import Celery, Task
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redlock.core import Lease
-from celery_redlock.errors import RedlockError
+from celery_redlock.errors import ConfigurationError, RedlockError
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.declarations import find_mistakes, make_plan
@@ -59,9 +59,13 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
     a key has a higher `self.request.fencing_token` than the one before, so a resource that checks
     the token refuses the late writer.
 
+    A task that `@app.task(base=RedlockTask)` or `@shared_task` makes also is one of its app's own
+    class (`task_cls`): Django's `delay_on_commit` and Flask's application context stay.
+
     A worker acquires the lock once per request; `apply()` does the same. A plain call `task(...)`
     does not lock. `map`, `starmap` and `chunks` are refused (see `map`), and so are coroutine
-    functions (`async def`): Celery does not await them.
+    functions (`async def`), which Celery does not await, and classes with a `Strategy` of their
+    own, as that of celery-batches.
 
     Example:
         ```python
@@ -83,6 +87,11 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         @property
         def request(self) -> TaskRequest: ...
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if isinstance(app := vars(cls).get("app"), Celery):
+            _add_class_of_app(cls, app)
+
     @classmethod
     def bind(cls, app: Any) -> Any:
         """
@@ -92,7 +101,7 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         are registered, and names the mistakes of all tasks and settings.
 
         Raises:
-            ConfigurationError: an option is invalid, or the body is a coroutine function.
+            ConfigurationError: an option is invalid, or the body would run without the lock.
             LockKeyError: `lock_key` does not fit the task's arguments.
         """
         was_bound = cls.__bound__
@@ -290,6 +299,29 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
             raise
 
 
+def _add_class_of_app(cls: type[RedlockTask], app: Celery) -> None:
+    """
+    Make a task that `base=` would take away from its app's own class a subclass of both.
+
+    `RedlockTask` comes last, so that what the app's class changes in a call is what is locked. A
+    base that already combines the two keeps its order.
+    """
+    missing = [base for base in app.Task.__mro__ if base not in cls.__mro__]
+    if not missing:
+        return
+    own = [
+        base for base in cls.__bases__ if base is not RedlockTask and not issubclass(app.Task, base)
+    ]
+    try:
+        cls.__bases__ = (*own, *missing, RedlockTask)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"task {vars(cls).get('name')!r}: its base class and the task class of its app "
+            f"({app.task_cls!r}) cannot be combined ({error}). Name a base= that is a subclass of "
+            "both."
+        ) from error
+
+
 def plan_lock(cls: Any, app: Any) -> None:
     """
     Read a task class's lock options, and make the class lock if there are any.
@@ -298,7 +330,7 @@ def plan_lock(cls: Any, app: Any) -> None:
     get one, so that other tasks cost nothing extra.
 
     Raises:
-        ConfigurationError: an option is invalid, or the body is a coroutine function.
+        ConfigurationError: an option is invalid, or the body would run without the lock.
         LockKeyError: `lock_key` does not fit the task's arguments.
     """
     if not cls.name:

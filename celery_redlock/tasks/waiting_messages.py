@@ -35,12 +35,9 @@ __all__ = ["WakeStep"]
 
 logger = event_logger(__name__)
 
-#: Seconds after its arrival before which a message is not started. Celery stores RETRY for the run
-#: that requeued it only after it was published; a result of the next run would be overwritten.
-SETTLING = 0.1
-
-#: The same for a message whose task stores no result: its last run is leaving its process.
-LEAVING = 0.02
+#: Seconds after its arrival before which a message is not started: its last run is leaving its
+#: process.
+SETTLING = 0.02
 
 #: Seconds after a wake-up in which somebody has taken the key, or is gone. Longer than a node lets
 #: others wait for one that was woken.
@@ -185,7 +182,7 @@ class WaitingMessages:
             envelope.waits_for,
             frozenset(map(wake_channel, envelope.waits_for)),
             0.0 if history is None else history.first_seen,
-            now + (SETTLING if request.store_errors else LEAVING),
+            now + SETTLING,
             to_timestamp(request.eta),
         )
         with self._lock:
@@ -355,7 +352,7 @@ class WaitingMessages:
         return sorted(held, key=lambda item: item[1].since)
 
     def _ask_nodes(self) -> None:
-        time.sleep(LEAVING)  # for those that arrive together
+        time.sleep(SETTLING)  # for those that arrive together
         if self._closed:
             return
         with self._lock:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from celery_redlock import Lease
 from celery_redlock.testing import LocalCluster
 from tests.acceptance.conftest import StartWorker
 from tests.acceptance.scene import Journal
-from tests.support.waiting import TIMEOUT
+from tests.support.waiting import TIMEOUT, wait_until
 
 PASSWORD = "open-sesame"
 DECLARED_ONLY = {"include": ["tests.acceptance.apps.misdeclared"]}
@@ -82,3 +83,12 @@ def test_what_celery_tells_about_a_worker_shows_no_password_of_its_nodes(
 
     assert all(told)
     assert PASSWORD not in str([*told, worker.log])
+
+
+def test_a_worker_applies_the_patterns_of_an_app_that_does_not_import_the_package(
+    start_worker: StartWorker, key: str, holder: Lease
+) -> None:
+    plain = {"include": ["tests.acceptance.apps.plain"]}
+    worker = start_worker("solo", conf=plain).wait_until_ready()
+    result = worker.send("vendor.hold", key)
+    wait_until(lambda: result.state == "RETRY")

@@ -11,6 +11,7 @@ import pytest
 from celery import Celery
 from celery.events.state import State
 
+from celery_redlock import Lease
 from tests.acceptance.conftest import StartWorker
 from tests.acceptance.scene import Journal, Lock
 from tests.support.waiting import TIMEOUT, wait_until
@@ -46,18 +47,26 @@ def monitored(app: Celery) -> Iterator[tuple[State, list[dict[str, Any]]]]:
             thread.join()
 
 
-def test_a_monitor_shows_that_a_task_has_its_lock_and_then_its_end(
-    start_worker: StartWorker, key: str, journal: Journal
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_monitor_shows_a_task_that_waits_and_then_runs_under_its_lock_as_celery_names_it(
+    start_worker: StartWorker, pool: str, key: str, holder: Lease, journal: Journal
 ) -> None:
-    worker = start_worker(options=("--task-events",)).wait_until_ready()
+    worker = start_worker(pool, options=("--task-events",)).wait_until_ready()
     with monitored(worker.app) as (state, seen):
         result = worker.send("hold", key)
+
+        def is_shown_as(name: str) -> bool:
+            return result.id in state.tasks and state.tasks[result.id].state == name
+
+        wait_until(lambda: is_shown_as("RETRY"))
+        holder.release()
         entered = journal.wait_for("entered")
-        wait_until(lambda: result.id in state.tasks and state.tasks[result.id].state == "LOCKED")
+        wait_until(lambda: any(event["type"] == "redlock-locked" for event in seen))
+        wait_until(lambda: is_shown_as("STARTED"))
         journal.open()
         result.get(timeout=TIMEOUT)
-        wait_until(lambda: state.tasks[result.id].state == "SUCCESS")
-    (locked,) = [event for event in seen if event["type"] == "task-locked"]
+        wait_until(lambda: is_shown_as("SUCCESS"))
+    (locked,) = [event for event in seen if event["type"] == "redlock-locked"]
     assert (locked["key"], locked["fencing_token"]) == (key, entered["token"])
     assert locked["hostname"] == worker.nodename
 
@@ -70,9 +79,9 @@ def test_a_monitor_shows_a_loss(
         result = worker.send("hold_shortly", key)
         journal.wait_for("entered")
         lock.take_away()
-        wait_until(lambda: any(event["type"] == "task-lock-lost" for event in seen))
+        wait_until(lambda: any(event["type"] == "redlock-lost" for event in seen))
         journal.open()
-    (lost,) = [event for event in seen if event["type"] == "task-lock-lost"]
+    (lost,) = [event for event in seen if event["type"] == "redlock-lost"]
     assert (lost["uuid"], lost["key"]) == (result.id, key)
 
 
@@ -86,7 +95,7 @@ def test_events_are_sent_where_the_worker_was_started_with_them(
     with monitored(worker.app) as (_, seen):
 
         def locked() -> list[str]:
-            return [event["uuid"] for event in seen if event["type"] == "task-locked"]
+            return [event["uuid"] for event in seen if event["type"] == "redlock-locked"]
 
         first = worker.send("hold", key)
         first.get(timeout=TIMEOUT)

@@ -15,6 +15,7 @@ from kombu import Message
 
 from celery_redlock import Redlock, RedlockTask
 from celery_redlock.tasks.config.client import close_clients
+from celery_redlock.tasks.run.shown_end import Requeued
 from celery_redlock.transport import parse_nodes
 from celery_redlock.transport.memory import MemoryNode, memory_node
 
@@ -23,7 +24,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended: Celery's state, and the result or the exception."""
+    """How a run ended: Celery's state, RETRY if it was requeued; the result or the exception."""
 
     state: str
     value: Any
@@ -103,7 +104,8 @@ class Bench:
         traced = trace(request["id"], request["args"], request["kwargs"], request)
         if traced.info is None:
             return Outcome(state="SUCCESS", value=self.app.AsyncResult(request["id"]).result)
-        return Outcome(state=traced.info.state, value=traced.info.retval)
+        requeued = isinstance(traced.info.retval, Requeued)
+        return Outcome(state="RETRY" if requeued else traced.info.state, value=traced.info.retval)
 
     def call(self, task: Any, *args: Any, **options: Any) -> Outcome:
         """Publish a task and run it."""

@@ -101,12 +101,13 @@ class RedlockSettings:
         dedupe: Run each message once, even if the broker delivers it twice; for all tasks. Set it
             in workers and publishers. Without it in the publisher, two messages with one task id
             count as one delivered twice, for `lock_dedupe_window`. Has an effect only in processes
-            that import `RedlockTask` or `celery_redlock.tasks`.
+            that a `celery` command starts, or that import `RedlockTask` or `celery_redlock.tasks`.
         lost_signal: Signal that interrupts a body in a prefork or solo worker. Windows has none.
         tasks: Lock options for tasks whose names match a pattern:
             `{"billing.*": {"lock_key": True}}`. A task's exact name precedes patterns, and an
             earlier pattern a later one; `None` instead of options leaves the task out. Has an
-            effect only in processes that import `RedlockTask` or `celery_redlock.tasks`.
+            effect only in processes that a `celery` command starts, or that import `RedlockTask`
+            or `celery_redlock.tasks`.
         beat_ttl: TTL of the leader's lock, with `RedlockScheduler`: how long after the leader
             crashed another beat takes over. `None`: `redlock_ttl`, at most `redlock_max_ttl`.
         beat_renew_deadline: The leader stops sending when it last extended its lock this long ago.

@@ -36,6 +36,7 @@ from celery_redlock.tasks.rules.facts import (
     Unavailable,
 )
 from celery_redlock.tasks.run.lock_request import IN_PLACE, SHORT_BODY, TURN_IN_PLACE, LockRequest
+from celery_redlock.tasks.run.shown_end import Requeued
 
 __all__ = ["arrival_of", "at_publish_policy", "at_run_policy", "contention_of", "is_in_chord"]
 __all__ += ["in_place_of", "raised_by", "sightings_of"]
@@ -188,7 +189,11 @@ def raised_by(error: BaseException | None) -> Raised:
         return Raised.NOTHING
     if isinstance(error, Reject):
         return Raised.REJECT_TO_QUEUE if error.requeue else Raised.REJECT
-    for kind, raised in ((Retry, Raised.RETRY), (Ignore, Raised.IGNORE)):
+    for kind, raised in (
+        (Requeued, Raised.RETRY),
+        (Retry, Raised.RETRY),
+        (Ignore, Raised.IGNORE),
+    ):
         if isinstance(error, kind):
             return raised
     return Raised.EXCEPTION if isinstance(error, Exception) else Raised.PROCESS_END

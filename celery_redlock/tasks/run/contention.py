@@ -53,6 +53,7 @@ from celery_redlock.tasks.run.requeue import (
     wait_history_of,
 )
 from celery_redlock.tasks.run.running_lock import RunningLock
+from celery_redlock.tasks.run.shown_end import Withdrawn
 from celery_redlock.tasks.ticks.entry_state import is_superseded
 
 __all__ = ["EFFECTS", "Case", "judge_arrival", "resolve"]
@@ -179,7 +180,7 @@ def resolve(case: Case) -> bool:
         Whether the body runs; otherwise the task ends with `lock_skip_result`.
 
     Raises:
-        Retry: the message was requeued.
+        Requeued: the message was requeued.
         Ignore: the outcome belongs to another delivery, another message of the tick, or the call
             that replaced this one.
         Reject: the message goes back to the broker or to the dead letters.
@@ -651,7 +652,7 @@ def _end_as_withdrawn(case: Case) -> NoReturn:
     task.backend.mark_as_revoked(
         request.id, why, request=request, store_result=not ignores_result(task, request)
     )
-    raise Ignore(why)
+    raise Withdrawn(why)
 
 
 _ENDED_AS = {

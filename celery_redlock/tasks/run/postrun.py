@@ -18,6 +18,7 @@ from celery_redlock.tasks.run.arrival_facts import raised_by
 from celery_redlock.tasks.run.ended_tasks import connect_ended_tasks
 from celery_redlock.tasks.run.kept_keys import cancel_kept
 from celery_redlock.tasks.run.running_lock import running_lock_of
+from celery_redlock.tasks.run.shown_end import connect_log
 
 __all__ = ["connect_postrun"]
 
@@ -30,6 +31,7 @@ def connect_postrun(plan: LockPlan) -> None:
     """
     if plan.options.mode_spec.at_publish:
         connect_ended_tasks()
+    connect_log()
     signals.task_postrun.connect(_ended, weak=False, dispatch_uid="celery_redlock.task_postrun")
     if plan.marks_messages:
         signals.task_prerun.connect(_begins, weak=False, dispatch_uid="celery_redlock.task_prerun")

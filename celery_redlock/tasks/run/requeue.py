@@ -12,9 +12,10 @@ import math
 import random
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NoReturn
 
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Reject
 
 from celery_redlock._log import event_logger
 from celery_redlock.core.wait_limit import described, limited
@@ -24,7 +25,9 @@ from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.envelope import HEADER, WaitHistory
 from celery_redlock.tasks.message.in_words import lock_key_of, reason_of
 from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
+from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.run.lock_request import LockRequest
+from celery_redlock.tasks.run.shown_end import Requeued, store_wait
 
 __all__ = [
     "delay_after",
@@ -38,8 +41,7 @@ __all__ += ["strip_header"]
 
 logger = event_logger(__name__)
 
-#: Celery stores RETRY for a run only after the new message is out. A run that began at once could
-#: end before that, and its result would be overwritten.
+#: By then the run that requeues a message has left its process.
 SHORTEST_DELAY = 0.25
 FIRST_DELAY = 1.0
 #: Share of the time left until its deadline after which a message returns.
@@ -75,27 +77,29 @@ def remaining_wait(lock_request: LockRequest) -> float:
 
 
 def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
-    """Publish the task again, to run later, and end this run with `Retry`."""
+    """Publish the task again, to run later, and end this run with `Requeued`."""
     task, request = lock_request.task, lock_request.request
     now = time.time()
     wait_history = wait_history_of(lock_request)
     left = remaining_wait(lock_request)
     delay = min(_delay(lock_request, wait_history, error, now), max(SHORTEST_DELAY, left))
+    store_wait(task, request, error, ignored=bool(ignores_result(task, request)))
     try:
-        again = republish(lock_request, wait_history, delay, waits_for=_waits_for(error))
+        republish(lock_request, wait_history, delay, waits_for=_waits_for(error))
     except Exception as exc:
         _not_published(lock_request, error, exc)
-    # Celery logs the text of `Retry` at INFO.
-    logger.debug(
+    reason = reason_of(error, lock_request.redlock)
+    state_of(request).last_words = partial(
+        logger.info,
         "task-requeued",
         "Task %(task)s[%(task_id)s] is requeued for %(seconds).1f s, %(seconds_left).0f s before "
-        "it gives up (requeue %(requeues)d): %(error)s",
+        "it gives up (requeue %(requeues)d): %(reason)s",
         task=task.name,
         task_id=request.id,
         seconds=delay,
         seconds_left=left,
         requeues=wait_history.requeues + 1,
-        error=error,
+        reason=reason,
     )
     emit(
         Event.REQUEUED,
@@ -105,7 +109,6 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
         requeues=wait_history.requeues + 1,
         error=error,
     )
-    reason = reason_of(error, lock_request.redlock)
     send_monitor_event(
         MonitorEvent.WAITING,
         task,
@@ -115,7 +118,7 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
         reason=reason,
         delay=delay,
     )
-    raise Retry(f"Retry in {delay:.1f}s: {reason}", exc=error, when=delay, sig=again)
+    raise Requeued(reason, delay)
 
 
 def _delay(
@@ -168,9 +171,9 @@ def republish(
     *,
     begun: bool = False,
     waits_for: Sequence[str] = (),
-) -> Any:
+) -> None:
     """
-    Publish the same message to arrive after `delay` seconds, and return its signature.
+    Publish the same message to arrive after `delay` seconds.
 
     Args:
         lock_request: of the request.
@@ -198,7 +201,6 @@ def republish(
         ignore_result=ignores_result(lock_request.task, request),
     )
     again.apply_async()
-    return again
 
 
 def _waits_for(error: LockNotAcquired) -> Sequence[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import django
 from django.conf import settings
 from django.test import RequestFactory
+from flask import current_app
 
 __all__: list[str] = []
 
@@ -16,6 +17,11 @@ settings.configure(
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
 )
 django.setup()
+
+
+def name_of_application() -> str:
+    """Return what only a body in the context of Flask knows."""
+    return str(current_app.name)
 
 
 async def post(api: Any, path: str) -> tuple[int, Any]:
@@ -68,3 +74,6 @@ def after(text: str, names: dict[str, Any]) -> None:
         first, second = (client.post("/invoices/3").get_json() for _ in range(2))
         assert (first["sent_before"], second["sent_before"]) == (False, True)
         assert first["task"] == second["task"]
+    if "FlaskTask(" in text:
+        declare = names["flask_app"].task(base=names["RedlockTask"], shared=False)
+        assert declare(name_of_application).apply().get() == "shop"

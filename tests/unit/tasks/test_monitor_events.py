@@ -25,7 +25,7 @@ def test_a_task_that_has_its_lock_sends_key_and_token(bench: Bench) -> None:
     sent = bench.watch_monitor_events()
     token = bench.call(job(bench, lambda self: current_lease().fencing_token)).value
     ((kind, fields),) = wait_until(lambda: sent)
-    assert kind == "task-locked"
+    assert kind == "redlock-locked"
     assert (fields["name"], fields["key"], fields["fencing_token"]) == ("job", "k", token)
 
 
@@ -42,7 +42,7 @@ def test_a_task_that_is_requeued_sends_its_holder_and_its_delay(bench: Bench) ->
     holder = bench.elsewhere.acquire("k", ttl=60)
     outcome = bench.call(job(bench))
     ((kind, fields),) = wait_until(lambda: sent)
-    assert kind == "task-lock-waiting"
+    assert kind == "redlock-waiting"
     assert (fields["key"], fields["holder"]) == ("k", holder.owner)
     assert fields["delay"] == outcome.value.when
 
@@ -57,7 +57,7 @@ def test_a_loss_sends_its_reason_with_the_id_of_the_task(bench: Bench) -> None:
     request = bench.send(job(bench, lose, lock_on_lost="flag"))
     bench.run(request)
     kind, fields = sent[1]
-    assert (kind, fields["uuid"]) == ("task-lock-lost", request["id"])
+    assert (kind, fields["uuid"]) == ("redlock-lost", request["id"])
     assert fields["reason"] == LossReason.REPORTED
 
 
@@ -97,7 +97,7 @@ def test_a_broker_that_takes_no_event_does_not_change_the_outcome(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert bench.call(failing(bench, OSError("no broker"))).value == "ran"
-    wait_until(lambda: "The event task-locked of task job[" in caplog.text)
+    wait_until(lambda: "The event redlock-locked of task job[" in caplog.text)
 
 
 def test_a_broker_that_does_not_reply_holds_up_no_body(
@@ -135,7 +135,7 @@ def test_a_monitor_shows_the_event(bench: Bench) -> None:
     bench.app.conf.worker_send_task_events = True
     seen: list[dict[str, Any]] = []
     with bench.app.connection_for_read() as connection:
-        receiver = bench.app.events.Receiver(connection, handlers={"task-locked": seen.append})
+        receiver = bench.app.events.Receiver(connection, handlers={"redlock-locked": seen.append})
         with receiver.consumer_context() as (receiving, *_):
             bench.call(task)
             wait_until(lambda: receiving.drain_events(timeout=TIMEOUT) or seen)

@@ -1,4 +1,4 @@
-"""`map`, `starmap` and `chunks` of a task that takes a lock are refused, and of no other."""
+"""What would run a body without its lock is refused to a task that locks, and to no other."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery import chunks, group, xmap, xstarmap
+from celery import Task, chunks, group, xmap, xstarmap
 
 from celery_redlock import RedlockTask
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.dedupe import protect_tasks
 from celery_redlock.tasks.patterns import lock_matching_tasks
 from tests.support.tasks import Bench, Outcome
 from tests.unit.tasks.jobs import job
@@ -150,3 +151,54 @@ class LazyQuery(dict[str, int]):
 def test_an_awaitable_of_a_body_that_has_run_is_its_result(bench: Bench) -> None:
     outcome = bench.run(bench.send(job(bench, lambda self: LazyQuery(rows=1), lock_key="k")))
     assert outcome == Outcome(state="SUCCESS", value={"rows": 1})
+
+
+class InBatches(Task):
+    """As celery-batches: its Strategy collects messages, and calls the body as a function."""
+
+    abstract = True
+    typing = False
+
+    def Strategy(self, task: Any, app: Any, consumer: Any) -> Any:  # noqa: N802  # Celery's name
+        return lambda *message, **more: consumer.pool.apply_async(task, ([message],))
+
+
+class Started(Task):
+    abstract = True
+
+    def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
+        return InBatches.Strategy(self, self, app, consumer)
+
+
+@pytest.mark.parametrize("batches", [InBatches, Started])
+def test_a_task_that_locks_may_not_have_a_strategy_of_its_own(bench: Bench, batches: Any) -> None:
+    base = type("Locked", (RedlockTask, batches), {"abstract": True})
+    with pytest.raises(ConfigurationError, match="'job': its class has a Strategy of its own"):
+        job(bench, base=base, lock_key="k").delay()
+    assert bench.queue_length == 0
+
+
+def test_a_pattern_locks_no_task_with_a_strategy_of_its_own() -> None:
+    bench = Bench(redlock_tasks={"job": {"lock_key": "k"}})
+    bench.task(lambda requests: None, base=InBatches)
+    with pytest.raises(ConfigurationError, match=r"add to redlock_tasks: \{'job': None\}"):
+        lock_matching_tasks(bench.app)
+    bench.close()
+
+
+def test_a_task_with_a_strategy_of_its_own_may_do_without_a_lock(bench: Bench) -> None:
+    base = type("Locked", (RedlockTask, InBatches), {"abstract": True})
+    bench.send(bench.task(lambda requests: None, base=base), "an item")
+
+
+def test_a_worker_warns_of_a_task_that_redlock_dedupe_does_not_reach(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench(redlock_dedupe=True)
+    bench.task(lambda requests: None, base=InBatches, name="collected")
+    protect_tasks(bench.app)
+    protect_tasks(bench.app)
+    (warning,) = caplog.messages
+    assert warning.startswith("Task 'collected' has a class with a Strategy of its own")
+    assert type(bench.app.tasks["collected"]).__mro__[1] is InBatches
+    bench.close()

@@ -25,12 +25,12 @@ KEY = "redlock:key"
 CHANNEL = wake_channel(KEY)
 
 
-def request_of(app: Any, name: str, eta: float, *, stores: bool = True) -> Request:
+def request_of(app: Any, name: str, eta: float) -> Request:
     """Return a message's request, as Celery makes it in a worker."""
     due = datetime.now(UTC) + timedelta(seconds=eta)
     message = Message(
         body='[[], {}, {"chord": null}]',
-        headers={"id": name, "task": "job", "eta": due.isoformat(), "ignore_result": not stores},
+        headers={"id": name, "task": "job", "eta": due.isoformat()},
         content_type="application/json",
         content_encoding="utf-8",
     )
@@ -59,10 +59,9 @@ class Worker:
         key: str = KEY,
         since: float = 1.0,
         eta: float = 60.0,
-        stores: bool = True,
     ) -> Any:
         """Receive a requeued message as Celery does: the signal first, then the timer."""
-        request = request_of(self.app, name, eta, stores=stores)
+        request = request_of(self.app, name, eta)
         history = WaitHistory(first_seen=since, requeues=1, retries=0)
         self.waiting.add(request, Envelope(wait_history=history, waits_for=(key,)))
         request._eta_timer_entry = self.timer.call_at(
@@ -167,17 +166,6 @@ def test_a_message_does_not_start_before_its_last_run_has_ended(worker: Worker) 
     worker.waiting.on_wake("a", CHANNEL)
     settle(worker, "a")
     assert worker.started_at >= before + SETTLING
-
-
-def test_a_message_without_a_result_need_not_wait_for_that_of_its_last_run(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waiting_messages, "SETTLING", 60.0)
-    worker.receive("stores")
-    worker.receive("ignores", stores=False)
-    worker.waiting.on_wake("stores", CHANNEL)
-    worker.waiting.on_wake("ignores", CHANNEL)
-    settle(worker, "ignores")
 
 
 def test_a_worker_that_ends_starts_nothing(worker: Worker) -> None:

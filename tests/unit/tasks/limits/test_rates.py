@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, NoReturn
 
 import pytest
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Reject
 from kombu.exceptions import OperationalError
 
 from celery_redlock import Rate, is_skipped
@@ -18,6 +18,7 @@ from celery_redlock.core.reservations import Reservations
 from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
 from celery_redlock.tasks.run.requeue import FIRST_DELAY
+from celery_redlock.tasks.run.shown_end import Requeued
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, tick
 from tests.support.unique import mark, role
@@ -145,7 +146,7 @@ def test_one_whose_turn_ends_in_a_split_vote_comes_back_soon(
 def test_the_requeue_states_the_next_turn_in_words(bench: Bench) -> None:
     fill(bench)
     outcome = bench.call(rated(bench, lock_mode="while_executing"))
-    assert isinstance(outcome.value, Retry)
+    assert isinstance(outcome.value, Requeued)
     assert "lock 'k' has its next turn in 3,6" in str(outcome.value)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from celery import chain, group, signature
 from celery.app.task import Context
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject
 
 from celery_redlock.errors import (
     ConfigurationError,
@@ -25,6 +25,7 @@ from celery_redlock.tasks.run import requeue
 from celery_redlock.tasks.run.contention import Case, resolve
 from celery_redlock.tasks.run.lock_request import LockRequest, lock_request_for
 from celery_redlock.tasks.run.running_lock import RunningLock
+from celery_redlock.tasks.run.shown_end import Requeued
 from tests.support.tasks import Bench
 from tests.support.waiting import wait_until
 from tests.unit.tasks.jobs import job
@@ -40,14 +41,11 @@ def requeued(bench: Bench, request: dict[str, Any], **changes: Any) -> dict[str,
     return bench.receive()
 
 
-def test_a_requeued_task_ends_with_its_delay_and_its_holder_in_words_and_with_the_conflict(
-    bench: Bench,
-) -> None:
+def test_a_requeued_run_ends_with_its_delay_and_its_holder_in_words(bench: Bench) -> None:
     occupy(bench)
     outcome = bench.call(job(bench))
-    assert isinstance(outcome.value, Retry)
-    assert re.fullmatch(r"Retry in [\d.]+s: lock 'k' is held by '.+'", str(outcome.value))
-    assert isinstance(outcome.value.exc, LockContended)
+    assert isinstance(outcome.value, Requeued)
+    assert re.fullmatch(r"requeued for [\d.]+ s: lock 'k' is held by '.+'", str(outcome.value))
 
 
 def test_a_requeued_message_keeps_everything_that_celery_carries(bench: Bench) -> None:
@@ -235,7 +233,7 @@ def test_a_skip_sends_an_event(bench: Bench) -> None:
     task = job(bench, lock_on_conflict="skip")
     bench.call(task)
     ((kind, fields),) = wait_until(lambda: sent)
-    assert kind == "task-lock-skipped"
+    assert kind == "redlock-skipped"
     assert (fields["key"], fields["holder"]) == ("k", holder.owner)
 
 
@@ -243,7 +241,7 @@ def test_a_skip_sends_an_event(bench: Bench) -> None:
 def test_a_split_vote_is_put_back_and_never_given_up_for_another(bench: Bench, policy: str) -> None:
     task = job(bench, lock_on_conflict=policy, acks_late=True)
     request = bench.send(task)
-    with pytest.raises(Retry):
+    with pytest.raises(Requeued):
         settle_in_worker(bench, task, request, LockContended("split", "k", "half", 1.0, True))
 
 

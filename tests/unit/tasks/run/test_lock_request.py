@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from celery import chain, group
 from celery.app.task import Context
-from celery.exceptions import Retry
 
 from celery_redlock import is_skipped
 from celery_redlock.core import Redlock
@@ -19,6 +18,7 @@ from celery_redlock.tasks.message.owner_label import Role, parse_owner
 from celery_redlock.tasks.run.contention import Case, resolve
 from celery_redlock.tasks.run.lock_request import lock_request_for
 from celery_redlock.tasks.run.running_lock import RunningLock
+from celery_redlock.tasks.run.shown_end import Requeued
 from celery_redlock.transport import WaitingCall
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, QUEUE, declare, free, holder, mark, owned_by, role, value
@@ -177,7 +177,7 @@ def test_a_split_vote_stands_for_no_task_and_is_waited_for(bench: Bench) -> None
     try:
         hold = RunningLock(lock_request_for(task, context, task.redlock_plan, (), {}))
         split = LockContended("split", "k", "1 1 queued other w 1", 1.0, True)
-        with pytest.raises(Retry):
+        with pytest.raises(Requeued):
             resolve(Case(running_lock=hold, error=split))
     finally:
         task.request_stack.pop()

@@ -58,7 +58,7 @@ def test_a_run_that_comes_too_late_sends_the_event_of_a_skip(bench: Bench) -> No
     request = send_tick(bench, job(bench, lock_starting_deadline=60), tick_now(-100))
     value = bench.run(request).value
     ((kind, fields),) = wait_until(lambda: sent)
-    assert (kind, fields["reason"]) == ("task-lock-skipped", value["reason"])
+    assert (kind, fields["reason"]) == ("redlock-skipped", value["reason"])
 
 
 @pytest.mark.parametrize("serializer", sorted(registry.name_to_type))
