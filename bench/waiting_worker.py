@@ -43,6 +43,12 @@ def hot_fair(number: int, seconds: float) -> None:
     _hold(number, seconds)
 
 
+@app.task(name="bench.pair", base=RedlockTask, lock_key=["{keys[0]}", "{keys[1]}"])
+def pair(number: int, seconds: float, keys: tuple[str, str]) -> None:
+    """Wait for two keys."""
+    _hold(number, seconds)
+
+
 @app.task(name="bench.limited", base=RedlockTask, lock_limit=5)
 def limited(number: int, seconds: float) -> None:
     """Wait for one of five slots."""

@@ -14,6 +14,7 @@ from bench.rows.limits import backlog, limit_cost, limits
 from bench.rows.listing import listing
 from bench.rows.locks import floor, one_node, pottery, redlock_py
 from bench.rows.observed import observed
+from bench.rows.order import order
 from bench.rows.publish import publish
 from bench.rows.renewal import renewal, watchdog
 from bench.rows.sql_guards import sql_guards
@@ -41,6 +42,7 @@ ROWS: dict[str, Callable[[bool], list[Result]]] = {
     "sql-guards": sql_guards,
     "observed": observed,
     "waiting": waiting,
+    "order": order,
     "limit-cost": limit_cost,
     "limits": limits,
     "rate-backlog": backlog,
@@ -48,4 +50,4 @@ ROWS: dict[str, Callable[[bool], list[Result]]] = {
 }
 
 #: Rows that take minutes are measured when they are named.
-ON_REQUEST = frozenset({"waiting", "limits", "rate-backlog"})
+ON_REQUEST = frozenset({"waiting", "order", "limits", "rate-backlog"})

@@ -57,6 +57,12 @@ class Scene:
             self._app.send_task(task, (number, seconds), ignore_result=True, queue="waiting")
         return numbers
 
+    def send_with(self, task: str, seconds: float, keys: tuple[str, ...]) -> int:
+        """Send a call of a task that needs these keys, and return its number."""
+        number, self._sent = self._sent, self._sent + 1
+        self._app.send_task(task, (number, seconds, keys), ignore_result=True, queue="waiting")
+        return number
+
     def run(self, task: str, count: int, seconds: float) -> list[Body]:
         """Send so many calls, and return their bodies in the order in which they ran."""
         return self.bodies(self.send(task, count, seconds))

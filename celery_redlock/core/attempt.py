@@ -292,12 +292,12 @@ def _wait_where_granted(channel: Channel, params: AcquireParams, round_: Acquire
     if waiter is None or not waiter.name or not waiter.keep_ms:
         return
     key_at = [key for key in params.node_keys for _ in slots_of(key)]
-    refused = {
+    refused = dict.fromkeys(
         key_at[holder.key]
         for vote in round_.votes
         if type(vote) is Refused
         for holder in vote.holders
-    }
+    )
     waiters = [(key, waiter) for key in without_rates(refused)]
     if waiters:
         channel.send(enqueue(waiters), round_.nodes_without(Refused))

@@ -108,6 +108,7 @@ class Lease(LeaseValidity):
             if is_lock_key(key) and not stays(key)
         }
         self._params = params
+        self._waiter = params.waiter.name if params.waiter is not None else ""
         # The last command that extended the lease, and what it was made of.
         self._extension: tuple[AcquireParams, float, Command] | None = None
         self._on_released = on_released
@@ -340,7 +341,8 @@ class Lease(LeaseValidity):
         if self._staying:
             actions = {**(actions or {}), **self._rest_of_periods()}
         keys = self._params.node_keys + self._staying
-        return release(keys, self.owner, self.fencing_token, keep, actions, self._limits)
+        token = self.fencing_token
+        return release(keys, self.owner, token, keep, actions, self._limits, self._waiter)
 
     def _rest_of_periods(self) -> dict[str, ReleaseAction]:
         """Return for how long slots of rates stay taken, for nodes that do not have them yet."""

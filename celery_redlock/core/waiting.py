@@ -72,7 +72,10 @@ class Wait:
 
     def _next_params(self) -> AcquireParams:
         if self._listener is None:
-            return self._params
+            first = self._params.waiter
+            if first is None or not first.name:
+                return self._params
+            return replace(self._params, waiter=replace(first, has_waited=True))
         left = min(_KEEP, max(0.0, self._until - self._transport.now()))
         keep_ms = self._waiter.keep_ms or milliseconds(left)
         waiter = replace(self._waiter, keep_ms=keep_ms, has_waited=True)

@@ -269,6 +269,7 @@ def release(
     keep_ms: int = 0,
     actions: Mapping[str, ReleaseAction] | None = None,
     limits: Mapping[str, int] | None = None,
+    waiter: str = "",
 ) -> Command:
     """
     Delete our keys, or apply other actions to them; then raise the counters.
@@ -282,10 +283,14 @@ def release(
         keep_ms: if positive, our keys expire after this time instead of now.
         actions: what becomes of single keys instead.
         limits: slots among the keys, and of how many they are.
+        waiter: the name of the holder as a waiter, which is not woken: a worker may have entered it
+            again while it acquired the keys.
     """
     args: tuple[str | int, ...] = (owner, token, keep_ms)
-    if actions or limits or has_limit(keys):
-        args += ("",)
+    is_plain = not (actions or limits or has_limit(keys))
+    if waiter or not is_plain:
+        args += (waiter,)
+    if not is_plain:
         actions, limits, other = actions or {}, limits or {}, ReleaseAction(keep_ms)
         for key in keys:
             action = actions.get(key, other)

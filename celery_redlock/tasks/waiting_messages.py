@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery import bootsteps, signals
+from celery.worker import state as worker_state
 from kombu.asynchronous.timer import to_timestamp
 
 from celery_redlock._greenlets.threads import call_in_app, start_thread
@@ -23,9 +24,10 @@ from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock._log import event_logger
 from celery_redlock.core import Redlock
+from celery_redlock.core.node_poll import poll_nodes
 from celery_redlock.core.reservations import FAIR_GRACE
 from celery_redlock.errors import RedlockError
-from celery_redlock.protocol import Waiter, milliseconds
+from celery_redlock.protocol import Granted, Refused, Waiter, milliseconds
 from celery_redlock.protocol.keys import QUORUM, places_of, wake_channel
 from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.message.envelope import REMEMBERED_FOR, Envelope, waiter_name
@@ -48,6 +50,9 @@ NEXT = 16
 
 #: Seconds before its ETA from which on a message is left to Celery's timer.
 AT_ETA = 0.05
+
+#: Of many that start together, how many start before the worker does something else.
+STARTED_AT_ONCE = 100
 
 #: Seconds between two looks at keys for which nobody was woken: a holder that dies wakes nobody.
 LOOKS_EVERY = 2.0
@@ -152,7 +157,8 @@ class WaitingMessages:
         self._rung: set[str] = set()
         self._is_looking = False
         self._is_ticking = False
-        self._looked_at: set[tuple[str, ...]] = set()
+        # The keys at which it has looked, the latest last.
+        self._looked_at: dict[tuple[str, ...], None] = {}
         self._closed = False
         self.has_looked = False
 
@@ -207,8 +213,8 @@ class WaitingMessages:
         """Start a message soon: a node has woken it. Look later whether anybody came."""
         with self._lock:
             is_here = name in self._held
-            is_first = bool(self._held) and channel not in self._rung
-            if is_first:
+            is_first = bool(self._held) and not self._rung
+            if self._held:
                 self._rung.add(channel)
         if is_first:
             self._soon(self._look_later, channel)
@@ -237,7 +243,9 @@ class WaitingMessages:
         self._make_calls()
 
     def _make_calls(self) -> None:
-        while self._calls and not self._closed:
+        for _ in range(min(len(self._calls), STARTED_AT_ONCE)):
+            if self._closed:
+                return
             call, name = self._calls.popleft()
             try:
                 call(name)
@@ -247,15 +255,17 @@ class WaitingMessages:
                     "The message %(message)s could not be started before its ETA",
                     message=name,
                 )
+        if self._calls:
+            self._consumer.timer.call_after(0, self._make_calls)
 
-    def _look_later(self, channel: str) -> None:
-        self._consumer.timer.call_after(STALLED_AFTER, self._look_after_wake_up, (channel,))
+    def _look_later(self, _: str) -> None:
+        self._consumer.timer.call_after(STALLED_AFTER, self._look_after_wake_ups)
 
-    def _look_after_wake_up(self, channel: str) -> None:
-        """Look at the messages that are next for the keys of a channel."""
+    def _look_after_wake_ups(self) -> None:
+        """Look at the messages that are next for the keys of channels that have rung."""
         with self._lock:
-            self._rung.discard(channel)
-            by_keys = _by_keys(item for item in self._asleep() if channel in item[1].channels)
+            rung, self._rung = self._rung, set()
+            by_keys = _by_keys(item for item in self._asleep() if rung & item[1].channels)
         self._look(name for names in by_keys.values() for name in names[:NEXT])
 
     def _start(self, name: str) -> None:
@@ -265,7 +275,7 @@ class WaitingMessages:
             if held is None:
                 return
             now = time.monotonic()
-            left = held.starts_from - now
+            left = SETTLING if _is_under_way(held.request) else held.starts_from - now
             if left <= 0:
                 del self._held[name]
         if left > 0:
@@ -291,14 +301,15 @@ class WaitingMessages:
         self.prune()
         with self._lock:
             by_keys = _by_keys(self._asleep())
-        if not by_keys or self._closed:
-            return
-        if not by_keys.keys() - self._looked_at:
-            self._looked_at.clear()
-        due = [keys for keys in by_keys if keys not in self._looked_at][:LOOKS_AT_ONCE]
-        self._looked_at.update(due)
+            is_left = bool(self._held) and not self._closed
+        # At new keys first, and then again at those where it has not looked for longest.
+        new = [keys for keys in by_keys if keys not in self._looked_at]
+        earlier = [keys for keys in self._looked_at if keys in by_keys]
+        due = dict.fromkeys([*new, *earlier][:LOOKS_AT_ONCE])
+        self._looked_at = {keys: None for keys in earlier if keys not in due} | due
         self._look(name for keys in due for name in by_keys[keys][:NEXT])
-        self._look_at_intervals()
+        if is_left:
+            self._look_at_intervals()
 
     def prune(self) -> None:
         """Forget messages whose ETA is over; listen no more when none is left."""
@@ -357,10 +368,11 @@ class WaitingMessages:
             return
         with self._lock:
             self._is_looking = False
-            doubted = {name: held for name, held in self._asleep() if name in self._in_doubt}
+            asleep = self._asleep()
+            doubted = {name: held for name, held in asleep if name in self._in_doubt}
             self._in_doubt.clear()
             unsure = {held.keys for held in doubted.values()}
-            oldest = _by_keys(item for item in self._asleep() if item[1].keys in unsure)
+            oldest = _by_keys(item for item in asleep if item[1].keys in unsure)
         waiters = [
             (key, Waiter(name, milliseconds(held.since), milliseconds(REMEMBERED_FOR)))
             for name, held in doubted.items()
@@ -385,17 +397,22 @@ class WaitingMessages:
         """
         Iterate over how many messages could have all keys of each tuple now.
 
-        All that wait for a quorum could, as it replies. Waiters enter their queues before that.
+        All that wait for a quorum could if it votes. Waiters enter their queues before that.
         """
+        redlock = self._redlock
+        if (QUORUM,) in asked:
+            polled = poll_nodes(redlock.transport, redlock.settings)
+            voted = sum(isinstance(vote, Granted | Refused) for vote in polled.votes)
+            yield (QUORUM,), len(self._held) if voted >= polled.needed else 0
+            asked = [keys for keys in asked if keys != (QUORUM,)]
         for at in range(0, len(asked), INSPECTED_AT_ONCE):
             places = {
                 keys: list(map(places_of, keys)) for keys in asked[at : at + INSPECTED_AT_ONCE]
             }
             node_keys = [place for of in places.values() for slots in of for place in slots]
-            held = iter(self._redlock.reservations.inspect(node_keys, waiters=waiters))
+            held = iter(redlock.reservations.inspect(node_keys, waiters=waiters))
             for keys, of_keys in places.items():
-                free = min(sum(next(held) is None for _ in slots) for slots in of_keys)
-                yield keys, len(self._held) if keys == (QUORUM,) else free
+                yield keys, min(sum(next(held) is None for _ in slots) for slots in of_keys)
             waiters = ()
 
 
@@ -405,6 +422,12 @@ def _by_keys(held: Iterable[tuple[str, Held]]) -> dict[tuple[str, ...], list[str
     for name, message in held:
         by_keys.setdefault(message.keys, []).append(name)
     return by_keys
+
+
+def _is_under_way(request: Any) -> bool:
+    """Return whether this worker has a run of the same message, which has requeued it."""
+    earlier = worker_state.requests.get(request.id)
+    return earlier is not None and earlier is not request
 
 
 def _timer_entry(timer: Any, request: Any) -> Any:

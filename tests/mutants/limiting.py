@@ -321,8 +321,8 @@ LIMITING = (
         ),
         (
             WAITING_MESSAGES,
-            "free = min(sum(next(held) is None for _ in slots) for slots in of_keys)",
-            "free = min([next(held) is None for _ in slots][0] for slots in of_keys)",
+            "yield keys, min(sum(next(held) is None for _ in slots) for slots in of_keys)",
+            "yield keys, min([next(held) is None for _ in slots][0] for slots in of_keys)",
         ),
     ),
     mutant(
@@ -333,7 +333,7 @@ LIMITING = (
         ),
         (
             WAITING_MESSAGES,
-            "yield keys, len(self._held) if keys == (QUORUM,) else free",
+            "yield keys, min(sum(next(held) is None for _ in slots) for slots in of_keys)",
             "yield keys, len(self._held)",
         ),
     ),

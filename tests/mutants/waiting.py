@@ -7,6 +7,7 @@ from __future__ import annotations
 from tests.mutants.writing import (
     ACQUIRE_LUA,
     ATTEMPT,
+    LEASE,
     NODE,
     RELEASE_LUA,
     WAIT_QUEUE_LUA,
@@ -38,7 +39,7 @@ WAITING = (
         tested("test_wait_queues.py", "test_the_second_in_line_lets_the_first_go_first"),
         (
             ACQUIRE_LUA,
-            "elseif name ~= waiter and (at or in_order) then",
+            "elseif name ~= waiter and (at or (in_order and wake_one(key, name, now))) then",
             "elseif not at and in_order then",
         ),
     ),
@@ -59,6 +60,32 @@ WAITING = (
         "one that is refused again is not woken again",
         modelled("way-three"),
         (NODE, "queue.woken.pop(waiter.name, None)\n        for", "for"),
+    ),
+    mutant(
+        "a wake-up that cannot be noted keeps the key from others",
+        tested("test_wait_queues.py", "test_where_a_wake_up_cannot_be_noted_no_waiter_goes_first"),
+        (WAIT_QUEUE_LUA, "return woken_at(key, name) ~= nil", "return true"),
+    ),
+    mutant(
+        "a release wakes its own holder",
+        tested(
+            "test_wait_queues.py",
+            "test_a_waiter_that_is_entered_again_while_it_acquires_is_not_woken_by_its_own_release",
+        ),
+        (LEASE, "actions, self._limits, self._waiter)", "actions, self._limits)"),
+    ),
+    mutant(
+        "messages start in a circle while nodes answer and take no lock",
+        judged(
+            "test_waiting_messages.py",
+            "test_messages_that_wait_for_a_quorum_do_not_start_while_nodes_take_no_lock",
+        ),
+        (WAITING_MESSAGES, "len(self._held) if voted >= polled.needed else 0", "len(self._held)"),
+    ),
+    mutant(
+        "a worker looks at no key again while new ones come",
+        judged("test_waiting_messages.py", "test_of_many_keys_it_looks_at_some_in_turn"),
+        (WAITING_MESSAGES, "dict.fromkeys([*new, *earlier][:LOOKS", "dict.fromkeys(new[:LOOKS"),
     ),
     mutant(
         "the script remembers nobody",
@@ -169,7 +196,7 @@ WAITING = (
             "test_waiting_messages.py",
             "test_a_message_does_not_start_before_its_last_run_has_ended",
         ),
-        (WAITING_MESSAGES, "left = held.starts_from - now", "left = 0.0"),
+        (WAITING_MESSAGES, "else held.starts_from - now", "else 0.0"),
     ),
     mutant(
         "a message that arrives is not put back into its wait queue",

@@ -27,7 +27,7 @@ from celery_redlock.protocol import (
     release,
 )
 from celery_redlock.protocol.commands import forget_waiter, move
-from celery_redlock.protocol.node_model import ModelNode
+from celery_redlock.protocol.node_model import Identity, ModelNode
 from celery_redlock.protocol.rounds import SlotRound
 from celery_redlock.tasks.run.lock_request import TURN_IN_PLACE
 from celery_redlock.tasks.run.requeue import SHORTEST_DELAY
@@ -79,7 +79,7 @@ class Backlog:
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
         self._key = rate_key("key", self.rate, "rate").on_nodes(PREFIX + "key")
-        self._nodes = [ModelNode(f"node {number}") for number in range(NODES)]
+        self._nodes = [ModelNode(Identity(f"node {number}", "1")) for number in range(NODES)]
         self._clocks = [self._random.randrange(10**9) for _ in self._nodes]
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()

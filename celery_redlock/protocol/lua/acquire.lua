@@ -53,8 +53,7 @@ local function goes_first(key, free)
       -- For each that did not come two are woken, so that a crowd of those who are gone is passed soon.
       if in_order then forget(key, name) end
       more = more + 2
-    elseif name ~= waiter and (at or in_order) then
-      if not at then wake_one(key, name, now) end
+    elseif name ~= waiter and (at or (in_order and wake_one(key, name, now))) then
       if ahead >= free then more = more - 1 end
       ahead = ahead + 1
       if not first then first, left = name, math.ceil((grace - (now - (at or now))) / 1000) end

@@ -21,10 +21,12 @@ local function publish(key, name)
   redis.pcall('PUBLISH', 'redlock-meta:wake:' .. string.sub(redis.sha1hex(key), 1, 2), name)
 end
 
+-- Return whether it is noted: otherwise it would never be seen to be late.
 local function wake_one(key, name, now)
   redis.pcall('ZADD', woken_of(key), string.format('%.0f', now), name)
   redis.pcall('PEXPIRE', woken_of(key), 60000)
   publish(key, name)
+  return woken_at(key, name) ~= nil
 end
 
 local function keep(queue, ms)

@@ -17,7 +17,7 @@ from celery_redlock.tasks.message.owner_label import LONGEST_ID, Role, parse_own
 from celery_redlock.tasks.message.tick import Tick
 
 __all__ = ["HEADER", "REMEMBERED_FOR", "Envelope", "Original", "WaitHistory"]
-__all__ += ["fresh_nonce", "waiter_name"]
+__all__ += ["bounded_waits_for", "fresh_nonce", "waiter_name"]
 
 HEADER = "redlock"
 
@@ -129,7 +129,7 @@ class Envelope:
             tick=Tick.read(header.get("tick")),
             duplicate_of=_original(header.get("duplicate_of")),
             after=read_text(header.get("after"), LONGEST_ID),
-            waits_for=_waits_for(header.get("waits_for")),
+            waits_for=bounded_waits_for(header.get("waits_for")),
         )
 
     def write(self) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class Envelope:
     ) -> Self:
         """Return the envelope of the same message after a requeue."""
         return replace(
-            self, wait_history=wait_history, begun=begun, waits_for=_waits_for(list(waits_for))
+            self, wait_history=wait_history, begun=begun, waits_for=bounded_waits_for(waits_for)
         )
 
 
@@ -197,7 +197,8 @@ def _reservation(lock: Any) -> Reservation | None:
     return Reservation(node_keys=keys, owner=value, expires_at=expires_at)
 
 
-def _waits_for(keys: Any) -> tuple[str, ...]:
+def bounded_waits_for(keys: Any) -> tuple[str, ...]:
+    """Return the keys that a message waits for; none if they are too many for a header."""
     if not isinstance(keys, list | tuple) or len(keys) > MAX_KEYS:
         return ()
     found = tuple(key for key in keys if read_text(key, LONGEST_WAITS_FOR) is not None)

@@ -246,8 +246,10 @@ class LockRequest:
         # waited, and do not begin to remember it.
         if is_remembered or self.envelope.wait_history is not None or self.options.fair:
             return waiter
-        # Only one that will wait gives way: those that were woken may be gone.
-        return replace(waiter, name="") if self._requeues else None
+        # Only one that will wait gives way: those that were woken may be gone. And a schedule's run
+        # goes by its own order.
+        gives_way = self._requeues and self.overlap is None
+        return replace(waiter, name="") if gives_way else None
 
     def _remembered_for(self, since: float) -> float:
         if not any(map(is_rate, self.keys)):

@@ -22,7 +22,7 @@ from celery_redlock.core.wait_limit import described, limited
 from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
 from celery_redlock.protocol.keys import QUORUM, is_rate, node_key_of, waited_for, without_rates
 from celery_redlock.tasks.events import Event, emit
-from celery_redlock.tasks.message.envelope import HEADER, WaitHistory
+from celery_redlock.tasks.message.envelope import HEADER, WaitHistory, bounded_waits_for
 from celery_redlock.tasks.message.in_words import lock_key_of, reason_of
 from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.request_state import state_of
@@ -82,10 +82,12 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
     now = time.time()
     wait_history = wait_history_of(lock_request)
     left = remaining_wait(lock_request)
-    delay = min(_delay(lock_request, wait_history, error, now), max(SHORTEST_DELAY, left))
+    waits_for = _waits_for(lock_request, error)
+    delay = _delay(lock_request, wait_history, error, now, is_remembered=bool(waits_for))
+    delay = min(delay, max(SHORTEST_DELAY, left))
     store_wait(task, request, error, ignored=bool(ignores_result(task, request)))
     try:
-        republish(lock_request, wait_history, delay, waits_for=_waits_for(error))
+        republish(lock_request, wait_history, delay, waits_for=waits_for)
     except Exception as exc:
         _not_published(lock_request, error, exc)
     reason = reason_of(error, lock_request.redlock)
@@ -122,7 +124,12 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
 
 
 def _delay(
-    lock_request: LockRequest, wait_history: WaitHistory, error: LockNotAcquired, now: float
+    lock_request: LockRequest,
+    wait_history: WaitHistory,
+    error: LockNotAcquired,
+    now: float,
+    *,
+    is_remembered: bool,
 ) -> float:
     if isinstance(error, LockContended) and is_rate(error.key):
         # Nodes have given it this time, and nothing makes it earlier.
@@ -136,8 +143,8 @@ def _delay(
     if isinstance(error, QuorumUnavailable) and error.available_in is not None:
         # Those that wait for the same nodes must not come back together.
         return min(longest, error.available_in + delay_after(0, longest))
-    is_remembered = isinstance(error, LockContended) and bool(_waits_for(error))
-    if is_remembered and _is_kept_by_a_worker(lock_request.task.app):
+    is_held = is_remembered and isinstance(error, LockContended) and not error.split
+    if is_held and _is_kept_by_a_worker(lock_request.task.app):
         # That worker is woken, and looks at the keys in between.
         return random.uniform(longest / 2, longest)  # noqa: S311  # spreads load, protects nothing
     return delay_after(wait_history.requeues, longest)
@@ -180,9 +187,9 @@ def republish(
         episode: its way so far.
         delay: in seconds.
         begun: a body is at this very piece of work.
-        waits_for: keys whose release wakes it.
+        waits_for: node keys whose release wakes it.
     """
-    request, prefix = lock_request.request, lock_request.redlock.settings.key_prefix
+    request = lock_request.request
     later = WaitHistory(
         first_seen=wait_history.first_seen,
         requeues=wait_history.requeues + 1,
@@ -192,7 +199,7 @@ def republish(
     headers[HEADER] = lock_request.envelope.waiting(
         later,
         begun=begun or lock_request.may_have_begun,
-        waits_for=[waited_for(node_key_of(prefix, key)) for key in waits_for],
+        waits_for=waits_for,
     ).write()
     again = lock_request.task.signature_from_request(
         request,
@@ -203,11 +210,16 @@ def republish(
     again.apply_async()
 
 
-def _waits_for(error: LockNotAcquired) -> Sequence[str]:
-    """Return the keys whose release may free the message's way; nobody releases a rate."""
+def _waits_for(lock_request: LockRequest, error: LockNotAcquired) -> Sequence[str]:
+    """Return the node keys whose release may free the message's way; nobody releases a rate."""
     if isinstance(error, QuorumUnavailable):
         return (QUORUM,) if error.available_in is None else ()
-    return without_rates(error.keys or ()) if isinstance(error, LockContended) else ()
+    if not isinstance(error, LockContended):
+        return ()
+    # In a split vote no holder is known, and those that have the nodes have a key of these.
+    prefix, keys = lock_request.redlock.settings.key_prefix, without_rates(error.keys)
+    keys = keys or (without_rates(lock_request.keys) if error.split else ())
+    return bounded_waits_for([waited_for(node_key_of(prefix, key)) for key in keys])
 
 
 def ignores_result(task: Any, request: Any) -> Any:

@@ -375,7 +375,9 @@ def _pack(command: Command, nonce: bytes, *, in_full: bool = False) -> bytes:
 def _may_run_late(pending: PendingReply) -> bool:
     """Return whether a command is of use whenever it runs: it sets no key that was not there."""
     script = pending.command.script
-    return script is Script.RELEASE or (script is Script.EXTEND and pending.round is None)
+    if script in (Script.RELEASE, Script.ENQUEUE):
+        return True
+    return script is Script.EXTEND and pending.round is None
 
 
 def _no_answer(seconds: float) -> str:

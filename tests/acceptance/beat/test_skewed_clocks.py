@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,9 @@ def test_skewed_beats_that_know_nothing_of_locks_run_each_tick_once_through_the_
     # Celery 5.4 does not tell workers which messages are a beat's; later ones do it in this way.
     told = {"options": {"headers": {"celery_beat_task": True}}}
     schedule = entry("overlap.brief", key, "brief", kind, **told)
-    beats = [start_beat(worker, schedule, skew=skew, include=()) for skew in SKEWS]
+    # Without a setting for which the command loads the package.
+    unaware: dict[str, Any] = {"include": (), "conf": {"redlock_tasks": {}}}
+    beats = [start_beat(worker, schedule, skew=skew, **unaware) for skew in SKEWS]
     watch = Watch(journal, beats)
     watch.wait_until_each_has_sent(*beats, count=TICKS, timeout=WAIT)
     end_all(*beats)

@@ -13,7 +13,7 @@ from celery_redlock.testing import LocalCluster
 from tests.acceptance.apps.unique_tasks import MODES
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.publisher import Publisher, is_duplicate
-from tests.acceptance.worker import Worker
+from tests.acceptance.worker import Worker, kept_workers
 from tests.support.waiting import TIMEOUT, wait_until
 
 POOLS = ("prefork", "threads", "gevent")
@@ -21,6 +21,13 @@ HOUR = 3600.0
 STAMP = "batch"
 
 Place = Callable[[str], Lock]
+
+
+@pytest.fixture(scope="module")
+def shared_workers() -> Iterator[dict[str, Worker]]:
+    """Workers of this module: Celery keeps a revoked message until its ETA, after all its tests."""
+    with kept_workers() as workers:
+        yield workers
 
 
 @pytest.fixture

@@ -14,7 +14,12 @@ from celery_redlock.protocol import (
     release,
 )
 from celery_redlock.protocol.commands import enqueue
-from celery_redlock.protocol.keys import GOES_FIRST, wait_queue_key, wake_channel
+from celery_redlock.protocol.keys import (
+    GOES_FIRST,
+    WOKEN_PREFIX,
+    wait_queue_key,
+    wake_channel,
+)
 from celery_redlock.protocol.node_model import COMES_WITHIN_US, MAX_WAITERS, START_US
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
 from tests.support.waiting import wait_until
@@ -261,6 +266,19 @@ def test_a_wait_queue_that_was_overwritten_keeps_nobody_from_the_lock(
     assert servers.owner(0, "key") is None
 
 
+def test_a_waiter_that_is_entered_again_while_it_acquires_is_not_woken_by_its_own_release(
+    any_nodes: Nodes,
+) -> None:
+    waiter = Waiter("us", 1, LONG)
+    client = any_nodes.connected()
+    lease = client.reservations.acquire_for_task(("key",), waiter=waiter, first_waiter=waiter)
+    any_nodes.run(0, enqueue([(KEY, waiter)]))
+    any_nodes.woken(0)
+    lease.release()
+    wait_until(lambda: any_nodes.owner(0, "key") is None)
+    assert any_nodes.woken(0) == []
+
+
 # Locks whose waiters go in order.
 
 
@@ -322,6 +340,14 @@ def test_one_that_does_not_come_holds_the_others_up_for_its_grace_only(held: Nod
     while held.now_us(0) - start < 3000:
         pass
     assert isinstance(ask(held, "second", since=2, grace=1), Granted)
+
+
+def test_where_a_wake_up_cannot_be_noted_no_waiter_goes_first(servers: ServerNodes) -> None:
+    servers.put(0, "key", "holder")
+    ask(servers, "gone", since=1, grace=GRACE)
+    servers.cluster.client(0).set(f"{WOKEN_PREFIX}{KEY}", "not a sorted set")
+    servers.forget(0, "key")
+    assert isinstance(ask(servers, "later", since=2, grace=GRACE), Granted)
 
 
 def test_a_crowd_of_those_that_are_gone_is_passed_soon(held: Nodes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kombu import Message
 from kombu.asynchronous.timer import Timer
 
 from celery_redlock import Limit
+from celery_redlock.protocol import Failed
 from celery_redlock.protocol.keys import QUORUM, waited_for, wake_channel
 from celery_redlock.tasks import waiting_messages
 from celery_redlock.tasks.message.envelope import Envelope, WaitHistory
@@ -168,11 +170,23 @@ def test_a_message_does_not_start_before_its_last_run_has_ended(worker: Worker) 
     assert worker.started_at >= before + SETTLING
 
 
+def test_a_message_does_not_start_while_the_worker_ends_its_last_run(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = {"a": object()}
+    monkeypatch.setattr(waiting_messages.worker_state, "requests", requests)
+    worker.receive("a")
+    worker.waiting.on_wake("a", CHANNEL)
+    assert started(worker) == []
+    requests.clear()
+    settle(worker, "a")
+
+
 def test_a_worker_that_ends_starts_nothing(worker: Worker) -> None:
     worker.receive("a")
     worker.waiting.close()
     worker.waiting.on_wake("a", CHANNEL)
-    others = (worker.start, worker.waiting._look_at_next, worker.waiting._look_after_wake_up)
+    others = (worker.start, worker.waiting._look_at_next, worker.waiting._look_after_wake_ups)
     assert not [entry for entry in worker.timer.queue if entry.entry.fun not in others]
 
 
@@ -317,6 +331,18 @@ def test_all_messages_that_wait_for_a_quorum_start_when_it_replies(
     settle(late, "a", "b")
 
 
+def test_messages_that_wait_for_a_quorum_do_not_start_while_nodes_take_no_lock(
+    late: Worker, look: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # They may answer all the same, as a server that is out of memory does.
+    refused = SimpleNamespace(votes=[Failed("OOM")] * 3, needed=2)
+    monkeypatch.setattr(waiting_messages, "poll_nodes", lambda *_: refused)
+    late.receive("a", key=QUORUM)
+    look()
+    late.fire()
+    assert late.started == []
+
+
 def test_after_a_wake_up_a_worker_looks_whether_anybody_has_come(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,9 +374,12 @@ def test_of_many_keys_it_looks_at_some_in_turn(
     for at in range(3):
         worker.receive(f"m{at}", key=f"redlock:{at}", since=at + 1.0)
     monkeypatch.setattr(WaitingMessages, "_look", lambda _, names: looked.extend(names))
+    for at in range(2):
+        worker.waiting._look_at_next()
+        worker.receive(f"new{at}", key=f"redlock:new{at}", since=9.0)
     for _ in range(4):
         worker.waiting._look_at_next()
-    assert looked == ["m0", "m1", "m2", "m0"]
+    assert [name for name in looked if not name.startswith("new")] == ["m0", "m1", "m2", "m0"]
 
 
 def _ignore() -> None:

@@ -19,7 +19,7 @@ from celery_redlock.errors import (
     QuorumUnavailable,
 )
 from celery_redlock.protocol.keys import owner_value
-from celery_redlock.tasks.message.envelope import HEADER
+from celery_redlock.tasks.message.envelope import HEADER, Envelope
 from celery_redlock.tasks.message.owner_label import Role, label_for
 from celery_redlock.tasks.run import requeue
 from celery_redlock.tasks.run.contention import Case, resolve
@@ -243,6 +243,14 @@ def test_a_split_vote_is_put_back_and_never_given_up_for_another(bench: Bench, p
     request = bench.send(task)
     with pytest.raises(Requeued):
         settle_in_worker(bench, task, request, LockContended("split", "k", "half", 1.0, True))
+
+
+def test_a_message_that_met_a_split_vote_waits_for_all_of_its_keys(bench: Bench) -> None:
+    task = job(bench, acks_late=True)
+    request = bench.send(task)
+    with pytest.raises(Requeued):
+        settle_in_worker(bench, task, request, LockContended("split", "k", "half", 1.0, True))
+    assert Envelope.read(bench.receive()).waits_for == ("redlock:k",)
 
 
 def test_a_withdrawn_message_takes_over_its_marker_once_though_each_node_shows_another(
