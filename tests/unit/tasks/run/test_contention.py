@@ -18,7 +18,7 @@ from celery_redlock.errors import (
     LockNotAcquired,
     QuorumUnavailable,
 )
-from celery_redlock.protocol.keys import owner_value
+from celery_redlock.protocol.keys import QUORUM, owner_value
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
 from celery_redlock.tasks.message.owner_label import Role, label_for
 from celery_redlock.tasks.run import requeue
@@ -243,6 +243,24 @@ def test_a_split_vote_is_put_back_and_never_given_up_for_another(bench: Bench, p
     request = bench.send(task)
     with pytest.raises(Requeued):
         settle_in_worker(bench, task, request, LockContended("split", "k", "half", 1.0, True))
+
+
+def test_a_message_returns_when_the_quarantine_ends_that_it_has_met(bench: Bench) -> None:
+    task = job(bench, acks_late=True)
+    request = bench.send(task)
+    met = QuorumUnavailable("quarantined", "k", {}, 7.5)
+    with pytest.raises(Requeued) as requeued:
+        settle_in_worker(bench, task, request, met)
+    assert 7.5 < requeued.value.when <= 8.5
+    assert Envelope.read(bench.receive()).waits_for == ()
+
+
+def test_a_message_that_met_an_outage_waits_for_a_quorum(bench: Bench) -> None:
+    task = job(bench, acks_late=True)
+    request = bench.send(task)
+    with pytest.raises(Requeued):
+        settle_in_worker(bench, task, request, QuorumUnavailable("away", "k"))
+    assert Envelope.read(bench.receive()).waits_for == (QUORUM,)
 
 
 def test_a_message_that_met_a_split_vote_waits_for_all_of_its_keys(bench: Bench) -> None:
