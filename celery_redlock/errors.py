@@ -117,8 +117,8 @@ class QuorumUnavailable(LockNotAcquired):
     Attributes:
         key: the lock key, or None where it is not known.
         nodes: for each node, by its name (never with a password), its vote, or why it has none.
-        available_in: seconds until enough quarantined nodes vote again; None where the end of the
-            outage is not known.
+        available_in: seconds until enough quarantined nodes vote again, if those vote that have not
+            replied; None where the end of the outage is not known.
     """
 
     def __init__(

@@ -106,6 +106,7 @@ def _options(kind: Kind) -> dict[str, Any]:
         "lock_mode": kind.mode,
         **({} if kind.lock_wait is None else {"lock_wait": kind.lock_wait}),
         "acks_late": kind.acks_late,
+        "lock_fair": kind.fair,
         "autoretry_for": (AgainError, LeaseLost),
         "max_retries": None,
         "default_retry_delay": _RETRY_DELAY,

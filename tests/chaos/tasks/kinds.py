@@ -33,12 +33,14 @@ class Kind:
         mode: its `lock_mode`.
         policy: its `lock_on_conflict` at publish; "" where the mode locks in the worker only.
         acks_late: its message is acknowledged when it has ended, not when it begins.
+        fair: its messages go in order (`lock_fair`).
     """
 
     name: str
     mode: str
     policy: str = "existing"
     acks_late: bool = False
+    fair: bool = False
 
     @property
     def lock_wait(self) -> float | None:
@@ -88,6 +90,7 @@ KINDS = {
         Kind(name="expired", mode="until_expired"),
         Kind(name="running", mode="while_executing", policy=""),
         Kind(name="running-late", mode="while_executing", policy="", acks_late=True),
+        Kind(name="fair", mode="while_executing", policy="", acks_late=True, fair=True),
         Kind(name="executing-replace", mode="until_executing", policy="replace"),
         Kind(name="executed-replace", mode="until_executed", policy="replace", acks_late=True),
         Kind(name="both-replace", mode="until_and_while_executing", policy="replace"),

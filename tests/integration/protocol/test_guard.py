@@ -80,19 +80,6 @@ def test_the_error_names_when_enough_quarantined_nodes_vote_again(any_nodes: Nod
     assert 0 < refused.value.available_in <= client.settings.max_ttl
 
 
-def test_where_other_nodes_are_missing_the_end_of_an_outage_is_not_known(
-    any_nodes: Nodes,
-) -> None:
-    client = any_nodes.connected()
-    any_nodes.flush(0)
-    any_nodes.flush(1)
-    for node in range(2, 5):
-        any_nodes.kill(node)
-    with pytest.raises(QuorumUnavailable) as refused:
-        client.acquire("key")
-    assert refused.value.available_in is None
-
-
 @pytest.mark.parametrize("lose", LOSSES)
 def test_nodes_that_may_have_forgotten_a_lease_do_not_grant_it_again(
     any_nodes: Nodes, lose: Loss
