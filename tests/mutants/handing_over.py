@@ -21,6 +21,7 @@ from tests.mutants.writing import (
 )
 
 KEPT_KEYS = "tasks/run/kept_keys.py"
+CLEANUP = "tasks/publish/cleanup.py"
 
 _GIVEN_BACK = """(given_back, owner, 0, actions=actions, limits=limits), nodes)
     channel.send(undoing, [node for node in range(len(transport.names)) if node not in nodes])
@@ -242,7 +243,41 @@ HAND_OVER = (
     mutant(
         "a step that fails leaves the keys to a last step that never comes",
         judged("run/test_kept_keys.py", "test_a_step_that_fails_frees_the_key"),
-        (KEPT_KEYS, "if state == CeleryState.FAILURE:", "if False:"),
+        (KEPT_KEYS, "if raised in (Raised.EXCEPTION, Raised.REJECT):", "if False:"),
+    ),
+    mutant(
+        "a step that goes to the dead letters leaves the keys to a last step that never comes",
+        judged("run/test_kept_keys.py", "test_a_step_that_goes_to_the_dead_letters_frees_the_key"),
+        (KEPT_KEYS, "(Raised.EXCEPTION, Raised.REJECT)", "(Raised.EXCEPTION,)"),
+    ),
+    mutant(
+        "a step that is revoked leaves the keys to a last step that never comes",
+        judged("run/test_kept_keys.py", "test_a_step_that_is_revoked_or_expires_frees_the_key"),
+        (
+            CLEANUP,
+            "    if request is not None:\n        cancel_for_steps",
+            "    if False:\n        cancel_for_steps",
+        ),
+    ),
+    mutant(
+        "a last step that replaces itself frees the keys before its replacement has run",
+        judged(
+            "run/test_kept_keys.py",
+            "test_a_step_that_replaces_itself_has_the_key_for_its_replacement",
+        ),
+        (KEPT_KEYS, "if keeps_reservation(unused):", "if False:"),
+    ),
+    mutant(
+        "a last step brings keys that its own lock makes it give up",
+        judged(
+            "run/test_kept_keys.py",
+            "test_a_last_step_with_a_lock_or_a_marker_of_its_own_finds_the_key_free",
+        ),
+        (
+            KEPT_KEYS,
+            'getattr(task.app.tasks.get(last.task), "redlock_plan", None) is None',
+            "not _may_need(running_lock, last)",
+        ),
     ),
     mutant(
         "keys are kept from a step that needs them",

@@ -18,6 +18,7 @@ from celery.utils.functional import maybe_list
 
 from celery_redlock.tasks.message.cancellation import cancel_reservation
 from celery_redlock.tasks.message.envelope import HEADER
+from celery_redlock.tasks.run.kept_keys import cancel_for_steps
 
 __all__ = ["CleanupStep", "connect_cleanup"]
 
@@ -139,13 +140,21 @@ def _unlisted(consumer: Any) -> Iterator[Any]:
 
 def _revoked(sender: Any = None, request: Any = None, **_: Any) -> None:
     """Revoked before its start, or expired; a terminated task has taken its lock over."""
-    cancel_reservation(getattr(sender, "app", None), _header(request))
+    _cancel_all(sender, request)
 
 
 def _failed(sender: Any = None, exception: Any = None, **_: Any) -> None:
     """Its process was lost or killed. If the body had not begun, no process frees the lock."""
     if isinstance(exception, WorkerLostError | TimeLimitExceeded):
-        cancel_reservation(getattr(sender, "app", None), _header(getattr(sender, "request", None)))
+        _cancel_all(sender, getattr(sender, "request", None))
+
+
+def _cancel_all(task: Any, request: Any) -> None:
+    """Cancel the reservation of a message, and those of the steps that would come after it."""
+    app = getattr(task, "app", None)
+    cancel_reservation(app, _header(request))
+    if request is not None:
+        cancel_for_steps(app, request)
 
 
 def _undeliverable(sender: Any = None, message: Any = None, **_: Any) -> None:

@@ -2,7 +2,7 @@
 Keeping the keys of a task for the steps that replace it: a chain, a group or a chord.
 
 Only the last step has the id of the replaced task. Its message brings the keys, and a worker
-releases them when that step has ended, or when a step before it has failed.
+releases them when that step has ended, or when a step ends after which Celery sends no other.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.message.expiry import reservation_end
 from celery_redlock.tasks.message.node_keys import marker_of, message_dedupe_key
 from celery_redlock.tasks.message.owner_label import Role, label_for, parse_owner
-from celery_redlock.tasks.rules.ending import CeleryState, State
+from celery_redlock.tasks.rules.ending import State, Unused, keeps_reservation
+from celery_redlock.tasks.rules.facts import Raised
 from celery_redlock.tasks.run.handover import Handover
 from celery_redlock.tasks.run.running_lock import RunningLock
 
-__all__ = ["cancel_kept", "keep_for_steps"]
-
-#: States of a step that runs again.
-UNFINISHED = (CeleryState.RETRY, CeleryState.REJECTED)
+__all__ = ["cancel_for_steps", "cancel_kept", "keep_for_steps"]
 
 
 def keep_for_steps(running_lock: RunningLock, replacement: Any) -> Handover | None:
@@ -80,26 +78,35 @@ def keep_for_steps(running_lock: RunningLock, replacement: Any) -> Handover | No
     return Handover(envelope=envelope, running_lock=running_lock)
 
 
-def cancel_kept(task: Any, request: Any, state: str | None) -> None:
+def cancel_kept(task: Any, request: Any, raised: Raised) -> None:
     """
-    Cancel the reservation of a last step, if this request is that step or fails before it.
+    Cancel the reservation of a last step, if this request is that step or the last that comes.
+
+    Limit: nobody cancels it for a step that ends with `Ignore`, which may also mean that another
+    message continues the step, as where it replaces itself.
 
     Args:
         task: the task that has ended, of any class.
         request: its request.
-        state: the state that Celery made of it.
+        raised: what it has ended with.
     """
-    if state in UNFINISHED:
+    unused = Unused(state=State.WAITING, raised=raised, acks_late=bool(task.acks_late))
+    if keeps_reservation(unused):
         return
     own = Envelope.read(request.headers).reservation
     owner = None if own is None else parse_owner(own.owner)
     # A call of the replaced task itself takes them over, as it does any reservation.
     if owner is not None and not owner.runs(task.name):
         cancel_reservation(task.app, request.headers[HEADER])
-    if state == CeleryState.FAILURE:  # Celery sends no step after it
-        for each in (*(request.chain or ()), *filter(None, [request.chord])):
-            for step in _steps(maybe_signature(each)):
-                cancel_reservation(task.app, (step.options.get("headers") or {}).get(HEADER))
+    if raised in (Raised.EXCEPTION, Raised.REJECT):
+        cancel_for_steps(task.app, request)
+
+
+def cancel_for_steps(app: Any, request: Any) -> None:
+    """Cancel the reservations of the steps after a request, which Celery will not send."""
+    for each in (*(request.chain or ()), *filter(None, [request.chord])):
+        for step in _steps(maybe_signature(each)):
+            cancel_reservation(app, (step.options.get("headers") or {}).get(HEADER))
 
 
 def _steps(node: Any) -> Iterator[Any]:
@@ -129,10 +136,11 @@ def _may_need(running_lock: RunningLock, step: Any) -> bool:
 
 
 def _may_bring_keys(running_lock: RunningLock, last: Any) -> bool:
-    """Return whether the last step needs none of the keys, or takes them over: by a same call."""
+    """Return whether the last step locks and marks nothing, or takes the keys over: a same call."""
     task = running_lock.task
     if last.task != task.name:
-        return not _may_need(running_lock, last)
+        # One that has a lock or a marker of its own gives up a reservation of other keys.
+        return getattr(task.app.tasks.get(last.task), "redlock_plan", None) is None
     if not last.immutable:
         return False
     try:

@@ -13,7 +13,8 @@ from celery_redlock.tasks.config.client import redlock_for
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.request_state import state_of
-from celery_redlock.tasks.rules.ending import State, Unused, keeps_reservation
+from celery_redlock.tasks.rules.ending import CeleryState, State, Unused, keeps_reservation
+from celery_redlock.tasks.rules.facts import Raised
 from celery_redlock.tasks.run.arrival_facts import raised_by
 from celery_redlock.tasks.run.ended_tasks import connect_ended_tasks
 from celery_redlock.tasks.run.kept_keys import cancel_kept
@@ -51,20 +52,26 @@ def _ended(task: Any = None, state: str | None = None, retval: Any = None, **_: 
     if running_lock is not None:
         running_lock.end(state, retval)
     elif request is not None and not state_of(request).ended:
-        _cancel_unused(task, request, retval)
+        _cancel_unused(task, request, _raised(state, retval))
     if request is not None:
-        cancel_kept(task, request, state)
+        cancel_kept(task, request, _raised(state, retval))
         if (log := state_of(request).last_words) is not None:
             log()
 
 
-def _cancel_unused(task: Any, request: Any, result: Any) -> None:
+def _raised(state: str | None, result: Any) -> Raised:
+    """Return what ended a request: its result, or an exception that passes through Celery."""
+    if state == CeleryState.SUCCESS:
+        return Raised.NOTHING
+    return raised_by(result if isinstance(result, BaseException) else sys.exc_info()[1])
+
+
+def _cancel_unused(task: Any, request: Any, raised: Raised) -> None:
     """Free the lock of a message whose task ended on its way to the body (`before_start`)."""
     plan = getattr(task, "redlock_plan", None)
     if plan is None or not plan.options.mode_spec.at_publish:
         return
     reservation = Envelope.read(request.headers).reservation
-    error = result if isinstance(result, BaseException) else sys.exc_info()[1]
-    unused = Unused(state=State.UNRUN, raised=raised_by(error), acks_late=bool(task.acks_late))
+    unused = Unused(state=State.UNRUN, raised=raised, acks_late=bool(task.acks_late))
     if reservation is not None and not keeps_reservation(unused):
         redlock_for(task.app).reservations.cancel(reservation)

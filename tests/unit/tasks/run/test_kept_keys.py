@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery import Task, chain, chord, group
+from billiard.exceptions import TimeLimitExceeded, WorkerLostError
+from celery import Task, chain, chord, group, signals
+from celery.app.task import Context
+from celery.exceptions import Ignore, Reject
 
 from celery_redlock import RedlockTask
 from celery_redlock.tasks.message.envelope import Envelope
@@ -33,6 +36,15 @@ def replaced_by(bench: Bench, make: Any, **options: Any) -> Any:
         return self.replace(make(self)) if step == 0 else step
 
     return declare(bench, body, **options)
+
+
+def ended_by(error: BaseException) -> Any:
+    """Return a body that raises an exception."""
+
+    def body(*args: Any) -> None:
+        raise error
+
+    return body
 
 
 def run_all(bench: Bench) -> list[tuple[str, Role | None]]:
@@ -86,6 +98,95 @@ def test_a_step_that_fails_frees_the_key(bench: Bench, failing: str) -> None:
     steps = [plain(bench, n, fail if n == failing else None) for n in ("one", "two", "three")]
     bench.run(bench.send(replaced_by(bench, lambda self: chain(*(s.s() for s in steps)))))
     run_all(bench)
+    assert value(bench) is None
+
+
+@pytest.mark.parametrize("rejecting", ["one", "two", "three"])
+def test_a_step_that_goes_to_the_dead_letters_frees_the_key(bench: Bench, rejecting: str) -> None:
+    bodies = {rejecting: ended_by(Reject("no", requeue=False))}
+    steps = [plain(bench, name, bodies.get(name)) for name in ("one", "two", "three")]
+    bench.run(bench.send(replaced_by(bench, lambda self: chain(*(s.s() for s in steps)))))
+    run_all(bench)
+    assert value(bench) is None
+
+
+@pytest.mark.parametrize("rejecting", ["one", "two"])
+def test_a_step_that_goes_back_to_its_queue_keeps_the_key(bench: Bench, rejecting: str) -> None:
+    bodies = {rejecting: ended_by(Reject("no", requeue=True))}
+    steps = [plain(bench, name, bodies.get(name)) for name in ("one", "two")]
+    bench.run(bench.send(replaced_by(bench, lambda self: chain(*(s.s() for s in steps)))))
+    run_all(bench)
+    assert role(bench) is Role.QUEUED
+
+
+@pytest.mark.parametrize("ignoring", ["one", "two"])
+def test_a_step_that_ends_with_ignore_leaves_the_key_to_its_ttl(
+    bench: Bench, ignoring: str
+) -> None:
+    bodies = {ignoring: ended_by(Ignore())}
+    steps = [plain(bench, name, bodies.get(name)) for name in ("one", "two")]
+    bench.run(bench.send(replaced_by(bench, lambda self: chain(*(s.s() for s in steps)))))
+    run_all(bench)
+    assert role(bench) is Role.QUEUED
+
+
+@pytest.mark.parametrize("replacing", ["one", "two"])
+def test_a_step_that_replaces_itself_has_the_key_for_its_replacement(
+    bench: Bench, replacing: str
+) -> None:
+    other = plain(bench, "other")
+    names = ("one", "two")
+    steps = [
+        bench.task(
+            lambda self, *args: self.replace(other.si()) if self.name == replacing else None,
+            name=name,
+            base=Task,
+            bind=True,
+        )
+        for name in names
+    ]
+    bench.run(bench.send(replaced_by(bench, lambda self: chain(*(s.s() for s in steps)))))
+    assert [held for _, held in run_all(bench)] == [Role.QUEUED] * 3
+
+
+@pytest.mark.parametrize("acks_late", [True, False])
+def test_a_last_step_whose_process_ends_keeps_the_key_for_its_next_delivery(
+    bench: Bench, acks_late: bool
+) -> None:
+    one, two = plain(bench, "one"), plain(bench, "two", ended_by(SystemExit()))
+    two.acks_late = acks_late
+    bench.run(bench.send(replaced_by(bench, lambda self: chain(one.s(), two.s()))))
+    with pytest.raises(SystemExit):
+        run_all(bench)
+    assert role(bench) is (Role.QUEUED if acks_late else None)
+
+
+@pytest.mark.parametrize("make", [chain, group, lambda tasks: chord(tasks, tasks[0])])
+@pytest.mark.parametrize("loss", [WorkerLostError("SIGKILL"), TimeLimitExceeded(1)])
+def test_a_step_whose_process_is_lost_frees_the_key(
+    bench: Bench, make: Any, loss: Exception
+) -> None:
+    one = plain(bench, "one")
+    bench.run(bench.send(replaced_by(bench, lambda self: make([one.s(), one.s()]))))
+    messages = [bench.receive() for _ in range(bench.queue_length)]
+    message = next(each for each in messages if each["task"] == "one")
+    assert role(bench) is Role.QUEUED
+    one.request_stack.push(Context(message))
+    try:
+        signals.task_failure.send(sender=one, task_id=message["id"], exception=loss)
+    finally:
+        one.request_stack.pop()
+    assert value(bench) is None
+
+
+@pytest.mark.parametrize("make", [chain, group, lambda tasks: chord(tasks, tasks[0])])
+def test_a_step_that_is_revoked_or_expires_frees_the_key(bench: Bench, make: Any) -> None:
+    one = plain(bench, "one")
+    bench.run(bench.send(replaced_by(bench, lambda self: make([one.s(), one.s()]))))
+    messages = [bench.receive() for _ in range(bench.queue_length)]
+    message = next(each for each in messages if each["task"] == "one")
+    assert role(bench) is Role.QUEUED
+    signals.task_revoked.send(sender=one, request=Context(message))
     assert value(bench) is None
 
 
@@ -166,6 +267,19 @@ def test_a_step_that_locks_another_key_leaves_this_one(bench: Bench) -> None:
     assert role(bench) is Role.QUEUED
     run_all(bench)
     assert value(bench) is None
+
+
+@pytest.mark.parametrize("options", [{"lock_key": "other"}, {"redlock_dedupe_only": True}])
+def test_a_last_step_with_a_lock_or_a_marker_of_its_own_finds_the_key_free(
+    bench: Bench, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.app.conf.redlock_dedupe = "redlock_dedupe_only" in options
+    one = plain(bench, "one")
+    other = bench.task(lambda *args: None, name="other", **options)
+    bench.run(bench.send(replaced_by(bench, lambda self: chain(one.s(), other.si(1)))))
+    assert value(bench) is None
+    assert run_all(bench) == [("one", None), ("other", None)]
+    assert "is given up" not in caplog.text
 
 
 def test_a_last_step_that_ends_before_the_task_that_it_replaces_leaves_no_key(
