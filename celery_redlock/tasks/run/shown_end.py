@@ -12,7 +12,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from celery.app.trace import log_policy_ignore
 from celery.exceptions import Ignore
+from celery.utils.log import get_logger
 from kombu.utils.imports import symbol_by_name
 
 from celery_redlock._log import event_logger
@@ -97,9 +99,10 @@ class _AnnouncesEnds:
 
 def connect_log() -> None:
     """Keep Celery from logging a message that waits as ignored. Idempotent."""
-    logging.getLogger("celery.app.trace").addFilter(_logs_no_requeue)
+    get_logger("celery.app.trace").addFilter(_logs_no_requeue)
 
 
 def _logs_no_requeue(record: logging.LogRecord) -> bool:
-    error = str(getattr(record, "data", {}).get("exc", ""))
-    return not error.startswith(f"{Requeued.__name__}(")
+    end = getattr(record, "data", {})
+    is_ignored = end.get("description") == log_policy_ignore.description
+    return not (is_ignored and str(end.get("exc")).startswith(f"{Requeued.__name__}("))
