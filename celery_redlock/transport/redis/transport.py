@@ -158,9 +158,13 @@ class RedisTransport:
     def _report_deferred(self) -> None:
         """Report releases that are deferred, unless that is done already."""
         if not self._delivers and not self._closed and self._nodes.has_deferred():
+            self._delivers = True  # before the report: the delivery may end before it returns
             with contextlib.suppress(RuntimeError, OSError):  # no more threads or pipes
-                self._on_deferred(self)
-                self._delivers = True
+                try:
+                    self._on_deferred(self)
+                except BaseException:
+                    self._delivers = False
+                    raise
 
     def drain(self, channel: Channel) -> None:
         """Take the replies that have come on a channel; its borrower takes them, if it has one."""

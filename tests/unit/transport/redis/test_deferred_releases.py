@@ -90,6 +90,25 @@ def test_one_that_is_deferred_as_the_last_is_delivered_is_reported(
     assert reports == [transport] * 2
 
 
+def test_a_delivery_that_ends_before_the_report_has_returned_is_not_the_last(
+    transport: RedisTransport, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deliver(_: RedisChannel) -> bool:
+        for health in transport._nodes.health:
+            health.take_deferred()
+        return True
+
+    def report(reported: RedisTransport) -> None:
+        reports.append(reported)
+        reported.deliver_deferred()
+
+    monkeypatch.setattr(RedisChannel, "deliver_deferred", deliver)
+    monkeypatch.setattr(transport, "_on_deferred", report)
+    for _ in range(2):
+        defer(transport)
+    assert reports == [transport] * 2
+
+
 def test_those_of_expired_keys_are_not_reported_again(
     transport: RedisTransport, reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,11 +119,14 @@ def test_those_of_expired_keys_are_not_reported_again(
     assert reports == [transport]
 
 
-def test_a_call_is_not_told_that_nobody_could_be_found_to_deliver_them(
-    transport: RedisTransport, monkeypatch: pytest.MonkeyPatch
+def test_where_nobody_can_be_found_to_deliver_them_the_next_call_tries_and_none_fails(
+    transport: RedisTransport, reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "_on_deferred", fail)
     defer(transport)
+    monkeypatch.undo()
+    defer(transport)
+    assert reports == [transport]
 
 
 def test_a_connection_that_breaks_as_they_are_sent_costs_none(
