@@ -12,9 +12,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from celery.app.trace import log_policy_ignore
+from celery.app import trace
 from celery.exceptions import Ignore
-from celery.utils.log import get_logger
 from kombu.utils.imports import symbol_by_name
 
 from celery_redlock._log import event_logger
@@ -99,10 +98,10 @@ class _AnnouncesEnds:
 
 def connect_log() -> None:
     """Keep Celery from logging a message that waits as ignored. Idempotent."""
-    get_logger("celery.app.trace").addFilter(_logs_no_requeue)
+    trace.logger.addFilter(_logs_no_requeue)
 
 
 def _logs_no_requeue(record: logging.LogRecord) -> bool:
     end = getattr(record, "data", {})
-    is_ignored = end.get("description") == log_policy_ignore.description
+    is_ignored = end.get("description") == trace.log_policy_ignore.description
     return not (is_ignored and str(end.get("exc")).startswith(f"{Requeued.__name__}("))
