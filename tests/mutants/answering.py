@@ -17,6 +17,8 @@ from tests.mutants.writing import (
     tested,
 )
 
+POOL = "transport/redis/transport.py"
+
 VOTES = (
     mutant(
         "one node's word is a conflict",
@@ -100,7 +102,28 @@ TRANSPORT = (
     mutant(
         "a client that is closed loses the votes on its last release",
         tested("test_unawaited_release.py", "test_closing_the_client_reports_it_first"),
-        ("transport/redis/transport.py", "            channel.await_receivers(until)\n", ""),
+        (POOL, "            channel.await_receivers(until)\n", ""),
+    ),
+    mutant(
+        "an error in the delivery of deferred releases ends it for good",
+        operated(
+            "transport/test_faults.py",
+            "test_a_release_reaches_a_node_that_is_back_after_an_error_in_its_delivery",
+        ),
+        (POOL, "            self._delivers = goes_on\n", "            self._delivers = True\n"),
+    ),
+    mutant(
+        "releases whose connections broke behind them are deferred and delivered by nobody",
+        operated(
+            "transport/test_faults.py",
+            "test_a_release_whose_connections_broke_behind_it_reaches_the_nodes_"
+            "without_a_further_call",
+        ),
+        (
+            POOL,
+            "                idle.append(channel)\n        self._report_deferred()\n",
+            "                idle.append(channel)\n",
+        ),
     ),
     mutant(
         "a finished message leaves no mark",

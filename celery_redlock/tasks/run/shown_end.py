@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from celery.app import trace
 from celery.exceptions import Ignore
 from kombu.utils.imports import symbol_by_name
 
@@ -97,9 +98,10 @@ class _AnnouncesEnds:
 
 def connect_log() -> None:
     """Keep Celery from logging a message that waits as ignored. Idempotent."""
-    logging.getLogger("celery.app.trace").addFilter(_logs_no_requeue)
+    trace.logger.addFilter(_logs_no_requeue)
 
 
 def _logs_no_requeue(record: logging.LogRecord) -> bool:
-    error = str(getattr(record, "data", {}).get("exc", ""))
-    return not error.startswith(f"{Requeued.__name__}(")
+    end = getattr(record, "data", {})
+    is_ignored = end.get("description") == trace.log_policy_ignore.description
+    return not (is_ignored and str(end.get("exc")).startswith(f"{Requeued.__name__}("))

@@ -226,6 +226,8 @@ class RedisChannel:
             reason = self._health[index].reason
             # A node without a failure is not connected yet, so this attempt has not tested it.
             attempted = needed and reason is not None
+            if reason is None and self._connections.is_slow(index, now):
+                reason = f"{_no_answer(self._node_timeout)} while connecting"
             self._fail(index, Failed(reason or "not connected yet", attempted=attempted), now)
 
     def _defer(self, index: int, command: Command, receiver: VoteReceiver | None = None) -> None:
@@ -245,10 +247,14 @@ class RedisChannel:
     def _send_deferred(self, index: int, connection: NodeConnection) -> None:
         """Send a node's deferred releases; the thread that has just connected calls this, too."""
         now = clock()
+        data = b""
+        # All are pending before one is sent: where the connection breaks, all are deferred again.
         for command, receiver in self._health[index].take_deferred():
             nonce = b"%x" % next(_nonces)
+            data += _pack(command, nonce)
             connection.pending.append(PendingReply(nonce, command, None, 0, now, receiver))
-            connection.send(_pack(command, nonce))
+        if data:
+            connection.send(data)
 
     def _send_to(
         self, index: int, connection: NodeConnection, data: bytes, entries: list[PendingReply]

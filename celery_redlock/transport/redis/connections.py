@@ -84,7 +84,7 @@ class Connections:
             if connection is None or connection.is_overdue(now, _DEAD_AFTER):
                 complete = False
                 if not health[index].is_backing_off(now):
-                    self._start_connect(index)
+                    self._start_connect(index, now)
             elif connection.is_overdue(now, self._nodes.node_timeout):
                 complete = False
         self.complete = complete
@@ -92,7 +92,7 @@ class Connections:
             # The quorum needs nodes that are backing off as well.
             for index, connection in enumerate(self.by_node):
                 if connection is None:
-                    self._start_connect(index)
+                    self._start_connect(index, now)
         while (remaining := min(self._awaited_until(now), now + limit) - clock()) > 0:
             self._connected_poller.poll(as_milliseconds(remaining))
             fresh += self.take_connected()
@@ -109,8 +109,12 @@ class Connections:
             if self.by_node[index] is not None:
                 fresh.append(index)
             elif not health.is_backing_off(now):
-                self._start_connect(index)
+                self._start_connect(index, now)
         return fresh
+
+    def is_slow(self, index: int, now: float) -> bool:
+        """Return whether a connection attempt goes on for longer than a node's reply may take."""
+        return now - self._connecting.get(index, now) >= self._nodes.node_timeout
 
     def ready(self, remaining: float) -> Iterator[tuple[int, NodeConnection]]:
         """Wait up to `remaining` seconds, and yield the connections that have bytes to read."""
@@ -196,10 +200,10 @@ class Connections:
         first = any(not node.was_connected and node.reason is None for node in connecting)
         return self._nodes.first_connect_wait if first else self._nodes.node_timeout
 
-    def _start_connect(self, index: int) -> None:
+    def _start_connect(self, index: int, now: float) -> None:
         if index in self._connecting:
             return
-        self._connecting[index] = clock()
+        self._connecting[index] = now
         attempts = self._nodes.pending_connects
         attempt = object()
         run = partial(self._connect_and_deliver, index, attempts, attempt)
@@ -257,6 +261,7 @@ class Connections:
                 try:
                     self._on_connect(index, connection)
                 except ConnectionBrokenError as exc:
+                    self._defer_unanswered(index, connection)
                     connection.close()
                     connection, reason = None, str(exc)
             self._connected.append((index, connection, reason, lasting))

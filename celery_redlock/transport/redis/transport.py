@@ -134,24 +134,37 @@ class RedisTransport:
 
     def deliver_deferred(self) -> bool:
         """Send deferred releases where possible; return whether there is nothing left to do."""
-        channel = self.checkout()
+        goes_on = False
         try:
-            is_done = channel.deliver_deferred()
-        except BaseException:
-            self.discard(channel)
-            raise
-        self.checkin(channel)
-        # Older keys have expired on the node, unless they are reserved for a message.
-        is_old = self._nodes.deferred_at() < self.now() - self._nodes.max_ttl
-        self._delivers = not (is_done or is_old or self._closed)
-        return not self._delivers
+            channel = self.checkout()
+            try:
+                is_done = channel.deliver_deferred()
+            except BaseException:
+                self.discard(channel)
+                raise
+            self.checkin(channel)
+            goes_on = not (is_done or self._closed or self._deferred_are_old())
+        finally:
+            self._delivers = goes_on
+            # This failed, or a call has deferred another and relied on this to deliver it.
+            if not self._deferred_are_old():
+                self._report_deferred()
+        return not goes_on
+
+    def _deferred_are_old(self) -> bool:
+        """Return whether their keys have expired on the nodes, unless reserved for a message."""
+        return self._nodes.deferred_at() < self.now() - self._nodes.max_ttl
 
     def _report_deferred(self) -> None:
         """Report releases that are deferred, unless that is done already."""
         if not self._delivers and not self._closed and self._nodes.has_deferred():
-            with contextlib.suppress(RuntimeError):  # there may be no more threads
-                self._on_deferred(self)
-                self._delivers = True
+            self._delivers = True  # before the report: the delivery may end before it returns
+            with contextlib.suppress(RuntimeError, OSError):  # no more threads or pipes
+                try:
+                    self._on_deferred(self)
+                except BaseException:
+                    self._delivers = False
+                    raise
 
     def drain(self, channel: Channel) -> None:
         """Take the replies that have come on a channel; its borrower takes them, if it has one."""
@@ -166,6 +179,7 @@ class RedisTransport:
                 channel.drain()
             finally:
                 idle.append(channel)
+        self._report_deferred()
 
     def send_behind(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Send a command behind those sent on `channel`, whichever call has borrowed it now."""

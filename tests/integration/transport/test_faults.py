@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import select
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from celery_redlock import LeaseLost, QuorumUnavailable
 from celery_redlock.core import arm_nodes, probe_nodes
+from celery_redlock.protocol.votes import Failed
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import clock
 from celery_redlock.transport.redis import channel
@@ -182,6 +184,56 @@ def test_a_release_reaches_a_node_that_is_back_without_a_further_call(nodes: Ser
         nodes.cluster.heal(node)
     wait_until(lambda: nodes.owners("key") == [lease.owner, None, None, None, None])
     nodes.cluster.heal(0)
+
+
+def test_a_release_reaches_a_node_that_is_back_after_an_error_in_its_delivery(
+    nodes: ServerNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = [OSError(errno.EMFILE, "Too many open files")]
+    deliver = channel.RedisChannel.deliver_deferred
+
+    def fail_once(self: channel.RedisChannel) -> bool:
+        if fails:
+            raise fails.pop()
+        return deliver(self)
+
+    monkeypatch.setattr(channel.RedisChannel, "deliver_deferred", fail_once)
+    lease = nodes.connected().acquire("key", ttl=60)
+    nodes.wait_held(lease)
+    for node in range(3):
+        nodes.cluster.refuse(node)
+    assert not lease.release()
+    wait_until(lambda: not fails)
+    for node in range(3):
+        nodes.cluster.heal(node)
+    nodes.wait_free("key")
+
+
+def test_a_release_whose_connections_broke_behind_it_reaches_the_nodes_without_a_further_call(
+    nodes: ServerNodes,
+) -> None:
+    lease = nodes.connected().acquire("key", ttl=60)
+    nodes.wait_held(lease)
+    for node in range(3):
+        nodes.cluster.partition(node)
+    lease.release(wait=False)
+    for node in range(3):
+        nodes.cluster.refuse(node)
+        nodes.cluster.heal(node)
+    nodes.wait_free("key")
+
+
+def test_nodes_to_which_a_connection_takes_too_long_are_named_as_silent(nodes: ServerNodes) -> None:
+    client = nodes.connected(node_timeout=BRIEF)
+    for node in range(3):
+        # Each step of the attempt gets its answer in time, and all of them together do not.
+        nodes.cluster.delay(node, BRIEF / 2, only="replies")
+    used = client.transport.checkout()
+    votes = nodes.attempt(client, "key").round.votes[:3]
+    client.transport.checkin(used)
+    assert [vote.reason for vote in votes if isinstance(vote, Failed)] == [
+        "no answer within 0.3 s while connecting"
+    ] * 3
 
 
 def test_clients_that_start_while_a_minority_is_gone_work_and_take_it_in_later(

@@ -20,6 +20,14 @@ from celery_redlock.tasks.run.shown_end import Requeued, Withdrawn, announce_end
 from tests.support.tasks import Bench
 from tests.unit.tasks.jobs import job
 
+
+class Shop:
+    """An application."""
+
+    class Requeued(Exception):
+        """Its own error."""
+
+
 HOOKS = ("on_retry", "on_failure", "on_success")
 SIGNALS = (signals.task_retry, signals.task_failure, signals.task_success)
 
@@ -104,6 +112,19 @@ def test_a_wait_is_one_line_in_the_log(bench: Bench, caplog: pytest.LogCaptureFi
     request = waits(bench)
     (line,) = [text for text in caplog.messages if request["id"] in text]
     assert line.startswith(f"Task job[{request['id']}] is requeued for ")
+
+
+@pytest.mark.parametrize("says", ["raised unexpected", "raised expected"])
+def test_an_error_of_the_application_is_logged_whatever_its_name(
+    bench: Bench, caplog: pytest.LogCaptureFixture, says: str
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def fail(self: Task) -> None:
+        raise Shop.Requeued("out of stock")
+
+    bench.call(job(bench, fail, throws=(Shop.Requeued,) if says == "raised expected" else ()))
+    assert f"{says}: Requeued('out of stock')" in caplog.text
 
 
 def test_a_message_that_was_revoked_on_the_nodes_is_shown_as_revoked(bench: Bench) -> None:

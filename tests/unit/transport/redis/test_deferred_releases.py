@@ -1,0 +1,147 @@
+"""Releases that are deferred are reported until somebody delivers them."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_redlock.protocol import release
+from celery_redlock.transport import RedisTransport, parse_nodes
+from celery_redlock.transport.redis import transport as module
+from celery_redlock.transport.redis.channel import RedisChannel
+from celery_redlock.transport.redis.connection import ConnectionBrokenError, NodeConnection
+
+#: Where nothing listens.
+NODES = parse_nodes(["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"])
+RELEASE = release(("key",), "us", 0)
+
+#: Transports that have reported releases, in order.
+Reports = list[RedisTransport]
+
+
+@pytest.fixture
+def reports() -> Reports:
+    return []
+
+
+@pytest.fixture
+def transport(reports: Reports) -> Iterator[RedisTransport]:
+    made = RedisTransport(NODES, node_timeout=1.0, max_ttl=60.0, on_deferred=reports.append)
+    yield made
+    made.close()
+
+
+def defer(transport: RedisTransport) -> None:
+    """Release on a channel that is connected to no node."""
+    channel = transport.checkout()
+    channel.send(RELEASE)
+    transport.checkin(channel)
+
+
+def fail(*_: object, **__: object) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_they_are_reported_once_while_they_are_delivered(
+    transport: RedisTransport, reports: Reports
+) -> None:
+    defer(transport)
+    assert not transport.deliver_deferred()
+    defer(transport)
+    assert reports == [transport]
+
+
+@pytest.mark.parametrize("where", ["a channel is made", "a channel delivers"])
+def test_an_error_in_their_delivery_has_them_reported_again(
+    transport: RedisTransport, reports: Reports, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    defer(transport)
+    if where == "a channel is made":
+        used = transport.checkout()
+        monkeypatch.setattr(module, "RedisChannel", fail)
+    else:
+        monkeypatch.setattr(RedisChannel, "deliver_deferred", fail)
+    with pytest.raises(OSError, match="Too many open files"):
+        transport.deliver_deferred()
+    assert reports == [transport] * 2
+    monkeypatch.undo()
+    if where == "a channel is made":
+        transport.checkin(used)
+
+
+def test_one_that_is_deferred_as_the_last_is_delivered_is_reported(
+    transport: RedisTransport, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defer(transport)
+
+    def deliver(_: RedisChannel) -> bool:
+        for health in transport._nodes.health:
+            health.take_deferred()
+        defer(transport)  # by another thread
+        return True
+
+    monkeypatch.setattr(RedisChannel, "deliver_deferred", deliver)
+    assert transport.deliver_deferred()
+    assert reports == [transport] * 2
+
+
+def test_a_delivery_that_ends_before_the_report_has_returned_is_not_the_last(
+    transport: RedisTransport, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deliver(_: RedisChannel) -> bool:
+        for health in transport._nodes.health:
+            health.take_deferred()
+        return True
+
+    def report(reported: RedisTransport) -> None:
+        reports.append(reported)
+        reported.deliver_deferred()
+
+    monkeypatch.setattr(RedisChannel, "deliver_deferred", deliver)
+    monkeypatch.setattr(transport, "_on_deferred", report)
+    for _ in range(2):
+        defer(transport)
+    assert reports == [transport] * 2
+
+
+def test_those_of_expired_keys_are_not_reported_again(
+    transport: RedisTransport, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defer(transport)
+    now = transport.now()
+    monkeypatch.setattr(transport, "now", lambda: now + 61.0)
+    assert transport.deliver_deferred()
+    assert reports == [transport]
+
+
+def test_where_nobody_can_be_found_to_deliver_them_the_next_call_tries_and_none_fails(
+    transport: RedisTransport, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_on_deferred", fail)
+    defer(transport)
+    monkeypatch.undo()
+    defer(transport)
+    assert reports == [transport]
+
+
+def test_a_connection_that_breaks_as_they_are_sent_costs_none(
+    transport: RedisTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_(*_: object) -> None:
+        raise ConnectionBrokenError("reset")
+
+    ours, theirs = socket.socketpair()
+    connection: Any = NodeConnection(SimpleNamespace(disconnect=ours.close), ours)
+    monkeypatch.setattr(NodeConnection, "send", break_)
+    for _ in range(3):
+        defer(transport)
+    channel = transport.checkout()
+    channel._connections._deliver(0, connection, "", False)
+    transport.checkin(channel)
+    theirs.close()
+    assert len(transport._nodes.health[0].take_deferred()) == 3
