@@ -144,7 +144,9 @@ def _delay(
         # Those that wait for the same nodes must not come back together.
         return min(longest, error.available_in + delay_after(0, longest))
     is_held = is_remembered and isinstance(error, LockContended) and not error.split
-    if is_held and _is_kept_by_a_worker(lock_request.task.app):
+    # A key that is handed over to a message is not free for others at any time, and wakes nobody.
+    is_released = is_held and lock_request.envelope.reservation is None
+    if is_released and _is_kept_by_a_worker(lock_request.task.app):
         # That worker is woken, and looks at the keys in between.
         return random.uniform(longest / 2, longest)  # noqa: S311  # spreads load, protects nothing
     return delay_after(wait_history.requeues, longest)

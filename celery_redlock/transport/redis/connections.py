@@ -113,7 +113,7 @@ class Connections:
         return fresh
 
     def is_slow(self, index: int, now: float) -> bool:
-        """Return whether a connection attempt goes on for longer than a node's reply may take."""
+        """Return whether a connection attempt takes longer than a node's reply may."""
         return now - self._connecting.get(index, now) >= self._nodes.node_timeout
 
     def ready(self, remaining: float) -> Iterator[tuple[int, NodeConnection]]:

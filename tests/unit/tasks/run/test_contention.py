@@ -24,6 +24,7 @@ from celery_redlock.tasks.message.owner_label import Role, label_for
 from celery_redlock.tasks.run import requeue
 from celery_redlock.tasks.run.contention import Case, resolve
 from celery_redlock.tasks.run.lock_request import LockRequest, lock_request_for
+from celery_redlock.tasks.run.requeue import FIRST_DELAY
 from celery_redlock.tasks.run.running_lock import RunningLock
 from celery_redlock.tasks.run.shown_end import Requeued
 from tests.support.tasks import Bench
@@ -253,6 +254,15 @@ def test_a_message_returns_when_the_quarantine_ends_that_it_has_met(bench: Bench
         settle_in_worker(bench, task, request, met)
     assert 7.5 < requeued.value.when <= 8.5
     assert Envelope.read(bench.receive()).waits_for == ()
+
+
+def test_a_message_to_which_its_lock_is_handed_over_returns_soon(bench: Bench) -> None:
+    task = job(bench, lock_mode="until_executed", acks_late=True)
+    request = bench.send(task)
+    held = LockContended("held", "k", "1 1 running other w 1", 30.0, False, ["k"])
+    with pytest.raises(Requeued) as requeued:
+        settle_in_worker(bench, task, request, held)
+    assert requeued.value.when <= FIRST_DELAY
 
 
 def test_a_message_that_met_an_outage_waits_for_a_quorum(bench: Bench) -> None:
