@@ -102,7 +102,7 @@ RELEASING = (
     ),
     mutant(
         "a release of all slots wakes two",
-        operated("admin/test_lock_release.py", "test_as_many_are_woken_as_slots_become_free"),
+        operated("admin/test_lock_release.py", "test_one_more_is_woken_than_slots_become_free"),
         (RELEASE, "limits = None if entry.slot is None or entry.is_rate else", "limits = None and"),
     ),
     mutant(

@@ -14,7 +14,8 @@ from celery_redlock.admin.lock_list import show_lock
 from celery_redlock.admin.lock_release import release_lock, release_task
 from celery_redlock.admin.node_readers import Readers
 from celery_redlock.fencing import FileFence
-from celery_redlock.protocol import Command, Vote
+from celery_redlock.protocol import Command, Vote, Waiter, acquire
+from celery_redlock.protocol.keys import LimitedKey
 from celery_redlock.tasks.message.node_keys import QUEUED
 from celery_redlock.tasks.message.owner_label import Role, label_for
 from celery_redlock.testing import LocalCluster
@@ -142,24 +143,17 @@ def test_those_who_wait_for_a_foreign_owner_are_woken(nodes: Nodes) -> None:
         assert waits.result(TIMEOUT).is_valid
 
 
-def test_as_many_are_woken_as_slots_become_free(nodes: Nodes) -> None:
-    redlock, slots = nodes.connected(), 4
+def test_one_more_is_woken_than_slots_become_free(servers: ServerNodes) -> None:
+    redlock, slots = servers.connected(), 4
+    key = LimitedKey("key", slots).on_nodes(PREFIX + "key")
     for _ in range(slots):
         redlock.acquire(Limit("key", slots), ttl=60)
-    with ThreadPoolExecutor(slots) as pool:
-        waits = [
-            pool.submit(
-                nodes.connected().acquire,
-                Limit("key", slots),
-                ttl=60,
-                wait=2 * TIMEOUT,
-                retry=WHEN_WOKEN,
-            )
-            for _ in range(slots)
-        ]
-        wait_until(lambda: show_lock(redlock, "key")[0].waiting == slots)
-        release_lock(redlock, "key")
-        assert all(one.result(TIMEOUT).is_valid for one in waits)
+    assert servers.woken(0) == []
+    for at in range(1, slots + 3):
+        waiter = Waiter(f"w{at}", at, 60_000)
+        servers.run(0, acquire((key,), waiter.name, 60_000, 0, 0, "", waiter))
+    release_lock(redlock, "key")
+    assert [name for _, name in servers.woken(0)] == [f"w{at}" for at in range(1, slots + 2)]
 
 
 def test_a_leftover_is_taken_away(nodes: Nodes) -> None:

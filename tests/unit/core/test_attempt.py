@@ -58,7 +58,7 @@ def test_nodes_forget_the_turn_of_one_that_is_granted() -> None:
     key = LimitedKey("key", 1, 60_000).on_nodes("key")
     nodes = [MemoryNode(str(number)) for number in range(3)]
     for node in nodes:
-        node.state.waiting[key] = WaitQueue({"us": 1}, {"us": 10**15}, 10**18)
+        node.state.waiting[key] = WaitQueue({"us": 1}, turns={"us": 10**15}, expires_at=10**18)
 
     granted = attempt_once(MemoryTransport(nodes), asked_by_a_waiter(key, has_waited=True))
 
