@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,11 +49,23 @@ def assert_ran_early(journal: Journal, *task_ids: str) -> None:
     assert all(entry["early_by"] > 0 for entry in ran), ran
 
 
+def wait_until_kept(worker: Worker, results: Sequence[AsyncResult]) -> None:
+    """Wait until a worker keeps all of these messages until their ETAs."""
+    wait_until(
+        lambda: {result.id for result in results} <= _kept(worker).keys(),
+        2 * TIMEOUT,
+        message="the messages to wait",
+    )
+
+
 def _left(worker: Worker, task_id: str) -> float:
     """Return for how many seconds a worker goes on keeping a message; 0 if it does not."""
+    eta = _kept(worker).get(task_id)
+    return 0.0 if eta is None else (eta - datetime.now(UTC)).total_seconds()
+
+
+def _kept(worker: Worker) -> dict[str, datetime]:
+    """Return the ETAs of the messages that a worker keeps."""
     told = worker.app.control.inspect([worker.nodename], limit=1, timeout=TIMEOUT).scheduled()
-    for entry in (told or {}).get(worker.nodename, []):
-        if entry["request"]["id"] == task_id:
-            eta = datetime.fromisoformat(entry["eta"])
-            return (eta - datetime.now(UTC)).total_seconds()
-    return 0.0
+    entries = (told or {}).get(worker.nodename, [])
+    return {entry["request"]["id"]: datetime.fromisoformat(entry["eta"]) for entry in entries}

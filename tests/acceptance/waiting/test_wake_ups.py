@@ -12,7 +12,13 @@ from celery_redlock import Lease
 from tests.acceptance.conftest import StartWorker
 from tests.acceptance.matrix import row
 from tests.acceptance.scene import Journal
-from tests.acceptance.waiters import LONG, LONGER_THAN_A_RESTART, assert_ran_early, send_waiter
+from tests.acceptance.waiters import (
+    LONG,
+    LONGER_THAN_A_RESTART,
+    assert_ran_early,
+    send_waiter,
+    wait_until_kept,
+)
 from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -42,6 +48,17 @@ def test_so_it_does_whenever_its_task_is_acknowledged_and_in_whatever_order(
 
 def test_each_end_wakes_the_next(worker: Worker, key: str, holder: Lease, journal: Journal) -> None:
     waiters = [send_waiter(worker, key) for _ in range(4)]
+    holder.release()
+    journal.wait_for("ran", len(waiters))
+    assert all(entry["early_by"] > 0 for entry in journal.of("ran"))
+
+
+@pytest.mark.parametrize("task", ["waiting.run_late", "waiting.run_fair"])
+def test_of_many_messages_none_waits_for_its_eta(
+    worker: Worker, key: str, holder: Lease, journal: Journal, task: str
+) -> None:
+    waiters = [worker.send(task, key) for _ in range(30)]
+    wait_until_kept(worker, waiters)
     holder.release()
     journal.wait_for("ran", len(waiters))
     assert all(entry["early_by"] > 0 for entry in journal.of("ran"))
