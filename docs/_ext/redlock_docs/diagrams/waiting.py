@@ -71,7 +71,9 @@ def _play() -> list[_Step]:
     record = Record([0] * 3, now=41)
     redlock, steps, woken = record.client, [], []
     channels = [wake_channel(redlock.node_key("report"))]
-    listener = Listener(redlock.transport.wake_ups, channels, woken.append, lambda: None)
+    listener = Listener(
+        redlock.transport.wake_ups, channels, lambda name, _: woken.append(name), lambda: None
+    )
 
     def ask(who: str, since: int) -> Lease | None:
         waiter = Waiter(who, since, 60_000)

@@ -1,0 +1,78 @@
+"""
+In which order tasks of one key run, and how long the key is idle, in real prefork workers.
+
+`python -m bench order` plays each scene several times and gives the worst of all runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from bench.results import Goal, Result
+from bench.rows.waiting import Body, Scene, worker
+from celery_redlock.testing import LocalCluster
+
+RUNS, QUICK_RUNS = 20, 3
+
+_SECONDS = Goal(value=1.0, limit="most", unit=" s")
+
+
+def order(quick: bool) -> list[Result]:
+    """Measure pauses, order, and what the order costs."""
+    runs = QUICK_RUNS if quick else RUNS
+    with LocalCluster(5) as nodes, worker(nodes) as scene:
+        pauses = [_longest_pause(scene.run("bench.hot", 80, 0.2)) for _ in range(max(1, runs // 4))]
+        pauses += [_longest_pause(scene.run("bench.hot", 40, 0.05)) for _ in range(runs)]
+    with LocalCluster(3) as nodes, worker(nodes, workers=2) as scene:
+        scene.run("bench.hot", 100, 0.02)  # the processes connect
+        unfair = [scene.run("bench.hot", 100, 0.02) for _ in range(runs)]
+        fair = [scene.run("bench.hot_fair", 100, 0.02) for _ in range(runs)]
+        pairs = [_longest_pause(_pairs(scene)) for _ in range(max(1, runs // 4))]
+    return [
+        _result("bodies of 0.2 s and of 50 ms: longest pause between two", pauses, _SECONDS),
+        _result("tasks that need two of three keys: longest pause", pairs, _SECONDS),
+        _result(
+            "lock_fair, 100 bodies of 20 ms, two workers: time, to that without",
+            [_took(one) / _took(other) for one, other in zip(fair, unfair, strict=True)],
+            Goal(value=1.3, limit="most"),
+        ),
+        _result(
+            "lock_fair: messages by which one was overtaken, at most",
+            [float(_most_overtaken(bodies)) for bodies in fair],
+            Goal(value=8, limit="most"),
+        ),
+        _result(
+            "the same without lock_fair",
+            [float(_most_overtaken(bodies)) for bodies in unfair],
+            Goal(value=20, limit="most"),
+        ),
+    ]
+
+
+def _result(what: str, values: list[float], goal: Goal) -> Result:
+    detail = f"of {len(values)} runs the worst; least {min(values):.3g}"
+    return Result(row="order", what=what, goal=goal, values=[max(values)], detail=detail)
+
+
+def _pairs(scene: Scene) -> list[Body]:
+    keys = itertools.cycle((("x", "y"), ("y", "z"), ("x", "z")))
+    numbers = [scene.send_with("bench.pair", 0.1, next(keys)) for _ in range(45)]
+    return scene.bodies(range(numbers[0], numbers[-1] + 1))
+
+
+def _took(bodies: list[Body]) -> float:
+    return bodies[-1].ended - bodies[0].begun
+
+
+def _longest_pause(bodies: list[Body]) -> float:
+    """Return for how long no body ran, at most, although some waited."""
+    ended, pause = bodies[0].ended, 0.0
+    for body in bodies[1:]:
+        pause, ended = max(pause, body.begun - ended), max(ended, body.ended)
+    return pause
+
+
+def _most_overtaken(bodies: list[Body]) -> int:
+    """Return by how many that were sent later a message was overtaken, at most."""
+    numbers = [body.number for body in bodies]
+    return max(sum(later > own for later in numbers[:at]) for at, own in enumerate(numbers))
