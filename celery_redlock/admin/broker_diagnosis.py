@@ -44,7 +44,7 @@ class BrokerFacts:
 
     @property
     def delivers_again_in(self) -> float:
-        """In how many seconds it delivers the oldest again, if nobody acknowledges it."""
+        """Seconds until it delivers the oldest again, unless a worker acknowledges it."""
         return max(0.0, self.visibility_timeout - self.oldest)
 
 

@@ -338,7 +338,7 @@ def _places_of(nodes: Readers, key: str, *, rates: bool) -> tuple[str, ...]:
     ordinary = (name, QUEUED + name)
     limited = (LimitedKey(each, MAX_SLOTS).on_nodes(each) for each in ordinary)
     found: dict[str, None] = {}
-    # No node knows by which periods a key is limited, so these are looked for among all keys.
+    # Nodes store no periods, so the slots of rates are looked for among all keys.
     pages = _rested(_scan(nodes, f"{RATE_PREFIX}*:{_literally(name)}#*")) if rates else ()
     for names in pages:
         found |= dict.fromkeys(

@@ -328,11 +328,8 @@ class LockRequest:
         longest: float = min((limit / 2 for limit in limits if limit), default=math.inf)
         if self.options.wait is not None:
             return min(self.options.wait, longest)
-        if self._takes_turns:
-            return min(IN_PLACE, longest)
-        if not self._requeues:
-            return min(DEFAULT_WAIT, longest)
-        return min(IN_PLACE, longest)
+        returns = self._takes_turns or self._requeues
+        return min(IN_PLACE if returns else DEFAULT_WAIT, longest)
 
     @property
     def _requeues(self) -> bool:
