@@ -11,7 +11,10 @@ LOWEST_PINS := "celery==5.4.*" "kombu==5.3.4" "redis==5.0.1" "tenacity==8.2.3" "
 
 RELEASE := .venvs/release
 RELEASE_READY := $(RELEASE)/.ready
-RELEASE_TOOLS := "build>=1.2" "hatchling>=1.27" "twine>=6.1"
+RELEASE_TOOLS := "build>=1.2" "hatchling>=1.27" "hatch-fancy-pypi-readme>=24.1" "twine>=6.1"
+
+DEMO := .venvs/demo
+DEMO_READY := $(DEMO)/.ready
 
 CONTAINERS := .venvs/containers
 CONTAINERS_READY := $(CONTAINERS)/.ready
@@ -41,6 +44,11 @@ $(LOWEST_READY): pyproject.toml Makefile
 	$(LOWEST)/bin/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli,test]" $(LOWEST_PINS)
 	@touch $@
 
+$(DEMO_READY): pyproject.toml
+	@$(PYTHON) -m venv $(DEMO)
+	@$(DEMO)/bin/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli]"
+	@touch $@
+
 $(RELEASE_READY): Makefile
 	$(PYTHON) -m venv $(RELEASE)
 	$(RELEASE)/bin/python -m pip install $(PIP_FLAGS) $(RELEASE_TOOLS)
@@ -57,20 +65,36 @@ $(BENCH_READY): pyproject.toml bench/requirements.txt
 	@touch $@
 
 .PHONY: demo
-demo: $(READY) ## one minute: five nodes, a worker, faults, and what the lock does about them
-	$(BIN)/python -m examples.demo
+demo: $(DEMO_READY) ## half a minute: five nodes, a worker, faults, and what the lock does about them
+	@$(DEMO)/bin/python -m examples.demo
 
 .PHONY: demo-no-lock
-demo-no-lock: $(READY) ## the same work without the lock: updates are lost
-	$(BIN)/python -m examples.demo --no-lock
+demo-no-lock: $(DEMO_READY) ## the same work without the lock: updates are lost
+	@$(DEMO)/bin/python -m examples.demo --no-lock
 
 # Tests wait more than they compute. Each process has its own broker, lock nodes and workers.
 PROCESSES ?= 7
 PARALLEL := --numprocesses $(PROCESSES) --dist worksteal
+WHEELS_ONLY := not system and not containers
+BRIEF := --hypothesis-profile brief
+QUICK := --numprocesses 4 --dist worksteal $(BRIEF) --quiet -m "not full"
+
+.PHONY: quick
+quick: $(READY) ## before each commit: units, tables of rules, stale planted faults; SINCE=main runs what a change touches
+ifdef SINCE
+	@paths=$$($(BIN)/python -m tests.support.touched $(SINCE)) && \
+	{ test -z "$$paths" || $(BIN)/python -m pytest $(QUICK) $$paths; }
+else
+	@$(BIN)/python -m pytest $(QUICK) $$($(BIN)/python -m tests.support.touched)
+endif
 
 .PHONY: test
-test: $(READY) ## the tests, in PROCESSES processes; needs nothing but wheels
-	$(BIN)/python -m pytest $(PARALLEL) -m "not system and not containers"
+test: $(READY) ## before each push: each promise once, on real servers and workers, in PROCESSES processes
+	$(BIN)/python -m pytest $(PARALLEL) $(BRIEF) -m "not full and $(WHEELS_ONLY)"
+
+.PHONY: test-full
+test-full: $(READY) ## all tests that need nothing but wheels: each pool, mode, page and example
+	$(BIN)/python -m pytest $(PARALLEL) -m "$(WHEELS_ONLY)"
 
 .PHONY: test-system
 test-system: $(READY) ## tests with Debian packages (redis-server, postgresql, rabbitmq-server, nodejs, npm, chromium)
@@ -88,8 +112,8 @@ test-containers: $(CONTAINERS_READY) ## tests with hosts of their own: a Docker 
 	$(CONTAINERS)/bin/python -m pytest tests/containers -m containers --timeout 300 --durations 0
 
 .PHONY: test-lowest
-test-lowest: $(LOWEST_READY) ## the tests with the lowest versions that are declared
-	$(LOWEST)/bin/python -m pytest $(PARALLEL) -m "not system and not containers"
+test-lowest: $(LOWEST_READY) ## as test, with the lowest versions that are declared; ALL=1: as test-full
+	$(LOWEST)/bin/python -m pytest $(PARALLEL) -m "$(if $(ALL),,not full and )$(WHEELS_ONLY)"
 
 .PHONY: lint
 lint: $(READY) ## style, types and layers
@@ -99,29 +123,33 @@ lint: $(READY) ## style, types and layers
 	$(BIN)/lint-imports
 
 .PHONY: proof
-proof: $(READY) ## models, simulation and planted bugs; at most ten minutes on two cores
-	$(BIN)/python -m tests.proof
+proof: $(READY) ## models, simulation and planted faults; some twenty minutes on two cores
+	$(BIN)/python -m evidence.proof
 
 .PHONY: proof-nightly
 proof-nightly: $(READY) ## the same with a budget of hours
-	$(BIN)/python -m tests.proof --nightly
+	$(BIN)/python -m evidence.proof --nightly
 
 DURATION ?= 60
 
 .PHONY: chaos
 chaos: $(READY) ## real servers, workers and publishers under a nemesis for DURATION seconds; writes chaos.html
-	$(BIN)/python -m tests.chaos --duration $(DURATION) --html chaos.html
-	$(BIN)/python -m tests.chaos --duration 20 --outside
+	$(BIN)/python -m evidence.chaos --duration $(DURATION) --html chaos.html
+	$(BIN)/python -m evidence.chaos --duration 20 --outside
 
 .PHONY: calls
 calls: $(READY) ## calls of unique tasks with real workers in 24 set-ups, on Redis and RabbitMQ; prints a table
 	@test -x /usr/lib/rabbitmq/bin/rabbitmq-server || { echo "calls needs rabbitmq-server: apt-get install rabbitmq-server" >&2; exit 1; }
-	$(BIN)/python -m tests.calls
+	$(BIN)/python -m evidence.calls
 
 .PHONY: mixed
 mixed: $(READY) ## clients of the commit OLD and of this version on the same nodes; prints what they counted
 	@test -n "$(OLD)" || { echo "mixed needs a commit: make mixed OLD=..." >&2; exit 1; }
-	$(BIN)/python -m tests.mixed $(OLD)
+	$(BIN)/python -m evidence.mixed $(OLD)
+
+.PHONY: reference
+reference: $(READY) ## the parts of the pages that are made from the code, and their pictures
+	PYTHONPATH=docs/_ext $(BIN)/python -m redlock_docs.repository
 
 .PHONY: docs
 docs: $(READY) ## the documentation site, into build/docs

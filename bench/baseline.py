@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import hiredis
 
 from celery_redlock.protocol.commands import Script
-from celery_redlock.protocol.keys import GUARD_KEY, fence_key
+from celery_redlock.protocol.keys import ANY_PAUSE, GUARD_KEY, fence_key
 from celery_redlock.protocol.scripts import SHA, SOURCE
 
 _PATIENCE_MS = 1000
@@ -63,7 +63,7 @@ class Floor:
         owner = os.urandom(16).hex()
         granted = self._send(
             Script.ACQUIRE,
-            (*self._keys, GUARD_KEY),
+            (*self._keys, GUARD_KEY, ANY_PAUSE),
             (owner, self._ttl_ms, time.time_ns() // 1000, self._quarantine_ms),
             b"G",
         )

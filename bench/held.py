@@ -5,10 +5,12 @@ Locks that tasks seem to hold, in numbers that would take their client minutes.
 from __future__ import annotations
 
 from celery_redlock import Redlock
-from celery_redlock.protocol import Script, acquire
+from celery_redlock.core import client_of
+from celery_redlock.protocol.commands import Script, acquire
 from celery_redlock.protocol.keys import owner_timestamp_us
 from celery_redlock.protocol.scripts import SOURCE
-from celery_redlock.tasks.message.owner_label import Role, label_for
+from celery_redlock.tasks.message.owner_label import label_for
+from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.testing import LocalCluster
 
 _TTL_MS = 3_600_000
@@ -20,8 +22,8 @@ def hold(nodes: LocalCluster, client: Redlock, numbers: range) -> None:
     for first in range(0, len(numbers), _AT_ONCE):
         commands = []
         for number in numbers[first : first + _AT_ONCE]:
-            owner = client.reservations.new_owner_value(_label(number))
-            key = client.node_key(f"account:{number}")
+            owner = client_of(client).new_owner_value(_label(number))
+            key = client_of(client).key_of(f"account:{number}")
             commands.append(acquire((key,), owner, _TTL_MS, owner_timestamp_us(owner), 0))
         for node in range(len(nodes)):
             pipe = nodes.client(node).pipeline(transaction=False)

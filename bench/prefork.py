@@ -26,6 +26,7 @@ from celery_redlock.testing import LocalCluster
 
 _ROOT = Path(__file__).resolve().parents[1]
 _TIMEOUT = 120.0
+_PROCESSES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,8 @@ class Stage:
         worker = Worker(name=f"{kind}@bench", log=self.directory / f"{kind}.log")
         command = [
             *(sys.executable, "-m", "celery", "-A", "bench.worker", "worker"),
-            *("--pool=prefork", "--concurrency=2", "--queues=idle", "--loglevel=WARNING"),
+            *("--pool=prefork", f"--concurrency={_PROCESSES}"),
+            *("--queues=idle", "--loglevel=WARNING"),
             *("--without-mingle", "--without-gossip", "--without-heartbeat"),
             f"--hostname={worker.name}",
         ]
@@ -157,7 +159,7 @@ def compared(
         what=f"{what}, tasks per second, prefork",
         goal=None if goal is None else Goal(value=goal, limit="least"),
         values=ratios(list(zip(ours, others, strict=True))),
-        detail=f"{middle[0]:.0f} and {middle[1]:.0f} tasks/s",
+        detail=f"{middle[0]:.0f} and {middle[1]:.0f} tasks/s, {_PROCESSES} processes",
     )
 
 

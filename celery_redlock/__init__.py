@@ -1,8 +1,8 @@
 """
 Celery tasks under a quorum lock with fencing tokens.
 
-`Redlock`, `AsyncRedlock`, their leases and `current_lease` work without Celery; only `RedlockTask`
-and what belongs to it load it. Each is loaded when it is first asked for, so that importing the
+`Redlock`, `AsyncRedlock`, their leases and `current_lease` work without Celery; only the names of
+tasks, such as `RedlockTask`, load it. Each name is loaded on first use, so that importing the
 package or its errors costs little.
 """
 
@@ -40,8 +40,11 @@ if TYPE_CHECKING:
         SkippedResult,
         TaskLockOptions,
         Tick,
+        is_duplicate,
         is_skipped,
         lock_options,
+        pause,
+        resume,
     )
 
 __version__ = "0.1.0"
@@ -76,9 +79,12 @@ __all__ = [
     "TaskLockOptions",
     "Tick",
     "current_lease",
+    "is_duplicate",
     "is_skipped",
     "lock_options",
     "observe",
+    "pause",
+    "resume",
 ]
 
 
@@ -98,8 +104,11 @@ _HOME = {
     "Tick": "celery_redlock.tasks",
     "current_lease": "celery_redlock.core",
     "observe": "celery_redlock.core",
+    "is_duplicate": "celery_redlock.tasks",
     "is_skipped": "celery_redlock.tasks",
     "lock_options": "celery_redlock.tasks",
+    "pause": "celery_redlock.tasks",
+    "resume": "celery_redlock.tasks",
 }
 
 

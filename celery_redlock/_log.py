@@ -7,8 +7,6 @@ from __future__ import annotations
 import logging
 from typing import TypeAlias
 
-__all__ = ["EventLogger", "event_logger"]
-
 ExcInfo: TypeAlias = bool | BaseException | None
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -23,8 +21,8 @@ class EventLogger:
     Logs events of one module through its standard logger, so that handlers and filters apply.
 
     Each call makes one record. Its `args` are the fields, which the text shows as `%(name)s`. It
-    has the attributes `redlock_event` and, for each field, `redlock_NAME`: a value that JSON knows,
-    or `str()` of any other. Nothing of this is computed when the level is off. Where `call_in_app`
+    has the attributes `redlock_event` and, for each field, `redlock_NAME`: the value if JSON can
+    have it, else its `str()`. Nothing of this is computed when the level is off. If `call_in_app`
     makes the call, the record names the file and line of that function.
 
     In the text, a field shows its control characters escaped: users choose keys and names, and a
@@ -77,7 +75,7 @@ class EventLogger:
         exc_info: ExcInfo = None,
         **fields: object,
     ) -> None:
-        """Log at a level that depends."""
+        """Log at the given level."""
         self._emit(level, event, text, exc_info, fields)
 
     def _emit(
@@ -112,7 +110,7 @@ class _Escaped:
 
 
 def _shown(value: object, text: object) -> object:
-    """Return what the text of a record has of a value, whose plain form is `text`."""
+    """Return the form of a value in the text of a record; `text` is its plain form."""
     return _Escaped(value, text) if isinstance(text, str) and not text.isprintable() else value
 
 

@@ -32,10 +32,10 @@ __all__ = [
 
 class RedlockError(Exception):
     """
-    An operation on a lock failed; the message names the cause and the remedy.
+    An operation on a lock failed. The message names the cause, and what to do about it.
 
     Attributes:
-        message: the sentence an operator reads.
+        message: the text of the error, written for operators.
     """
 
     def __init__(self, message: str = "", *details: Any) -> None:
@@ -47,19 +47,19 @@ class RedlockError(Exception):
 
 
 class ConfigurationError(RedlockError):
-    """An option or setting cannot work as written. Raised at declaration or start."""
+    """An option or setting cannot work. Raised when the task is declared or the process starts."""
 
 
 class LockKeyError(RedlockError):
-    """No safe lock key can be made from this task's arguments or template."""
+    """The task's arguments and template do not make a usable lock key."""
 
 
 class AmbiguousCall(RedlockError):
     """
-    Several tasks hold the keys of a call, and nothing was changed: name one by its task id.
+    Several tasks hold the keys of this call. Nothing was changed; name one of them by its task id.
 
     Attributes:
-        task_ids: theirs; one that is no task of this package has none.
+        task_ids: the ids of those tasks. A holder outside Celery has no id.
     """
 
     def __init__(self, message: str = "", task_ids: Sequence[str] = ()) -> None:
@@ -68,7 +68,7 @@ class AmbiguousCall(RedlockError):
 
 
 class LockNotAcquired(RedlockError):
-    """The lock was not acquired; every key that the attempt had set is released."""
+    """The lock was not acquired. Every key that the attempt had set was released."""
 
 
 class LockContended(LockNotAcquired):
@@ -77,15 +77,15 @@ class LockContended(LockNotAcquired):
 
     Attributes:
         key: the lock key, or None where it is not known.
-        holder: the holder's owner value as stored on the nodes; None for a key with a rate.
-        expires_in: seconds until the holder's key expires if it is not extended; negative if it
-            has no expiry. For a key with a rate, until the attempt's turn.
-        split: several contenders share the nodes and none has a quorum, so this is no proof that
-            another task does the work; never skip or drop because of it.
-        keys: the requested lock keys that the holder has; a holder of only some of several
-            does other work.
-        nodes: for each node, by its name (never with a password), how it voted.
-        before: how many others have waited longer, where it was asked by one that waits.
+        holder: the holder's owner value as the nodes store it; None for a key with a rate.
+        expires_in: seconds until the holder's key expires unless it is extended; negative if it
+            never expires. For a key with a rate: seconds until it is this caller's turn.
+        split: several callers hold some nodes each, and none has a quorum. This does not prove
+            that another task does the work, so never skip or drop a task because of it.
+        keys: those of the requested lock keys that the holder has. If it has only some of them,
+            it does other work.
+        nodes: how each node voted, by the node's name, which never contains a password.
+        before: how many others come before the caller, if it waits; otherwise 0.
     """
 
     def __init__(
@@ -108,17 +108,24 @@ class LockContended(LockNotAcquired):
         self.keys = tuple(keys)
         self.nodes = named
         self.before = before
+        # The `Refusal` that it is about, with the keys; for this package alone, in this process.
+        self.refusal: object = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what a copy is made of: no part of this package that another version may lack."""
+        return type(self), self.args, {**vars(self), "refusal": None}
 
 
 class QuorumUnavailable(LockNotAcquired):
     """
-    Too few lock nodes replied for any decision.
+    Too few lock nodes replied to decide anything.
 
     Attributes:
         key: the lock key, or None where it is not known.
-        nodes: for each node, by its name (never with a password), its vote, or why it has none.
-        available_in: seconds until enough quarantined nodes vote again, if those vote that have not
-            replied; None where the end of the outage is not known.
+        nodes: each node's vote, or the reason why it has none, by the node's name, which never
+            contains a password.
+        available_in: seconds until enough quarantined nodes vote again, if the nodes that the
+            call did not wait for vote as well; None if the end of the outage is not known.
     """
 
     def __init__(
@@ -135,13 +142,13 @@ class QuorumUnavailable(LockNotAcquired):
 
 
 class LossReason(StrEnum):
-    """Why a lease is not valid any more; the value is the sentence that errors and logs show."""
+    """Why a lease is no longer valid. The value is the text that errors and logs show."""
 
     EXPIRED = "it was not extended in time"
     NOT_EXTENDED = "no quorum of nodes extended it in time"
     GONE = "a quorum of nodes no longer has it"
     MAX_HOLD = "it was held for as long as max_hold allows"
-    STOP_REQUESTED = "a newer run asked this one to stop"
+    STOP_REQUESTED = "a newer call asked this one to stop"
     REPORTED = "the application reported its loss"
     RELEASED = "it was released"
     FORKED = "it is held by the parent of this forked process"
@@ -149,9 +156,9 @@ class LossReason(StrEnum):
 
 class LeaseLost(RedlockError):
     """
-    The lease is not valid any more: another owner may hold the lock now.
+    The lease is no longer valid: another owner may hold the lock now.
 
-    Stop writing. A resource that checks the fencing token refuses late writes by itself.
+    Stop writing. A resource that checks the fencing token refuses late writes on its own.
 
     Attributes:
         key: the lock key.
@@ -174,7 +181,8 @@ class DuplicateTask(RedlockError):
 
     Attributes:
         task_id: id of the existing task.
-        result: its result, for the publisher that gets this error; None where a worker raised it.
+        result: the result of the existing task, if a publisher gets this error; None if a worker
+            raised it.
     """
 
     def __init__(self, message: str = "", task_id: str | None = None) -> None:
@@ -208,9 +216,9 @@ class StaleFencingToken(RedlockError):
 
 class FencedResourceMissing(RedlockError):
     """
-    There is nothing to write to: the fenced row or object does not exist.
+    The fenced row or object does not exist, so there is nothing to write to.
 
-    This is no verdict about the token: there was none to compare it with.
+    This does not mean that the token is stale: there was nothing to compare it with.
 
     Attributes:
         resource: name of the missing resource.
@@ -223,9 +231,9 @@ class FencedResourceMissing(RedlockError):
 
 class FenceRecordCorrupt(RedlockError):
     """
-    The record of the highest token that a fence has seen is no token.
+    A fence's record of the highest token it has seen does not contain a token.
 
-    The fence writes nothing then: it cannot know which holder is stale.
+    The fence writes nothing, because it cannot know which holder is stale.
 
     Attributes:
         resource: name of the fenced resource.
@@ -241,4 +249,4 @@ class InvalidFencingToken(RedlockError, ValueError):
 
 
 class InvalidResourceName(ConfigurationError, ValueError):
-    """A fence refuses this name of a resource: no text, a name of the fence's own, or no slot."""
+    """A fence cannot use this name of a resource: it is not text, is reserved, or is no slot."""

@@ -16,7 +16,7 @@ current where it is acquired:
 | `redlock.fencing_token` | both | the lease's token, where there is a lease |
 | `redlock.outcome` | acquire | an `Outcome`: `granted`, `contended`, `split` or `unavailable` |
 | `redlock.attempts` | acquire | the number of attempts |
-| `redlock.reserves` | acquire | whether a message gets the lock, and there is no hold |
+| `redlock.reserves` | acquire | whether a message gets the lock, so that there is no hold |
 | `redlock.failed_nodes` | acquire | the nodes that failed or were quarantined in the last attempt |
 | `redlock.end` | hold | `released`, or the name of a `LossReason` |
 """
@@ -57,9 +57,9 @@ def trace_locks(tracer_provider: TracerProvider | None = None) -> Callable[[], N
     """
     Record a span for each wait for a lock and for each hold; return a function that ends that.
 
-    A span is made when it has ended, with its real times: nothing is left open by a process that
-    forks or ends. So a lease that is never released or lost has no span of its hold, and no span is
-    a child of a hold.
+    A span is made at its end, with its real times, so a process that forks or ends leaves no span
+    open. Therefore a lease that is never released or lost has no span of its hold, and no span is a
+    child of a hold.
 
     Args:
         tracer_provider: makes the spans; by default the global one.
@@ -73,9 +73,9 @@ class _Hold:
     A hold that has not ended.
 
     Attributes:
-        began: when, in nanoseconds since the epoch.
+        began: when it began, in nanoseconds since the epoch.
         context: the one in which the lock was acquired.
-        attributes: of its span, as far as they are known.
+        attributes: those of its span that are known.
     """
 
     began: int
@@ -91,7 +91,7 @@ class _Spans:
         self._holds: LeaseNotes[_Hold] = LeaseNotes()
 
     def on_event(self, details: Details) -> None:
-        """Record what has ended with an event."""
+        """Record the span that an event ends."""
         match details:
             case AcquireDetails():
                 self._end_acquire(details)
@@ -127,7 +127,7 @@ class _Spans:
 
     def _end_hold(self, details: LossDetails | ReleaseDetails, end: str, fault: str = "") -> None:
         hold = self._holds.take(details.owner)
-        if hold is not None:  # not lost before it was released, nor older than these traces
+        if hold is not None:  # None: lost before its release, or older than these traces
             self._record(
                 "redlock hold",
                 hold.context,

@@ -111,7 +111,7 @@ METRICS = (
         name="redlock_spare_nodes",
         kind=Gauge,
         help="Nodes beyond a quorum that did not fail in the latest acquire; negative: no quorum.",
-        # Of all processes of a worker, what the latest acquire has met.
+        # One value for all processes of a worker, that of the latest acquire.
         options={"multiprocess_mode": "mostrecent"},
     ),
     Metric(
@@ -132,8 +132,8 @@ def export_metrics(registry: CollectorRegistry | None = None) -> Callable[[], No
 
     Each event is counted once, in the process in which it happens. In a worker with a pool of
     processes set `PROMETHEUS_MULTIPROC_DIR`, so that a scrape adds the processes up. Limits: the
-    hold of a lease that is never released or lost is not measured, and `redlock_spare_nodes` is
-    of one set of nodes, and counts a silent one as failed only where the client had to wait for it
+    hold of a lease that is never released or lost is not measured; `redlock_spare_nodes` is
+    about one set of nodes, and counts a silent node as failed only if the client had to wait for it
     or is backing off from it.
 
     Args:
@@ -158,7 +158,7 @@ def export_metrics(registry: CollectorRegistry | None = None) -> Callable[[], No
 
 
 class _Exporter:
-    """The metrics in one registry, and what fills them."""
+    """The metrics in one registry, filled from events."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         try:
@@ -171,9 +171,9 @@ class _Exporter:
         except ValueError as error:
             raise ConfigurationError(
                 f"The metrics of locks cannot be added to {registry!r}: {error}. Call "
-                "export_metrics once for each registry, or first end the export before."
+                "export_metrics once for each registry, or end the earlier export first."
             ) from error
-        #: By metric and labels: to find one by its labels costs more than to count.
+        #: By metric and labels: the client's own look-up costs more than the count.
         self._labelled: dict[tuple[str, ...], Any] = {}
         self._tasks: LeaseNotes[str] = LeaseNotes()
 

@@ -1,9 +1,9 @@
 """
 Signals about locks, in the style of `celery.signals`.
 
-Receivers run in the process in which it happens (publisher, worker child), at once, and get the
-task as `sender`, an id as `task_id`, and these facts. Their exceptions are logged and not raised.
-Those of `lock_lost` run in a thread of their own, under gevent and eventlet in a greenlet.
+Receivers run at once, in the process in which the event happens (publisher, worker child). They get
+the task as `sender`, an id as `task_id`, and the facts below. Their exceptions are logged and not
+raised. Receivers of `lock_lost` run in their own thread, or greenlet under gevent and eventlet.
 
 | signal | what happened to `task_id` | facts |
 |---|---|---|
@@ -21,8 +21,8 @@ Those of `lock_lost` run in a thread of their own, under gevent and eventlet in 
 | `redelivery_requeued` | its message was delivered again while it runs | `delay`, `error` |
 | `lock_lost` | its lock was lost in its body (see above) | `key`, `reason` |
 
-These are sent in the process of a beat with `RedlockScheduler`, which is the `sender`, between two
-passes; so receivers must not take long.
+A beat with `RedlockScheduler`, which is the `sender`, sends these between two passes, so receivers
+must not take long.
 
 | signal | what happened | facts |
 |---|---|---|
@@ -44,12 +44,11 @@ from __future__ import annotations
 
 from celery.utils.dispatch import Signal
 
-from celery_redlock.tasks.events import SIGNALS, Event, counters
+from celery_redlock.tasks.events import SIGNALS, Event
 
 __all__ = [
     "beat_leader_started",
     "beat_leader_stopped",
-    "counters",
     "lock_lost",
     "lock_node_failed",
     "redelivery_ignored",

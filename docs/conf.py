@@ -45,6 +45,7 @@ html_title = "celery-redlock"
 html_static_path = ["_static"]
 html_css_files = ["redlock.css"]
 html_copy_source = False
+html_search_scorer = str(HERE / "_ext" / "search_scorer.js")
 html_show_copyright = False
 highlight_language = "none"  # a block that names none is output
 pygments_dark_style = "a11y-high-contrast-dark"

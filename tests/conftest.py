@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
 
+#: Of each property, under `--hypothesis-profile brief`; `make test-full` tries a hundred.
+BRIEF_EXAMPLES = 20
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the tests independent of how busy the machine is, and of who has started them."""
     _heed_interrupts()
     _be_patient(config)
+    # All that is made until the tests begin stays; to look for garbage in it costs seconds.
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, and only in what the tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 def _heed_interrupts() -> None:
@@ -36,7 +48,8 @@ def _be_patient(config: pytest.Config) -> None:
 
     patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
     settings.register_profile("patient", **patient)
-    settings.load_profile("patient")
+    settings.register_profile("brief", max_examples=BRIEF_EXAMPLES, **patient)
+    settings.load_profile(config.getoption("hypothesis_profile") or "patient")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -14,7 +14,8 @@ import redis
 from bench.measure import Operation, Rounds, compare, time_each
 from bench.results import Goal, Result, in_microseconds, ratios
 from celery_redlock import Redlock
-from celery_redlock.protocol import Command, Script, acquire, release
+from celery_redlock.protocol.commands import Command, Script, acquire, release
+from celery_redlock.protocol.keys import Key
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.testing import LocalCluster
 
@@ -59,7 +60,7 @@ def server_cpu(quick: bool) -> list[Result]:
         ),
         Result(
             row="server-cpu",
-            what="… / a bare SET NX PX",
+            what="a node's time for an acquire / for a bare SET NX PX",
             goal=None,
             values=[after / least for _, after, least, _ in samples],
         ),
@@ -123,7 +124,8 @@ def delayed(quick: bool) -> list[Result]:
         ),
         Result(
             row="delayed",
-            what="… when the release is not waited for, as a task's",
+            what="acquire + unawaited release, as of a task, on 5 nodes 1 ms away "
+            "/ redis-py's Lock on 1 node as far away",
             goal=Goal(value=0.6, limit="most"),
             values=ratios(of_tasks),
             detail=in_microseconds("ours", "redis-py", of_tasks),
@@ -200,7 +202,11 @@ def _acquires(client: redis.Redis, source: str, batch: int) -> Callable[[], None
     def run() -> None:
         pipe = client.pipeline(transaction=False)
         for number in range(batch):
-            _add(pipe, sha, acquire((f"key {number}",), "owner", _TTL_MS, 1, _QUARANTINE_MS))
+            _add(
+                pipe,
+                sha,
+                acquire((Key.of("", f"key {number}"),), "owner", _TTL_MS, 1, _QUARANTINE_MS),
+            )
         pipe.execute()
 
     return run
@@ -214,7 +220,7 @@ def _pairs(client: redis.Redis, batch: int) -> Callable[[], None]:
         acquires()
         pipe = client.pipeline(transaction=False)
         for number in range(batch):
-            _add(pipe, sha, release((f"key {number}",), "owner", 1))
+            _add(pipe, sha, release((Key.of("", f"key {number}"),), "owner", 1))
         pipe.execute()
 
     return run

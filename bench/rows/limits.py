@@ -15,8 +15,8 @@ import redis
 from bench.measure import Rounds, compare, time_each
 from bench.results import Goal, Result, in_microseconds, ratios
 from bench.rows.waiting import Body, worker
-from celery_redlock import Redlock
-from celery_redlock.core.limits import rate_key
+from celery_redlock import Limit, Redlock
+from celery_redlock.core.limits import checked_rate
 from celery_redlock.testing import LocalCluster
 
 _NODES = 5
@@ -26,13 +26,13 @@ _WARM_UP = 200
 
 #: As in `bench.waiting_worker`.
 _BACKLOG_RATE = 10
-_BACKLOG_PERIOD = rate_key("key", f"{_BACKLOG_RATE}/s", "rate").period_ms / 1000
+_BACKLOG_PERIOD = checked_rate(f"{_BACKLOG_RATE}/s", "rate")[1] / 1000
 
 #: As in `bench.waiting_worker`.
 _SLOTS, _PER_SECOND = 5, 20
 
 #: Seconds for which nodes keep a slot of that rate: 2 % more than the rate has.
-_PERIOD = rate_key("key", f"{_PER_SECOND}/s", "rate").period_ms / 1000
+_PERIOD = checked_rate(f"{_PER_SECOND}/s", "rate")[1] / 1000
 
 
 def limit_cost(quick: bool) -> list[Result]:
@@ -57,7 +57,7 @@ def limit_cost(quick: bool) -> list[Result]:
             for limit in _LIMITS:
 
                 def slot(limit: int = limit) -> None:
-                    redlock.acquire("key", limit=limit).release()
+                    redlock.acquire(Limit("key", limit)).release()
 
                 time_each(slot, _WARM_UP)
                 pairs = compare(slot, ordinary, rounds)
@@ -70,11 +70,11 @@ def limit_cost(quick: bool) -> list[Result]:
                         detail=in_microseconds("a slot", "a key", pairs),
                     )
                 )
-            pairs = compare(lambda: redlock.acquire("key", limit=8).release(), theirs, rounds)
+            pairs = compare(lambda: redlock.acquire(Limit("key", 8)).release(), theirs, rounds)
             results.append(
                 Result(
                     row="limit-cost",
-                    what="… of one of 8 slots / redis-py's Lock on 1 node",
+                    what="acquire + release of one of 8 slots, p50, / redis-py's Lock on 1 node",
                     goal=None,
                     values=ratios(pairs),
                     detail=in_microseconds("a slot", "redis-py", pairs),

@@ -84,7 +84,8 @@ def listing(quick: bool) -> list[Result]:
         ),
         Result(
             row="listing",
-            what=f"… beside a process that only computes, {share:.0%} of the time / alone",
+            what="another client's acquire + release, p99, "
+            f"beside a process that only computes, {share:.0%} of the time / alone",
             goal=None,
             values=ratios(computed),
             detail=in_microseconds("beside it", "alone", computed),
@@ -98,14 +99,14 @@ def listing(quick: bool) -> list[Result]:
         ),
         Result(
             row="listing",
-            what="… to the last row",
+            what=f"celery-redlock list, {many} locks: from its start to the last row",
             goal=Goal(value=60.0, limit="most", unit=" s"),
             values=[run.total for run in large],
             detail=f"with {few} locks {small.total:.1f} s",
         ),
         Result(
             row="listing",
-            what=f"… its memory with {many} locks / with {few}",
+            what=f"celery-redlock list: its memory with {many} locks / with {few}",
             goal=Goal(value=1.1, limit="most"),
             values=[run.memory / small.memory for run in large],
             detail=f"{max(run.memory for run in large) / 1e6:.0f} MB, {small.memory / 1e6:.0f} MB",

@@ -42,9 +42,9 @@ def publish(quick: bool) -> list[Result]:
             app.control.purge()
         app.close()
     return [
-        _result("RedlockTask (until_executed, 5 nodes)", medians, _PLAIN),
-        _result("…", medians, _ONCE),
-        _result("…", medians, _SINGLETON),
+        _result(medians, _PLAIN),
+        _result(medians, _ONCE),
+        _result(medians, _SINGLETON),
     ]
 
 
@@ -69,7 +69,7 @@ def _sends(app: Celery) -> dict[str, Operation]:
         numbers = itertools.count()
         return _sender(task.apply_async, numbers)
 
-    ours = {"base": RedlockTask, "lock_mode": "until_executed", "lock_on_conflict": "raise"}
+    ours = {"base": RedlockTask, "lock_mode": "until_executed", "lock_on_duplicate": "raise"}
     return {
         _PLAIN: declare(_PLAIN),
         _OURS: declare(_OURS, **ours),
@@ -86,13 +86,13 @@ def _body(number: int) -> None:
     """Run nowhere."""
 
 
-def _result(what: str, medians: dict[str, list[float]], against: str) -> Result:
+def _result(medians: dict[str, list[float]], against: str) -> Result:
     pairs = list(zip(medians[_OURS], medians[against], strict=True))
     ours, theirs = (statistics.median(side) * 1e6 for side in zip(*pairs, strict=True))
     kind = "a plain task" if against == _PLAIN else f"a task of {against} (1 Redis)"
     return Result(
         row="publish",
-        what=f"apply_async, p50: {what} / {kind}",
+        what=f"apply_async, p50: RedlockTask (until_executed, 5 nodes) / {kind}",
         goal=None,
         values=ratios(pairs),
         detail=f"ours {ours:.0f} µs, {against} {theirs:.0f} µs",

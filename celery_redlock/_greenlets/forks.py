@@ -9,6 +9,6 @@ from collections.abc import Callable
 
 
 def register_at_fork(**calls: Callable[[], object]) -> None:
-    """As `os.register_at_fork`; does nothing where processes do not fork (Windows)."""
+    """Call `os.register_at_fork`; do nothing where processes do not fork (Windows)."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(**calls)

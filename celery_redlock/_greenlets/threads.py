@@ -14,6 +14,7 @@ import atexit
 import sys
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -22,16 +23,6 @@ from typing import Any, ParamSpec
 from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._greenlets.unpatched import unpatched
 from celery_redlock._greenlets.wakeup import WakeupPipe
-
-__all__ = [
-    "Hub",
-    "call_in_app",
-    "current_hub",
-    "on_native_thread",
-    "raise_if_finalizing",
-    "start_native_thread",
-    "start_thread",
-]
 
 _P = ParamSpec("_P")
 
@@ -95,16 +86,16 @@ def call_in_app(call: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs)
         hub.spawn(partial(call, *args, **kwargs))
 
 
-class Hub:
+class Hub(ABC):
     """An event loop of gevent or eventlet, to which native threads can hand calls."""
 
     def __init__(self) -> None:
         self._pending: deque[Callable[[], object]] = deque()
         _hubs.add(self)
 
+    @abstractmethod
     def run(self, call: Callable[[], None]) -> None:
         """Run `call` in the hub itself, where it must not wait. From any thread."""
-        raise NotImplementedError
 
     def spawn(self, call: Callable[[], object]) -> None:
         """Run `call` in a greenlet of its own. From any thread."""
@@ -125,8 +116,8 @@ class Hub:
         self._pending.clear()
 
     def _run_next(self) -> None:
-        # Taken out only now: a greenlet that the end of the process keeps from starting would
-        # otherwise lose it.
+        # Taken out only now, so that a call is not lost if the process ends before its greenlet
+        # has started.
         try:
             call = self._pending.popleft()
         except IndexError:

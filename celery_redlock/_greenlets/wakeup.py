@@ -1,5 +1,5 @@
 """
-Pipes that are polled, and waking a poll from another thread by one.
+Pipes that can be polled, and pipes that wake a poll from another thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from celery_redlock._greenlets.poller import system_polls
 from celery_redlock._greenlets.unpatched import native_lock, unpatched
 
-#: So many bytes of one writer are not mixed with another's; a Windows worker is a single process.
+#: A write of at most this size is not mixed with another's; a Windows worker is a single process.
 PIPE_BUF = getattr(select, "PIPE_BUF", 512)
 
 
@@ -59,7 +59,7 @@ class Pipe:
 
     def write(self, data: bytes) -> None:
         """
-        Write bytes: a line of `PIPE_BUF` bytes or fewer whole or not at all.
+        Write bytes; up to `PIPE_BUF` of them are written whole or not at all.
 
         Raises:
             BlockingIOError: the pipe is full.
@@ -81,7 +81,7 @@ class WakeupPipe(Pipe):
 
     def __init__(self) -> None:
         super().__init__()
-        # Because another file may reuse a closed descriptor's number at once.
+        # `wake` must not use a closed descriptor, whose number another file may have at once.
         self._lock = native_lock()
 
     def wake(self) -> None:

@@ -1,3 +1,3 @@
 """
-For the people who run it: what is wrong with nodes, what they hold, and how to free it.
+For operators: what is wrong with nodes, which locks they hold, and how to free them.
 """

@@ -1,7 +1,7 @@
 """
-Findings about the broker of an app: messages that a worker has and has not acknowledged.
+Findings about the broker of an app: messages that workers have but have not acknowledged.
 
-Only of Redis. Another broker delivers the messages of a killed worker again at once.
+Only Redis needs them. Other brokers deliver the messages of a killed worker again at once.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery_redlock.admin.diagnosis import Finding, Row, Severity, findings_from
+from celery_redlock.admin.diagnosis import Check, Finding, Severity, findings_from
 from celery_redlock.protocol.texts import readable
 from celery_redlock.transport import clock
 
-__all__ = ["BROKER", "diagnose_broker"]
+if TYPE_CHECKING:
+    from celery_redlock.tasks.border import AppLike
 
 #: Seconds that the broker has to connect, and for each answer.
 TIMEOUT = 2.0
@@ -29,10 +30,10 @@ class BrokerFacts:
     Attributes:
         url: its URL, without the password.
         failure: why it does not answer; empty if it does.
-        unacknowledged: how many messages workers have, and have not acknowledged.
-        oldest: how long one of them has been with its worker at most, in seconds.
-        visibility_timeout: after how many seconds it delivers such a message again.
-        short: for each option of tasks, those that give it a smaller number of seconds.
+        unacknowledged: the number of messages that workers have but have not acknowledged.
+        oldest: seconds since a worker received the oldest of these messages.
+        visibility_timeout: seconds after which the broker delivers such a message again.
+        short: for each task option, the names of the tasks in which it is shorter than that.
     """
 
     url: str
@@ -44,12 +45,12 @@ class BrokerFacts:
 
     @property
     def delivers_again_in(self) -> float:
-        """Seconds until it delivers the oldest again, unless a worker acknowledges it."""
+        """Seconds until the broker delivers the oldest message again, unless it is acknowledged."""
         return max(0.0, self.visibility_timeout - self.oldest)
 
 
-def _shorter_than(option: str, effect: str) -> Row[BrokerFacts]:
-    return Row(
+def _shorter_than(option: str, effect: str) -> Check[BrokerFacts]:
+    return Check(
         code="visibility-timeout",
         severity=Severity.WARNING,
         when=lambda f: bool(f.short[option]),
@@ -62,8 +63,8 @@ def _shorter_than(option: str, effect: str) -> Row[BrokerFacts]:
 
 
 #: All rows that match.
-BROKER: tuple[Row[BrokerFacts], ...] = (
-    Row(
+BROKER: tuple[Check[BrokerFacts], ...] = (
+    Check(
         code="broker-unreachable",
         severity=Severity.WARNING,
         when=lambda f: bool(f.failure),
@@ -72,32 +73,32 @@ BROKER: tuple[Row[BrokerFacts], ...] = (
             "not looked at. Start it, or run this where the workers run."
         ),
     ),
-    Row(
+    Check(
         code="messages-unacknowledged",
         severity=Severity.INFO,
         when=lambda f: f.unacknowledged > 0,
         text=lambda f: (
-            f"Messages that a worker has and has not acknowledged, and that are in no queue: "
+            f"Messages that workers have but have not acknowledged, and that are in no queue: "
             f"{f.unacknowledged}. They run, or wait in their worker, or it was killed. The broker "
-            "delivers those of a killed worker again, the first of all in "
-            f"{readable(f.delivers_again_in)} s, and they run then. Until then their locks are no "
+            "delivers the messages of a killed worker again, the oldest in "
+            f"{readable(f.delivers_again_in)} s, and they run then. Until then their locks are not "
             "leftovers: give `release` the option --revoke, so that they do not run as well."
         ),
     ),
     _shorter_than(
-        "lock_queue_ttl", "its lock ends before, and a further call is sent although both will run"
+        "lock_queue_ttl", "its lock ends earlier, so a further call is sent, and both will run"
     ),
     _shorter_than(
-        "lock_dedupe_window", "a worker may not recognise that it has run, and runs it again"
+        "lock_dedupe_window", "a worker may not recognise that the message has run, and rerun it"
     ),
 )
 
 
-def diagnose_broker(app: Any) -> tuple[Finding, ...]:
+def diagnose_broker(app: AppLike) -> tuple[Finding, ...]:
     """
-    Return what is worth knowing about an app's broker; nothing about one that is not Redis.
+    Return the findings about an app's broker; none if the broker is not Redis.
 
-    Limit: it is the view of this machine, at one moment. Changes nothing.
+    It changes nothing. Limit: it is the view of this machine, at one moment.
     """
     timeouts = {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT}
     with contextlib.closing(app.connection_for_read(transport_options=timeouts)) as connection:
@@ -106,7 +107,7 @@ def diagnose_broker(app: Any) -> tuple[Finding, ...]:
         return findings_from(BROKER, _facts(app, connection))
 
 
-def _facts(app: Any, connection: Any) -> BrokerFacts:
+def _facts(app: AppLike, connection: Any) -> BrokerFacts:
     url = connection.as_uri()
     configured = (app.conf.broker_transport_options or {}).get("visibility_timeout")
     try:
@@ -115,7 +116,7 @@ def _facts(app: Any, connection: Any) -> BrokerFacts:
         visibility_timeout = float(channel.visibility_timeout)
         client = channel.client
         unacknowledged = int(client.hlen(channel.unacked_key))
-        # The last one: kombu gives a key prefix to this command, and not to ZRANGE.
+        # The last one, because kombu gives its key prefix to this command, but not to ZRANGE.
         oldest = client.zrevrangebyscore(
             channel.unacked_index_key,
             "+inf",
@@ -125,7 +126,7 @@ def _facts(app: Any, connection: Any) -> BrokerFacts:
             withscores=True,
         )
     except Exception as exc:
-        # Whatever the client raises; its text may have the password.
+        # The client may raise any error, and its text may contain the password.
         seconds = float(configured or 0.0)
         return BrokerFacts(
             url=url,
@@ -142,7 +143,7 @@ def _facts(app: Any, connection: Any) -> BrokerFacts:
     )
 
 
-def _short(app: Any, seconds: float) -> dict[str, tuple[str, ...]]:
+def _short(app: AppLike, seconds: float) -> dict[str, tuple[str, ...]]:
     plans = {
         name: task.redlock_plan
         for name, task in sorted(app.tasks.items())

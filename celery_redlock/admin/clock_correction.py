@@ -1,5 +1,5 @@
 """
-How much the kernel of this machine corrects the rate of its clock.
+The kernel's correction of the rate of this machine's clock.
 """
 
 from __future__ import annotations
@@ -7,19 +7,16 @@ from __future__ import annotations
 import ctypes
 import sys
 
-__all__ = ["clock_correction"]
-
-#: Places of fields in the kernel's `struct timex`, in words of its `long`, and more words than it
-#: has.
+#: Positions of fields in the kernel's `struct timex`, and more than its size, in C `long`s.
 _FREQUENCY, _TICK, _WORDS = 2, 11, 64
 
-#: Units: 2^-16 millionths, and microseconds for each of 100 ticks of a second.
+#: `freq` counts 2^-16 millionths; `tick` is the microseconds of one of 100 ticks of a second.
 _FREQUENCY_UNIT, _TICK_UNIT, _USUAL_TICK = 1e-6 / 65536, 1e-4, 10_000
 
 
 def clock_correction() -> float | None:
     """
-    Return by which part of itself the kernel makes this machine's clock faster; negative: slower.
+    Return the kernel's clock-rate correction as a fraction; positive: the clock is made faster.
 
     Daemons such as chrony do that: by some millionths to correct the oscillator, and by up to a
     tenth while they slew a clock that is wrong. Limit: this machine, at this moment, on Linux; None

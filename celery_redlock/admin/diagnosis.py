@@ -1,5 +1,5 @@
 """
-Findings about a set of lock nodes, from the facts about them: tables of rows.
+Findings about a set of lock nodes, derived from facts about them by tables of rules.
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ from enum import StrEnum
 from statistics import median
 from typing import Any, Generic, TypeVar
 
-from celery_redlock.admin.node_report import FailureKind, Guard, NodeReport
+from celery_redlock.admin.node_report import FailureKind, Guard, NodeReport, SentinelFacts
 from celery_redlock.admin.rights import INFO_RIGHT, WAKE_RIGHTS
-from celery_redlock.protocol import quorum
-from celery_redlock.protocol.texts import readable
-from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US
-from celery_redlock.transport import advice_about
-
-__all__ = ["NODE", "SET", "UNUSABLE", "Finding", "Row", "Severity", "as_data", "by_urgency"]
-__all__ += ["diagnose", "findings_from"]
+from celery_redlock.protocol.mastership import SHORTEST_TAKEOVER, TAKEOVER, takeover_of
+from celery_redlock.protocol.texts import readable, shortened
+from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US, quorum
+from celery_redlock.transport import advice_about, parse_node
 
 #: Seconds by which a clock may be wrong before it is worth a finding.
 _SKEW = 1.0
@@ -30,6 +27,9 @@ _ROUNDING = 1.0
 _SLOW = 0.1
 
 
+#: Sentinels of which one may fail.
+_FEWEST_SENTINELS = 3
+
 #: Seconds of `repl-backlog-ttl` that servers have by default.
 _BACKLOG_TTL = 3600
 
@@ -38,7 +38,7 @@ class Severity(StrEnum):
     """How urgent a finding is."""
 
     ERROR = "error"  #: locks fail or can be lost, or a node does not take part
-    WARNING = "warning"  #: less is borne than it seems, or a part of the package does without
+    WARNING = "warning"  #: less failure is tolerated than it seems, or a feature is limited
     INFO = "info"  #: nothing has to be done
 
 
@@ -63,14 +63,15 @@ class Finding:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     """
-    The facts about one node, beside the others.
+    The facts about one node in its set.
 
     Attributes:
-        node: what it shows.
+        node: its report.
         same_as: name of an earlier node that is the same server; None if there is none.
         is_guarded: whether restarted nodes are quarantined.
         set_is_new: no node of the set has a record of the quarantine.
         max_ttl: longest lease, in seconds.
+        takeover: seconds after a failover in which a former master may be asked.
         node_timeout: seconds in which a node has to answer.
     """
 
@@ -79,7 +80,19 @@ class NodeFacts:
     is_guarded: bool
     set_is_new: bool
     max_ttl: float
+    takeover: float
     node_timeout: float
+
+    @property
+    def quarantine(self) -> float:
+        """The seconds for which a restarted node grants nothing."""
+        return self.max_ttl + self.takeover
+
+    @property
+    def quarantine_setting(self) -> str:
+        """The settings of a quarantine, and its seconds."""
+        names = "redlock_max_ttl" + " and redlock_takeover" * bool(self.takeover)
+        return f"{names}, {'together ' * bool(self.takeover)}{readable(self.quarantine)} s"
 
     @property
     def lacks(self) -> tuple[str, ...]:
@@ -88,7 +101,7 @@ class NodeFacts:
 
     @property
     def locks_lack(self) -> bool:
-        """Whether one of them is for more than wake-ups and the identity of the server."""
+        """Whether a lacking right is for more than wake-ups and the identity of the server."""
         return not {INFO_RIGHT, *WAKE_RIGHTS}.issuperset(self.lacks)
 
     def has_record(self, state: Guard) -> bool:
@@ -97,8 +110,13 @@ class NodeFacts:
 
     @property
     def is_quarantined_longer(self) -> bool:
-        """Whether a quarantine is longer than that of a client with this `max_ttl`."""
-        return (self.node.quarantine_left or 0.0) > self.max_ttl + _ROUNDING
+        """Whether a quarantine is longer than that of a client with these settings."""
+        return (self.node.quarantine_left or 0.0) > self.quarantine + _ROUNDING
+
+    @property
+    def sentinels(self) -> SentinelFacts:
+        """Its Sentinels; of a node that has none, some that nothing is wrong with."""
+        return self.node.sentinels or _NO_SENTINELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +125,10 @@ class SetFacts:
     The facts about all nodes together.
 
     Attributes:
-        nodes: what they show.
+        nodes: their reports.
         voters: how many of them vote, as far as is known.
         skew: seconds by which this machine's clock is ahead of the median of the nodes.
-        clock_correction: by which part of itself the kernel makes this machine's clock faster; 0 if
+        clock_correction: the kernel's correction of this machine's clock rate, as a fraction; 0 if
             unknown.
         drift_factor: part of a TTL by which clocks may differ.
     """
@@ -127,16 +145,33 @@ class SetFacts:
         return quorum(len(self.nodes))
 
     @property
+    def paused(self) -> str | None:
+        """The key whose pause lasts longest on any node."""
+        return max(self.nodes, key=lambda one: one.paused_for or 0.0).paused
+
+    @property
+    def paused_for(self) -> float:
+        """The seconds until that pause ends everywhere."""
+        return max(one.paused_for or 0.0 for one in self.nodes)
+
+    @property
+    def without_pause(self) -> list[str]:
+        """The nodes that answer and do not have that pause as their longest one."""
+        return [one.url for one in self.nodes if one.is_reachable and one.paused != self.paused]
+
+    @property
     def versions(self) -> list[str]:
         """The servers and versions among the nodes."""
         return sorted({f"{one.server} {one.version}" for one in self.nodes if one.version})
 
 
+_NO_SENTINELS = SentinelFacts(named=3, known=3, silent=(), agree=True)
+
 _Facts = TypeVar("_Facts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row(Generic[_Facts]):
+class Check(Generic[_Facts]):
     """
     One rule.
 
@@ -145,7 +180,7 @@ class Row(Generic[_Facts]):
         severity: see `Finding`.
         when: whether the rule matches the facts.
         text: the message.
-        votes: whether a node votes nevertheless.
+        votes: whether a node that matches votes nevertheless.
     """
 
     code: str
@@ -163,6 +198,10 @@ def _reason(f: NodeFacts) -> str:
     return f.node.failure.text.rstrip(".") if f.node.failure else ""
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def _is(seconds: float) -> str:
     return f"is {readable(abs(seconds))} s {'ahead of' if seconds > 0 else 'behind'}"
 
@@ -176,9 +215,9 @@ def _effect(seconds: float) -> str:
     return f"{effect}, and a node takes no candidate more than {most} s ahead of its clock"
 
 
-#: Nodes that are of no use; the first row that matches decides, and nothing else is found there.
-UNUSABLE: tuple[Row[NodeFacts], ...] = (
-    Row(
+#: Nodes that cannot be used: the first row that matches gives the node's only finding.
+UNUSABLE: tuple[Check[NodeFacts], ...] = (
+    Check(
         code="node-unreachable",
         severity=Severity.ERROR,
         when=_has_failed(FailureKind.SILENT),
@@ -188,7 +227,7 @@ UNUSABLE: tuple[Row[NodeFacts], ...] = (
         ),
         votes=False,
     ),
-    Row(
+    Check(
         code="no-login",
         severity=Severity.ERROR,
         when=_has_failed(FailureKind.LOGIN),
@@ -198,14 +237,14 @@ UNUSABLE: tuple[Row[NodeFacts], ...] = (
         ),
         votes=False,
     ),
-    Row(
+    Check(
         code="node-unusable",
         severity=Severity.ERROR,
         when=_has_failed(FailureKind.SETUP),
         text=lambda f: f"The node cannot be used as it is set up: {_reason(f)}.",
         votes=False,
     ),
-    Row(
+    Check(
         code="same-server-twice",
         severity=Severity.ERROR,
         when=lambda f: f.same_as is not None,
@@ -215,28 +254,28 @@ UNUSABLE: tuple[Row[NodeFacts], ...] = (
         ),
         votes=False,
     ),
-    Row(
+    Check(
         code="replica",
         severity=Severity.ERROR,
         when=lambda f: f.node.role not in ("master", None),
         text=lambda f: (
             f"The node is a {f.node.role} and takes no locks. "
-            "Name independent masters. If it is nobody's standby, REPLICAOF NO ONE makes it one."
+            "Name independent masters. REPLICAOF NO ONE makes it one, if it need not be a standby."
         ),
         votes=False,
     ),
 )
 
 #: Findings about other nodes: all rows that match.
-NODE: tuple[Row[NodeFacts], ...] = (
-    Row(
+NODE: tuple[Check[NodeFacts], ...] = (
+    Check(
         code="rights-missing",
         severity=Severity.ERROR,
         when=lambda f: f.locks_lack,
         text=lambda f: f"The user lacks rights that locks need. Grant it {' '.join(f.lacks)}.",
         votes=False,
     ),
-    Row(
+    Check(
         code="info-hidden",
         severity=Severity.WARNING,
         when=lambda f: INFO_RIGHT in f.lacks and not f.locks_lack,
@@ -245,16 +284,16 @@ NODE: tuple[Row[NodeFacts], ...] = (
             "noticed and two holders are possible after it. Grant +info."
         ),
     ),
-    Row(
+    Check(
         code="wake-rights-missing",
         severity=Severity.WARNING,
         when=lambda f: bool(WAKE_RIGHTS.intersection(f.lacks)) and not f.locks_lack,
         text=lambda f: (
-            "The user lacks rights that wake-ups need, so those who wait try again after a delay. "
+            "The user lacks rights that wake-ups need, so waiters try again after a delay. "
             f"Grant it {' '.join(right for right in f.lacks if right in WAKE_RIGHTS)}."
         ),
     ),
-    Row(
+    Check(
         code="refuses-writes",
         severity=Severity.ERROR,
         when=lambda f: f.node.refusal is not None,
@@ -264,7 +303,7 @@ NODE: tuple[Row[NodeFacts], ...] = (
         ),
         votes=False,
     ),
-    Row(
+    Check(
         code="evicting-policy",
         severity=Severity.ERROR,
         when=lambda f: f.node.maxmemory_policy not in ("noeviction", None),
@@ -274,28 +313,27 @@ NODE: tuple[Row[NodeFacts], ...] = (
             "Set maxmemory-policy noeviction."
         ),
     ),
-    Row(
+    Check(
         code="backlog-ttl-short",
         severity=Severity.WARNING,
-        when=lambda f: f.is_guarded and 0 < (f.node.backlog_ttl or 0) < f.max_ttl,
+        when=lambda f: f.is_guarded and 0 < (f.node.backlog_ttl or 0) < f.quarantine,
         text=lambda f: (
-            f"repl-backlog-ttl is {f.node.backlog_ttl} s, shorter than redlock_max_ttl, which is "
-            f"{readable(f.max_ttl)} s: a promotion that lost locks may not be noticed, and two "
-            f"holders are possible after it. Set repl-backlog-ttl {_BACKLOG_TTL}, which is its "
-            "default, or 0."
+            f"repl-backlog-ttl is {f.node.backlog_ttl} s, shorter than {f.quarantine_setting}: a "
+            "promotion that lost locks may not be noticed, and two holders are possible after it. "
+            f"Set repl-backlog-ttl {_BACKLOG_TTL}, which is its default, or 0."
         ),
     ),
-    Row(
+    Check(
         code="backlog-ttl-hidden",
         severity=Severity.INFO,
         when=lambda f: f.is_guarded and bool(f.node.is_replicated) and f.node.backlog_ttl is None,
         text=lambda f: (
             "The node has replicas or was promoted, and does not show repl-backlog-ttl to this "
-            "user, which has to be 0 or at least redlock_max_ttl, "
-            f"{readable(f.max_ttl)} s. Grant +config|get to see it, or look there."
+            f"user. It has to be 0 or at least {f.quarantine_setting}. Grant +config|get to see "
+            "it, or look at the node."
         ),
     ),
-    Row(
+    Check(
         code="quarantined",
         severity=Severity.WARNING,
         when=lambda f: f.has_record(Guard.QUARANTINED) and not f.is_quarantined_longer,
@@ -306,18 +344,18 @@ NODE: tuple[Row[NodeFacts], ...] = (
         ),
         votes=False,
     ),
-    Row(
+    Check(
         code="max-ttl-differs",
         severity=Severity.WARNING,
         when=lambda f: f.has_record(Guard.QUARANTINED) and f.is_quarantined_longer,
         text=lambda f: (
             f"The node is quarantined for {readable(f.node.quarantine_left or 0)} s more, longer "
-            f"than redlock_max_ttl, which is {readable(f.max_ttl)} s here. Give all processes one "
-            "redlock_max_ttl; if they have it, the node's clock was set back."
+            f"than {f.quarantine_setting} here. Give all processes the same values; if they have "
+            "them, the node's clock was set back."
         ),
         votes=False,
     ),
-    Row(
+    Check(
         code="restarted",
         severity=Severity.WARNING,
         when=lambda f: (
@@ -325,21 +363,21 @@ NODE: tuple[Row[NodeFacts], ...] = (
         ),
         text=lambda f: (
             "The node has restarted, lost its data or been promoted since it last voted. The next "
-            f"acquire begins its quarantine of {readable(f.max_ttl)} s; then it votes by itself."
+            f"acquire begins its quarantine of {readable(f.quarantine)} s; then it votes by itself."
         ),
         votes=False,
     ),
-    Row(
+    Check(
         code="never-armed",
         severity=Severity.WARNING,
         when=lambda f: f.has_record(Guard.MISSING) and f.set_is_new,
         text=lambda f: (
             "The node has never voted. If the set is new, run `celery-redlock init`; otherwise the "
-            f"next acquire begins a quarantine of {readable(f.max_ttl)} s."
+            f"next acquire begins a quarantine of {readable(f.quarantine)} s."
         ),
         votes=False,
     ),
-    Row(
+    Check(
         code="clock-skew",
         severity=Severity.WARNING,
         when=lambda f: abs(f.node.skew_from_nodes or 0.0) > _SKEW,
@@ -349,7 +387,7 @@ NODE: tuple[Row[NodeFacts], ...] = (
             "forward ends leases early."
         ),
     ),
-    Row(
+    Check(
         code="slow-node",
         severity=Severity.WARNING,
         when=lambda f: (f.node.latency or 0.0) > _SLOW * f.node_timeout,
@@ -359,7 +397,7 @@ NODE: tuple[Row[NodeFacts], ...] = (
             "redlock_node_timeout."
         ),
     ),
-    Row(
+    Check(
         code="persistence-missing",
         severity=Severity.ERROR,
         when=lambda f: f.node.persistence in ("none", "rdb") and not f.is_guarded,
@@ -369,7 +407,7 @@ NODE: tuple[Row[NodeFacts], ...] = (
             "key. Set redlock_guard = True."
         ),
     ),
-    Row(
+    Check(
         code="persistence-missing",
         severity=Severity.INFO,
         when=lambda f: f.node.persistence == "none" and f.is_guarded,
@@ -380,18 +418,108 @@ NODE: tuple[Row[NodeFacts], ...] = (
     ),
 )
 
+#: Findings about Sentinels, and about groups of servers that they watch: all rows that match.
+GROUP: tuple[Check[NodeFacts], ...] = (
+    Check(
+        code="sentinels-few",
+        severity=Severity.WARNING,
+        when=lambda f: f.sentinels.named < _FEWEST_SENTINELS,
+        text=lambda f: (
+            f"The URL names {_count(f.sentinels.named, 'Sentinel')}. No lock is granted when a "
+            "majority of the named does not answer, and a former master may be named while they "
+            "are cut off. Run three Sentinels or more, and name all of them."
+        ),
+    ),
+    Check(
+        code="sentinel-silent",
+        severity=Severity.WARNING,
+        when=lambda f: bool(f.sentinels.silent),
+        text=lambda f: (
+            f"Of its {f.sentinels.named} Sentinels, {len(f.sentinels.silent)} cannot be asked: "
+            f"{'; '.join(f.sentinels.silent)}. The others are a majority. Repair what is named, or "
+            "correct the URL."
+        ),
+    ),
+    Check(
+        code="sentinels-disagree",
+        severity=Severity.WARNING,
+        when=lambda f: not f.sentinels.agree,
+        text=lambda _: (
+            "Its Sentinels do not all name the same master, or some take it for dead. That passes "
+            "with a failover; if it stays, a Sentinel is cut off from the others, or from the "
+            "master."
+        ),
+    ),
+    Check(
+        code="sentinels-unnamed",
+        severity=Severity.WARNING,
+        when=lambda f: f.sentinels.known > f.sentinels.named,
+        text=lambda f: (
+            f"Its Sentinels know {f.sentinels.known} of them, and the URL names "
+            f"{f.sentinels.named}: a majority of the named may not know of a failover. Name all of "
+            "them in every process. SENTINEL RESET on each makes it forget those that are gone."
+        ),
+    ),
+    Check(
+        code="replicas-missing",
+        severity=Severity.WARNING,
+        when=lambda f: f.node.sentinels is not None and f.node.replicas == 0,
+        text=lambda _: (
+            "No replica is connected to the master, so the group cannot fail over. Start its "
+            "replicas."
+        ),
+    ),
+    Check(
+        code="min-replicas",
+        severity=Severity.WARNING,
+        when=lambda f: (
+            f.node.sentinels is not None
+            and 0 < (f.node.replicas or 0) <= (f.node.min_replicas or 0)
+        ),
+        text=lambda f: (
+            f"min-replicas-to-write is {f.node.min_replicas} and the master has "
+            f"{_count(f.node.replicas or 0, 'replica')}: after a failover the new master refuses "
+            "all locks until the former one follows it. Add a replica, or set "
+            "min-replicas-to-write 0; locks do not rely on it."
+        ),
+    ),
+    Check(
+        code="failover-forgets",
+        severity=Severity.WARNING,
+        when=lambda f: f.node.sentinels is not None and not f.is_guarded,
+        text=lambda _: (
+            "The quarantine is off, and a failover may lose the newest locks, so two holders of "
+            "one key are possible after it. Set redlock_guard = True, which stops new locks after "
+            "each failover until all older ones have ended, or name three groups."
+        ),
+    ),
+    Check(
+        code="takeover-short",
+        severity=Severity.ERROR,
+        when=lambda f: (
+            f.node.sentinels is not None and f.is_guarded and f.takeover < SHORTEST_TAKEOVER
+        ),
+        text=lambda f: (
+            f"redlock_takeover is {readable(f.takeover)} s. A former master may be asked for "
+            f"{readable(SHORTEST_TAKEOVER)} s after a failover, and for longer if "
+            "its Sentinels learn of it late: two holders of one key are possible. Leave "
+            f"redlock_takeover at {readable(TAKEOVER)} s in all processes."
+        ),
+    ),
+)
+
 #: Findings about the set, or about this machine: all rows that match.
-SET: tuple[Row[SetFacts], ...] = (
-    Row(
+SET: tuple[Check[SetFacts], ...] = (
+    Check(
         code="quorum-margin",
         severity=Severity.ERROR,
         when=lambda s: s.voters < s.needed,
         text=lambda s: (
             f"{s.voters} of {len(s.nodes)} nodes are fit to vote, and a quorum is {s.needed}: no "
-            "lock can be relied on to be granted. Repair the nodes above."
+            "lock is certain to be granted. Repair the nodes above."
         ),
     ),
-    Row(
+    Check(
         code="quorum-margin",
         severity=Severity.WARNING,
         when=lambda s: s.needed == s.voters < len(s.nodes),
@@ -400,13 +528,13 @@ SET: tuple[Row[SetFacts], ...] = (
             "may fail. Repair the nodes above."
         ),
     ),
-    Row(
+    Check(
         code="even-nodes",
         severity=Severity.WARNING,
         when=lambda s: bool(advice_about(s.nodes)),
         text=lambda s: advice_about(s.nodes),
     ),
-    Row(
+    Check(
         code="single-node",
         severity=Severity.INFO,
         when=lambda s: len(s.nodes) == 1,
@@ -415,13 +543,32 @@ SET: tuple[Row[SetFacts], ...] = (
             "the loss of one or two."
         ),
     ),
-    Row(
+    Check(
+        code="key-paused",
+        severity=Severity.INFO,
+        when=lambda s: s.paused is not None and not s.without_pause,
+        text=lambda s: (
+            f"Lock {shortened(s.paused or '')!r} is paused for {readable(s.paused_for)} s more. "
+            "`celery-redlock list` names all paused keys, `celery-redlock resume` ends a pause."
+        ),
+    ),
+    Check(
+        code="pause-incomplete",
+        severity=Severity.WARNING,
+        when=lambda s: s.paused is not None and bool(s.without_pause),
+        text=lambda s: (
+            f"Lock {shortened(s.paused or '')!r} is paused for {readable(s.paused_for)} s more, "
+            f"but not on {', '.join(s.without_pause)}: a quorum of such nodes would grant it. "
+            "Pause it again, or `celery-redlock resume` it."
+        ),
+    ),
+    Check(
         code="versions-differ",
         severity=Severity.INFO,
         when=lambda s: len(s.versions) > 1,
         text=lambda s: f"The nodes run different servers: {', '.join(s.versions)}.",
     ),
-    Row(
+    Check(
         code="clock-skew",
         severity=Severity.WARNING,
         when=lambda s: abs(s.skew) > _SKEW,
@@ -430,7 +577,7 @@ SET: tuple[Row[SetFacts], ...] = (
             "Correct it with chrony or ntpd."
         ),
     ),
-    Row(
+    Check(
         code="clock-slewed",
         severity=Severity.ERROR,
         when=lambda s: abs(s.clock_correction) > s.drift_factor,
@@ -447,29 +594,32 @@ def diagnose(
     reports: Sequence[NodeReport],
     *,
     max_ttl: float,
+    takeover: float | None = None,
     drift_factor: float = 0.01,
     node_timeout: float = 0.2,
     guard: bool | None = None,
     clock_correction: float | None = None,
 ) -> tuple[Finding, ...]:
     """
-    Return what is wrong with a set of nodes, by the reports about all of them.
+    Return what is wrong with a set of nodes, according to reports about all of them.
 
-    Errors are first, then warnings; of one severity, those of nodes in their order, then those of
-    the set, whose `node` is None. One cause gives one finding for a node: nothing else is found
-    about a node that does not answer. A fact that a node does not show is no finding.
-    `quorum-margin` follows from the findings about nodes, and is one of the set. A healthy set
-    gives nothing above `info`. Limit: it is the view of this machine, at one moment.
+    Errors come first, then warnings. Within one severity, findings about nodes come in the order of
+    the nodes, then findings about the set, whose `node` is None. One cause gives one finding for a
+    node: a node that does not answer has no other finding. A fact that a node does not show gives
+    no finding. `quorum-margin`, a finding about the set, follows from those about nodes. A healthy
+    set gives nothing above `info`. Limit: it is the view of this machine, at one moment.
 
     Args:
-        reports: of `report_nodes`, for all nodes of the set.
+        reports: the result of `report_nodes` for all nodes of the set.
         max_ttl: the setting `redlock_max_ttl`, in seconds.
+        takeover: the setting `redlock_takeover`, in seconds; None: its default for these nodes.
         drift_factor: the setting `redlock_drift_factor`.
         node_timeout: the setting `redlock_node_timeout`, in seconds.
-        guard: the setting `redlock_guard`; None: with two nodes and more.
-        clock_correction: of this machine, from `clock_correction()`; None if unknown.
+        guard: the setting `redlock_guard`; None: on if there are two nodes or more.
+        clock_correction: the result of `clock_correction()` on this machine; None if unknown.
     """
     is_guarded = len(reports) > 1 if guard is None else guard
+    fail_over = any(parse_node(one.url).fails_over for one in reports)
     set_is_new = all(one.guard is Guard.MISSING for one in reports)
     findings, voters = [], 0
     for one, same_as in zip(reports, _same_servers(reports), strict=True):
@@ -479,9 +629,10 @@ def diagnose(
             is_guarded=is_guarded,
             set_is_new=set_is_new,
             max_ttl=max_ttl,
+            takeover=takeover_of(takeover, fail_over=fail_over),
             node_timeout=node_timeout,
         )
-        rows = [row for row in UNUSABLE if row.when(facts)][:1] or _matching(NODE, facts)
+        rows = [row for row in UNUSABLE if row.when(facts)][:1] or _matching((*GROUP, *NODE), facts)
         findings += [_finding(row, facts, one.url) for row in rows]
         voters += all(row.votes for row in rows)
     skews = [one.clock_skew for one in reports if one.clock_skew is not None]
@@ -502,21 +653,21 @@ def by_urgency(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: urgency.index(finding.severity)))
 
 
-def findings_from(rows: Sequence[Row[_Facts]], facts: _Facts) -> tuple[Finding, ...]:
-    """Return what the rows of a table find that concern no single node."""
+def findings_from(rows: Sequence[Check[_Facts]], facts: _Facts) -> tuple[Finding, ...]:
+    """Return the findings of a table whose rows concern no single node."""
     return tuple(_finding(row, facts, None) for row in _matching(rows, facts))
 
 
-def _matching(rows: Sequence[Row[_Facts]], facts: _Facts) -> list[Row[_Facts]]:
+def _matching(rows: Sequence[Check[_Facts]], facts: _Facts) -> list[Check[_Facts]]:
     return [row for row in rows if row.when(facts)]
 
 
-def _finding(row: Row[_Facts], facts: _Facts, node: str | None) -> Finding:
+def _finding(row: Check[_Facts], facts: _Facts, node: str | None) -> Finding:
     return Finding(severity=row.severity, node=node, code=row.code, message=row.text(facts))
 
 
 def _same_servers(reports: Sequence[NodeReport]) -> Iterator[str | None]:
-    """Yield for each node an earlier one with its run id."""
+    """Yield for each node the name of an earlier one with the same run id, or None."""
     first: dict[str, str] = {}
     for one in reports:
         other = first.setdefault(one.run_id, one.url) if one.run_id else one.url
@@ -525,7 +676,7 @@ def _same_servers(reports: Sequence[NodeReport]) -> Iterator[str | None]:
 
 def as_data(reports: Sequence[NodeReport], findings: Sequence[Finding]) -> dict[str, Any]:
     """
-    Return reports and findings as JSON takes them.
+    Return reports and findings as data for JSON.
 
     Shape: `{"nodes": [...], "findings": [...]}`, with the attributes of `NodeReport` and `Finding`
     by name, and for each node `reachable`. `failure` is null, or has `kind` and `text`.

@@ -1,5 +1,5 @@
 """
-The locks and the health of nodes as people watch them: one look after the other.
+A live view of the locks and the health of nodes, read in one look after the other.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from celery_redlock.admin.lock_list import (
     waiters_as_data,
 )
 from celery_redlock.admin.lock_release import release_lock
-from celery_redlock.admin.node_report import report_nodes
-from celery_redlock.core import Redlock
+from celery_redlock.admin.node_report import report_addresses
+from celery_redlock.core import Client, Redlock, client_of
 from celery_redlock.errors import QuorumUnavailable
-from celery_redlock.protocol import KeyState
 from celery_redlock.protocol.keys import owner_label
 from celery_redlock.protocol.texts import shortened
+from celery_redlock.protocol.votes import KeyState
+from celery_redlock.tasks.inspection import FOREIGN
+from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.transport import clock
 
-__all__ = ["LiveView", "row_of"]
-
-#: Rows of one filter that are shown, the most urgent ones; further ones are counted.
+#: Rows that are shown for one filter, the most urgent ones; the others are only counted.
 MOST_ROWS = 300
 
-#: Seconds that a look may read locks.
+#: Seconds for which a look may read locks.
 BUDGET = 1.5
 
 #: Seconds between two reports about the nodes. They cost more than a short list of locks.
@@ -46,10 +46,16 @@ REPORT_EVERY = 10.0
 #: Seconds that a node has for each answer.
 TIMEOUT = 1.0
 
-#: Changes that are kept for each filter, and of the nodes.
+#: The change of a lock that its holder has neither released nor extended in time.
+EXPIRED = "expired"
+
+#: States of a key whose holder still needs it.
+_NEEDED = (Role.RUNNING, FOREIGN)
+
+#: Changes that are kept for each filter, and for the nodes.
 MOST_CHANGES = 50
 
-State = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 class _OutOfTimeError(Exception):
@@ -65,7 +71,10 @@ class _Watched:
         text: as it was typed.
         rows: the most urgent entries that match, by node key, the most urgent one first.
         found: how many match.
-        before: the rows of the look before; None if that was not complete.
+        before: the rows of the previous look; None if that look was not complete.
+        begun_at: when this look began.
+        before_at: when the previous one did; a lock may have been read as early as that.
+        expired: how many locks have expired since then, as far as both looks show it.
         changes: how rows differ from one look to the next.
         urgent: a heap of the most urgent entries so far, the least urgent one first.
     """
@@ -74,7 +83,10 @@ class _Watched:
     rows: dict[str, LockEntry] = field(default_factory=dict)
     found: int = 0
     before: dict[str, LockEntry] | None = None
-    changes: deque[State] = field(default_factory=lambda: deque(maxlen=MOST_CHANGES))
+    begun_at: float = 0.0
+    before_at: float = 0.0
+    expired: int = 0
+    changes: deque[JsonObject] = field(default_factory=lambda: deque(maxlen=MOST_CHANGES))
     urgent: list[tuple[int, float, int, LockEntry]] = field(default_factory=list)
 
     @property
@@ -84,7 +96,7 @@ class _Watched:
 
     @property
     def begins(self) -> str:
-        """With what every key begins that matches."""
+        """Literal prefix of every matching key."""
         return re.split(r"[*?\[]", self.text)[0] if self.is_glob else ""
 
     def add(self, entry: LockEntry) -> None:
@@ -93,7 +105,7 @@ class _Watched:
             return
         self.found += 1
         since = 0.0 if entry.since is None else entry.since.timestamp()
-        # Many wait for it, or it is held for long; the count decides between equals.
+        # The most waiters first, then the longest held; the count decides between equals.
         item = (entry.waiting, -since, -self.found, entry)
         if len(self.urgent) < MOST_ROWS:
             heapq.heappush(self.urgent, item)
@@ -103,14 +115,18 @@ class _Watched:
     def begin(self) -> None:
         """Forget what was found."""
         self.rows, self.urgent, self.found = {}, [], 0
+        self.begun_at = clock.now()
 
     def end(self, at: str, *, is_complete: bool) -> None:
-        """Note how the rows differ from those of the look before, if all rows of both are known."""
+        """Note how the rows differ from the previous look's, if all rows of both are known."""
         self.rows = {item[-1].node_key: item[-1] for item in sorted(self.urgent, reverse=True)}
         known = self.rows if is_complete and self.found <= MOST_ROWS else None
+        now, self.expired = clock.now(), 0
         if known is not None and self.before is not None:
-            self.changes.extend(_differences(self.before, known, at))
-        self.before = known
+            found = list(_differences(self.before, known, at, now - self.before_at))
+            self.changes.extend(found)
+            self.expired = sum(change["what"] == EXPIRED for change in found)
+        self.before, self.before_at = known, self.begun_at
 
     def _matches(self, entry: LockEntry) -> bool:
         if self.is_glob:
@@ -127,25 +143,25 @@ class LiveView:
     One thread at a time may call `look`; others may call the other methods meanwhile.
 
     Args:
-        redlock: the client of the nodes. No password of it is in any result.
+        redlock: the client of the nodes. No result contains a password of it.
         names: the names of tasks, see `celery_redlock.admin.lock_list.task_names`.
     """
 
-    def __init__(self, redlock: Redlock, names: Mapping[str, str]) -> None:
-        self._redlock = redlock
+    def __init__(self, redlock: Redlock | Client, names: Mapping[str, str]) -> None:
+        self._client = client_of(redlock)
         self._names = names
         self._watched: dict[str, _Watched] = {}
-        self._changes: deque[State] = deque(maxlen=MOST_CHANGES)
-        self._report: State = {"nodes": [], "findings": []}
+        self._changes: deque[JsonObject] = deque(maxlen=MOST_CHANGES)
+        self._report: JsonObject = {"nodes": [], "findings": []}
         self._reported_at = float("-inf")
         self._failing: dict[str, str] | None = None
 
-    def look(self, filters: Collection[str]) -> dict[str, State]:
+    def look(self, filters: Collection[str]) -> dict[str, JsonObject]:
         """
         Return by filter what the nodes show now; one pass over the keys serves all filters.
 
-        A look takes `BUDGET` for locks, and up to about `TIMEOUT` for each silent answer. In memory
-        are `MOST_ROWS` of each filter, however many locks there are.
+        A look takes `BUDGET` for locks, and up to about `TIMEOUT` for each missing answer. It keeps
+        `MOST_ROWS` of each filter in memory, however many locks there are.
         """
         at, began = _now(), clock.now()
         watched = [self._watched.get(text) or _Watched(text=text) for text in filters]
@@ -164,21 +180,20 @@ class LiveView:
                 **shared,
                 "locks": None if problem else _locks(one, part),
                 "changes": self._latest_changes(one),
+                "expired": one.expired,
                 "took": clock.now() - began,
             }
             for one in watched
         }
 
-    def show(self, key: str) -> list[State]:
-        """
-        Return what each node has of a key, and who waits; errors as `show_lock`.
-        """
-        found = show_lock(self._redlock, key, names=self._names, timeout=TIMEOUT)
+    def show(self, key: str) -> list[JsonObject]:
+        """Return what each node has of a key, and its waiters; errors as for `show_lock`."""
+        found = show_lock(self._client, key, names=self._names, timeout=TIMEOUT)
         return [_in_detail(entry) for entry in found]
 
     def release(self, key: str, row_id: str, owner: str, *, revoke: bool = False) -> int:
         """
-        Take one row of a key away from its owner; return 1 if it had it, else 0.
+        Release one row of a key; return 1 if its owner still had it, else 0.
 
         Args:
             key: the lock key.
@@ -186,10 +201,10 @@ class LiveView:
             owner: the `owner` of the row.
             revoke: also keep its message from running, if it is queued.
 
-        Errors as `release_lock`.
+        Errors as for `release_lock`.
         """
         released = release_lock(
-            self._redlock,
+            self._client,
             key,
             only={(row_id, owner)},
             rates=True,
@@ -202,7 +217,7 @@ class LiveView:
         return len(released)
 
     def _read(self, watched: list[_Watched]) -> float:
-        """Read locks until the time is up, and return which part of the keys was looked at."""
+        """Read locks until the time is up, and return the fraction of keys that was looked at."""
         until, part = clock.now() + BUDGET, 0.0
         for one in watched:
             one.begin()
@@ -215,7 +230,7 @@ class LiveView:
 
         with contextlib.suppress(_OutOfTimeError):
             for entry in list_locks(
-                self._redlock,
+                self._client,
                 pattern=_common([one.begins for one in watched]) + "*",
                 names=self._names,
                 timeout=TIMEOUT,
@@ -226,18 +241,17 @@ class LiveView:
         return part
 
     def _examine(self, at: str, *, at_once: bool) -> None:
-        """Report about the nodes, if the last report is too old or the nodes fail."""
+        """Make a new report about the nodes, if the last one is too old or nodes fail."""
         if not at_once and clock.now() < self._reported_at + REPORT_EVERY and not self._failing:
             return
-        settings = self._redlock.settings
-        reports = report_nodes(
-            [node.url for node in self._redlock.addresses],
-            timeout=TIMEOUT,
-            key_prefix=settings.key_prefix,
+        settings = self._client.settings
+        reports = report_addresses(
+            self._client.addresses, timeout=TIMEOUT, key_prefix=settings.key_prefix
         )
         findings = diagnosis.diagnose(
             reports,
             max_ttl=settings.max_ttl,
+            takeover=settings.takeover,
             drift_factor=settings.drift_factor,
             node_timeout=settings.node_timeout,
             guard=bool(settings.quarantine_ms),
@@ -255,39 +269,43 @@ class LiveView:
                 self._changes.append({"at": at, "what": "answers again", "node": node})
         self._failing = failing
 
-    def _latest_changes(self, one: _Watched) -> list[State]:
+    def _latest_changes(self, one: _Watched) -> list[JsonObject]:
         """Return changes of rows and nodes, the latest first."""
         changes = [*one.changes, *tuple(self._changes)]
         return sorted(changes, key=lambda change: str(change["at"]), reverse=True)[:MOST_CHANGES]
 
 
 def _common(texts: Sequence[str]) -> str:
-    """Return with what all of some texts begin."""
+    """Return the common prefix."""
     first, last = min(texts, default=""), max(texts, default="")
     differs = (at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
     return first[: next(differs, len(first))]
 
 
 def _differences(
-    before: Mapping[str, LockEntry], after: Mapping[str, LockEntry], at: str
-) -> Iterator[State]:
-    for node_key, entry in after.items():
-        earlier = before.get(node_key)
-        if earlier is None:
-            yield _change(at, "acquired", entry)
-        elif earlier.owner != entry.owner:
-            is_same = entry.task_id is not None and earlier.task_id == entry.task_id
-            yield _change(at, f"now {entry.state}" if is_same else "has another holder", entry)
-    for node_key, entry in before.items():
-        if node_key not in after:
-            yield _change(at, "ended", entry)
+    before: Mapping[str, LockEntry], after: Mapping[str, LockEntry], at: str, elapsed: float
+) -> Iterator[JsonObject]:
+    """Yield the changes; a needed lock has expired if the time that it had left is over."""
+    for node_key in dict.fromkeys((*after, *before)):
+        earlier, later = before.get(node_key), after.get(node_key)
+        if earlier and later and earlier.owner == later.owner:
+            continue
+        if earlier and later and earlier.task_id and earlier.task_id == later.task_id:
+            yield _change(at, f"now {later.state}", later)
+            continue
+        is_lost = earlier and earlier.state in _NEEDED and 0 <= earlier.expires_in <= elapsed
+        if earlier and (is_lost or not later):
+            yield _change(at, EXPIRED if is_lost else "ended", earlier)
+        if later:
+            passed_on = earlier and not is_lost
+            yield _change(at, "has another holder" if passed_on else "acquired", later)
 
 
-def _change(at: str, what: str, entry: LockEntry) -> State:
+def _change(at: str, what: str, entry: LockEntry) -> JsonObject:
     return {"at": at, "what": what, **row_of(entry)}
 
 
-def _locks(one: _Watched, part: float) -> State:
+def _locks(one: _Watched, part: float) -> JsonObject:
     """Return the rows of a filter, those of one key together."""
     groups: dict[str, list[LockEntry]] = {}
     for entry in one.rows.values():
@@ -300,7 +318,7 @@ def _locks(one: _Watched, part: float) -> State:
     }
 
 
-def _group(key: str, entries: Iterable[LockEntry]) -> State:
+def _group(key: str, entries: Iterable[LockEntry]) -> JsonObject:
     rows = sorted(entries, key=lambda entry: (entry.slot is not None, entry.slot or 0))
     has_slots = any(entry.slot is not None for entry in rows)
     return {
@@ -309,25 +327,26 @@ def _group(key: str, entries: Iterable[LockEntry]) -> State:
         if has_slots
         else "lock",
         "waiting": max(entry.waiting for entry in rows),
+        "waiting_for": max(_seconds_since(entry.waiting_since) or 0.0 for entry in rows),
         "rows": [row_of(entry) for entry in rows],
     }
 
 
-def row_of(entry: LockEntry) -> State:
-    """Return what is shown of an entry: what JSON has of it, and what people want beside it."""
-    held_for = None if entry.since is None else (datetime.now(UTC) - entry.since).total_seconds()
+def row_of(entry: LockEntry) -> JsonObject:
+    """Return an entry's row: its data for JSON, and further data for people."""
     return {
         **as_data(entry),
         "id": entry.node_key,
         "owner": entry.owner,
         "holder": entry.task_id or shortened(owner_label(entry.owner)),
         "is_rate": entry.is_rate,
-        "held_for": held_for,
+        "held_for": _seconds_since(entry.since),
+        "waiting_for": _seconds_since(entry.waiting_since),
         "nodes": len(entry.nodes),
     }
 
 
-def _in_detail(entry: LockEntry) -> State:
+def _in_detail(entry: LockEntry) -> JsonObject:
     by_node = [
         {"node": name, "problem": state}
         if isinstance(state, str)
@@ -346,6 +365,10 @@ def _has(entry: LockEntry, state: KeyState) -> str:
     if state.owner is None:
         return "nothing"
     return "this owner" if state.owner == entry.owner else shortened(owner_label(state.owner))
+
+
+def _seconds_since(moment: datetime | None) -> float | None:
+    return None if moment is None else max((datetime.now(UTC) - moment).total_seconds(), 0.0)
 
 
 def _now() -> str:

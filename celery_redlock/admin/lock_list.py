@@ -1,11 +1,12 @@
 """
-The locks that a set of nodes holds, one after the other, however many there are.
+Lists the locks that a set of nodes holds, one by one, however many there are.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
+import math
 import re
 import time
 from array import array
@@ -16,45 +17,38 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from celery_redlock.admin.node_reader import READ_AT_ONCE, SCANNED_AT_ONCE
 from celery_redlock.admin.node_readers import TIMEOUT, Readers
-from celery_redlock.core import Redlock
+from celery_redlock.core import Client, Redlock, client_of
 from celery_redlock.core.inspection import lock_info
 from celery_redlock.errors import LockKeyError
-from celery_redlock.protocol import (
-    Acknowledged,
-    Failed,
-    InspectRound,
-    KeyState,
-    KeyStates,
-    Vote,
-    validate_node_key,
-)
+from celery_redlock.protocol.commands import since_and_rank
 from celery_redlock.protocol.keys import (
     MAX_SLOTS,
     META_PREFIX,
+    PAUSE_PREFIX,
     RATE_PREFIX,
-    LimitedKey,
-    all_places,
-    slot_number,
-    stays,
-    user_key,
+    Key,
+    owner_timestamp_us,
+    pause_of,
 )
+from celery_redlock.protocol.rounds import InspectRound
+from celery_redlock.protocol.votes import Acknowledged, Failed, KeyState, KeyStates, Vote
 from celery_redlock.tasks.inspection import holder_from
 from celery_redlock.tasks.message.node_keys import QUEUED
 from celery_redlock.tasks.message.owner_label import parse_owner, task_digest
 from celery_redlock.transport import clock
-
-__all__ = ["LEFTOVER", "LockEntry", "LockWaiter", "as_data", "list_locks", "show_lock"]
-__all__ += ["task_names", "waiters_as_data"]
+from celery_redlock.transport.kinds import READ_AT_ONCE, SCANNED_AT_ONCE
 
 #: The state of a key that only a minority of the nodes has: it is no lock, and expires.
 LEFTOVER = "leftover"
 
-#: The state of a slot of a rate: it counts a start, whether what has started runs or not.
+#: The state of a slot of a rate: it counts a start, whether or not the started body still runs.
 COUNTED = "counted"
 
-#: Seconds of the rest after a page, at most: the reader of the list may be slow.
+#: The state of a paused key. Its holders keep it, and have entries of their own.
+PAUSED = "paused"
+
+#: Longest pause after a page, in seconds: a page takes longer if the list's reader is slow.
 LONGEST_REST = 0.05
 
 Progress = Callable[[int, int], None]
@@ -63,43 +57,47 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockWaiter:
     """
-    One that waits for a key.
+    A waiter for a key.
 
     Attributes:
-        name: of a message, by which nodes wake it; random for a call in a program.
-        since: since when it waits; None if the node has no time there.
+        name: the waiter's name in wake-ups; random for a call in a program.
+        since: when it began to wait; None if the node's score is not that of a waiter.
+        priority: its message's Celery priority; 0 without one.
     """
 
     name: str
     since: datetime | None
+    priority: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockEntry:
     """
-    A key that the nodes hold, or a slot of one, as they showed it at one moment.
+    A key that the nodes hold, or a slot of a key, as they showed it at one moment.
 
     Attributes:
         key: the lock key as users write it.
-        node_key: the same as nodes store it.
-        slot: which slot of a key with a limit or a rate; None for another key.
+        node_key: the same key as nodes store it.
+        slot: the slot of a key with a limit or a rate; None for an ordinary key.
         state: `queued`, `running` or `finished` as in `LockHolder`, `foreign` (not a task of this
-            package), `counted` (by a rate, until it expires), or `leftover`: only a minority of the
-            nodes has it, so it excludes nobody.
+            package), `counted` (by a rate, until it expires), `paused` (no node grants the key;
+            the owner is who paused it), or `leftover`: only a minority of the nodes has it, so it
+            excludes no other holder.
         owner: the owner value.
-        task_id: id of the holder's task; None if foreign, as the five below. But of a client
-            outside Celery that has given no label, host, pid and since are known.
+        task_id: id of the holder's task. It and the next five are None if the holder is foreign;
+            but host, pid and since are known of a client outside Celery that has given no label.
         host: the worker's node name, or the publisher's host.
         pid: the process that acquired the lock.
         since: when it acquired the lock.
         task_digest: digest of the task's name.
-        task: the task's name; None if it is in no list of names.
+        task: the task's name; None if `names` lacks it.
         expires_in: seconds until it expires unless it is extended; negative if it never does.
         token: the fencing token, if a quorum of counters proves it.
-        nodes: for each node, by its name, its state of the key; or why it has none.
-        waiting: how many wait for the key, on the node that knows of most; slots share them.
-        waiters: they, first to be woken first; empty in a list.
-        votes_on_release: of an entry that was taken away: how each node replied, by its name.
+        nodes: by the name of each node, its state of the key, or why it did not answer.
+        waiting: the number of waiters for the key, on the node that has most; slots share them.
+        waiting_since: when the waiter that is woken next began to wait; None if that is not known.
+        waiters: the waiters in the order in which they are woken; empty in a list.
+        votes_on_release: for a released entry, the reply of each node, by its name.
     """
 
     key: str
@@ -117,28 +115,34 @@ class LockEntry:
     token: int | None
     nodes: Mapping[str, KeyState | str]
     waiting: int
+    waiting_since: datetime | None
     waiters: tuple[LockWaiter, ...] = ()
     votes_on_release: Mapping[str, Vote] = field(default_factory=dict)
 
     @property
     def on_release(self) -> dict[str, str]:
-        """By the name of each node, what became there of an entry that was taken away."""
+        """By the name of each node, the result of releasing this entry there."""
         return {name: _in_words(vote) for name, vote in self.votes_on_release.items()}
 
     @property
     def votes(self) -> int:
-        """How many nodes have this owner value."""
+        """The number of nodes that have this owner value."""
         states = [state for state in self.nodes.values() if isinstance(state, KeyState)]
         return sum(state.owner == self.owner for state in states)
 
     @property
+    def is_pause(self) -> bool:
+        """Whether it is the pause of a key, which no task holds."""
+        return self.node_key.startswith(PAUSE_PREFIX)
+
+    @property
     def is_rate(self) -> bool:
-        """Whether it is a slot of a key with a rate, which its holder does not give back."""
-        return stays(self.node_key)
+        """Whether it is a slot of a key with a rate, which its holder does not release."""
+        return self.slot is not None and self.node_key.startswith(RATE_PREFIX)
 
 
 def as_data(entry: LockEntry) -> dict[str, Any]:
-    """Return an entry as JSON has it: times in ISO 8601, durations in seconds."""
+    """Return an entry as data for JSON: times in ISO 8601, durations in seconds."""
     return {
         "key": entry.key,
         "slot": entry.slot,
@@ -152,14 +156,19 @@ def as_data(entry: LockEntry) -> dict[str, Any]:
         "token": entry.token,
         "votes": entry.votes,
         "waiting": entry.waiting,
+        "waiting_since": entry.waiting_since and entry.waiting_since.isoformat(),
         **({"on_release": entry.on_release} if entry.votes_on_release else {}),
     }
 
 
 def waiters_as_data(entry: LockEntry) -> list[dict[str, Any]]:
-    """Return those who wait for an entry as JSON has them."""
+    """Return an entry's waiters as data for JSON."""
     return [
-        {"name": waiter.name, "since": waiter.since and waiter.since.isoformat()}
+        {
+            "name": waiter.name,
+            "since": waiter.since and waiter.since.isoformat(),
+            "priority": waiter.priority,
+        }
         for waiter in entry.waiters
     ]
 
@@ -170,7 +179,7 @@ def task_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def list_locks(
-    redlock: Redlock,
+    redlock: Redlock | Client,
     *,
     pattern: str = "*",
     names: Mapping[str, str] | None = None,
@@ -178,12 +187,12 @@ def list_locks(
     progress: Progress | None = None,
 ) -> Iterator[LockEntry]:
     """
-    Yield every lock of a client's key prefix that the nodes hold, in no order; change nothing.
+    Yield every lock and pause of a client's key prefix, in no order; change nothing.
 
-    Reads with SCAN, some hundred keys at a time, and keeps 8 bytes of each lock: the first ones
-    come at once, however many there are. A lock that is held from beginning to end of the list is
-    in it, once. Limit: of those that are acquired, handed over or released meanwhile, some may be
-    missing. Dedupe markers, stop requests and other records are no locks.
+    It reads with SCAN, some hundred keys at a time, and keeps 8 bytes of each lock, so the first
+    locks come at once, however many there are. A lock that is held from the beginning to the end of
+    the list is in it exactly once. Limit: locks that are acquired, handed over or released
+    meanwhile may be missing. Dedupe markers, stop requests and other records are not locks.
 
     A node that does not answer, from the beginning or later, is not asked again; the others' locks
     are listed.
@@ -193,7 +202,7 @@ def list_locks(
         pattern: glob on the key as users write it: `*`, `?`, `[abc]`, `[!abc]`; `[*]` is a star.
         names: the names of tasks, see `task_names`.
         timeout: seconds that a node has for each answer.
-        progress: called with the number of keys looked at, of any kind, and that of all.
+        progress: called with the number of keys of any kind that were looked at, and their total.
 
     Raises:
         QuorumUnavailable: fewer nodes than a quorum answer, now or at a later step.
@@ -214,17 +223,18 @@ def entries(
 
 
 def show_lock(
-    redlock: Redlock,
+    redlock: Redlock | Client,
     key: str,
     *,
     names: Mapping[str, str] | None = None,
     timeout: float = TIMEOUT,
 ) -> list[LockEntry]:
     """
-    Return what the nodes hold of one key, with those that wait for it; change nothing.
+    Return the locks that the nodes hold on one key, with its waiters; change nothing.
 
-    That may be a lock of the key without a limit, slots of it with a limit or a rate, and the locks
-    of messages in the queue. Slots of a rate are found by a scan of all keys, as by `list_locks`.
+    These may be a lock on the key without a limit, slots of the key with a limit or a rate, the
+    locks of messages in the queue, and the key's pause. Slots of a rate are found by a scan of all
+    keys, as by `list_locks`.
 
     Args:
         redlock: the client.
@@ -234,9 +244,9 @@ def show_lock(
 
     Raises:
         QuorumUnavailable: fewer nodes than a quorum answer.
-        LockKeyError: it cannot be a key.
+        LockKeyError: the key is invalid.
     """
-    redlock.node_key(key)
+    client_of(redlock).key_of(key)
     with contextlib.closing(Readers(redlock, timeout)) as nodes:
         found = entries_of_key(nodes, key, names or {}, rates=True)
         found.sort(key=lambda entry: (entry.node_key.rpartition("#")[0], entry.slot or 0))
@@ -246,8 +256,8 @@ def show_lock(
 def entries_of_key(
     nodes: Readers, key: str, names: Mapping[str, str], *, rates: bool
 ) -> list[LockEntry]:
-    """Return the entries of one key as users write it, with `rates` also what rates counted."""
-    return list(_entries(nodes, [_places_of(nodes, key, rates=rates)], names))
+    """Return the entries of one key as users write it; with `rates`, also the slots of rates."""
+    return list(_entries(nodes, [_keys_of(nodes, key, rates=rates)], names))
 
 
 class _Seen:
@@ -269,12 +279,12 @@ class _Seen:
 
 
 def _entries(
-    nodes: Readers, chunks: Iterable[tuple[str, ...]], names: Mapping[str, str]
+    nodes: Readers, chunks: Iterable[tuple[Key, ...]], names: Mapping[str, str]
 ) -> Iterator[LockEntry]:
     for chunk in chunks:
-        round_, waiting = nodes.inspect(chunk)
+        round_, waiting = nodes.inspect(tuple(key.stored for key in chunk))
         held = round_.key_states()
-        for at, node_key in enumerate(chunk):
+        for at, key in enumerate(chunk):
             states = _states(round_, at)
             if not any(state is not None and state.owner is not None for state in states):
                 continue
@@ -285,27 +295,30 @@ def _entries(
             records = tuple(held[at]) or _most_frequent(by_node.values())
             info = lock_info(records, round_.needed)
             owner = parse_owner(info.owner)
-            holder = holder_from(node_key, info)
+            holder = holder_from(key, key.stored, info)
             yield LockEntry(
-                key=_key_of(node_key, nodes.prefix) or node_key,
-                node_key=node_key,
-                slot=slot_number(node_key),
-                state=_state(node_key, holder.state, is_held=bool(held[at])),
+                key=_text_of(key, nodes.prefix) or key.stored,
+                node_key=key.stored,
+                slot=key.slot,
+                state=_state(key, holder.state, is_held=bool(held[at])),
                 owner=info.owner,
                 task_id=holder.task_id,
                 host=holder.host,
                 pid=holder.pid,
-                since=holder.since,
+                since=holder.since or _paused_since(key, info.owner),
                 task_digest=None if owner is None else owner.task,
                 task=None if owner is None else names.get(owner.task or ""),
                 expires_in=info.expires_in,
                 token=holder.token if owner else info.token,
                 nodes=by_node,
-                waiting=waiting[at],
+                waiting=max((length for length, _ in waiting[at]), default=0),
+                waiting_since=_waiter(
+                    "", min((first for _, first in waiting[at]), default=math.inf)
+                ).since,
             )
 
 
-def _chunks(nodes: Readers, pattern: str, progress: Progress | None) -> Iterator[tuple[str, ...]]:
+def _chunks(nodes: Readers, pattern: str, progress: Progress | None) -> Iterator[tuple[Key, ...]]:
     """Yield the lock keys that nodes have, each once."""
     seen = _Seen()
     is_wanted = re.compile(fnmatch.translate(pattern)).match
@@ -318,39 +331,42 @@ def _chunks(nodes: Readers, pattern: str, progress: Progress | None) -> Iterator
             if progress is not None:
                 progress(done + sum(min(step * SCANNED_AT_ONCE, size) for size in sizes), total)
             new = [name for name in found if name not in seen]
-            node_keys = [
-                node_key
-                for node_key in _lock_keys(new, is_reserved=is_reserved)
-                if (key := _key_of(node_key, nodes.prefix)) is not None and is_wanted(key)
+            keys = [
+                key
+                for key in _lock_keys(new, is_reserved=is_reserved)
+                if (text := _text_of(key, nodes.prefix)) is not None and is_wanted(text)
             ]
-            for first in range(0, len(node_keys), READ_AT_ONCE):
-                yield tuple(node_keys[first : first + READ_AT_ONCE])
-            for node_key in node_keys:
-                seen.add(node_key.encode())
+            for first in range(0, len(keys), READ_AT_ONCE):
+                yield tuple(keys[first : first + READ_AT_ONCE])
+            for key in keys:
+                seen.add(key.stored.encode())
         done += sum(sizes)
     if progress is not None:
         progress(total, total)
 
 
-def _places_of(nodes: Readers, key: str, *, rates: bool) -> tuple[str, ...]:
-    """Return the node keys that a lock key may have, those with a rate only if it has some."""
-    name = nodes.prefix + key
-    ordinary = (name, QUEUED + name)
-    limited = (LimitedKey(each, MAX_SLOTS).on_nodes(each) for each in ordinary)
-    found: dict[str, None] = {}
+def _keys_of(nodes: Readers, text: str, *, rates: bool) -> tuple[Key, ...]:
+    """Return the keys and slots that a text may name; with `rates`, also held slots of rates."""
+    name = nodes.prefix + text
+    ordinary, limited = Key.of("", name), Key.of("", name, MAX_SLOTS)
+    slots = [
+        key.at(slot) for key in (limited, limited.as_record(QUEUED)) for slot in range(MAX_SLOTS)
+    ]
+    found: dict[Key, None] = {}
     # Nodes store no periods, so the slots of rates are looked for among all keys.
     pages = _rested(_scan(nodes, f"{RATE_PREFIX}*:{_literally(name)}#*")) if rates else ()
     for names in pages:
         found |= dict.fromkeys(
-            node_key
-            for node_key in _lock_keys(names, is_reserved=True)
-            if stays(node_key) and _key_of(node_key, nodes.prefix) == key
+            key
+            for key in _lock_keys(names, is_reserved=True)
+            if key.stays and _text_of(key, nodes.prefix) == text
         )
-    return (*ordinary, *all_places(limited), *found)
+    paused = Key.record(pause_of(ordinary.stored))
+    return (ordinary, ordinary.as_record(QUEUED), paused, *slots, *found)
 
 
 def _rested(pages: Iterator[Sequence[bytes]]) -> Iterator[Sequence[bytes]]:
-    """Yield pages, and rest after each for as long as it took."""
+    """Yield pages, and pause after each for as long as it took."""
     began = clock.now()
     for page in pages:
         yield page
@@ -359,7 +375,7 @@ def _rested(pages: Iterator[Sequence[bytes]]) -> Iterator[Sequence[bytes]]:
 
 
 def _scan(nodes: Readers, match: str) -> Iterator[Sequence[bytes]]:
-    """Yield what the nodes' scans yield, a step of each at once, as long as a quorum answers."""
+    """Yield the names that the nodes' scans find, one step of all nodes at a time."""
     scans = {index: nodes[index].scan(match) for index in nodes}
     while True:
         pages = nodes.each(lambda at: next(scans[at], None))
@@ -372,32 +388,31 @@ def _scan(nodes: Readers, match: str) -> Iterator[Sequence[bytes]]:
 
 def _globs(prefix: str, pattern: str) -> dict[bool, str]:
     """Return what nodes are asked to match: for lock keys (False), and for reserved keys (True)."""
-    # Only the text before the first wildcard: those of Redis match bytes, and those of users
-    # match characters.
+    # Only the text before the first wildcard: wildcards of Redis match bytes, and wildcards of
+    # users match characters.
     begins = _literally(prefix + re.split(r"[*?\[\ud800-\udfff]", pattern)[0])
-    return {False: f"{begins}*", True: f"{META_PREFIX}[lqr]*{begins}*"}
+    return {False: f"{begins}*", True: f"{META_PREFIX}[lpqr]*{begins}*"}
 
 
 def _literally(text: str) -> str:
-    """Return what a glob of Redis has for a text in which nothing is a wildcard."""
+    """Return a text escaped for a glob of Redis, in which nothing is a wildcard."""
     return re.sub(r"([*?\[\]\\])", r"\\\1", text)
 
 
-def _lock_keys(names: Iterable[bytes], *, is_reserved: bool) -> Iterator[str]:
+def _lock_keys(names: Iterable[bytes], *, is_reserved: bool) -> Iterator[Key]:
     for name in dict.fromkeys(names):
         with contextlib.suppress(UnicodeDecodeError, LockKeyError):
-            node_key = validate_node_key(name.decode())
-            if node_key.startswith(META_PREFIX) == is_reserved:
-                yield node_key
+            key = Key.read(name.decode())
+            if key.stored.startswith(META_PREFIX) == is_reserved:
+                yield key
 
 
-def _key_of(node_key: str, prefix: str) -> str | None:
+def _text_of(key: Key, prefix: str) -> str | None:
     """Return a lock key as users write it; None for another record, or another app's key."""
-    name = user_key(node_key, "")
-    is_slot = slot_number(node_key) is not None
-    if node_key.startswith(META_PREFIX) and not is_slot and not node_key.startswith(QUEUED):
+    is_reserved = key.stored.startswith(META_PREFIX)
+    if is_reserved and key.slot is None and not key.stored.startswith((QUEUED, PAUSE_PREFIX)):
         return None
-    name = name.removeprefix(QUEUED)
+    name = key.text.removeprefix(QUEUED).removeprefix(PAUSE_PREFIX)
     if name.startswith(META_PREFIX) or not name.startswith(prefix):
         return None
     return name.removeprefix(prefix) or None
@@ -408,10 +423,17 @@ def _states(round_: InspectRound, at: int) -> list[KeyState | None]:
     return [vote.states[at] if isinstance(vote, KeyStates) else None for vote in round_.votes]
 
 
-def _state(node_key: str, state: str, *, is_held: bool) -> str:
+def _state(key: Key, state: str, *, is_held: bool) -> str:
     if not is_held:
         return LEFTOVER
-    return COUNTED if stays(node_key) else state
+    if key.stored.startswith(PAUSE_PREFIX):
+        return PAUSED
+    return COUNTED if key.stays else state
+
+
+def _paused_since(key: Key, owner: str) -> datetime | None:
+    since = owner_timestamp_us(owner) if key.stored.startswith(PAUSE_PREFIX) else None
+    return None if since is None else datetime.fromtimestamp(since / 1e6, UTC)
 
 
 def _most_frequent(states: Iterable[KeyState | str]) -> tuple[KeyState, ...]:
@@ -433,14 +455,17 @@ def _waiters(nodes: Readers, entry: LockEntry) -> tuple[LockWaiter, ...]:
         for name, score in queue.items():
             scores[name] = min(score, scores.get(name, score))
     return tuple(
-        LockWaiter(name=name, since=_since(scores[name]))
+        _waiter(name, scores[name])
         for name in sorted(scores, key=lambda name: (scores[name], name))
     )
 
 
-def _since(score: float) -> datetime | None:
-    """Return since when somebody with this score waits; None for no time."""
-    # Any program can write a score: infinite ones, and times that no calendar has.
-    with contextlib.suppress(OverflowError, ValueError, OSError):
-        return datetime.fromtimestamp(score / 1000, UTC)
-    return None
+def _waiter(name: str, score: float) -> LockWaiter:
+    # Any program can write a score, also an infinite one.
+    with contextlib.suppress(OverflowError, ValueError):
+        since_ms, rank = since_and_rank(score, clock.wall_us() // 1000)
+        # Brokers differ in which priority is the most urgent, and none in its number.
+        return LockWaiter(
+            name=name, since=datetime.fromtimestamp(since_ms / 1000, UTC), priority=abs(rank)
+        )
+    return LockWaiter(name=name, since=None, priority=0)

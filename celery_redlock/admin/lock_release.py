@@ -1,5 +1,5 @@
 """
-Releases that people ask for: of one key, or of all locks of a task.
+Releases that an operator requests: of one key, or of all locks of a task.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import replace
 from celery_redlock._log import event_logger
 from celery_redlock.admin.lock_list import LockEntry, Progress, entries, entries_of_key
 from celery_redlock.admin.node_readers import TIMEOUT, Readers
-from celery_redlock.core import Redlock
+from celery_redlock.core import Client, Redlock, client_of
 from celery_redlock.errors import QuorumUnavailable
-from celery_redlock.protocol import Acknowledged, Failed, candidate_above, release
-from celery_redlock.protocol.keys import owner_label
+from celery_redlock.protocol.commands import release
+from celery_redlock.protocol.keys import Key, candidate_above, owner_label
 from celery_redlock.protocol.texts import shortened
-from celery_redlock.tasks.message.owner_label import Role, label_id, parse_owner, task_digest
+from celery_redlock.protocol.votes import Acknowledged, Failed
+from celery_redlock.tasks.message.owner_label import label_id, parse_owner, task_digest
 from celery_redlock.tasks.message.withdrawal import revoke as revoke_message
+from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.transport import clock
-
-__all__ = ["release_lock", "release_task"]
 
 logger = event_logger(__name__)
 
@@ -29,7 +29,7 @@ REVOKED_FOR = 3600.0
 
 
 def release_lock(
-    redlock: Redlock,
+    redlock: Redlock | Client,
     key: str,
     *,
     rates: bool = False,
@@ -40,49 +40,50 @@ def release_lock(
     timeout: float = TIMEOUT,
 ) -> list[LockEntry]:
     """
-    Take a lock key away from all that hold it, on all nodes, and wake those that wait for it.
+    Take a lock key away from all its holders, on all nodes, and wake its waiters.
 
-    That is the lock of the key, its slots if it has a limit, and the locks of messages in the
-    queue, which will acquire new ones when they are received. A holder finds out at its next
-    extension, and may write until then, beside a new holder; only a resource that checks fencing
-    tokens refuses it. Of a lease on several keys, the other keys stay with it until then.
+    This releases the lock of the key, its slots if it has a limit, and the locks of messages in the
+    queue, which acquire new ones when they are received. A holder finds out at its next extension,
+    and may write until then, beside a new holder; only a resource that checks fencing tokens
+    refuses its writes. A lease on several keys keeps the other keys until then.
 
     Args:
         redlock: the client.
         key: the lock key as users write it.
-        rates: also the slots of a key with a rate: what it has counted is forgotten, so that more
-            may start within its period.
-        revoke: also keep the queued messages that hold it from running, until an hour after their
-            locks would have expired. One whose body has begun meanwhile keeps its lock.
-        task_id: only what the task with this id has.
-        only: only these, each by its `node_key` and `owner`, such as those that somebody has seen;
-            None: all.
+        rates: also release the slots of a key with a rate. Its count is forgotten, so that more
+            tasks may start within its period.
+        revoke: also keep the queued messages that hold the key from running, until an hour after
+            their locks would have expired. A message whose body has begun meanwhile keeps its lock.
+        task_id: release only what the task with this id holds.
+        only: pairs of `node_key` and `owner`, such as those that an operator has seen; release only
+            these entries, and end a pause that is one of them. None: all but the key's pause.
         names: as for `list_locks`.
         timeout: as for `list_locks`.
 
     Returns:
-        The entries that were taken away, as they were before, each with what became of it
-        `on_release`. A node that did not reply may keep it until it expires there.
+        The released entries, as they were before; `on_release` has the result on each node. A node
+        that did not reply may keep the lock until it expires there.
 
     Raises:
         QuorumUnavailable: fewer nodes than a quorum answer. Either nothing was released, or the
-            error names what became of it on each node.
-        LockKeyError: it cannot be a key.
+            error names the result on each node.
+        LockKeyError: the key is invalid.
     """
-    redlock.node_key(key)
+    client_of(redlock).key_of(key)
     with contextlib.closing(Readers(redlock, timeout)) as nodes:
         found = entries_of_key(nodes, key, names or {}, rates=rates)
         slots = max((1 + entry.slot for entry in found if entry.slot is not None), default=0)
         taken = [
             _delete(nodes, entry, slots)
             for entry in found
-            if _is_wanted(entry, task_id, only) and (not revoke or _revoke(redlock, entry))
+            if _is_wanted(entry, task_id, only)
+            and (not revoke or _revoke(client_of(redlock), entry))
         ]
     return [entry for entry in taken if entry is not None]
 
 
 def release_task(
-    redlock: Redlock,
+    redlock: Redlock | Client,
     name: str,
     *,
     state: str | None = "queued",
@@ -94,14 +95,14 @@ def release_task(
     progress: Progress | None = None,
 ) -> Iterator[LockEntry]:
     """
-    Take away all locks of the calls of one task that are in one state; yield each as it was before.
+    Release the locks of all calls of one task in a given state; yield each as it was before.
 
-    For unique tasks after `celery purge`: the locks of the messages that are gone would keep
+    Use it for unique tasks after `celery purge`: the locks of the purged messages would keep
     further calls away for `lock_queue_ttl`. Nothing happens until the iterator is read. A lock that
-    another owner has by then, such as the worker that has received the message, stays. Slots of
+    has another owner by then, such as the worker that has received the message, stays. Slots of
     rates stay, too: what they count has happened. Limit: a message that the broker still has, in a
-    queue or for a worker that was killed, acquires its lock anew when it is received, and a further
-    call may do its work before; `revoke` prevents that.
+    queue or for a worker that was killed, acquires its lock again when it is received, and a
+    further call may do the same work before it; `revoke` prevents that.
 
     Args:
         redlock: the client.
@@ -110,7 +111,7 @@ def release_task(
         revoke: as for `release_lock`.
         task_id: as for `release_lock`.
         only: as for `release_lock`.
-        dry_run: yield what would be taken away, and change nothing.
+        dry_run: yield what would be released, and change nothing.
         timeout: as for `list_locks`.
         progress: as for `list_locks`.
 
@@ -124,7 +125,7 @@ def release_task(
                 continue
             if not _is_wanted(entry, task_id, only):
                 continue
-            if not dry_run and revoke and not _revoke(redlock, entry):
+            if not dry_run and revoke and not _revoke(client_of(redlock), entry):
                 continue
             taken = entry if dry_run else _delete(nodes, entry, 1 + (entry.slot or 0))
             if taken is not None:
@@ -136,38 +137,41 @@ def _is_wanted(
 ) -> bool:
     if task_id is not None and entry.task_id != label_id(task_id):
         return False
+    if only is None and entry.is_pause:
+        return False
     return only is None or (entry.node_key, entry.owner) in only
 
 
-def _revoke(redlock: Redlock, entry: LockEntry) -> bool:
+def _revoke(client: Client, entry: LockEntry) -> bool:
     """Keep the message of an entry from running, if it is queued; False if its body has begun."""
     owner = parse_owner(entry.owner)
     if owner is None or owner.role is not Role.QUEUED:
         return True
     until = max(0.0, entry.expires_in) + REVOKED_FOR
-    # A rate counts a message that has begun as well.
-    return revoke_message(redlock, owner, marker_ttl=until) or entry.is_rate
+    # A rate's slot is released even so: it also counts bodies that have begun.
+    return revoke_message(client, owner, marker_ttl=until) or entry.is_rate
 
 
 def _delete(nodes: Readers, entry: LockEntry, slots: int) -> LockEntry | None:
     """
-    Delete a key where it still has its owner; return None if no node had it.
+    Delete a key on each node where it still has its owner; return None if no node had it.
 
     Raises:
         QuorumUnavailable: too few nodes have replied, so a quorum may still have it.
     """
-    # Nodes wake nobody where there is no token; that of a foreign owner is not known.
+    # Nodes wake no waiter without a token, and the token of a foreign owner is not known.
     number = max(1, candidate_above(entry.owner, clock.wall_us()))
-    # With its number of slots, a node keeps the slot of a rate for its holder.
-    limits = None if entry.slot is None or entry.is_rate else {entry.node_key: slots}
-    votes = nodes.execute(release((entry.node_key,), entry.owner, number, limits=limits))
+    deleted = Key.read(entry.node_key)
+    if not deleted.stays and deleted.slot is not None:  # a node would keep a rate's slot
+        deleted = replace(deleted, slots=slots)
+    votes = nodes.execute(release((deleted,), entry.owner, number))
     taken = replace(entry, votes_on_release=votes)
     replied = [vote for vote in votes.values() if not isinstance(vote, Failed)]
     if len(replied) < nodes.quorum:
         by_node = "; ".join(f"{name}: {what}" for name, what in taken.on_release.items())
         raise QuorumUnavailable(
             f"The release of {shortened(entry.key)!r} is not confirmed: {len(replied)} of "
-            f"{len(votes)} nodes replied, and it takes {nodes.quorum}. {by_node}. Try again.",
+            f"{len(votes)} nodes replied, a quorum is {nodes.quorum}. {by_node}. Try again.",
             entry.key,
             taken.on_release,
         )

@@ -1,5 +1,5 @@
 """
-The nodes of a client, asked all at once; those that answer are enough if they are a quorum.
+Reads from all nodes of a client at once; the answers of a quorum are enough.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self, TypeVar
 
-from celery_redlock.admin.node_reader import (
-    NODE_ERRORS,
-    NodeReader,
-    describe_node_error,
-    open_reader,
-)
-from celery_redlock.core import Redlock
+from redis.exceptions import NoPermissionError
+
+from celery_redlock.core import Client, Redlock, client_of
 from celery_redlock.core.failures import describe_problems
 from celery_redlock.errors import QuorumUnavailable
-from celery_redlock.protocol import Command, Failed, InspectRound, Vote, quorum
-
-__all__ = ["TIMEOUT", "Readers"]
+from celery_redlock.protocol.commands import Command
+from celery_redlock.protocol.rounds import InspectRound
+from celery_redlock.protocol.timing import quorum
+from celery_redlock.protocol.votes import Failed, Vote
+from celery_redlock.transport import NodeReader, kind_of
+from celery_redlock.transport.kinds import NODE_ERRORS
+from celery_redlock.transport.redis.connect_error import describe_failure
 
 #: Seconds that a node has for each answer.
 TIMEOUT = 2.0
@@ -30,23 +30,26 @@ T = TypeVar("T")
 
 class Readers:
     """
-    The nodes that answer, and the reasons of those that do not, which are asked no more.
+    The nodes that answer, and why the others do not; a node that failed is not asked again.
 
     Attributes:
         names: all nodes.
-        prefix: of the client's keys.
-        quorum: how many nodes it takes.
+        prefix: the prefix of the client's keys.
+        quorum: the number of nodes in a quorum.
         reasons: why a node does not answer, by its name.
     """
 
-    def __init__(self, redlock: Redlock, timeout: float) -> None:
-        self.names = redlock.node_names
-        self.prefix = redlock.settings.key_prefix
+    def __init__(self, redlock: Redlock | Client, timeout: float) -> None:
+        client = client_of(redlock)
+        self.names = client.node_names
+        self.prefix = client.settings.key_prefix
         self.quorum = quorum(len(self.names))
         self.reasons: dict[str, str] = {}
         self._readers: dict[int, NodeReader] = {}
         self._pool = ThreadPoolExecutor(len(self.names))
-        opened = [self._pool.submit(open_reader, node, timeout) for node in redlock.addresses]
+        opened = [
+            self._pool.submit(kind_of(node).reader, node, timeout) for node in client.addresses
+        ]
         with contextlib.ExitStack() as after_error:
             after_error.callback(self.close)
             for index, reader in enumerate(opened):
@@ -69,7 +72,7 @@ class Readers:
 
     @contextlib.contextmanager
     def failing(self, index: int) -> Iterator[Self]:
-        """Note why a node does not answer, and ask it no more."""
+        """Note why a node does not answer, and do not ask it again."""
         try:
             yield self
         except NODE_ERRORS as exc:
@@ -84,14 +87,14 @@ class Readers:
         """Raise `QuorumUnavailable` if too few nodes answer."""
         if len(self._readers) < self.quorum:
             raise QuorumUnavailable(
-                f"The locks are not known: it takes {self.quorum} of {len(self.names)} nodes. "
+                f"The locks cannot be read: it takes {self.quorum} of {len(self.names)} nodes. "
                 f"{describe_problems(self.reasons)}.",
                 None,
                 self.reasons,
             )
 
     def each(self, ask: Callable[[int], T]) -> dict[int, T]:
-        """Ask all nodes at once, by their positions; return the answers of those that give one."""
+        """Ask all nodes at once; return the answers that came, by the positions of the nodes."""
         asked = {index: self._pool.submit(ask, index) for index in self}
         answers = {}
         for index, answer in asked.items():
@@ -99,13 +102,20 @@ class Readers:
                 answers[index] = answer.result()
         return answers
 
-    def inspect(self, node_keys: tuple[str, ...]) -> tuple[InspectRound, list[int]]:
-        """Return the votes of all nodes on some keys, and for each key how many wait for it."""
+    def inspect(
+        self, node_keys: tuple[str, ...]
+    ) -> tuple[InspectRound, list[list[tuple[int, float]]]]:
+        """
+        Return the votes of all nodes on some keys, and for each key its wait queues with waiters.
+
+        A wait queue is given as its length and its first score.
+        """
         round_ = InspectRound(len(self.names))
-        waiting = [0] * len(node_keys)
+        waiting: list[list[tuple[int, float]]] = [[] for _ in node_keys]
         for index, found in self.each(lambda at: self[at].states(node_keys)).items():
             round_.votes[index] = found[0]
-            waiting = list(map(max, waiting, found[1]))
+            for queues, queue in zip(waiting, found[1], strict=True):
+                queues += [queue] if queue[0] else []
         for index, name in enumerate(self.names):
             if name in self.reasons:
                 round_.votes[index] = Failed(self.reasons[name])
@@ -123,3 +133,11 @@ class Readers:
             name: votes.get(index) or Failed(self.reasons[name])
             for index, name in enumerate(self.names)
         }
+
+
+def describe_node_error(exc: Exception) -> str:
+    """Return why a node's keys cannot be read, in one line."""
+    reason = describe_failure(exc)
+    if isinstance(exc, NoPermissionError) and any(name in reason for name in ("scan", "dbsize")):
+        return f"{reason.rstrip('.')}; its user needs +scan and +dbsize to list locks"
+    return reason

@@ -1,44 +1,56 @@
 """
-Facts about lock nodes, as one user of them sees them.
+Facts about lock nodes, as one user of the nodes sees them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from statistics import median
 from typing import Any
 
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
 from celery_redlock.admin.rights import WRITE_PROBE, Right, missing_rights, rights
-from celery_redlock.core.node_admin import look_at_memory_node
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.protocol.keys import GUARD_KEY
+from celery_redlock.protocol.keys import ANY_PAUSE, GUARD_KEY, PAUSE_PREFIX
 from celery_redlock.protocol.scripts import ARM_SOURCE
 from celery_redlock.protocol.texts import shortened
-from celery_redlock.transport import NodeAddress, clock, parse_nodes
-from celery_redlock.transport.memory import memory_node
+from celery_redlock.transport import (
+    MEMORY,
+    SERVERS,
+    NodeAddress,
+    NodeKind,
+    clock,
+    kind_of,
+    parse_nodes,
+)
+from celery_redlock.transport.memory.transport import MemoryNode, memory_node
 from celery_redlock.transport.redis.connect_error import (
     ConnectError,
     check_identity,
     check_mode,
     describe_failure,
 )
-from celery_redlock.transport.redis.connector import Connector, read_info
+from celery_redlock.transport.redis.connector import read_info
+from celery_redlock.transport.redis.sentinel import (
+    NoReport,
+    Report,
+    ask_sentinels,
+    connector_to,
+)
 
-__all__ = ["Failure", "FailureKind", "Guard", "NodeReport", "report_nodes"]
-
-#: Round trips whose median is the latency.
+#: Number of round trips whose median is the latency.
 _ROUND_TRIPS = 5
 
 
 class FailureKind(StrEnum):
-    """The remedy of a failure."""
+    """The kind of remedy that a failure needs."""
 
-    SILENT = "silent"  #: time may: the node does not answer, or not as a lock node does
+    SILENT = "silent"  #: perhaps time: the node does not answer, or not as a lock node
     LOGIN = "login"  #: another user or password
     SETUP = "setup"  #: another URL, or another configuration of the server
 
@@ -49,7 +61,7 @@ class Failure:
     Why a node could not be asked.
 
     Attributes:
-        kind: its remedy.
+        kind: the kind of remedy.
         text: the reason, without a password.
     """
 
@@ -58,27 +70,45 @@ class Failure:
 
     @property
     def is_lasting(self) -> bool:
-        """Whether the node or its URL is set up wrongly, which no waiting repairs."""
+        """Whether the node or its URL is set up wrongly, which waiting does not repair."""
         return self.kind is not FailureKind.SILENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentinelFacts:
+    """
+    The facts about the Sentinels that a node's URL names.
+
+    Attributes:
+        named: how many they are.
+        known: how many there are according to those that answer, each of which counts itself too.
+        silent: those that report nothing, each with the reason.
+        agree: whether all others name one master and take it for alive.
+    """
+
+    named: int
+    known: int
+    silent: tuple[str, ...]
+    agree: bool
 
 
 class Guard(StrEnum):
     """The record by which a node recognises its restart."""
 
     MISSING = "missing"  #: no record: a new node, or one that lost its data
-    SERVING = "serving"  #: of the process that runs, which votes
-    QUARANTINED = "quarantined"  #: the same, and it does not vote yet
-    OTHER = "other"  #: of an earlier start; the next acquire begins a quarantine
+    SERVING = "serving"  #: a record of the running process; the node votes
+    QUARANTINED = "quarantined"  #: a record of the running process; the node does not vote yet
+    OTHER = "other"  #: a record of an earlier start; the next acquire begins a quarantine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
     """
-    The facts about one node; None where it does not show one to this user.
+    The facts about one node; None for a fact that it does not show to this user.
 
     Attributes:
         url: the node, without user, password and query.
-        failure: why it could not be asked; all that follows is None then.
+        failure: why it could not be asked; then all attributes below are None.
         latency: median round trip, in seconds.
         role: `master` or `replica`.
         server: `valkey`, `redis` or `memory`.
@@ -90,13 +120,18 @@ class NodeReport:
         maxmemory_policy: what it evicts at this limit.
         backlog_ttl: `repl-backlog-ttl`, seconds for which a promotion shows; 0: always.
         is_replicated: whether it has replicas, or was promoted.
+        replicas: number of replicas that are connected to it.
+        min_replicas: `min-replicas-to-write`, without which it refuses all writes.
+        sentinels: those that watch it; None for a node that cannot fail over.
         guard: the record of the restart quarantine.
         quarantine_left: seconds until it votes; None if it is not quarantined.
-        clock_skew: seconds by which its clock is ahead of this machine's, as exact as half a round
-            trip.
-        skew_from_nodes: seconds by which its clock is ahead of the median of all nodes.
+        clock_skew: how far its clock is ahead of this machine's, in seconds, accurate to half a
+            round trip.
+        skew_from_nodes: how far its clock is ahead of the median of all nodes, in seconds.
         missing_rights: rights that a client needs and the user lacks, as an ACL grants them.
         refusal: the error with which it refuses all writes, such as a full memory.
+        paused: the key of the node's longest pause, without the key prefix; None without one.
+        paused_for: seconds until that pause ends.
     """
 
     url: str
@@ -112,12 +147,17 @@ class NodeReport:
     maxmemory_policy: str | None = None
     backlog_ttl: int | None = None
     is_replicated: bool | None = None
+    replicas: int | None = None
+    min_replicas: int | None = None
+    sentinels: SentinelFacts | None = None
     guard: Guard | None = None
     quarantine_left: float | None = None
     clock_skew: float | None = None
     skew_from_nodes: float | None = None
     missing_rights: tuple[str, ...] | None = None
     refusal: str | None = None
+    paused: str | None = None
+    paused_for: float | None = None
 
     @property
     def is_reachable(self) -> bool:
@@ -131,11 +171,11 @@ def report_nodes(
     """
     Ask all nodes at once for the facts about them.
 
-    It writes no key, arms no node and begins no quarantine. Rights are tried with commands on a key
-    that does not exist, `redlock-meta:doctor`, in forms that do not create it, and with an empty
-    message on a channel that nobody listens to. A node keeps one script in its script cache, and
-    records what it refuses to the user in its ACL log. A node that does not answer takes about
-    `timeout`; a slow one takes up to that for each of some twelve round trips.
+    It writes no key, arms no node and begins no quarantine. Rights are tested with commands on a
+    key that does not exist, `redlock-meta:doctor`, in forms that do not create it, and with an
+    empty message on a channel without subscribers. A node keeps one script in its script cache, and
+    records in its ACL log what it refuses to the user. A node that does not answer takes about
+    `timeout`; a slow node takes up to `timeout` for each of some twelve round trips.
 
     Args:
         nodes: URLs of the whole set.
@@ -148,11 +188,24 @@ def report_nodes(
     Raises:
         ConfigurationError: the URLs cannot be used.
     """
-    addresses = parse_nodes(nodes)
+    return report_addresses(parse_nodes(nodes), timeout=timeout, key_prefix=key_prefix)
+
+
+def report_addresses(
+    addresses: Sequence[NodeAddress], *, timeout: float, key_prefix: str
+) -> tuple[NodeReport, ...]:
+    """Ask nodes whose URLs have been checked, as `report_nodes` does."""
     tried = rights(key_prefix)
     with ThreadPoolExecutor(len(addresses)) as pool:
         reports = list(pool.map(lambda node: _report(node, timeout, tried), addresses))
-    return _compared(reports)
+    return _compared([_named(report, key_prefix) for report in reports])
+
+
+def _named(report: NodeReport, key_prefix: str) -> NodeReport:
+    """Return a report that names the paused key as its user writes it."""
+    if report.paused is None:
+        return report
+    return replace(report, paused=report.paused.removeprefix(key_prefix))
 
 
 def _compared(reports: Sequence[NodeReport]) -> tuple[NodeReport, ...]:
@@ -167,10 +220,7 @@ def _compared(reports: Sequence[NodeReport]) -> tuple[NodeReport, ...]:
 
 def _report(node: NodeAddress, timeout: float, tried: tuple[Right, ...]) -> NodeReport:
     try:
-        if node.name.startswith("memory://"):
-            return _memory_report(node)
-        with Connector(node, timeout).visit() as connection:
-            return _server_report(node, connection, tried)
+        return _REPORTS[kind_of(node)](node, timeout, tried)
     except ConfigurationError:
         raise
     except Exception as exc:
@@ -185,9 +235,10 @@ def _failure(exc: Exception) -> Failure:
     return Failure(kind=kind, text=describe_failure(exc))
 
 
-def _memory_report(node: NodeAddress) -> NodeReport:
+def _memory_report(node: NodeAddress, timeout: float, tried: tuple[Right, ...]) -> NodeReport:
     memory = memory_node(node)
-    guard, quarantine_left = _guard(look_at_memory_node(node))
+    now_us = memory.now_us()
+    guard, quarantine_left = _guard(MEMORY.administration(node).run("look"))
     return NodeReport(
         url=node.name,
         latency=0.0,
@@ -196,24 +247,61 @@ def _memory_report(node: NodeAddress) -> NodeReport:
         run_id=memory.state.identity.run,
         guard=guard,
         quarantine_left=quarantine_left,
-        clock_skew=(memory.now_us() - clock.wall_us()) / 1e6,
+        clock_skew=(now_us - clock.wall_us()) / 1e6,
         missing_rights=(),
+        **_pause(memory.state.owner(ANY_PAUSE, now_us), partial(_left_ms, memory, now_us)),
     )
 
 
-def _server_report(node: NodeAddress, connection: Any, tried: tuple[Right, ...]) -> NodeReport:
+def _left_ms(memory: MemoryNode, now_us: int, key: str) -> float | None:
+    is_there = memory.state.owner(key, now_us) is not None
+    return memory.state.keys[key].expires_at - now_us // 1000 if is_there else None
+
+
+def _pause(longest: str | None, left_ms: Callable[[str], float | None]) -> dict[str, Any]:
+    """Return the facts about a node's longest pause, which may have been ended."""
+    left = None if longest is None else left_ms(longest)
+    if longest is None or left is None or left <= 0:
+        return {}
+    return {"paused": longest.removeprefix(PAUSE_PREFIX), "paused_for": left / 1000}
+
+
+def _server_report(node: NodeAddress, timeout: float, tried: tuple[Right, ...]) -> NodeReport:
+    with connector_to(node, timeout).visit() as connection:
+        report = _asked(node, connection, tried)
+    if node.fails_over:
+        report = replace(report, sentinels=sentinel_facts([*ask_sentinels(node, timeout).values()]))
+    return report
+
+
+def sentinel_facts(reported: Sequence[Report | NoReport]) -> SentinelFacts:
+    """Return the facts about a node's Sentinels, of which each has reported or not."""
+    reports = [one for one in reported if isinstance(one, Report)]
+    return SentinelFacts(
+        named=len(reported),
+        known=max((one.others + 1 for one in reports), default=0),
+        silent=tuple(str(one).rstrip(".") for one in reported if isinstance(one, NoReport)),
+        agree=len({one.address for one in reports}) == 1 and all(one.vouches for one in reports),
+    )
+
+
+def _asked(node: NodeAddress, connection: Any, tried: tuple[Right, ...]) -> NodeReport:
     (reply,) = _ask(connection, ("INFO",))
     info = read_info(reply) if isinstance(reply, bytes) else {}
     check_mode(info)
-    record, looked, save, backlog_ttl = _ask(
+    record, looked, save, backlog_ttl, min_replicas, longest = _ask(
         connection,
         ("GET", GUARD_KEY),
         ("EVAL", ARM_SOURCE, "1", GUARD_KEY, "look"),
         ("CONFIG", "GET", "save"),
         ("CONFIG", "GET", "repl-backlog-ttl"),
+        ("CONFIG", "GET", "min-replicas-to-write"),
+        ("GET", ANY_PAUSE),
     )
     check_identity(info, record.decode() if isinstance(record, bytes) else "")
     guard, quarantine_left = _guard(looked.decode() if isinstance(looked, bytes) else "")
+    name = longest.decode(errors="replace") if isinstance(longest, bytes) else None
+    pause = _pause(name, partial(_pttl, connection))
     latency, clock_skew = _timed(connection)
     replies = list(zip(tried, _ask(connection, *(right.probe for right in tried)), strict=True))
     return NodeReport(
@@ -229,16 +317,24 @@ def _server_report(node: NodeAddress, connection: Any, tried: tuple[Right, ...])
         maxmemory_policy=info.get("maxmemory_policy"),
         backlog_ttl=_configured(backlog_ttl),
         is_replicated=_is_replicated(info),
+        replicas=_number(info, "connected_slaves"),
+        min_replicas=_configured(min_replicas),
         guard=guard,
         quarantine_left=quarantine_left,
         clock_skew=clock_skew,
         missing_rights=missing_rights(replies),
         refusal=_refusal(replies),
+        **pause,
     )
 
 
+def _pttl(connection: Any, key: str) -> float | None:
+    (left,) = _ask(connection, ("PTTL", key))
+    return left if isinstance(left, int) else None
+
+
 def _ask(connection: Any, *commands: tuple[str, ...]) -> list[Any]:
-    """Send commands together and return the replies; an error that answers one is its reply."""
+    """Send commands together and return the replies; an error reply is returned, not raised."""
     for command in commands:
         connection.send_command(*command)
     return [_reply(connection) for _ in commands]
@@ -252,7 +348,7 @@ def _reply(connection: Any) -> Any:
 
 
 def _timed(connection: Any) -> tuple[float, float | None]:
-    """Return the median of some round trips, and the skew by the shortest of them."""
+    """Return the median of some round trips, and the clock skew according to the shortest."""
     trips = []
     for _ in range(_ROUND_TRIPS):
         began, wall_us = clock.now(), clock.wall_us()
@@ -267,7 +363,7 @@ def _timed(connection: Any) -> tuple[float, float | None]:
 
 
 def _guard(answer: str) -> tuple[Guard | None, float | None]:
-    """Return what the arming script answered, and for how many seconds it holds if it ends."""
+    """Return the state in the arming script's answer, and the seconds until it ends, if it does."""
     state, _, seconds = answer.partition(" ")
     return Guard(state) if state else None, float(seconds) if seconds else None
 
@@ -283,7 +379,7 @@ def _number(info: Mapping[str, str], name: str) -> int | None:
 
 
 def _configured(reply: object) -> int | None:
-    """Return the number that CONFIG GET shows; not every user has the right to it."""
+    """Return the number that CONFIG GET shows; None for a user without the right to it."""
     return int(reply[1]) if isinstance(reply, list) and reply[1:] else None
 
 
@@ -308,3 +404,9 @@ def _refusal(replies: Iterable[tuple[Right, object]]) -> str | None:
         if right.probe is WRITE_PROBE and isinstance(reply, ResponseError):
             return None if isinstance(reply, NoPermissionError) else shortened(str(reply))
     return None
+
+
+_REPORTS: Mapping[NodeKind, Callable[[NodeAddress, float, tuple[Right, ...]], NodeReport]] = {
+    SERVERS: _server_report,
+    MEMORY: _memory_report,
+}

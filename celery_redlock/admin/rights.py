@@ -1,5 +1,5 @@
 """
-The rights that a user needs on a node, each with a command by which it can be tried.
+The rights that a user needs on a node, each with a command that tests it.
 
 `docker/redis/lock.acl` and the page about users grant these; the tests hold them against this
 table.
@@ -15,7 +15,7 @@ from redis.exceptions import NoPermissionError
 
 from celery_redlock.protocol.keys import META_PREFIX, WAKE_PREFIX
 
-#: Named by the commands below. No client has it, and none of the commands creates it.
+#: The key in the commands below. No client uses it, and none of the commands creates it.
 PROBE_KEY = META_PREFIX + "doctor"
 
 PROBE_CHANNEL = WAKE_PREFIX + "doctor"
@@ -28,7 +28,7 @@ _CHANNELS = f"&{WAKE_PREFIX}*"
 #: A script that cannot be compiled, so that a node keeps nothing of it.
 _NO_SCRIPT = "("
 
-#: A refusal of the command itself; others are of its keys or channels.
+#: Finds a refusal of the command itself; other refusals are of its keys or channels.
 _refuses_command = re.compile(r"permissions? to run ").search
 
 
@@ -42,7 +42,8 @@ class Right:
         probe: the command, in a form that changes nothing: on a key that does not exist, or with
             arguments that it does not take.
         place: the right to the keys or channels that `probe` names.
-        only_wakes: without it locks work, and a waiter is not woken but tries again after a delay.
+        only_wakes: without this right locks work, but a waiter is not woken and tries again after a
+            delay.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Right:
     only_wakes: bool = False
 
 
-#: By which a node's general refusal of writes shows, too. `XX`: only where the key exists.
+#: Also shows whether a node refuses all writes. `XX`: sets the key only if it exists.
 WRITE_PROBE = ("SET", PROBE_KEY, "0", "XX")
 
 #: SUBSCRIBE is the last: a connection takes no other command after it.
@@ -83,7 +84,7 @@ _RIGHTS = (
     Right(name="+subscribe", probe=("SUBSCRIBE", PROBE_CHANNEL), place=_CHANNELS, only_wakes=True),
 )
 
-#: Without these locks work, and nobody is woken.
+#: Without these rights locks work, but waiters are not woken.
 WAKE_RIGHTS = frozenset({_CHANNELS, *(right.name for right in _RIGHTS if right.only_wakes)})
 
 
@@ -96,7 +97,7 @@ def rights(key_prefix: str) -> tuple[Right, ...]:
 
 
 def missing_rights(replies: Iterable[tuple[Right, object]]) -> tuple[str, ...]:
-    """Return the rights that a user lacks, by the replies to the probes, each of them once."""
+    """Return the rights that a user lacks according to the replies to the probes, each once."""
     return tuple(dict.fromkeys(_refused(replies)))
 
 

@@ -13,18 +13,17 @@ from kombu.exceptions import OperationalError
 
 from celery_redlock._log import event_logger
 from celery_redlock.errors import DuplicateTask
-
-__all__ = ["Broker", "duplicate_in", "is_broker_failure", "limited_connection"]
+from celery_redlock.tasks.border import AppLike
 
 logger = event_logger(__name__)
 
-#: Options that limit the time of an answer, by transport; kombu has none common to all.
+#: Options that limit the wait for an answer, by transport; kombu has none common to all.
 LIMITS = {
     "redis": ("socket_timeout", "socket_connect_timeout"),
     "py-amqp": ("read_timeout", "write_timeout"),
 }
 #: Options that make a publish wait for the broker's answer. Without them a message counts as sent
-#: before the broker has read it, and it may never do so.
+#: before the broker has read it, which may never happen.
 CONFIRMED = {"py-amqp": {"confirm_publish": True}}
 
 
@@ -33,15 +32,16 @@ class Broker:
     The leader's connection to its broker, and for how long the broker has been unreachable.
 
     kombu tries again and again within one call, with no time limit for an answer. A leader has to
-    return from each call and check that it still leads, so it tries once and then in later passes.
+    return from each call and check that it still leads, so it tries once, and again in later
+    passes.
 
     Args:
         app: the app whose broker it is.
-        timeout: seconds for one answer.
+        timeout: seconds to wait for one answer.
         now: reads a monotonic clock.
     """
 
-    def __init__(self, app: Any, timeout: float, now: Callable[[], float]) -> None:
+    def __init__(self, app: AppLike, timeout: float, now: Callable[[], float]) -> None:
         self._app = app
         self._timeout = timeout
         self._now = now
@@ -77,7 +77,7 @@ class Broker:
         return True
 
     def close(self) -> None:
-        """Close the connection in order. Idempotent, never raises."""
+        """Close the connection cleanly. Idempotent, never raises."""
         connection, self._connection = self._connection, None
         if connection is not None:
             try:
@@ -85,7 +85,7 @@ class Broker:
             except Exception as exc:
                 logger.debug(
                     "beat-broker-close-failed",
-                    "The broker connection was not closed in order: %(error)r",
+                    "The broker connection was not closed cleanly: %(error)r",
                     error=exc,
                 )
 
@@ -99,13 +99,13 @@ class Broker:
         except Exception as exc:
             logger.debug(
                 "beat-broker-drop-failed",
-                "The broker connection was not closed in order: %(error)r",
+                "The broker connection was not closed cleanly: %(error)r",
                 error=exc,
             )
 
     def _try_next_host(self) -> None:
         if self._connection is not None:
-            # Does nothing if the broker has one address only.
+            # Does nothing if the broker has only one address.
             with contextlib.suppress(Exception):
                 self._connection.maybe_switch_next()
 
@@ -130,7 +130,7 @@ class Broker:
         )
 
 
-def limited_connection(app: Any, timeout: float) -> Any:
+def limited_connection(app: AppLike, timeout: float) -> Any:
     """Return an unopened connection to an app's broker that waits `timeout` for an answer."""
     connection = app.connection_for_write(connect_timeout=timeout)
     driver = connection.transport.driver_name

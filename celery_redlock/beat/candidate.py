@@ -1,5 +1,5 @@
 """
-A candidate for the lead of a schedule: it tries to acquire the lease, at times that are spread out.
+A candidate for the lead of a schedule: it tries to acquire the lease at randomized intervals.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from collections.abc import Callable
 from celery_redlock._log import event_logger
 from celery_redlock.beat.leader_record import beat_label, parse_leader
 from celery_redlock.beat.timing import Timings
-from celery_redlock.core import Lease, Redlock
+from celery_redlock.core import Client, Lease
 from celery_redlock.errors import LockContended, QuorumUnavailable
-
-__all__ = ["Candidate"]
 
 logger = event_logger(__name__)
 
@@ -32,7 +30,7 @@ class Candidate:
     new leader once, an outage of the lock nodes once, and the end of that outage once.
 
     Args:
-        redlock: the client.
+        client: the client of the lock nodes.
         key: the schedule's lock key.
         timings: the lease and the retry period.
         uniform: as `random.uniform`.
@@ -40,17 +38,17 @@ class Candidate:
 
     def __init__(
         self,
-        redlock: Redlock,
+        client: Client,
         key: str,
         timings: Timings,
         *,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        self._redlock = redlock
+        self._client = client
         self._key = key
         self._timings = timings
         self._uniform = uniform
-        self._now = redlock.transport.now
+        self._now = client.transport.now
         self._label = beat_label()
         self._next_at = self._now()
         self._known_leader: str | None = None
@@ -73,7 +71,9 @@ class Candidate:
         self._attempting = True
         lease = None
         try:
-            lease = self._redlock.acquire(self._key, ttl=self._timings.ttl, label=self._label)
+            lease = self._client.acquire_for_task(
+                (self._key,), ttl=self._timings.ttl, label=self._label
+            )
         except LockContended as exc:
             self._log_available()
             self._log_leader(exc)
@@ -93,7 +93,7 @@ class Candidate:
         self._attempting = False
 
     def back_off(self, seconds: float) -> None:
-        """Make no attempt for so many seconds."""
+        """Make no attempt for this many seconds."""
         self._next_at = self._now() + seconds
 
     def abandon(self) -> None:
@@ -105,10 +105,10 @@ class Candidate:
         if not self._attempting:
             return
         try:
-            place = self._redlock.node_key(self._key)
-            (held,) = self._redlock.reservations.inspect((place,))
+            place = self._client.key_of(self._key).stored
+            (held,) = self._client.inspect((place,))
             if held is not None and held.owner.endswith(self._label):
-                self._redlock.reservations.evict(place, held.owner)
+                self._client.evict(place, held.owner)
         except Exception as exc:
             logger.warning(
                 "beat-lock-left",
@@ -145,8 +145,8 @@ class Candidate:
         self._unavailable_since = self._now()
         logger.warning(
             "beat-cannot-lead",
-            "No beat can lead schedule %(schedule)r: %(error)s Tries every %(seconds).3g s, and "
-            "logs the end of the outage",
+            "No beat can lead schedule %(schedule)r: %(error)s This beat tries every "
+            "%(seconds).3g s, and logs the end of the outage",
             schedule=self._key,
             error=exc,
             seconds=self._timings.retry,

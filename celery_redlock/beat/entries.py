@@ -19,9 +19,7 @@ from celery_redlock.schedules.interval import IntervalDueTimes
 from celery_redlock.schedules.timeutils import SECOND, from_us
 from celery_redlock.tasks.message.tick import Tick
 
-__all__ = ["MAX_MISSED_COUNT", "catch_up", "missed_count", "task_id_for", "uncount_unsent"]
-
-#: Missed ticks are counted up to here.
+#: Missed ticks are counted up to this number.
 MAX_MISSED_COUNT = 1000
 
 #: A last run before all due times, in seconds since the epoch.
@@ -32,7 +30,7 @@ NAMESPACE = uuid.UUID("6f1f7e5a-55a3-4d7e-9d0f-3c6e8a0b7c11")
 
 
 def task_id_for(prefix: str, tick: Tick) -> str:
-    """Return the task id of a tick, the same whichever beat sends it and however often."""
+    """Return the task id of a tick, which is the same for every beat and every send."""
     part = [] if tick.part is None else [tick.part]
     identity = json.dumps([prefix, tick.schedule, tick.entry, tick.due_us, *part])
     return str(uuid.uuid5(NAMESPACE, identity))
@@ -45,13 +43,13 @@ def catch_up(entry: Any, state: ScheduleState, *, invented_since: datetime | Non
     Args:
         entry: an entry of the wrapped scheduler, before it is asked when it is due.
         state: what is recorded on the nodes.
-        invented_since: a last run at this time or later is no run: the scheduler gives the present
-            to entries that are new to it. None if it has read its entries before.
+        invented_since: a last run at or after this time did not take place: the scheduler sets the
+            present in entries that are new to it. None if it has read its entries before.
     """
     own = maybe_make_aware(entry.last_run_at)
     recorded = state.entry_state(entry.name)
     if recorded is None:
-        # A clocked task may be entered after its time, and is still due until it has run.
+        # A clocked task may be added after its time, and is due until it has run.
         never_ran = is_clocked(entry.schedule) and not entry.total_run_count
         begin = NEVER if never_ran else own.timestamp()
         state.record_start(entry.name, begin, entry.total_run_count)
@@ -69,10 +67,10 @@ def catch_up(entry: Any, state: ScheduleState, *, invented_since: datetime | Non
 
 def uncount_unsent(entries: Mapping[str, Any], unsent: Iterable[Any]) -> list[Callable[[], None]]:
     """
-    Set entries that were not sent back to the last run before they were counted as run.
+    Restore the last run of entries that were counted as run but not sent.
 
-    Celery counts an entry as run before it sends it. If the scheduler stored that, the next leader
-    would take it for a run, and the tick would never be sent.
+    Celery counts an entry as run before it sends it. If the scheduler stored that count, the next
+    leader would take it for a run, and never send the tick.
 
     Args:
         entries: the wrapped scheduler's entries, by name.
@@ -85,7 +83,7 @@ def uncount_unsent(entries: Mapping[str, Any], unsent: Iterable[Any]) -> list[Ca
     for entry in unsent:
         last_run_at, count = entry.last_run_at, entry.total_run_count
         counted = entries.get(entry.name)
-        # django-celery-beat counts in its model, which an entry shares with the one after it.
+        # django-celery-beat counts in its model, which an entry shares with its successor.
         for holder in (counted, getattr(counted, "model", None)):
             if holder is not None:
                 undo.append(partial(_set_run, holder, holder.last_run_at, holder.total_run_count))
@@ -100,7 +98,7 @@ def missed_count(schedule: Any, before: float, due: float) -> int:
     Args:
         schedule: the entry's schedule.
         before: a due time, in seconds since the epoch.
-        due: a later one.
+        due: a later due time.
     """
     first, last = round(before * SECOND), round(due * SECOND)
     times = due_times(schedule)
@@ -121,13 +119,13 @@ def _set_run(entry: Any, last_run_at: datetime, total_run_count: int) -> None:
 
 def _set(entry: Any, name: str, value: Any) -> None:
     setattr(entry, name, value)
-    # django-celery-beat makes the next entry of its model.
+    # django-celery-beat makes the next entry from its model.
     if hasattr(entry, "model"):
         setattr(entry.model, name, value)
 
 
 def _in_zone_of(own: datetime, moment: datetime) -> datetime:
-    """Return a moment in the form of an entry's own: one without a zone is UTC."""
+    """Return a moment in the time zone of `own`, as naive UTC if `own` is naive."""
     if own.tzinfo is None:
         return moment.astimezone(UTC).replace(tzinfo=None)
     return moment.astimezone(own.tzinfo)

@@ -14,8 +14,6 @@ from celery.utils.imports import load_extension_class_names, symbol_by_name
 from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError
 
-__all__ = ["cancel_exit_write", "close_without_saving", "mark_dirty", "wrapped_class"]
-
 logger = event_logger(__name__)
 
 NAMESPACE = "celery.beat_schedulers"
@@ -39,7 +37,7 @@ def wrapped_class(given: str | type, wrapper: type[Scheduler]) -> type[Scheduler
     try:
         inner_class = symbol_by_name(given, aliases=dict(load_extension_class_names(NAMESPACE)))
     except Exception as exc:
-        # Whatever the module raises at its import, such as Django's if it is not set up.
+        # The import may raise any error, such as Django's if it is not set up.
         raise ConfigurationError(
             f"redlock_beat_scheduler={given!r} cannot be loaded ({type(exc).__name__}: {exc}). "
             f"{ADVICE}."
@@ -64,7 +62,7 @@ def cancel_exit_write(inner: Any) -> None:
 
 
 def mark_dirty(inner: Any, names: Iterable[str]) -> None:
-    """Have a scheduler that stores only changes store these entries with its next write."""
+    """Make a scheduler that stores only changes store these entries with its next write."""
     changed = getattr(inner, "_dirty", None)  # of django-celery-beat
     if isinstance(changed, set):
         changed.update(names)

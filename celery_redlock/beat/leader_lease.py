@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from celery_redlock._log import event_logger
 from celery_redlock.beat.timing import Timings
-from celery_redlock.core import Lease, Redlock
-
-__all__ = ["LeaderLease"]
+from celery_redlock.core import Client, Lease
+from celery_redlock.core.lease import watch
 
 logger = event_logger(__name__)
 
-#: Part of the longest pass after which the end of the extensions is put off again.
+#: Part of the longest pass after which the end of the extensions is postponed again.
 NEW_END_AFTER = 1 / 4
 
 
@@ -21,19 +20,19 @@ class LeaderLease:
     Whether a leader may send and write.
 
     The watchdog extends the lease whatever the leader does. So that a leader that hangs loses the
-    lead, the extensions have an end, and `keep_extending` puts it off.
+    lead, the extensions end at a set time, which `keep_extending` postpones.
 
     Args:
-        redlock: the client.
+        client: the client of the lock nodes.
         lease: the lease on the schedule's lock.
         timings: the times that bound a leadership.
     """
 
-    def __init__(self, redlock: Redlock, lease: Lease, timings: Timings) -> None:
-        self._redlock = redlock
+    def __init__(self, client: Client, lease: Lease, timings: Timings) -> None:
+        self._client = client
         self._lease = lease
         self._timings = timings
-        self._now = redlock.transport.now
+        self._now = client.transport.now
         self._end_set_at: float | None = None
         self._paused_since: float | None = None
         self._is_revoked = False
@@ -55,12 +54,12 @@ class LeaderLease:
         return self._lease.lost
 
     def keep_extending(self) -> None:
-        """Have the watchdog extend the lease for as long as the longest pass may take from now."""
+        """Let the watchdog extend the lease for as long as the longest pass may take from now."""
         now = self._now()
         hold = self._timings.max_pass
         if self._end_set_at is None or now >= self._end_set_at + hold * NEW_END_AFTER:
             self._end_set_at = now
-            self._redlock.watch(self._lease, max_hold=hold)
+            watch(self._lease, max_hold=hold)
 
     def can_send(self) -> bool:
         """Return whether the lease was extended within the deadline; log each change."""
@@ -73,8 +72,8 @@ class LeaderLease:
             self._paused_since = self._now()
             logger.warning(
                 "beat-lease-not-extended",
-                "The leader's lease was not extended for %(seconds).3g s; it sends nothing until "
-                "it is",
+                "The leader's lease was not extended for %(seconds).3g s; the leader sends nothing "
+                "until it is",
                 seconds=self._timings.renew_deadline,
             )
         return False
@@ -84,16 +83,15 @@ class LeaderLease:
         self._is_revoked = True
 
     def release(self) -> None:
-        """Release the lease; may be called again after a signal's exception cut it short."""
+        """Release the lease. Call it again if a signal's exception cut the first call short."""
         if not self._has_released:
             self._has_released = True
             self._lease.release()
         else:
             # `Lease.release` sends only once, and an exception may have interrupted it before
             # anything was sent: delete the key explicitly.
-            self._redlock.reservations.evict(
-                self._redlock.node_key(self._lease.key), self._lease.owner
-            )
+            key = self._client.key_of(self._lease.key)
+            self._client.evict(key.stored, self._lease.owner)
 
     def _log_extended(self) -> None:
         if self._paused_since is not None:

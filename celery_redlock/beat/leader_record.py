@@ -12,12 +12,9 @@ from datetime import UTC, datetime
 from typing import Any, Self
 from urllib.parse import quote, unquote
 
-from celery_redlock.protocol import owner_timestamp_us
-from celery_redlock.protocol.keys import META_PREFIX
+from celery_redlock.protocol.keys import META_PREFIX, owner_timestamp_us
 
-__all__ = ["LEADER_FIELD", "LeaderInfo", "beat_label", "own_leader_info", "parse_leader"]
-
-#: Its field in the register, beside those of the entries; no entry can have this name.
+#: The leader's field in the register, beside those of the entries; no entry can have this name.
 LEADER_FIELD = META_PREFIX + "leader"
 
 HOST = socket.gethostname()
@@ -32,7 +29,7 @@ class LeaderInfo:
 
     Attributes:
         host: its host's name.
-        pid: its process on that host.
+        pid: its process id on that host.
         since: when it acquired its lease, in seconds since the epoch by its own clock.
         token: its fencing token; None if unknown.
     """
@@ -61,7 +58,7 @@ class LeaderInfo:
                 since=float(found["since"]),
                 token=int(found["token"]),
             )
-            leader.since_at  # noqa: B018 - raises where it is no time
+            leader.since_at  # noqa: B018 - raises if it is not a valid time
         except (KeyError, TypeError, ValueError, OverflowError, OSError, RecursionError):
             return None
         return leader
@@ -85,7 +82,7 @@ def parse_leader(owner: str | None) -> LeaderInfo | None:
     try:
         kind, host, pid, _ = (owner or "").split(" ")[2:]
         leader = LeaderInfo(host=unquote(host), pid=int(pid), since=since / MILLION)
-        leader.since_at  # noqa: B018 - raises where it is no time
+        leader.since_at  # noqa: B018 - raises if it is not a valid time
     except (ValueError, OverflowError, OSError):
         return None
     return leader if kind == BEAT else None

@@ -1,5 +1,5 @@
 """
-The wrapped scheduler while its beat leads: it sends each tick once, from where the schedule is.
+The wrapped scheduler while its beat leads: it continues the schedule and sends each tick once.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from celery_redlock.tasks.ticks.entry_ticks import EntryTicks
 from celery_redlock.tasks.ticks.tick_pass import TickPass
 from celery_redlock.tasks.ticks.tick_stamping import Send, TickScheduler, adopt
 
-__all__ = ["LeaderContext", "LeaderScheduler", "lead_with"]
-
 logger = event_logger(__name__)
 
 
@@ -44,12 +42,13 @@ class LeaderContext:
 
     Attributes:
         lease: whether it may send and write.
-        state: what the nodes have recorded of the entries.
+        state: what is recorded on the nodes about the entries.
         broker: the connection that it sends through.
         retry_queue: the entries that it could not send yet.
-        missed_runs: due times that nobody is known to have sent for, for the log.
+        missed_runs: due times for which no send is recorded, for the log.
         schedule: the schedule's name on the nodes.
-        key_prefix: of the keys on the nodes; equal schedules of two sets differ in their task ids.
+        key_prefix: the prefix of keys on the nodes; schedules of one name under different prefixes
+            have different task ids.
     """
 
     lease: LeaderLease
@@ -67,10 +66,10 @@ class Progress:
     How far a leader's scheduler has come.
 
     Attributes:
-        building_since: when the scheduler began to be built, until it has read its entries.
-        reserved: the entry that it counts as run already and is about to send.
-        is_sending: whether it is in the middle of a send, or of a pass.
-        sync_is_due: whether Celery has asked for a sync in the middle of it.
+        building_since: when the build of the scheduler began; None once it has read its entries.
+        reserved: the entry that the scheduler has already counted as run and is about to send.
+        is_sending: whether the scheduler is in the middle of a send or a pass.
+        sync_is_due: whether Celery has asked for a sync in the meantime.
         loaded: the entries as the scheduler last read them.
     """
 
@@ -83,10 +82,10 @@ class Progress:
 
 def lead_with(scheduler: Any, context: LeaderContext, *, building_since: datetime) -> None:
     """
-    Have a scheduler that was just built send only what a leader may send.
+    Restrict a scheduler that was just built to what a leader may send.
 
     Raises:
-        ConfigurationError: it is of a kind that cannot be changed like that.
+        ConfigurationError: a scheduler of this class cannot be changed like that.
     """
     cancel_exit_write(scheduler)
     try:
@@ -104,10 +103,10 @@ def lead_with(scheduler: Any, context: LeaderContext, *, building_since: datetim
 
 class LeaderScheduler(TickScheduler):
     """
-    A leader's scheduler: this class goes in front of the wrapped scheduler's own.
+    A leader's scheduler: this class is a mixin before the wrapped scheduler's own.
 
-    The scheduler continues from what the nodes have recorded, sends each tick once, and writes
-    nothing without the lease, and of no run that was not sent.
+    The scheduler continues from what the nodes have recorded, sends each tick once, writes nothing
+    without the lease, and stores no run that was not sent.
     """
 
     redlock_leader: LeaderContext
@@ -127,7 +126,7 @@ class LeaderScheduler(TickScheduler):
         return min(delay or 0.0, leader.retry_queue.delay())
 
     def populate_heap(self, *args: Any, **kwargs: Any) -> Any:
-        """Continue the entries from what is recorded, before the scheduler asks for due ones."""
+        """Continue the entries from what is recorded, before the scheduler looks for due ones."""
         leader, progress = self.redlock_leader, self.redlock_progress
         schedule = self.schedule
         leader.state.note_schedule(schedule)
@@ -151,11 +150,11 @@ class LeaderScheduler(TickScheduler):
     def apply_async(
         self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any
     ) -> Any:
-        """Send an entry's task if this beat may send; else keep the entry until it may."""
+        """Send an entry's task if this beat may send; else keep the entry, unless sent by hand."""
         send = partial(super().apply_async, entry, producer=producer, advance=advance, **kwargs)
         if not advance:
             return send()
-        # Sent by hand: it is no tick, and is not recorded.
+        # Sent by hand (`advance`): this is no tick, so it is neither recorded nor kept.
         if not self.redlock_leader.lease.can_send():
             return self.app.AsyncResult(uuid())
         with self._redlock_sending():
@@ -164,7 +163,7 @@ class LeaderScheduler(TickScheduler):
     def sync(self) -> None:
         """Let the scheduler write what it remembers, if this beat leads."""
         leader, progress = self.redlock_leader, self.redlock_progress
-        # Celery asks for it at the end of a send, and whether that has worked is not known yet.
+        # Celery asks for a sync at the end of a send, before it is known whether that worked.
         progress.sync_is_due = progress.is_sending
         if progress.is_sending or not leader.lease.is_valid:
             return
@@ -181,9 +180,9 @@ class LeaderScheduler(TickScheduler):
         leader = self.redlock_leader
         leader.missed_runs.report(at_once=True)
         for name in ("producer", "connection"):
-            self.__dict__.pop(name, None)  # the leader closes it, and not before it hands over
+            self.__dict__.pop(name, None)  # the leader closes it, once it has handed over
         if leader.lease.is_valid:
-            self._redlock_uncount()  # for good: closing a schedule file writes it once more
+            self._redlock_uncount()  # without undo: closing a schedule file writes it once more
             super().close()
         else:
             close_without_saving(self)
@@ -203,7 +202,7 @@ class LeaderScheduler(TickScheduler):
             yield sending
 
     def redlock_tick(self, entry: Any) -> Tick | None:
-        """Return the tick that a pass of a reserved entry is for, as this leader's."""
+        """Return the tick of a reserved entry's pass, with this leader's schedule and token."""
         leader = self.redlock_leader
         tick = super().redlock_tick(entry)
         return tick and replace(tick, schedule=leader.schedule, token=leader.lease.token)
@@ -244,14 +243,14 @@ class LeaderScheduler(TickScheduler):
     def redlock_options(
         self, sending: TickPass, entry: Any, tick: Tick | None
     ) -> Mapping[str, Any]:
-        """Return the id of a tick's message; and a later pass tries again, not kombu."""
+        """Return the task id of a tick's message, and let a later pass try again, not kombu."""
         options: dict[str, Any] = {"retry": False}
         if tick is not None and sending.owns_id(entry):
             options["task_id"] = task_id_for(self.redlock_leader.key_prefix, tick)
         return options
 
     def redlock_note_sent(self, sending: TickPass, tick: Tick | None) -> None:
-        """Note that a message was sent, for a leader that may have to send the others."""
+        """Note that a message was sent, for a later leader that may have to send the others."""
         super().redlock_note_sent(sending, tick)
         if tick is not None:
             self.redlock_leader.state.record_part(sending.entry.name, tick)
@@ -275,19 +274,19 @@ class LeaderScheduler(TickScheduler):
     def _redlock_sent_before(self, sending: TickPass, entry: Any, tick: Tick) -> Any:
         logger.debug(
             "beat-tick-sent-before",
-            "The tick of %(entry)r at %(due)s was sent before",
+            "The tick of %(entry)r at %(due)s was already sent",
             entry=entry.name,
             due=tick.due_at,
         )
         return self._redlock_result(sending, entry, tick)
 
     def _redlock_may_send(self, sending: TickPass) -> bool:
-        """Return whether this beat may send a message now; record those of the pass before it."""
+        """Record the pass's earlier messages; return whether this beat may send one more now."""
         leader = self.redlock_leader
         leader.lease.keep_extending()
         failure = sending.failure
         if failure is not None and is_broker_failure(failure, leader.broker.connection):
-            return False  # it has waited for the broker once
+            return False  # this pass has waited for the broker once
         if sending.sent:
             try:
                 leader.state.write()
@@ -302,7 +301,7 @@ class LeaderScheduler(TickScheduler):
 
     @contextmanager
     def _redlock_sending(self) -> Iterator[None]:
-        """Have the scheduler write what it remembers once the block has ended, not within it."""
+        """Let the scheduler write what it remembers when the block has ended, not within it."""
         progress = self.redlock_progress
         if progress.is_sending:
             yield
@@ -342,7 +341,7 @@ class LeaderScheduler(TickScheduler):
         except Exception:
             logger.exception(
                 "beat-send-not-recorded",
-                "Entry %(entry)r was sent, and that is not recorded",
+                "Entry %(entry)r was sent, but the send is not recorded",
                 entry=entry.name,
             )
 

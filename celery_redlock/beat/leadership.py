@@ -1,5 +1,5 @@
 """
-One leadership, from the lease that it begins with to its end.
+One leadership of a beat, from the acquired lease to the hand-over.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from celery_redlock.beat.missed_runs import MissedRuns
 from celery_redlock.beat.retry_queue import RetryQueue
 from celery_redlock.beat.schedule_state import ScheduleState
 from celery_redlock.beat.timing import Timings
-from celery_redlock.core import Lease, Redlock, Register
+from celery_redlock.core import Client, Lease, Register
 from celery_redlock.errors import QuorumUnavailable, StaleFencingToken
 from celery_redlock.signals import beat_leader_started, beat_leader_stopped
-
-__all__ = ["Leadership", "StepDown"]
 
 logger = event_logger(__name__)
 
@@ -40,7 +38,7 @@ class StepDown:
 
     Attributes:
         reason: for the log and for the signal.
-        back_off: for how many seconds this beat is no candidate.
+        back_off: seconds for which this beat is no candidate.
     """
 
     reason: str
@@ -49,14 +47,14 @@ class StepDown:
 
 class Leadership:
     """
-    A leadership: claim the register, build the wrapped scheduler, let it send, hand over.
+    One leadership: claim the register, build the wrapped scheduler, let it send, hand over.
 
     Each pass checks the lease first, and returns within the retry period as far as lock nodes and
     broker honour a time limit.
 
     Args:
         scheduler: the beat's scheduler; the sender of the signals.
-        redlock: the client.
+        client: the client of the lock nodes.
         lease: the lease on the schedule's lock, just acquired.
         schedule: the schedule's name on the nodes.
         timings: the times that bound a leadership.
@@ -66,24 +64,24 @@ class Leadership:
     def __init__(
         self,
         scheduler: Any,
-        redlock: Redlock,
+        client: Client,
         lease: Lease,
         schedule: str,
         timings: Timings,
         build: Callable[[], Any],
     ) -> None:
-        now = redlock.transport.now
+        now = client.transport.now
         self.step_down: StepDown | None = None
         self._scheduler = scheduler
         self._leader = own_leader_info(lease.owner, lease.fencing_token)
         self._name = schedule
         self._timings = timings
         self._build = build
-        self._lease = LeaderLease(redlock, lease, timings)
+        self._lease = LeaderLease(client, lease, timings)
         self._context = LeaderContext(
             lease=self._lease,
             state=ScheduleState(
-                Register(redlock, schedule),
+                Register(client, schedule),
                 lease.fencing_token,
                 pause=timings.retry,
                 now=now,
@@ -93,7 +91,7 @@ class Leadership:
             retry_queue=RetryQueue(timings.retry, now),
             missed_runs=MissedRuns(now),
             schedule=schedule,
-            key_prefix=redlock.settings.key_prefix,
+            key_prefix=client.settings.key_prefix,
         )
         self._has_warned = False
         self._inner: Any = None
@@ -123,8 +121,8 @@ class Leadership:
         """
         Hand over; write nothing if the lease was lost before.
 
-        Idempotent. A step that a signal's exception cuts short is done again, and so are the steps
-        after it, before the exception propagates.
+        Idempotent. If a signal's exception cuts a step short, that step and all later ones run
+        before the exception propagates.
         """
         while self._close_steps:
             try:
@@ -132,7 +130,7 @@ class Leadership:
             except Exception:
                 logger.exception(
                     "beat-hand-over-step-failed",
-                    "A step of the hand-over failed; the beat does the next one",
+                    "A step of the hand-over failed; the beat continues with the next one",
                 )
             except BaseException:
                 self.close()
@@ -204,7 +202,7 @@ class Leadership:
                 self._lease.revoke()
 
     def _close_schedule(self) -> None:
-        # Not twice: a close that was cut short leaves nothing that could be closed in order.
+        # Not twice: after a close that was cut short, nothing can be closed cleanly.
         inner, self._inner = self._inner, None
         if inner is not None:
             inner.close()

@@ -11,15 +11,13 @@ from datetime import datetime
 from celery_redlock._log import event_logger
 from celery_redlock.beat.entries import MAX_MISSED_COUNT
 
-__all__ = ["MissedRuns"]
-
 logger = event_logger(__name__)
 
 #: Seconds. A new leader sends its entries one by one; their missed runs are reported together.
 GATHERED_FOR = 1.0
 #: Seconds between two reports: a beat that is always late must not fill the log.
 QUIET_FOR = 60.0
-#: Up to this many entries get a line each; of more, one line names those that missed the most.
+#: Up to this many entries get a line each; with more, one line names those that missed the most.
 MAX_LISTED = 5
 WHY = "no beat led, the beat was late, or the sends could not be recorded"
 

@@ -1,5 +1,5 @@
 """
-Entries that could not be sent, each to be tried again at its time.
+Entries that could not be sent, each with the time of its next try.
 """
 
 from __future__ import annotations
@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
-
-__all__ = ["RetryQueue"]
 
 
 @dataclass(slots=True)
@@ -23,7 +21,7 @@ class RetryQueue:
     Entries that a leader could not send.
 
     Celery counts an entry as run before it sends it, and forgets a failed send. The queue keeps the
-    entry, not the tick: if its next tick is due at the next try, the entry is sent for that one.
+    entry, not the tick: if the next tick is due at the next try, the entry is sent for that tick.
 
     Args:
         pause: seconds before the next try of an entry, doubled with each failure: an entry that can

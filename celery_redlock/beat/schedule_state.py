@@ -12,17 +12,15 @@ from celery_redlock._log import event_logger
 from celery_redlock.beat.leader_record import LEADER_FIELD, LeaderInfo
 from celery_redlock.core import Register, VersionedValue
 from celery_redlock.errors import LockKeyError, QuorumUnavailable
-from celery_redlock.protocol import MAX_TOKEN
 from celery_redlock.protocol.keys import validate_name
+from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.ticks.entry_state import EntryState
 
-__all__ = ["ScheduleState"]
-
 logger = event_logger(__name__)
 
-#: Seconds. A due time recorded further ahead than this came from a wrong clock, and is replaced. A
-#: nearer one is waited for: the wrong clock may be this one.
+#: Seconds. A recorded due time further ahead than this came from a wrong clock, and is replaced.
+#: The beat waits for a nearer one, since the wrong clock may be its own.
 MAX_AHEAD = 86_400.0
 #: Seconds. Synchronized clocks are set back by less.
 CLOCK_STEP = 1.0
@@ -38,10 +36,10 @@ class ScheduleState:
     """
     The last run of each entry: read once, kept in memory, and written after each tick.
 
-    Guarantee: once `claim` has returned, this has what every earlier leader wrote, and no earlier
-    leader can write any more. Unless no quorum answers, `write` returns when all that was recorded
-    is on a quorum of nodes. Limit: a tick that was sent and not yet written is sent again by the
-    next leader.
+    Guarantee: once `claim` has returned, this object has everything that earlier leaders wrote, and
+    no earlier leader can write any more. If a quorum answers, `write` returns when everything
+    recorded is on a quorum of nodes. Limit: the next leader sends a tick again that was sent but
+    not yet written.
 
     Args:
         register: the schedule's register.
@@ -82,7 +80,7 @@ class ScheduleState:
             leader: the beat that leads now, for `celery-redlock beat`.
 
         Returns:
-            The leader before it, if there was one.
+            The previous leader, if there was one.
 
         Raises:
             StaleFencingToken: there is a newer leader.
@@ -100,12 +98,12 @@ class ScheduleState:
         return len(self._states)
 
     def entry_state(self, entry: str) -> EntryState | None:
-        """Return the state of an entry; None if nothing is recorded of it."""
+        """Return the state of an entry; None if none is recorded."""
         return self._states.get(entry)
 
     @property
     def is_in_future(self) -> bool:
-        """Return whether this clock was set back to more than a day before the last tick sent."""
+        """Return whether this clock was set back, to more than a day before the last tick sent."""
         return self._latest_sent > self._wall() + MAX_AHEAD
 
     def warn_if_clock_set_back(self) -> None:
@@ -161,12 +159,13 @@ class ScheduleState:
                     self._unwritten[entry] = None
             elif (entry in scheduled) != state.is_scheduled:
                 now = self._wall() if entry in scheduled else None
-                # No tick of it: what an earlier leader has sent is not late because of this.
+                # The writer stays: this is no tick, and must not supersede ticks of an earlier
+                # leader.
                 self._note(entry, state.scheduled(now), writer=self._writers[entry])
 
     def write(self, *, at_once: bool = False) -> None:
         """
-        Write what changed since the last write; what no quorum accepted is written next time.
+        Write what changed since the last write. The next call repeats what no quorum accepted.
 
         Args:
             at_once: write even if no quorum answered a moment ago.
@@ -236,7 +235,7 @@ class ScheduleState:
             self._unavailable_since = self._now()
             logger.warning(
                 "beat-ticks-not-recorded",
-                "The ticks that were sent cannot be recorded: %(error)s Tried again in each pass",
+                "The ticks that were sent cannot be recorded: %(error)s Each pass tries again",
                 error=exc,
             )
 

@@ -22,15 +22,13 @@ from celery_redlock.beat.leader_scheduler import LeaderScheduler
 from celery_redlock.beat.leadership import Leadership
 from celery_redlock.beat.timing import read_timings
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.config.settings import check_settings, read_settings
 from celery_redlock.tasks.declarations import find_mistakes
 from celery_redlock.tasks.hooks import check_nodes_of_beat
 from celery_redlock.tasks.ticks.entry_ticks import schedule_name
 from celery_redlock.tasks.ticks.tick_stamping import stamped
 from celery_redlock.transport import parse_nodes
-
-__all__ = ["RedlockScheduler"]
 
 NO_ENTRIES: Mapping[str, Any] = MappingProxyType({})
 
@@ -39,16 +37,16 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
     """
     A beat that fails over: of any number of beats with this scheduler one leads and sends.
 
-    Guarantee: no later leader sends a tick again that a leader has recorded, whatever the wrapped
-    scheduler remembers; another candidate leads within one lease after the leader crashed, and
-    within one retry period after it was stopped by a signal, which lets it end and record the send
-    that it has begun. Limit: the broker knows no fencing. A leader that is frozen while it sends
-    may send that one message late, and the tick of a leader that dies between sending and recording
-    is sent twice. The workers drop the second message if the task locks (or with
-    `redlock_dedupe`); a task without this package runs twice.
+    Guarantee: once a leader has recorded a tick, no later leader sends it again, whatever the
+    wrapped scheduler remembers. Another candidate leads within one lease after the leader crashed,
+    and within one retry period after a signal stopped the leader, which first ends and records the
+    send that it has begun. Limit: the broker does not check fencing tokens. A leader that is frozen
+    while it sends may send that one message late, and the tick of a leader that dies between
+    sending and recording is sent twice. The workers drop the second message if the task locks (or
+    with `redlock_dedupe`); a task without this package runs twice.
 
     It never fails because of a lock. An exception of the wrapped scheduler ends the beat, as it
-    ends a plain one.
+    would end a plain beat.
 
     Use it with `celery -A proj beat -S redlock`, or `beat_scheduler = "redlock"`. It wraps
     Celery's `Scheduler`, or the class that `redlock_beat_scheduler` names.
@@ -119,8 +117,8 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         finally:
             closed = self._close_if_requested()
         if closed:
-            # The handler's own SystemExit may be gone: Python only prints one raised in a __del__,
-            # and the beat would lead again.
+            # The handler's own SystemExit may be lost: Python only prints an exception that is
+            # raised in a __del__, and the beat would lead again.
             raise SystemExit
         return delay
 
@@ -145,10 +143,11 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
 
     def close(self) -> None:
         """
-        Hand over to another beat, now or, during a pass, as soon as that has ended.
+        Hand over to another beat: at once or, during a pass, as soon as the pass has ended.
 
         Idempotent. Celery calls this from its SIGTERM handler, between any two steps, and then ends
-        the pass with `SystemExit`. Closing at once could wait for a lock of this very thread.
+        the pass with `SystemExit`. Closing during the pass could wait for a lock that this very
+        thread holds.
         """
         self._close_requested = True
         if not _is_inside(self, BUSY_CODE):
@@ -156,7 +155,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
 
     def close_after_send(self) -> bool:
         """
-        Close when the send ends that this thread is in; return whether it is in one.
+        Close when this thread's current send ends; return whether it is sending.
 
         A signal handler that gets True raises nothing: the pass raises `SystemExit` once it has
         closed. A tick whose send is cut short may have been sent, and the next leader would send it
@@ -196,7 +195,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
             if lease is None:
                 return candidate.pause
             leadership = self._leadership = Leadership(
-                self, redlock_for(self.app), lease, self._name, self._timings, self._build
+                self, client_for(self.app), lease, self._name, self._timings, self._build
             )
             candidate.accept()
         delay = leadership.tick()
@@ -208,7 +207,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         return candidate.pause
 
     def _begin(self) -> Candidate:
-        self._candidate = Candidate(redlock_for(self.app), self._name, self._timings)
+        self._candidate = Candidate(client_for(self.app), self._name, self._timings)
         return self._candidate
 
     def _build(self) -> Any:
@@ -234,8 +233,8 @@ def _is_inside(owner: Any, methods: Collection[CodeType]) -> bool:
     """
     Return whether this thread is inside one of these methods of an object.
 
-    It reads the stack, not a flag: a signal's exception can come between any two steps, also before
-    a flag is cleared, and then nothing would close.
+    It reads the stack, not a flag: a signal's exception can come between any two steps, even before
+    a flag is cleared, and then nothing would ever close.
     """
     frame = inspect.currentframe()
     while frame is not None:
@@ -270,12 +269,13 @@ SEND_CODE = frozenset({LeaderScheduler.apply_async.__code__})
 
 def close_on_signals(sender: Any, **_: Any) -> None:
     """
-    Have SIGTERM and SIGINT close the scheduler of a beat; a send that has begun ends before.
+    Make SIGTERM and SIGINT close a beat's scheduler, once a send that has begun has ended.
 
-    Celery's handler closes the scheduler of a beat of its own and then raises `SystemExit`,
-    wherever the pass is. Inside a worker (`celery worker -B`) it only raises, and Python prints and
-    forgets an exception raised in a `__del__`: the beat would continue, and the worker would wait
-    for it. The handler that was there is still called, but for a signal that comes during a send.
+    In a process of its own, Celery's handler closes a beat's scheduler and then raises
+    `SystemExit`, wherever the pass is. Inside a worker (`celery worker -B`) it only raises, and
+    Python prints and forgets an exception raised in a `__del__`: the beat would continue, and the
+    worker would wait for it. The previous handler is still called, except for a signal that comes
+    during a send.
     """
     is_ours = isinstance(sender.scheduler, RedlockScheduler)
     if not is_ours or threading.current_thread() is not threading.main_thread():
@@ -296,7 +296,7 @@ def _close(service: Any, before: Any, number: int, frame: Any) -> None:
 
 
 def check_nodes(sender: Any, **_: Any) -> None:
-    """End a beat that starts with this scheduler, and whose lock nodes can never serve."""
+    """End a starting beat with this scheduler if its lock nodes can never serve."""
     if isinstance(sender.scheduler, RedlockScheduler):
         check_nodes_of_beat(sender.app)
 

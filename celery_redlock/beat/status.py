@@ -6,16 +6,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from celery_redlock.beat.leader_record import LEADER_FIELD, LeaderInfo, parse_leader
 from celery_redlock.core import Register, VersionedValue
 from celery_redlock.schedules.timeutils import SECOND, from_us
-from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.border import AppLike
+from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.ticks.entry_state import EntryState
 from celery_redlock.tasks.ticks.entry_ticks import schedule_name
-
-__all__ = ["EntryStatus", "ScheduleStatus", "schedule_status"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +47,8 @@ class ScheduleStatus:
         lease_remaining: seconds until its lease expires unless it is extended; None if it has no
             lease.
         foreign_owner: the owner value of a holder of the schedule's lock that is no beat.
-        last_leader: the beat that led last, or leads; None if none has.
-        entries: the recorded ones, sorted by name.
+        last_leader: the beat that leads, or else led last; None if no beat has led.
+        entries: the recorded entries, sorted by name.
     """
 
     schedule: str
@@ -61,7 +59,7 @@ class ScheduleStatus:
     entries: tuple[EntryStatus, ...]
 
 
-def schedule_status(app: Any) -> ScheduleStatus:
+def schedule_status(app: AppLike) -> ScheduleStatus:
     """
     Return the status of an app's schedule.
 
@@ -69,14 +67,14 @@ def schedule_status(app: Any) -> ScheduleStatus:
         QuorumUnavailable: too few lock nodes answered.
         ConfigurationError: the app's settings cannot be used.
     """
-    redlock, name = redlock_for(app), schedule_name(app)
-    (held,) = redlock.reservations.inspect((redlock.node_key(name),))
-    recorded = Register(redlock, name).read()
+    client, name = client_for(app), schedule_name(app)
+    (held,) = client.inspect(client.key_of(name).places)
+    recorded = Register(client, name).read()
     last = recorded.pop(LEADER_FIELD, None)
     last_leader = None if last is None else LeaderInfo.read(last.text)
     leader = None if held is None else parse_leader(held.owner)
     if leader is not None and held is not None:
-        # The nodes' counters show the token only until they count further.
+        # The nodes' counters show this leader's token only until they are raised again.
         known = last_leader is not None and replace(last_leader, token=None) == leader
         leader = last_leader if known else replace(leader, token=held.token)
     return ScheduleStatus(

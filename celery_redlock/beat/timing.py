@@ -10,9 +10,7 @@ from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.settings import RedlockSettings
 
-__all__ = ["Timings", "read_timings"]
-
-#: Seconds: a candidate notices a clean stop soon, however long the lease is.
+#: Seconds. A candidate notices a clean stop within this time, however long the lease is.
 LONGEST_RETRY = 2.0
 #: A short lease still leaves time for this many attempts.
 RETRIES_IN_A_LEASE = 6
@@ -21,9 +19,9 @@ DEADLINE_IN_A_LEASE = 2 / 3
 EXTEND_AFTER = 1 / 3
 #: Part of a retry period that the broker has for one answer; the lock nodes have the rest.
 BROKER_IN_A_RETRY = 3 / 4
-#: Attempts that other candidates have while a leader that could not work backs off.
+#: Retry periods for which a leader that could not work leaves the lead to other candidates.
 CHANCES_FOR_OTHERS = 3
-#: A large schedule may take long to load, and should not cost the leadership.
+#: Loading a large schedule may take long, and must not cost the leadership.
 LEASES_IN_A_PASS = 10
 SHORTEST_HOLD = 60.0
 
@@ -95,7 +93,7 @@ def read_timings(settings: RedlockSettings) -> Timings:
         )
     if not ttl > deadline > retry:
         raise ConfigurationError(
-            f"{problem}: the lease has to be longer than the deadline, and that longer "
+            f"{problem}: the lease has to be longer than the deadline, and the deadline longer "
             f"than the retry period. {advice}"
         )
     if deadline <= ttl * EXTEND_AFTER:

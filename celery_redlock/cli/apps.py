@@ -9,8 +9,6 @@ from celery.app.utils import find_app
 
 from celery_redlock.errors import ConfigurationError
 
-__all__ = ["load_app"]
-
 
 def load_app(app_name: str) -> Celery:
     """
@@ -22,10 +20,10 @@ def load_app(app_name: str) -> Celery:
     try:
         app = find_app(app_name)
     except Exception as exc:
-        # Whatever the app's module raises at its import.
+        # The app's module may raise any error when it is imported.
         raise _no_app(app_name, f"{type(exc).__name__}: {exc}") from exc
     if not isinstance(app, Celery):
-        raise _no_app(app_name, f"it is no Celery app but a {type(app).__name__}")
+        raise _no_app(app_name, f"it is not a Celery app but a {type(app).__name__}")
     return app
 
 

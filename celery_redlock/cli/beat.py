@@ -13,8 +13,6 @@ from celery_redlock.beat.leader_record import LeaderInfo
 from celery_redlock.beat.status import ScheduleStatus, schedule_status
 from celery_redlock.cli.output import print_json, print_table, printable
 
-__all__ = ["show_beat"]
-
 HEADINGS = ("ENTRY", "LAST DUE (UTC)", "LAST RUN (UTC)", "RUNS", "BY TOKEN")
 NUMBERS = ("RUNS", "BY TOKEN")
 NEVER = "-"
@@ -30,7 +28,7 @@ def show_beat(app: Celery, *, as_json: bool) -> int:
 
     Raises:
         ConfigurationError: its settings cannot be used.
-        QuorumUnavailable: too few lock nodes answered.
+        QuorumUnavailable: too few lock nodes replied.
     """
     status = schedule_status(app)
     if as_json:

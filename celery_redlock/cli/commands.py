@@ -12,11 +12,10 @@ from typing import Any
 import click
 
 from celery_redlock import __version__
+from celery_redlock.cli.durations import duration
 from celery_redlock.cli.output import printable
 from celery_redlock.cli.target import Target, targeted
 from celery_redlock.errors import ConfigurationError, LockKeyError, RedlockError
-
-__all__ = ["FAILED", "MISUSED", "redlock"]
 
 if "celery" in sys.modules:
     # Celery's command loads this module, before its app; `celery-redlock` may do without Celery.
@@ -31,7 +30,7 @@ _STATUSES = "Exit status: 0 if {}, 1 if {}, 2 for a wrong command or setting."
 
 
 class _Group(click.Group):
-    """Prints what goes wrong in one line, also where Celery's command runs it."""
+    """Prints an error in one line, even where Celery's command runs this group."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -62,7 +61,7 @@ def redlock(ctx: click.Context, target: Target) -> None:
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _prefix = click.option(
-    "--key-prefix", metavar="TEXT", help="redlock_key_prefix, where no app has it."
+    "--key-prefix", metavar="TEXT", help="redlock_key_prefix of the keys; only with --nodes."
 )
 
 
@@ -71,7 +70,7 @@ _prefix = click.option(
 @click.option(
     "--force",
     is_flag=True,
-    help="Let every node vote that answers, whatever its record; only while no lock is held "
+    help="Let every node that answers vote, whatever its record. Use it only while no lock is held "
     "anywhere.",
 )
 @_as_json
@@ -100,8 +99,7 @@ def beat(ctx: click.Context, target: Target, *, as_json: bool) -> None:
     """
     Show which beat leads a schedule, and the last run of each entry.
 
-    The schedule of an app whose beats run RedlockScheduler, as the lock nodes have it: the beat
-    that leads, and the last tick of each entry.
+    Reads what the lock nodes record about the schedule of an app whose beats run RedlockScheduler.
     """
     # Importing Celery takes a second, which `init --nodes` and `--help` do not need.
     from celery_redlock.cli.beat import show_beat
@@ -126,6 +124,38 @@ def doctor(ctx: click.Context, target: Target, *, as_json: bool) -> None:
     ctx.exit(examine(target, as_json=as_json))
 
 
+@redlock.command(epilog=_STATUSES.format("the task takes a lock", "it takes none"))
+@targeted
+@click.argument("task")
+@click.argument("arg", metavar="[ARG]...", nargs=-1)
+@click.option("-a", "--args", metavar="JSON", help="The positional arguments as an array.")
+@click.option("-k", "--kwargs", metavar="JSON", help="The keyword arguments as an object.")
+@_as_json
+@click.pass_context
+def explain(
+    ctx: click.Context,
+    target: Target,
+    *,
+    task: str,
+    arg: tuple[str, ...],
+    args: str | None,
+    kwargs: str | None,
+    as_json: bool,
+) -> None:
+    """
+    Explain what the options of a task mean.
+
+    Prints its lock keys for a call with these arguments, when they are taken, the outcome of
+    another call in each state of the first and during a pause, the effects of failures, and the
+    origin of each option. The text comes from the rules that decide about messages. The command
+    contacts no node and no broker. Each ARG is JSON, a Python literal or a plain word; without any,
+    keys are templates.
+    """
+    from celery_redlock.cli.explain import explain_task
+
+    ctx.exit(explain_task(target, task, arg, args, kwargs, as_json=as_json))
+
+
 @redlock.command("list", epilog=_STATUSES.format("a lock is held", "none is, or no quorum answers"))
 @targeted
 @click.argument("pattern", default="*")
@@ -138,10 +168,11 @@ def list_(
     """
     List the locks that the nodes hold.
 
-    One row for each key, or slot of a key with a limit or a rate, as soon as it is found. PATTERN
-    is a glob on the keys as tasks write them: *, ?, [abc]; [*] is a star. A leftover is a key that
-    only a minority of the nodes has: it keeps nobody out, and expires. The start of a task that a
-    rate counts is counted until it expires.
+    Prints one row for each key, or slot of a key with a limit or a rate, as soon as it is found.
+    PATTERN is a glob on the keys as tasks write them: *, ?, [abc]; [*] is a star. A leftover is a
+    key that only a minority of the nodes has: it keeps no other holder out, and expires. A rate
+    counts the start of a task until its slot expires. A paused key is listed whether or not anybody
+    holds it, with the user and host that paused it.
     """
     from celery_redlock.cli.locks import show_locks
 
@@ -158,9 +189,9 @@ def show(
     ctx: click.Context, target: Target, *, key: str, key_prefix: str | None, as_json: bool
 ) -> None:
     """
-    Show who holds a key, what each node has of it, and who waits for it.
+    Show the holders of a key, what each node has of it, and its waiters.
 
-    With all slots of a key with a limit or a rate, and the lock of a message in the queue.
+    Includes all slots of a key with a limit or a rate, and the lock of a message in the queue.
     """
     from celery_redlock.cli.locks import show_key
 
@@ -172,16 +203,16 @@ def show(
 )
 @targeted
 @click.argument("key", required=False)
-@click.option("--task", metavar="NAME", help="All locks of this task's calls instead of one key.")
+@click.option("--task", metavar="NAME", help="Release the locks of this task's calls.")
 @click.option(
     "--state",
     type=click.Choice(["queued", "running", "finished", "any"]),
-    help="With --task: only of calls in this state; queued unless given.",
+    help="With --task: only the locks of calls in this state; queued by default.",
 )
-@click.option("--id", "task_id", metavar="ID", help="Only what the task with this id has.")
-@click.option("--rates", is_flag=True, help="With a key: also what a rate has counted.")
+@click.option("--id", "task_id", metavar="ID", help="Only locks of the task with this id.")
+@click.option("--rates", is_flag=True, help="With a key: also forget what a rate has counted.")
 @click.option(
-    "--revoke", is_flag=True, help="Queued messages that lose their locks do not run any more."
+    "--revoke", is_flag=True, help="Keep queued messages that lose their locks from running."
 )
 @click.option("--yes", "sure", is_flag=True, help="Do not ask.")
 @_prefix
@@ -204,18 +235,18 @@ def release(
     """
     Take a lock away from its holder, or the locks of a task's calls.
 
-    After a purge the locks of messages that are gone would refuse further calls for
-    lock_queue_ttl: `release --task NAME` frees them. A message that the broker still has, in a
-    queue or for a worker that was killed, runs nevertheless; with --revoke it does not. A holder
-    that runs is not stopped. It learns of the loss at its next extension, and may write until then;
-    only a resource that checks fencing tokens refuses it.
+    After a purge the locks of the purged messages would refuse further calls for lock_queue_ttl:
+    `release --task NAME` frees them. A message that the broker still has, in a queue or for a
+    worker that was killed, runs nevertheless; with --revoke it does not. A running holder is not
+    stopped. It learns of the loss at its next extension, and may write until then; only a resource
+    that checks fencing tokens refuses its writes.
     """
     if (key is None) == (task is None):
         raise click.UsageError("give either a key or --task NAME.")
     if key is not None and state is not None:
         raise click.UsageError("--state is for --task NAME: it chooses among its calls.")
     if revoke and state in ("running", "finished"):
-        raise click.UsageError(f"--revoke is for queued messages, and no call in state {state} is.")
+        raise click.UsageError(f"--revoke is for queued messages, not for calls in state {state}.")
     if task is not None and rates:
         raise click.UsageError("--rates is for a key: a task's release leaves rates as they are.")
     from celery_redlock.cli.locks import release_key, release_of_task
@@ -227,6 +258,60 @@ def release(
         of = None if state == "any" else state or "queued"
         status = release_of_task(target, task or "", key_prefix, state=of, **how)
     ctx.exit(status)
+
+
+@redlock.command(epilog=_STATUSES.format("the key is paused", "no quorum answers"))
+@targeted
+@click.argument("key")
+@click.option(
+    "--for",
+    "seconds",
+    type=duration,
+    required=True,
+    metavar="TIME",
+    help="How long: 90 or 90s, 30m, 2h, 1d. A second pause sets the end anew.",
+)
+@_prefix
+@_as_json
+@click.pass_context
+def pause(
+    ctx: click.Context,
+    target: Target,
+    *,
+    key: str,
+    seconds: float,
+    key_prefix: str | None,
+    as_json: bool,
+) -> None:
+    """
+    Let nobody get a key for a while.
+
+    Holders keep it. Calls are accepted and queued; no body begins. Messages come back when the
+    pause ends. A limit and a rate of the same name are paused with it. A node that is down now, or
+    loses its data, grants the key: pause it again then.
+    """
+    from celery_redlock.cli.pauses import pause_key
+
+    ctx.exit(pause_key(target, key, key_prefix, seconds=seconds, as_json=as_json))
+
+
+@redlock.command(
+    epilog=_STATUSES.format("the pause has ended", "the key was not paused or no quorum answers")
+)
+@targeted
+@click.argument("key")
+@_prefix
+@_as_json
+@click.pass_context
+def resume(
+    ctx: click.Context, target: Target, *, key: str, key_prefix: str | None, as_json: bool
+) -> None:
+    """
+    End the pause of a key, and wake those that wait for it.
+    """
+    from celery_redlock.cli.pauses import resume_key
+
+    ctx.exit(resume_key(target, key, key_prefix, as_json=as_json))
 
 
 @redlock.command(
@@ -257,9 +342,9 @@ def watch(
     as_json: bool,
 ) -> None:
     """
-    Watch locks, those who wait, and nodes, until q is pressed.
+    Watch locks, waiters and nodes until q is pressed.
 
-    The locks that most wait for are first, then those that are held for longest. FILTER is a glob
+    Locks with the most waiters come first, then those that are held for longest. FILTER is a glob
     on the keys, or a part of a key, task, id, host or state.
     """
     from celery_redlock.cli.watch import watch_locks
@@ -277,16 +362,17 @@ def watch(
     type=click.IntRange(0, 65535),
     default=5577,
     show_default=True,
-    help="Port to listen at; 0: one that is free.",
+    help="Port to listen at; 0: a free port.",
 )
 @click.option(
     "--token",
     metavar="TEXT",
     envvar="CELERY_REDLOCK_WEB_TOKEN",
-    help="Viewers need it; from the environment, others on this machine do not see it. By default "
-    "none on loopback, elsewhere a new one.",
+    help="Token that viewers need. Taken from the environment, it stays hidden from others on this "
+    "machine. By default there is none on loopback, and a new one elsewhere.",
     show_envvar=True,
 )
+@click.option("--read-only", is_flag=True, help="Viewers cannot release locks.")
 @_prefix
 @_as_json
 def web(
@@ -295,17 +381,26 @@ def web(
     host: str,
     port: int,
     token: str | None,
+    read_only: bool,
     key_prefix: str | None,
     as_json: bool,
 ) -> None:
     """
     Show locks and nodes in a browser, live.
 
-    One page with the locks, their holders, those that wait, and what the doctor finds. A lock can
-    be released there. Beyond loopback, viewers need the token in the URL that is printed. It asks
-    the nodes nothing while nobody watches. The JSON object is {"url": URL}, printed once it
-    listens.
+    One page shows the locks, their holders and waiters, and what the doctor finds. Locks can be
+    released there. Beyond loopback, viewers need the token in the URL that is printed. Without
+    viewers, the server does not query the nodes. The JSON object is {"url": URL}, printed once the
+    server listens.
     """
     from celery_redlock.cli.web import serve
 
-    serve(target, key_prefix, host=host, port=port, token=token, as_json=as_json)
+    serve(
+        target,
+        key_prefix,
+        host=host,
+        port=port,
+        token=token,
+        read_only=read_only,
+        as_json=as_json,
+    )

@@ -13,8 +13,6 @@ from celery_redlock.admin.node_report import NodeReport, report_nodes
 from celery_redlock.cli.output import print_json, print_table, print_text
 from celery_redlock.cli.target import Target
 
-__all__ = ["examine"]
-
 _HEADINGS = ("NODE", "LATENCY", "ROLE", "SERVER", "UP", "KEEPS", "GUARD", "CLOCK")
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
 _NUMBERS = ("LATENCY", "UP", "CLOCK")
@@ -41,12 +39,13 @@ def examine(target: Target, *, as_json: bool) -> int:
 
 
 def _findings_about(target: Target) -> tuple[tuple[NodeReport, ...], tuple[Finding, ...]]:
-    """Return the facts about all nodes, and what is wrong with them; errors as `examine`."""
+    """Return the facts about all nodes, and what is wrong with them; errors as for `examine`."""
     settings = target.settings()
     reports = report_nodes(target.nodes(), key_prefix=settings.prefix_on_nodes)
     findings = diagnose(
         reports,
         max_ttl=settings.max_ttl,
+        takeover=settings.takeover,
         drift_factor=settings.drift_factor,
         node_timeout=settings.node_timeout,
         guard=settings.guard,

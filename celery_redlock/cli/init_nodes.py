@@ -11,8 +11,6 @@ from celery_redlock.cli.output import print_json, printable
 from celery_redlock.core import arm_nodes
 from celery_redlock.transport import advice_about, parse_nodes
 
-__all__ = ["init_nodes"]
-
 
 def init_nodes(nodes: str | Sequence[str], *, force: bool, as_json: bool) -> int:
     """

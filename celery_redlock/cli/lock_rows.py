@@ -22,8 +22,6 @@ from celery_redlock.protocol.texts import readable
 if TYPE_CHECKING:
     from celery_redlock.cli.terminal import Terminal
 
-__all__ = ["COLUMNS", "NOTHING", "cells_of", "print_locks"]
-
 NOTHING = "No lock is held."
 
 
@@ -48,9 +46,9 @@ def print_locks(
     Print locks, each as soon as it is found, and return 1 if there is none.
 
     Args:
-        name: of the list in the JSON object.
-        entries_of: returns the locks; its argument is for `list_locks`.
-        as_json: print one JSON object; where nodes fail after the first lock, it has an `error`.
+        name: the name of the list in the JSON object.
+        entries_of: returns the locks; its argument is the `progress` of `list_locks`.
+        as_json: print one JSON object; if nodes fail after the first lock, it has an `error`.
     """
     count = 0
     try:
@@ -58,7 +56,7 @@ def print_locks(
             progress = terminal.progress if terminal else None
             for count, entry in enumerate(entries_of(progress), 1):
                 if as_json:
-                    # Where nodes fail before the first lock, nothing is printed.
+                    # If nodes fail before the first lock, nothing is printed.
                     before = f'{{"{name}": [' if count == 1 else ","
                     print(f"{before}\n  {json.dumps(as_data(entry))}", end="", flush=True)
                 elif terminal is not None and sys.stdout.isatty():
@@ -78,7 +76,7 @@ def print_locks(
 
 @contextlib.contextmanager
 def _terminal(*, as_json: bool) -> Iterator[Terminal | None]:
-    """Yield a terminal for rows, or for the bar beside them; None without one, or without rich."""
+    """Yield a terminal for rows, or only for the bar; None without a terminal or without rich."""
     has_screen = sys.stdout.isatty()
     is_free = not as_json if has_screen else sys.stderr.isatty()
     if not is_free or importlib.util.find_spec("rich") is None:

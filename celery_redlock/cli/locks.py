@@ -22,11 +22,9 @@ from celery_redlock.admin.lock_release import release_lock, release_task
 from celery_redlock.cli.lock_rows import COLUMNS, NOTHING, cells_of, print_locks
 from celery_redlock.cli.output import print_json, print_table, printable
 from celery_redlock.cli.target import Target
-from celery_redlock.protocol import Failed, KeyState
 from celery_redlock.protocol.keys import owner_label
+from celery_redlock.protocol.votes import Failed, KeyState
 from celery_redlock.tasks.message.owner_label import label_id
-
-__all__ = ["release_key", "release_of_task", "show_key", "show_locks"]
 
 
 def show_locks(target: Target, pattern: str, key_prefix: str | None, *, as_json: bool) -> int:
@@ -36,11 +34,11 @@ def show_locks(target: Target, pattern: str, key_prefix: str | None, *, as_json:
     Args:
         target: the nodes or the app.
         pattern: glob on the keys, as users write them.
-        key_prefix: of the keys, if no app names it.
+        key_prefix: the prefix of the keys, if no app sets it.
         as_json: print one JSON object.
 
     Raises:
-        QuorumUnavailable: too few nodes answered.
+        QuorumUnavailable: too few nodes replied.
     """
     with target.client(key_prefix) as redlock:
         names = target.task_names()
@@ -52,7 +50,7 @@ def show_locks(target: Target, pattern: str, key_prefix: str | None, *, as_json:
 
 
 def show_key(target: Target, key: str, key_prefix: str | None, *, as_json: bool) -> int:
-    """Print what each node holds of one key, and who waits; otherwise as `show_locks`."""
+    """Print what each node holds of one key, and its waiters; otherwise like `show_locks`."""
     with target.client(key_prefix) as redlock:
         entries = show_lock(redlock, key, names=target.task_names())
     if as_json:
@@ -76,22 +74,22 @@ def release_key(
     as_json: bool,
 ) -> int:
     """
-    Take a key away from all that hold it; return 1 if nobody held it.
+    Take a key away from all its holders; return 1 if it had none.
 
-    Asks before, and then only those lose it that the question has shown.
+    Unless `sure`, it asks first, and then only the holders that the question showed lose the key.
 
     Args:
         target: the nodes or the app.
         key: the lock key.
-        key_prefix: of the key, if no app names it.
-        rates: also what a rate has counted.
+        key_prefix: the prefix of the key, if no app sets it.
+        rates: also forget what a rate has counted.
         task_id: only from the task with this id.
         revoke: also keep queued messages from running.
         sure: do not ask.
         as_json: print one JSON object.
 
     Raises:
-        QuorumUnavailable: too few nodes answered; nothing was released.
+        QuorumUnavailable: too few nodes replied; see `release_lock`.
         click.Abort: the answer was no.
     """
     with target.client(key_prefix) as redlock:
@@ -102,6 +100,7 @@ def release_key(
                 entry
                 for entry in show_lock(redlock, key, names=names)
                 if (rates or not entry.is_rate)
+                and not entry.is_pause
                 and (task_id is None or entry.task_id == label_id(task_id))
             ]
             only = _agreed(found, revoke)
@@ -113,7 +112,7 @@ def release_key(
             and not rates
             and any(entry.is_rate for entry in show_lock(redlock, key, names=names))
         ):
-            click.echo("A rate has counted it: --rates forgets that.", err=True)
+            click.echo("A rate has counted the key: --rates forgets that.", err=True)
         return _print_released(lambda _: released, as_json=as_json)
 
 
@@ -128,7 +127,7 @@ def release_of_task(
     sure: bool,
     as_json: bool,
 ) -> int:
-    """Take the locks of a task's calls away that are in one state; otherwise as `release_key`."""
+    """Release the locks of a task's calls in one state; otherwise like `release_key`."""
     with target.client(key_prefix) as redlock:
         names = target.task_names().values()
         if names and task not in names:
@@ -165,13 +164,13 @@ def _print_released(
 
     status = print_locks("released", noted, as_json=as_json)
     for name, reason in silent.items():
-        text = f"{name} has not replied to the release, and may have it until it expires: {reason}"
+        text = f"{name} has not replied to the release, and may keep it until it expires: {reason}"
         click.echo(printable(text), err=True)
     return status
 
 
 def _agreed(found: list[LockEntry], revoke: bool) -> frozenset[tuple[str, str]]:
-    """Show what would be released, and return what it is only if that is wanted."""
+    """Show what would be released; return that if the user agrees, otherwise raise."""
     shown = frozenset((entry.node_key, entry.owner) for entry in found)
     if not found:
         return shown
@@ -185,7 +184,7 @@ def _agreed(found: list[LockEntry], revoke: bool) -> frozenset[tuple[str, str]]:
         messages = (
             "Queued messages among them will not run. "
             if revoke
-            else "Messages that a broker still has run nevertheless; --revoke would prevent that. "
+            else "Messages that a broker still has will run; --revoke would prevent that. "
         )
     click.confirm(f"Their holders lose these locks. {messages}Release them?", abort=True)
     return shown
@@ -213,5 +212,6 @@ def _print_detail(entry: LockEntry) -> None:
     print_table(["NODE", "LEFT", "COUNTER", "HELD BY"], rows, numbers=["LEFT", "COUNTER"])
     for waiter in entry.waiters:
         since = "woken" if waiter.since is None else f"since {waiter.since:%Y-%m-%d %H:%M:%S} UTC"
-        click.echo(f"waits     {printable(waiter.name)}, {since}")
+        priority = f", priority {waiter.priority}" if waiter.priority else ""
+        click.echo(f"waits     {printable(waiter.name)}, {since}{priority}")
     click.echo()

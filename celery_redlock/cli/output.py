@@ -15,8 +15,6 @@ from typing import Any
 
 import click
 
-__all__ = ["Column", "print_json", "print_table", "print_text", "printable"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
@@ -25,10 +23,10 @@ class Column:
 
     Attributes:
         heading: its name.
-        width: characters; in a pipe a longer cell moves those behind it.
-        is_number: it is aligned to the right.
-        share: on a terminal, its part of the width that the others leave; 0: it has `width`.
-        narrowest: of the terminals that show it, the number of characters in a line.
+        width: in characters; in a pipe a longer cell moves the cells after it.
+        is_number: whether it is aligned to the right.
+        share: on a terminal, its share of the width that the others leave; 0: it has `width`.
+        narrowest: the fewest characters in a line of a terminal that shows it.
     """
 
     heading: str
@@ -39,7 +37,7 @@ class Column:
 
 
 def printable(text: str) -> str:
-    """Return a text in which nothing controls the terminal."""
+    """Return a text without characters that control the terminal."""
     return text if text.isprintable() else repr(text)
 
 
@@ -71,7 +69,7 @@ def print_table(
     Print a table: on a terminal one that fits its width if rich is installed, otherwise columns.
 
     Args:
-        headings: of the columns.
+        headings: the headings of the columns.
         rows: their cells, as text; what cannot be printed is shown escaped.
         numbers: headings of the columns that are aligned to the right.
     """

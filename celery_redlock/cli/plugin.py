@@ -1,28 +1,29 @@
 """
-A `celery` command whose app does not import this package.
+Support for a `celery` command whose app does not import this package.
 
-Celery's command loads the package's commands before it loads the app. A worker or a beat that it
-starts applies `redlock_tasks` and `redlock_dedupe` through them. Nothing loads the package in a
-program that only sends; where that matters, both log a warning.
+Celery's command loads the package's commands before it loads the app. Through them, a worker or
+beat that it starts applies `redlock_tasks` and `redlock_dedupe`. In a program that only sends,
+nothing loads the package; where that matters, the worker or beat logs a warning.
 """
 
 from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import signals
 from celery._state import connect_on_app_finalize
 
 from celery_redlock._log import event_logger
 
-__all__ = ["connect"]
+if TYPE_CHECKING:
+    from celery_redlock.tasks.border import AppLike
 
 logger = event_logger(__name__)
 
 TASK_LAYER = "celery_redlock.tasks"
-#: The settings by which a task locks that names nothing of the package.
+#: The settings that make a task lock although its code does not use this package.
 SETTINGS = ("redlock_tasks", "redlock_dedupe")
 
 
@@ -33,7 +34,7 @@ def connect() -> None:
         starts.connect(_process_starts, weak=False, dispatch_uid=f"{__name__}.starts")
 
 
-def _app_finalizes(app: Any) -> None:
+def _app_finalizes(app: AppLike) -> None:
     app.on_after_finalize.connect(_app_finalized, weak=False, dispatch_uid=__name__)
 
 
@@ -46,20 +47,20 @@ def _process_starts(signal: Any, sender: Any, **_: Any) -> None:
 
 
 def _app_finalized(sender: Any, **_: Any) -> bool:
-    """Apply the settings of an app, and return whether nothing had done that."""
+    """Apply the settings of an app unless that was done before; return whether this call did it."""
     if TASK_LAYER in sys.modules or not any(map(sender.conf.get, SETTINGS)):
         return False
     # Loads the task layer, which takes as long as Celery itself; most commands do without.
     from celery_redlock.tasks.hooks import apply_settings
 
     apply_settings(sender)
-    # By then the process has set its log up.
+    # Warn later, when the process has set up its log.
     for starts in (signals.celeryd_after_setup, signals.beat_init):
         starts.connect(partial(_warn_of_publishers, sender), weak=False, dispatch_uid=__name__)
     return True
 
 
-def _warn_of_publishers(app: Any, **_: Any) -> None:
+def _warn_of_publishers(app: AppLike, **_: Any) -> None:
     plans = [getattr(task, "redlock_plan", None) for task in app.tasks.values()]
     locks_at_publish = any(plan is not None and plan.options.mode_spec.at_publish for plan in plans)
     if locks_at_publish or app.conf.get("redlock_dedupe"):

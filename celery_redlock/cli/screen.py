@@ -1,5 +1,5 @@
 """
-The whole screen of a terminal, with what one look at the nodes has found.
+The whole screen of a terminal, which shows one look at the nodes.
 """
 
 from __future__ import annotations
@@ -20,22 +20,20 @@ from celery_redlock.cli.lock_rows import COLUMNS, cells_of
 from celery_redlock.cli.output import printable
 from celery_redlock.cli.terminal import fitted_table
 
-__all__ = ["Screen"]
-
 _STYLES = {"error": "red", "warning": "yellow"}
 
-#: Of the latest changes, so many are shown.
+#: Number of latest changes that are shown.
 _MOST_CHANGES = 6
 
-#: Lines for locks, however small the terminal is.
+#: Fewest lines for locks, however small the terminal is.
 _FEWEST_ROWS = 3
 
-State = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
 
 
 class Screen:
     """
-    Shows one look in place of the one before; the terminal is as it was in the end.
+    Shows each look in place of the previous one, and restores the terminal at the end.
     """
 
     def __init__(self) -> None:
@@ -50,7 +48,7 @@ class Screen:
     def __exit__(self, *_: object) -> None:
         self._opened.close()
 
-    def show(self, state: State) -> None:
+    def show(self, state: JsonObject) -> None:
         """Show a look of `LiveView`."""
         size = self._live.console.size
         above = [Text(_summary(state), style="bold"), *_trouble(state)]
@@ -75,17 +73,17 @@ def _single_keys() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _by_urgency(state: State) -> list[State]:
-    """Return the rows of locks: the slots of one key together, what most wait for first."""
+def _by_urgency(state: JsonObject) -> list[JsonObject]:
+    """Return the rows of locks: keys with the most waiters first, slots of one key together."""
     groups = state["locks"]["keys"] if state["locks"] else []
 
-    def urgency(group: State) -> tuple[int, float]:
+    def urgency(group: JsonObject) -> tuple[int, float]:
         return -group["waiting"], -max(row["held_for"] or 0.0 for row in group["rows"])
 
     return [row for group in sorted(groups, key=urgency) for row in group["rows"]]
 
 
-def _summary(state: State) -> str:
+def _summary(state: JsonObject) -> str:
     nodes, locks = state["nodes"], state["locks"]
     answer = sum(node["reachable"] for node in nodes)
     health = f"{answer} of {len(nodes)} nodes answer."
@@ -96,11 +94,11 @@ def _summary(state: State) -> str:
     hidden = locks["found"] - locks["shown"]
     return (
         f"{health} Held: {locks['found']}{part}{f', {hidden} not shown' if hidden else ''}. "
-        f"Waiting: {sum(waiting)}, for {len(waiting)} keys."
+        f"Waiting: {sum(waiting)} for {len(waiting)} key{'s' * (len(waiting) != 1)}."
     )
 
 
-def _trouble(state: State) -> list[Text]:
+def _trouble(state: JsonObject) -> list[Text]:
     """Return a line for each problem; informative findings are for `doctor`."""
     problem = state["problem"]
     lines = [Text(f"error {printable(problem)}", style="red")] if problem else []
@@ -115,7 +113,7 @@ def _trouble(state: State) -> list[Text]:
     return lines or [Text("nothing is wrong with the nodes", style="green")]
 
 
-def _changes(state: State) -> list[Text]:
+def _changes(state: JsonObject) -> list[Text]:
     return [
         Text(
             f"{_local_time(one['at'])}  {printable(one.get('node') or one['key'])}  "

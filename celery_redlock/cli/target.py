@@ -15,16 +15,14 @@ import click
 if TYPE_CHECKING:
     from celery import Celery
 
-    from celery_redlock.core import Redlock
+    from celery_redlock.core import Client, Redlock
     from celery_redlock.tasks.config.settings import RedlockSettings
-
-__all__ = ["Target", "targeted"]
 
 _GIVEN = "celery_redlock.target"
 
 _OPTIONS = (
     click.option(
-        "-A", "--app", metavar="APP", help="The app with these nodes, as `celery -A` takes it."
+        "-A", "--app", metavar="APP", help="The app that uses the nodes, as for `celery -A`."
     ),
     click.option(
         "--nodes",
@@ -41,9 +39,9 @@ class Target:
     The nodes or the app that a command line names.
 
     Attributes:
-        urls: of `--nodes`, with commas; None if it was not given.
-        app_name: of `-A`; empty if it was not given.
-        umbrella_app: the app of `celery -A`, where that command runs this one.
+        urls: the URLs of `--nodes`, with commas; None if it was not given.
+        app_name: the name given with `-A`; empty if it was not given.
+        umbrella_app: the app of `celery -A`, if that command runs this one.
     """
 
     urls: str | None = None
@@ -68,11 +66,11 @@ class Target:
 
     def settings(self) -> RedlockSettings:
         """
-        Return the app's settings, or the default ones of nodes that are named.
+        Return the app's settings, or default settings if nodes are named.
 
         Raises:
             ConfigurationError: there is no such app, or its settings cannot be used.
-            click.UsageError: neither nodes nor an app are named.
+            click.UsageError: neither nodes nor an app is named.
         """
         from celery_redlock.tasks.config.settings import RedlockSettings, read_settings
 
@@ -80,22 +78,20 @@ class Target:
         return RedlockSettings() if self.urls is not None else read_settings(self.app())
 
     def nodes(self) -> str | Sequence[str]:
-        """Return the URLs of the nodes; errors as `settings`."""
+        """Return the URLs of the nodes; errors as for `settings`."""
         return self.urls if self.urls is not None else self.settings().nodes
 
     @contextlib.contextmanager
-    def client(self, key_prefix: str | None) -> Iterator[Redlock]:
-        """
-        Yield a client of the nodes, with the app's prefix or this one; errors as `settings`.
-        """
+    def client(self, key_prefix: str | None) -> Iterator[Redlock | Client]:
+        """Yield a client with the app's key prefix or the given one; errors as for `settings`."""
         from celery_redlock.core import Redlock
-        from celery_redlock.tasks.config.client import redlock_for
+        from celery_redlock.tasks.config.client import client_for
 
         self._check()
         if self.urls is None:
             if key_prefix is not None:
                 raise click.UsageError("--key-prefix is for --nodes: an app has its own prefix.")
-            yield redlock_for(self.app())
+            yield client_for(self.app())
             return
         options = {} if key_prefix is None else {"key_prefix": key_prefix}
         with Redlock(self.urls, **options) as redlock:  # type: ignore[arg-type]
@@ -127,7 +123,7 @@ def targeted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _target(ctx: click.Context, nodes: tuple[str, ...], app: str | None) -> Target:
-    """Return what this command's options name, or those before it, or Celery's."""
+    """Return the target that options of this command, of the group or of Celery name."""
     if nodes and app:
         raise click.UsageError("--nodes and -A both name nodes: give one of them.")
     if nodes or app:

@@ -1,5 +1,5 @@
 """
-A terminal: rows that fit its width, and how far a long list is.
+Output on a terminal: rows that fit its width, and the progress of a long list.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from rich.text import Text
 
 from celery_redlock.cli.output import Column, printable
 
-__all__ = ["Terminal", "fitted_table"]
-
-#: Keys of all nodes together from which on the bar is shown: fewer are read within a second.
+#: The bar is shown if all nodes together have this many keys; fewer are read within a second.
 _MANY = 20_000
 
-#: Of the cells that people look for.
+#: Styles of the cells that people look for.
 _STYLES = {
     "leftover": "dim",
     "finished": "dim",
@@ -33,9 +31,9 @@ _STYLES = {
 
 class Terminal:
     """
-    Shows rows as they are found, with a bar below them that is gone in the end.
+    Shows rows as they are found, with a progress bar below them that disappears at the end.
 
-    Where rows go into a pipe, it shows the bar alone, on the standard error.
+    If the rows go into a pipe, it shows only the bar, on the standard error.
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -84,7 +82,7 @@ class Terminal:
 
 
 def fitted_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Table:
-    """Return a table of a terminal's width, whose columns are the same for any rows."""
+    """Return a table of a terminal's width, whose columns do not depend on the rows."""
     table = Table(box=None, expand=True, pad_edge=False)
     shown = [column.narrowest <= width for column in columns]
     for column in (column for column, is_shown in zip(columns, shown, strict=True) if is_shown):

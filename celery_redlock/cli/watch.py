@@ -1,5 +1,5 @@
 """
-`celery-redlock watch`: locks, those who wait, and nodes, live on a terminal or as JSON.
+`celery-redlock watch`: locks, waiters and nodes, live on a terminal or as JSON.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from celery_redlock.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["watch_locks"]
-
 
 def watch_locks(
     target: Target, text: str, key_prefix: str | None, *, every: float, as_json: bool
@@ -33,10 +31,10 @@ def watch_locks(
 
     Args:
         target: the nodes or the app.
-        text: which locks: a glob on keys, or a part of a key, task, id, host or state.
-        key_prefix: of the keys, if no app names it.
+        text: the filter: a glob on keys, or a part of a key, task, id, host or state.
+        key_prefix: the prefix of the keys, if no app sets it.
         every: seconds between two looks at the nodes.
-        as_json: print one JSON object in a line for each look, also without a terminal.
+        as_json: print one JSON object in a line for each look; this needs no terminal.
 
     Raises:
         ConfigurationError: a package is missing, or this system has no such terminals.
@@ -62,7 +60,7 @@ def _json_lines(every: float) -> Iterator[Callable[[dict[str, Any]], bool]]:
 
 @contextlib.contextmanager
 def _screen(every: float) -> Iterator[Callable[[dict[str, Any]], bool]]:
-    """Yield what shows a look on the whole screen, and returns False once `q` is pressed."""
+    """Yield a function that shows a look on the screen, and returns False once `q` is pressed."""
     if importlib.util.find_spec("rich") is None:
         raise ConfigurationError(
             'watch needs the package rich: pip install "celery-redlock[cli]". Or give --json.'
@@ -83,6 +81,6 @@ def _screen(every: float) -> Iterator[Callable[[dict[str, Any]], bool]]:
 
 
 def _pressed(seconds: float) -> str:
-    """Return the key that is pressed within so many seconds; empty if none is."""
+    """Return the key that is pressed within this many seconds; empty if none is."""
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
     return sys.stdin.read(1) if ready else ""

@@ -14,9 +14,7 @@ from celery_redlock.cli.target import Target
 from celery_redlock.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from celery_redlock.web.access import Access
-
-__all__ = ["serve"]
+    from celery_redlock.web.access import TokenAccess
 
 
 def serve(
@@ -26,6 +24,7 @@ def serve(
     host: str,
     port: int,
     token: str | None,
+    read_only: bool,
     as_json: bool,
 ) -> None:
     """
@@ -33,10 +32,11 @@ def serve(
 
     Args:
         target: the nodes or the app.
-        key_prefix: of the keys, if no app names it.
+        key_prefix: the prefix of the keys, if no app sets it.
         host: name or address to listen at.
-        port: port to listen at; 0: one that is free.
-        token: what viewers need; None: nothing on loopback, otherwise a new one.
+        port: port to listen at; 0: a free port.
+        token: the token that viewers need; None: no token on loopback, otherwise a new one.
+        read_only: viewers cannot release locks.
         as_json: print the address as one JSON object in a line.
 
     Raises:
@@ -50,9 +50,9 @@ def serve(
         raise ConfigurationError(
             f'web needs the package {exc.name}: pip install "celery-redlock[web]".'
         ) from exc
-    from celery_redlock.web.access import Access
+    from celery_redlock.web.access import TokenAccess
 
-    access = Access.for_host(host, token)
+    access = TokenAccess.for_host(host, token, read_only=read_only)
     with target.client(key_prefix) as redlock, _listening(host, port) as listener:
         server = PageServer(redlock, target.task_names(), access)
         url = _url(host, listener, access)
@@ -71,7 +71,7 @@ def _listening(host: str, port: int) -> socket.socket:
         ) from exc
 
 
-def _url(host: str, listener: socket.socket, access: Access) -> str:
+def _url(host: str, listener: socket.socket, access: TokenAccess) -> str:
     shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)  # noqa: S104 - compared, not listened at
     place = f"http://{f'[{shown}]' if ':' in shown else shown}:{listener.getsockname()[1]}/"
     return place if access.token is None else f"{place}?token={access.token}"

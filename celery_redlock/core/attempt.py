@@ -10,38 +10,30 @@ from dataclasses import dataclass
 from celery_redlock.core import instrumentation
 from celery_redlock.core.instrumentation import AcquireDetails, Outcome, QuarantineDetails
 from celery_redlock.core.reservation import Reservation
-from celery_redlock.protocol import (
-    AcquireRound,
+from celery_redlock.core.settings import ClientSettings
+from celery_redlock.protocol.commands import (
     Command,
-    Failed,
-    Granted,
-    Phase,
-    Quarantined,
-    Refused,
     ReleaseAction,
-    ReserveRound,
-    SlotRound,
     Waiter,
     acquire,
-    candidate_above,
-    milliseconds,
-    owner_value,
+    enqueue,
+    forget_waiter,
+    move,
     raise_fence,
     release,
 )
-from celery_redlock.protocol.commands import enqueue, forget_waiter, has_limit, move
 from celery_redlock.protocol.keys import (
     GOES_FIRST,
-    LimitedKey,
-    all_places,
-    is_lock_key,
-    is_rate,
-    lock_of,
-    slot_count,
-    slots_of,
-    stays,
-    without_rates,
+    PAUSED,
+    Key,
+    candidate_above,
+    given_back,
+    has_limit,
+    owner_value,
 )
+from celery_redlock.protocol.rounds import AcquireRound, Phase, ReserveRound, SlotRound
+from celery_redlock.protocol.timing import milliseconds
+from celery_redlock.protocol.votes import Failed, Granted, Quarantined, Refused
 from celery_redlock.transport import AckedNodes, Channel, Transport, borrowed
 
 
@@ -51,36 +43,50 @@ class AcquireParams:
     The parameters of one attempt.
 
     Attributes:
-        node_keys: lock keys and reserved keys as nodes store them; those with a limit as
-            `LimitedKey`.
+        settings: of the client.
+        keys: lock keys, and records of the lock's own.
         ttl: lease length in seconds.
-        max_ttl: longest length that the lease can be extended to, in seconds.
-        key_prefix: what lock keys begin with on the nodes.
         label: readable suffix of the owner value.
-        drift_factor: part of the TTL by which clocks may differ.
-        node_timeout: seconds in which a node has to answer.
-        quarantine_ms: for how long a restarted node grants nothing; 0: the guard is off.
         previous: a reservation whose keys are taken over.
         as_reservation: reserve the keys for a message; its receiver takes them over with a token.
         waiter: who waits for the keys where they are held.
+        is_held: the keys are taken over from a lock that this process holds.
     """
 
-    node_keys: tuple[str, ...]
+    settings: ClientSettings
+    keys: tuple[Key, ...]
     ttl: float
-    max_ttl: float
-    key_prefix: str
     label: str
-    drift_factor: float
-    node_timeout: float
-    quarantine_ms: int
     previous: Reservation | None = None
     as_reservation: bool = False
     waiter: Waiter | None = None
+    is_held: bool = False
 
     @property
-    def places(self) -> tuple[str, ...]:
-        """The keys, a limited one as all its slots: what the votes number."""
-        return all_places(self.node_keys)
+    def node_timeout(self) -> float:
+        """Seconds in which a node has to answer."""
+        return min(self.settings.node_timeout, self.ttl / 3)
+
+    @property
+    def passes_pauses(self) -> bool:
+        """
+        Whether paused keys do not refuse the attempt.
+
+        A holder keeps its lock, and calls are sent while no body begins. A rate that the publisher
+        takes counts the call as started, and no worker takes it again.
+        """
+        is_sent = self.as_reservation and not any(key.is_rate for key in self.keys)
+        return self.is_held or is_sent
+
+    @property
+    def asked_for(self) -> tuple[Key, ...]:
+        """The lock keys; the records if there are none."""
+        return tuple(key for key in self.keys if not key.is_record) or self.keys
+
+    @property
+    def places(self) -> list[tuple[str, Key]]:
+        """The name and the key of all that a vote can name: of ordinary keys, and of each slot."""
+        return [(place, key) for key in self.keys for place in key.places]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,32 +123,27 @@ class Attempt:
         )
 
     @property
-    def slots(self) -> tuple[int, ...]:
-        """The slot of each limited key, if it is granted."""
-        return self.round.slots if isinstance(self.round, SlotRound) else ()
-
-    @property
     def is_refused(self) -> bool:
         """Whether others hold the keys, as a quorum shows."""
-        if self.phase is Phase.SPLIT and isinstance(self.round, SlotRound):
-            return bool(self.round.refused())
-        return self.phase is Phase.CONTENDED
+        is_split = self.phase is Phase.SPLIT
+        return self.phase is Phase.CONTENDED or (is_split and bool(self.round.refused()))
 
     @property
     def turn_in(self) -> float:
         """
         Seconds until it may take a key although no other gives it back; 0 where none will be.
 
-        So until a slot of a key with a rate is free for it, or until one that was woken, and goes
-        first, is given up.
+        So until a slot of a key with a rate is free for it, until the pause of a key ends, or until
+        one that was woken, and goes first, is given up.
         """
         if self.phase is not Phase.CONTENDED:
             return 0.0
-        if isinstance(self.round, SlotRound) and (turn := self.round.turn_in()):
+        if turn := self.round.turn_in():
             return turn
         holder = self.round.holder()
-        goes_first = holder is not None and holder.owner.startswith(GOES_FIRST)
-        return holder.expires_in if holder is not None and goes_first else 0.0
+        if holder is not None and (holder.owner == PAUSED or holder.owner.startswith(GOES_FIRST)):
+            return holder.expires_in
+        return 0.0
 
     @property
     def is_granted(self) -> bool:
@@ -178,13 +179,14 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
             owner = owner_value(os.urandom(16), candidate, params.label)
             round_ = _new_round(transport, params)
             command = acquire(
-                params.node_keys,
+                params.keys,
                 owner,
                 milliseconds(params.ttl),
                 candidate,
-                params.quarantine_ms,
+                params.settings.quarantine_ms,
                 "" if previous is None else previous.owner,
                 params.waiter,
+                passes_pauses=params.passes_pauses,
             )
             channel.exchange(((command, round_),), params.node_timeout, acked=acked)
             if round_.phase is Phase.RAISING:
@@ -195,9 +197,9 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
             if round_.phase is Phase.GRANTED and params.waiter is not None:
                 # A node that refused it, or has not replied, would wake it in the place of others.
                 others = round_.nodes_without(Granted)
-                if params.waiter.has_waited and any(map(is_rate, params.node_keys)):
+                if params.waiter.has_waited and any(key.is_rate for key in params.keys):
                     others = list(range(len(transport.names)))  # its place outlasts a grant
-                channel.send(forget_waiter(params.node_keys, params.waiter.name), others)
+                channel.send(forget_waiter(params.keys, params.waiter), others)
             if previous is not None and _is_held_by_another(round_, params, previous):
                 acked = None
             if round_.phase is not Phase.GRANTED:
@@ -206,7 +208,7 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
             return Attempt(owner, round_, channel, channel.nodes_in_doubt(), acked)
         except BaseException:
             # A time limit or Ctrl-C may have struck after the command was sent.
-            channel.send(release(params.node_keys, owner, 0))
+            channel.send(release(params.keys, owner, 0))
             raise
 
 
@@ -216,32 +218,32 @@ def _new_round(transport: Transport, params: AcquireParams) -> AcquireRound:
         len(transport.names),
         transport.now(),
         params.ttl,
-        params.drift_factor,
+        params.settings.drift_factor,
     )
-    if has_limit(params.node_keys):
+    if has_limit(params.keys):
         return SlotRound(
             nodes,
             sent_at=sent_at,
             ttl=ttl,
             drift_factor=factor,
-            places=[slot_count(key) for key in params.node_keys],
-            rates=[at for at, key in enumerate(params.node_keys) if is_rate(key)],
+            places=[key.holders for key in params.keys],
+            rates=[at for at, key in enumerate(params.keys) if key.is_rate],
         )
     kind = ReserveRound if params.as_reservation else AcquireRound
     return kind(nodes, sent_at=sent_at, ttl=ttl, drift_factor=factor)
 
 
 def _second_command(params: AcquireParams, owner: str, round_: AcquireRound) -> Command:
-    if isinstance(round_, SlotRound):
+    if round_.slots:
         return move(
-            params.node_keys,
+            params.keys,
             owner,
             round_.token,
             round_.slots,
             milliseconds(params.ttl),
-            params.quarantine_ms,
+            params.settings.quarantine_ms,
         )
-    return raise_fence(params.node_keys, owner, round_.token)
+    return raise_fence(params.keys, owner, round_.token)
 
 
 def _is_held_by_another(round_: AcquireRound, params: AcquireParams, previous: Reservation) -> bool:
@@ -251,10 +253,8 @@ def _is_held_by_another(round_: AcquireRound, params: AcquireParams, previous: R
     Then no message needs it back: keys given back on a minority would only block others.
     """
     places = params.places
-    return any(
-        places[at] in previous.node_keys or not is_lock_key(places[at])
-        for at in round_.taken_keys()
-    )
+    taken = (places[at] for at in round_.taken_keys() - round_.taken_keys(PAUSED))
+    return any(name in previous.node_keys or key.is_record for name, key in taken)
 
 
 def _undo(
@@ -266,7 +266,7 @@ def _undo(
     acked: AckedNodes | None,
 ) -> None:
     """Release where nodes have not refused, and give the reservation back that was taken over."""
-    undoing = release(params.node_keys, owner, 0)
+    undoing = release(params.keys, owner, 0)
     previous = params.previous
     remaining_ms = 0 if previous is None else previous.left_ms(transport.wall_us())
     if previous is None or remaining_ms <= 0:
@@ -276,9 +276,8 @@ def _undo(
     # was processed, and the keys that it then gave back would block others.
     channel.drain()
     nodes = sorted(acked or ())
-    actions = dict.fromkeys(previous.node_keys, ReleaseAction(remaining_ms, previous.owner))
-    given_back, limits = _places_of(params, previous)
-    channel.send(release(given_back, owner, 0, actions=actions, limits=limits), nodes)
+    actions = dict.fromkeys(previous.keys, ReleaseAction(remaining_ms, previous.owner))
+    channel.send(release(_of_reservation(params, previous), owner, 0, actions=actions), nodes)
     channel.send(undoing, [node for node in range(len(transport.names)) if node not in nodes])
 
 
@@ -291,33 +290,29 @@ def _wait_where_granted(channel: Channel, params: AcquireParams, round_: Acquire
     waiter = params.waiter
     if waiter is None or not waiter.name or not waiter.keep_ms:
         return
-    key_at = [key for key in params.node_keys for _ in slots_of(key)]
+    places = params.places
     refused = dict.fromkeys(
-        key_at[holder.key]
+        places[holder.key][1]
         for vote in round_.votes
         if type(vote) is Refused
         for holder in vote.holders
     )
-    waiters = [(key, waiter) for key in without_rates(refused)]
+    waiters = [(key.stored, waiter) for key in given_back(refused)]
     if waiters:
         channel.send(enqueue(waiters), round_.nodes_without(Refused))
 
 
-def _places_of(
-    params: AcquireParams, previous: Reservation
-) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Return the places that an attempt gives back, and how many slots the key of a slot has."""
-    places: list[str] = []
-    limits = {}
-    for key in params.node_keys:
-        slots = [
-            place for place in previous.node_keys if lock_of(place) == key and not stays(place)
-        ]
-        places += slots or [key]
+def _of_reservation(params: AcquireParams, previous: Reservation) -> list[Key]:
+    """Return the keys and slots of an attempt that a reservation gets back."""
+    found: list[Key] = []
+    reserved = [key for key in previous.keys if not key.stays]
+    for key in params.keys:
+        own = [before for before in reserved if before.lock == key.stored]
         # A replacement does not know which slot its predecessor has: any that is ours now.
-        if isinstance(key, LimitedKey) and len(slots) == 1:
-            limits[slots[0]] = key.slots
-    return tuple(places), limits
+        if key.slots and len(own) == 1 and own[0].slot is not None:
+            own = [key.at(own[0].slot)]
+        found += own or [key]
+    return found
 
 
 _OUTCOMES = {
@@ -329,7 +324,7 @@ _OUTCOMES = {
 
 def report_acquire(
     transport: Transport,
-    keys: tuple[str, ...],
+    params: AcquireParams,
     attempt: Attempt,
     attempts: int,
     began: float,
@@ -341,7 +336,7 @@ def report_acquire(
 
     Args:
         transport: the nodes.
-        keys: the keys as users write them.
+        params: what the call asked of them.
         attempt: the last attempt.
         attempts: how many there were.
         began: when the first one began, on the transport's clock.
@@ -350,7 +345,7 @@ def report_acquire(
     votes = dict(zip(transport.names, attempt.round.votes, strict=True))
     instrumentation.report(
         AcquireDetails(
-            keys=keys,
+            keys=tuple(key.text for key in (params.keys if reserves else params.asked_for)),
             outcome=_OUTCOMES.get(attempt.phase, Outcome.UNAVAILABLE),
             waited=transport.now() - began,
             attempts=attempts,

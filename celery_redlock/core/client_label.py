@@ -1,18 +1,17 @@
 """
-The label of owner values that nobody has labelled: the process that holds the lock.
+The default label of owner values: the process that holds the lock.
 """
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 import socket
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from celery_redlock.protocol import owner_timestamp_us
-
-__all__ = ["HOST", "ClientProcess", "client_label", "client_of", "host_word"]
+from celery_redlock.protocol.keys import owner_timestamp_us
 
 HOST = socket.gethostname()
 
@@ -30,7 +29,7 @@ class ClientProcess:
     Attributes:
         host: its host's name.
         pid: its id there.
-        since: when it began the attempt, in microseconds since the epoch.
+        since: when the process began the attempt, in microseconds since the epoch.
     """
 
     host: str
@@ -39,7 +38,7 @@ class ClientProcess:
 
 
 def host_word(host: str) -> str:
-    """Return a host's name as one word of a label, which is cut if it is very long."""
+    """Return a host's name as one word of a label; a very long name is cut."""
     return quote(host.encode(errors="replace"), safe=":@")[:LONGEST_HOST]
 
 
@@ -48,7 +47,16 @@ def client_label() -> str:
     return f"client {host_word(HOST)} {os.getpid()}"
 
 
-def client_of(owner: str) -> ClientProcess | None:
+def person_label() -> str:
+    """Return the label of what a person, or a program under a user's name, does: user@host."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container may have no name for its user
+        user = str(os.getuid())
+    return host_word(f"{user}@{HOST}")
+
+
+def process_of(owner: str) -> ClientProcess | None:
     """Return the process behind an owner value; None if it has another label."""
     found, since = _CLIENT.fullmatch(owner), owner_timestamp_us(owner)
     if found is None or since is None:

@@ -1,7 +1,7 @@
 """
-Which lease the calling code runs under.
+The leases under which the calling code runs.
 
-Known here and not in the Celery layer, so that a guard at the resource can find the token without
+Kept here and not in the Celery layer, so that a guard at the resource can find the token without
 Celery.
 """
 
@@ -15,17 +15,17 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeAlias
 
-from celery_redlock.errors import LockContended
-from celery_redlock.protocol.keys import lock_of, slot_count
+from celery_redlock.core.failures import Refusal
+from celery_redlock.core.lease import Lease, holding_of
+from celery_redlock.protocol.keys import Key
 from celery_redlock.protocol.texts import shortened
 
 if TYPE_CHECKING:
-    from celery_redlock.core.lease import Lease
     from celery_redlock.transport import Transport
 
 #: Innermost last. The second of a pair is the flow of control that entered the lease: a coroutine
 #: or a thread that inherits the context runs under the lease, too, but may wait for its release.
-Leases: TypeAlias = tuple[tuple["Lease", object], ...]
+Leases: TypeAlias = tuple[tuple[Lease, object], ...]
 
 _current: ContextVar[Leases] = ContextVar("celery_redlock_leases", default=())
 
@@ -67,7 +67,7 @@ def under_lease(lease: Lease) -> Iterator[None]:
         _current.set(tuple(entry for entry in _current.get() if entry[0] is not lease))
 
 
-def refuse_own_lock(transport: Transport, node_keys: Sequence[str]) -> None:
+def refuse_own_lock(transport: Transport, keys: Sequence[Key]) -> None:
     """
     Raise `LockContended` where the calling code asks for a lock that it holds itself.
 
@@ -75,28 +75,24 @@ def refuse_own_lock(transport: Transport, node_keys: Sequence[str]) -> None:
 
     Args:
         transport: to the nodes.
-        node_keys: the keys as nodes store them.
+        keys: the keys that it asks for.
     """
     held: Counter[str] = Counter()
     for lease, flow in _current.get():
-        same_nodes = set(lease.transport.names) == set(transport.names)
+        same_nodes = set(holding_of(lease).transport.names) == set(transport.names)
         if not same_nodes or flow != _flow() or not lease.is_valid:
             continue
-        held.update(map(lock_of, lease.node_keys))
-        if any(held[key] >= slot_count(key) for key in node_keys):
-            raise LockContended(
+        held.update(key.lock for key in holding_of(lease).held_keys)
+        if any(held[key.stored] >= key.holders for key in keys):
+            own = holding_of(lease).asked_for
+            raise Refusal(own[0], lease.owner, lease.expires_in, False, own).error(
                 f"Lock {shortened(lease.key)!r} is held by the block or task that asks for it, and "
-                "locks are not re-entrant. Use current_lease(), or hand the lease over.",
-                lease.key,
-                lease.owner,
-                lease.expires_in,
-                False,
-                lease.keys,
+                "locks are not re-entrant. Use current_lease(), or hand the lease over."
             )
 
 
 def _flow() -> object:
-    """Return what runs here: a task of an event loop, else a thread or greenlet."""
+    """Return the running asyncio task, else what identifies the thread or greenlet."""
     try:
         return asyncio.current_task() or threading.get_ident()
     except RuntimeError:

@@ -9,30 +9,106 @@ from dataclasses import dataclass, replace
 
 from celery_redlock.core.attempt import AcquireParams, Attempt
 from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
-from celery_redlock.protocol import (
-    AcquireRound,
-    Failed,
-    Granted,
-    KeyHolder,
-    Phase,
-    Quarantined,
-    Refused,
-    Round,
-    SlotRound,
-)
-from celery_redlock.protocol.keys import (
-    META_PREFIX,
-    LimitedKey,
-    is_lock_key,
-    is_rate,
-    owner_label,
-    slots_of,
-    user_key,
-)
+from celery_redlock.protocol.keys import PAUSED, Key, owner_label
+from celery_redlock.protocol.rounds import AcquireRound, Phase, Round
 from celery_redlock.protocol.texts import enumerated, readable, shortened
+from celery_redlock.protocol.votes import Failed, Granted, KeyHolder, Quarantined, Refused
 
-#: Of a node in an error: its vote did count; the others had decided before it came.
+#: Texts for nodes in an error: the vote counted; the other nodes had decided before it came.
 VOTED, NO_REPLY = "voted", "not waited for, the other nodes had decided"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """
+    The reason why others refused an attempt, from the votes alone.
+
+    Attributes:
+        key: the key that refused it; None if no single one is known.
+        holder: as for `LockContended`.
+        expires_in: as for `LockContended`.
+        split: as for `LockContended`.
+        keys: the keys of the attempt that the holder has, or all its limited keys that are full.
+        before: as for `LockContended`.
+    """
+
+    key: Key | None
+    holder: str | None
+    expires_in: float | None
+    split: bool
+    keys: tuple[Key, ...]
+    before: int = 0
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the key may have several holders, none of which does the work of a call."""
+        return self.key is not None and self.key.is_shared
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the key is paused, so that nobody gets it for `expires_in`."""
+        return self.holder == PAUSED and not self.split
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether the key has a rate that is reached, so that no release frees it."""
+        return self.key is not None and self.key.is_rate and not self.is_paused
+
+    @property
+    def frees_later(self) -> bool:
+        """Whether `expires_in` is the time until the key is free for this attempt."""
+        return self.is_rate or self.is_paused
+
+    @classmethod
+    def of(cls, error: LockContended) -> Refusal:
+        """Return the refusal that an error is about."""
+        if isinstance(error.refusal, Refusal):
+            return error.refusal
+        # An application made it, or it comes from another process: it has only texts.
+        key = None if error.key is None else Key(error.key, error.key)
+        keys = tuple(Key(text, text) for text in error.keys)
+        return cls(key, error.holder, error.expires_in, error.split, keys, error.before)
+
+    def error(
+        self, message: str, key: str | None = None, nodes: Mapping[str, str] | None = None
+    ) -> LockContended:
+        """
+        Return the error about this refusal.
+
+        Args:
+            message: the text for people.
+            key: the error's name for what was not acquired, if no single key is known.
+            nodes: the votes, by the nodes' names.
+        """
+        error = LockContended(
+            message,
+            key if self.key is None else self.key.text,
+            self.holder,
+            self.expires_in,
+            self.split,
+            list(dict.fromkeys(key.text for key in self.keys)),
+            nodes,
+            self.before,
+        )
+        error.refusal = self
+        return error
+
+
+def refusal_of(attempt: Attempt, params: AcquireParams) -> Refusal:
+    """Return the reason why others refused an attempt."""
+    round_ = attempt.round
+    split, before = attempt.phase is Phase.SPLIT, round_.before()
+    found = _obstacle(round_, params, attempt.turn_in)
+    if found is None:
+        key = params.keys[0] if len(params.keys) == 1 else None
+        # A rate may stay split until the turn of this attempt.
+        return Refusal(key, None, round_.turn_in() or None, split, (), before)
+    key = params.keys[found.key]
+    # A key with a rate has grants, but no holder.
+    owner = found.holder.owner
+    holder = None if key.is_rate and owner != PAUSED else owner
+    keys = tuple(params.keys[at] for at in found.keys)
+    return Refusal(key, holder, found.holder.expires_in, split, keys, before)
 
 
 def not_acquired_error(
@@ -43,48 +119,35 @@ def not_acquired_error(
 
     Args:
         attempt: the last attempt.
-        params: what it asked of the nodes.
+        params: the parameters of the attempt.
         nodes: the nodes' names.
         waited: for how many seconds the client tried.
     """
     round_ = attempt.round
-    shown = [user_key(node_key, params.key_prefix) for node_key in params.node_keys]
-    # Reserved keys are no business of the reader, unless there are no others.
-    named = [name for name in shown if not name.startswith(META_PREFIX)] or shown
-    name = repr(shortened(named[0]) if len(named) == 1 else enumerated(named))
+    # The reader knows nothing of records, so they are named only if there is nothing else.
+    named = [key.text for key in params.asked_for]
+    key = named[0] if len(named) == 1 else enumerated(named)
+    name = repr(shortened(key) if len(named) == 1 else key)
     after = f" within {waited:g} s" if waited else ""
     if round_.phase in (Phase.CONTENDED, Phase.SPLIT):
-        split = round_.phase is Phase.SPLIT
-        found = _obstacle(round_, params, attempt.turn_in)
-        key = shown[0] if len(shown) == 1 else enumerated(shown)
+        refused = refusal_of(attempt, params)
         by_node = {**node_votes(round_, nodes), **_contenders(round_, nodes)}
-        if found is None or split:
+        if refused.split or not refused.keys:
             text = (
                 f"Lock {name} was not taken{after}: no owner has it on {round_.needed} of "
-                f"{len(nodes)} nodes, and too few have it free. {describe_problems(by_node)}. "
+                f"{len(nodes)} nodes, and it is free on too few. {describe_problems(by_node)}. "
                 "Try again."
             )
         else:
-            key = shown[found.key]
-            text = _refusal(key, found.holder, after)
-        return LockContended(
-            text,
-            key,
-            # A rate has starts, and no holder.
-            None if found is None or is_rate(params.node_keys[found.key]) else found.holder.owner,
-            found.holder.expires_in if found else _split_for(round_),
-            split,
-            [shown[at] for at in found.keys] if found else (),
-            by_node,
-            round_.before(),
-        )
+            text = _in_words(refused, after)
+        return refused.error(text, key, by_node)
     votes = node_votes(round_, nodes)
     if round_.phase is Phase.LATE:
-        votes.setdefault("this process", "took the answers only when the lease had all but ended")
+        votes.setdefault("this process", "read the answers when the lease had nearly ended")
     return QuorumUnavailable(
         f"Lock {name} needs {round_.needed} of {len(nodes)} nodes; not taken{after}. "
         f"{describe_problems(votes)}.",
-        named[0] if len(named) == 1 else enumerated(named),
+        key,
         votes,
         _available_in(round_),
     )
@@ -104,8 +167,8 @@ class _Obstacle:
 
     Attributes:
         key: its position.
-        holder: its holder. Of a limited key, that of the slot that expires first; of one with a
-            period, `expires_in` is when it is the attempt's turn.
+        holder: its holder; for a limited key, that of the slot that expires first. For a key with a
+            rate, `expires_in` is the time until it is the attempt's turn.
         keys: positions of all keys that this holder has, or of all limited keys that are full.
     """
 
@@ -115,51 +178,65 @@ class _Obstacle:
 
 
 def _obstacle(round_: AcquireRound, params: AcquireParams, turn_in: float) -> _Obstacle | None:
-    """Return what refused an attempt: reserved keys come first, keys with a limit last."""
-    key_at = [at for at, key in enumerate(params.node_keys) for _ in slots_of(key)]
-    full = (round_.full() or round_.refused()) if isinstance(round_, SlotRound) else []
-    limited = [at for at in full if isinstance(params.node_keys[at], LimitedKey)]
+    """Return the key that refused an attempt: a reserved key, a paused one, a limited key last."""
+    keys = params.keys
+    key_at = [at for at, key in enumerate(keys) for _ in key.places]
+    paused, taken = round_.taken_keys(PAUSED), round_.taken_keys()
+    # A marker comes before a pause. The records that belong to a paused key have its text.
+    texts = {keys[key_at[place]].text for place in paused}
+    of_taken = [keys[key_at[place]] for place in taken]
+    if paused and not any(key.is_record and key.text not in texts for key in of_taken):
+        longest = max((found for place in paused if (found := round_.holder([place]))), key=_left)
+        return _Obstacle(key_at[longest.key], longest, sorted({key_at[place] for place in paused}))
+    full = round_.full() or round_.refused()
+    limited = [at for at in full if keys[at].slots]
     if limited == full != []:
         at = limited[0]
         of_key = [place for place, key in enumerate(key_at) if key == at]
         holders = [holder for place in of_key if (holder := round_.holder([place]))]
-        first = min(holders, key=lambda holder: holder.expires_in)
-        turn = turn_in if is_rate(params.node_keys[at]) else first.expires_in
+        first = min(holders, key=_left)
+        turn = turn_in if keys[at].is_rate else first.expires_in
         return _Obstacle(at, replace(first, expires_in=turn), limited)
-    records = [place for place, at in enumerate(key_at) if not is_lock_key(params.node_keys[at])]
+    records = [place for place, at in enumerate(key_at) if keys[at].is_record]
     ordinary = [place for place, at in enumerate(key_at) if at in full and at not in limited]
     holder = round_.holder(records) or round_.holder(ordinary)
     if holder is None:
         return None
-    keys = sorted({key_at[place] for place in round_.taken_keys(holder.owner)})
-    return _Obstacle(key_at[holder.key], holder, [at for at in keys if at not in limited])
+    own = sorted({key_at[place] for place in round_.taken_keys(holder.owner)})
+    return _Obstacle(key_at[holder.key], holder, [at for at in own if at not in limited])
 
 
-def _split_for(round_: AcquireRound) -> float | None:
-    """Return for how long a rate may stay split; None for other keys, or if nothing is known."""
-    return round_.turn_in() or None if isinstance(round_, SlotRound) else None
+def _left(holder: KeyHolder) -> float:
+    return holder.expires_in
 
 
-def _refusal(key: str, holder: KeyHolder, after: str) -> str:
-    """Return which key refused, and until when."""
-    name, by = repr(shortened(key)), repr(shortened(owner_label(holder.owner)))
-    if not isinstance(key, LimitedKey):
-        return f"Lock {name} is held by {by} {_for_how_long(holder.expires_in, after)}"
-    if is_rate(key):
+def _in_words(refused: Refusal, after: str) -> str:
+    """Return a sentence with the key that refused the attempt, and for how long."""
+    key, expires_in = refused.key, refused.expires_in or 0.0
+    name = repr(shortened("" if key is None else key.text))
+    if refused.is_paused:
         return (
-            f"Lock {name} was got {key.slots} times within its period, and is free again in "
-            f"{readable(holder.expires_in)} s; not taken{after}. Wait longer, or try again then."
+            f"Lock {name} is paused for {readable(expires_in)} s more, and nobody gets it until "
+            f"then; not taken{after}. Wait longer, or end the pause: celery-redlock resume {name}."
+        )
+    by = repr(shortened(owner_label(refused.holder or "")))
+    if key is None or not key.slots:
+        return f"Lock {name} is held by {by} {_for_how_long(expires_in, after)}"
+    if key.is_rate:
+        return (
+            f"Lock {name} has reached its rate of {key.slots} per period; the next slot is free in "
+            f"{readable(expires_in)} s; not taken{after}. Wait longer, or try again then."
         )
     return (
         f"Lock {name} is held by {key.slots} others, as many as its limit, one of them {by} "
-        f"{_for_how_long(holder.expires_in, after)}"
+        f"{_for_how_long(expires_in, after)}"
     )
 
 
 def _for_how_long(expires_in: float, after: str) -> str:
     if expires_in < 0:
         return (
-            "without an expiry, so a program that is no client of this package has set it; not "
+            "without an expiry, so a program that is not a client of this package set it; not "
             f"taken{after}. Call force_release() once that program has ended."
         )
     return (
@@ -171,13 +248,13 @@ def _for_how_long(expires_in: float, after: str) -> str:
 def describe_problems(problems: Mapping[str, str]) -> str:
     """Return a sentence for errors: each node that did not help, with its reason."""
     failed = {name: why for name, why in problems.items() if why not in (VOTED, NO_REPLY)}
-    # A node that has not replied yet may be well; it is named where no other explains the outcome.
+    # A node that has not replied yet may be well; name it only if no other explains the outcome.
     shown = failed or {name: why for name, why in problems.items() if why != VOTED}
     return "; ".join(f"{name}: {why.rstrip('.')}" for name, why in shown.items())
 
 
 def node_problems(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
-    """Return for each node that did not help because of its own state why it did not."""
+    """Return the reason of each node that did not help because of its own state."""
     found = {}
     for name, vote in zip(names, round_.votes, strict=True):
         # None: the other nodes had decided before it answered.
@@ -202,7 +279,7 @@ def node_votes(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _contenders(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
-    """Return for each node that voted on an attempt, what it voted."""
+    """Return the vote of each node that voted on an attempt, in words."""
     found = {}
     for name, vote in zip(names, round_.votes, strict=True):
         if isinstance(vote, Refused):

@@ -1,5 +1,5 @@
 """
-Functions as values of options: how they are called is known when they are given.
+Checks of functions that are given as options, so that a wrong one is refused at once.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from celery_redlock.errors import ConfigurationError
-
-__all__ = ["check_function", "check_on_lost"]
 
 
 def check_function(function: Callable[..., Any], *arguments: str) -> Callable[..., Any]:

@@ -9,16 +9,10 @@ from dataclasses import dataclass
 
 from celery_redlock.core.failures import describe_problems, node_votes
 from celery_redlock.errors import QuorumUnavailable
-from celery_redlock.protocol import (
-    InspectRound,
-    KeyState,
-    KeyStates,
-    Phase,
-    Waiter,
-    inspect,
-    owner_timestamp_us,
-)
-from celery_redlock.protocol.commands import enqueue
+from celery_redlock.protocol.commands import Waiter, enqueue, inspect
+from celery_redlock.protocol.keys import owner_timestamp_us
+from celery_redlock.protocol.rounds import InspectRound, Phase
+from celery_redlock.protocol.votes import KeyState, KeyStates
 from celery_redlock.transport import Transport, borrowed
 
 #: Waiters in one command, so that no node is held up.
@@ -33,7 +27,7 @@ class LockInfo:
     Attributes:
         owner: the value stored there.
         expires_in: seconds until it expires on the last of those nodes unless it is extended;
-            negative if it never does on one of them: a program that is no client has set it.
+            negative if it never expires on one of them, so a program that is no client has set it.
         token: the holder's fencing token if the counters prove it, else None.
     """
 
@@ -48,7 +42,7 @@ def inspect_locks(
     node_timeout: float,
     waiters: Sequence[tuple[str, Waiter]] = (),
 ) -> tuple[LockInfo | None, ...]:
-    """Return for each key its holder, or None; see `Reservations.inspect`."""
+    """Return for each key its holder, or None; see `Client.inspect`."""
     round_ = _run_inspection(transport, node_keys, node_timeout, waiters)
     return tuple(
         lock_info(records, round_.needed) if records else None for records in round_.key_states()
@@ -58,7 +52,7 @@ def inspect_locks(
 def owners_by_node(
     transport: Transport, node_keys: tuple[str, ...], node_timeout: float
 ) -> tuple[tuple[str | None, ...], ...]:
-    """Return for each node that answered the owner values of the keys, in their order."""
+    """Return the owner values of the keys, in their order, for each node that answered."""
     votes = _run_inspection(transport, node_keys, node_timeout).votes
     return tuple(
         tuple(record.owner for record in vote.states)
@@ -91,7 +85,7 @@ def _run_inspection(
 
 
 def lock_info(records: tuple[KeyState, ...], needed: int) -> LockInfo:
-    """Return what the nodes that have one owner of a key show of it; `needed` is a quorum."""
+    """Return the holder of a key from the records that have its owner; `needed` is a quorum."""
     owner = records[0].owner or ""
     lives = [record.expires_in for record in records]
     return LockInfo(

@@ -32,18 +32,19 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcquireDetails:
     """
-    A call to acquire a lock has ended; also one that reserves keys for a message.
+    A call to acquire a lock, or to reserve keys for a message, has ended.
 
     Attributes:
-        keys: the lock keys; reserved keys as nodes store them.
+        keys: the lock keys; for a reservation also its records, each as the lock key that it is
+            about, and a marker as nodes store it.
         outcome: how the last attempt ended.
         waited: seconds from the first attempt to the end.
         attempts: how many there were.
-        votes: by node, how it answered the last attempt: `granted`, `acknowledged`, `refused`,
-            `quarantined`, `failed`, or `none` where the attempt was decided without it.
+        votes: each node's answer to the last attempt: `granted`, `acknowledged`, `refused`,
+            `quarantined`, `failed`, or `none` if the attempt was decided without it.
         fencing_token: the lease's; None if the lock was not granted.
         owner: the owner value of the last attempt; no other lease has it.
-        reserves: the keys are for a message, and there is no lease.
+        reserves: whether the keys are for a message, so that there is no lease.
     """
 
     keys: tuple[str, ...]
@@ -102,7 +103,7 @@ class ReleaseDetails:
     It may be reported up to about a second later, and from another thread.
 
     Attributes:
-        keys: the lease's keys; without those that were released before.
+        keys: the lease's keys, without those that were released before.
         fencing_token: the lease's.
         held: the lease was valid, and a quorum of nodes still had its keys.
         held_for: seconds from the acquire to the release.
@@ -121,8 +122,8 @@ class QuarantineDetails:
     """
     A node refused to vote because it restarted, lost data or changed its role.
 
-    Reported by each call to acquire whose last attempt met it; a call that other nodes decided
-    first does not know of it.
+    Each call to acquire whose last attempt met the refusal reports it; a call that other nodes
+    decided first does not know of it.
 
     Attributes:
         node: the node, without user and password.
@@ -172,7 +173,7 @@ def observe(receiver: Receiver) -> Callable[[], None]:
 
 def report(details: Details) -> None:
     """
-    Call every receiver. Raises only an interrupt, a `BaseException` that is no `Exception`.
+    Call every receiver. Raises only interrupts: a `BaseException` that is no `Exception`.
 
     So a caller reports when its own work is done.
     """

@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import os
 
-from celery_redlock.core.options import ClientSettings
-from celery_redlock.protocol import Phase, Round, Vote, acquire, milliseconds, owner_value, release
-from celery_redlock.protocol.keys import META_PREFIX
+from celery_redlock.core.settings import ClientSettings
+from celery_redlock.protocol.commands import acquire, release
+from celery_redlock.protocol.keys import META_PREFIX, Key, owner_value
+from celery_redlock.protocol.rounds import Phase, Round
+from celery_redlock.protocol.timing import milliseconds
+from celery_redlock.protocol.votes import Vote
 from celery_redlock.transport import Transport, borrowed
 
-#: Acquired by every poll. A poll that finds it held by another has learned that the node votes.
-POLL_KEY = META_PREFIX + "poll"
+#: Acquired by every poll. If another poll holds it, the node has voted, too.
+POLL_KEY = Key.record(META_PREFIX + "poll")
 
 #: Seconds after which a node that was stopped before its release drops the key.
 _TTL = 1.0
@@ -36,7 +39,7 @@ def poll_nodes(transport: Transport, settings: ClientSettings) -> PollRound:
     """
     Ask every node for a lock, release it, and return the votes. Takes about the node timeout.
 
-    As any acquire, it begins the quarantine of a node that restarted.
+    Like any acquire, it begins the quarantine of a node that restarted.
     """
     round_ = PollRound(len(transport.names))
     owner = owner_value(os.urandom(16), transport.wall_us(), "poll")

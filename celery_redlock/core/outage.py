@@ -2,8 +2,8 @@
 Outages of lock nodes as a process sees them, and which of their changes are worth a log line.
 
 Two tables, without nodes, threads or a clock. A task that fails for lack of a quorum proves an
-outage, unless a quorum has voted since, as far as is known; a poll proves it only the second time,
-because a busy process may take replies too late.
+outage, unless a quorum is known to have voted since; a poll proves it only the second time, because
+a busy process may read replies too late.
 While there is no quorum, single nodes that do not vote are not judged: the line about the quorum
 names them.
 """
@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from celery_redlock.protocol import Quarantined, Vote
-from celery_redlock.protocol.votes import Granted, Refused
+from celery_redlock.protocol.votes import Granted, Quarantined, Refused, Vote
 
 
 class Quorum(Enum):
@@ -46,7 +45,7 @@ class Node(Enum):
 
 
 class Seen(Enum):
-    """The part of a node in a poll."""
+    """The result of a poll for one node."""
 
     VOTE = auto()
     NO_VOTE = auto()
@@ -109,9 +108,9 @@ class Notice:
 
     Attributes:
         change: what it is about.
-        node: the node, of a change of a node.
-        seconds: of `QUORUM_LOST` since when, of `QUORUM_BACK` how long it was lost, of
-            `NODE_QUARANTINED` until the node votes again.
+        node: the node, for a change of a node.
+        seconds: for `QUORUM_LOST`, when the quorum was lost; for `QUORUM_BACK`, for how long; for
+            `NODE_QUARANTINED`, seconds until the node votes again.
     """
 
     change: Change
@@ -121,7 +120,7 @@ class Notice:
 
 class Outage:
     """
-    Knowledge of a process about the outages of one set of nodes.
+    A process's knowledge of the outages of one set of nodes.
 
     All times are on one clock of its caller.
 
@@ -145,7 +144,7 @@ class Outage:
         return self.quorum is not Quorum.VOTES or not settled
 
     def task_failed(self, at: float) -> list[Notice]:
-        """Take in that a task failed for lack of a quorum at that time; return what to log."""
+        """Note that a task failed at that time for lack of a quorum; return what to log."""
         self._task_at = max(at, self._task_at)
         return self._move(Sign.TASK_BEFORE if at < self._voted_until else Sign.TASK_WITHOUT, at)
 
@@ -153,12 +152,12 @@ class Outage:
         self, at: float, until: float, votes: Mapping[str, Vote | None], needed: int
     ) -> list[Notice]:
         """
-        Take in a poll of all nodes, and return what to log.
+        Note the result of a poll of all nodes, and return what to log.
 
         Args:
             at: when it began.
-            until: when it ended. Nobody knows when in between a node voted.
-            votes: by node; None of a node that has not replied.
+            until: when it ended; a node may have voted at any time in between.
+            votes: by node; None for a node that has not replied.
             needed: size of a quorum.
         """
         seen = {node: _seen(vote) for node, vote in votes.items()}

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from celery_redlock.core.client import Client
 from celery_redlock.core.failures import describe_problems, node_votes
-from celery_redlock.core.redlock import Redlock
 from celery_redlock.core.validation import checked_token
 from celery_redlock.errors import (
     ConfigurationError,
@@ -16,24 +16,13 @@ from celery_redlock.errors import (
     QuorumUnavailable,
     StaleFencingToken,
 )
-from celery_redlock.protocol import (
-    MAX_TOKEN,
-    Command,
-    Phase,
-    RegisterReadRound,
-    RegisterWriteRound,
-    Round,
-    Superseded,
-    VersionedValue,
-    read_register,
-    register_key,
-    write_register,
-)
-from celery_redlock.protocol.commands import CHUNK_BYTES
-from celery_redlock.protocol.keys import validate_name
+from celery_redlock.protocol.commands import CHUNK_BYTES, Command, read_register, write_register
+from celery_redlock.protocol.keys import register_key, validate_name
+from celery_redlock.protocol.register_rounds import RegisterReadRound, RegisterWriteRound
+from celery_redlock.protocol.rounds import Phase, Round
+from celery_redlock.protocol.timing import MAX_TOKEN
+from celery_redlock.protocol.votes import Superseded, VersionedValue
 from celery_redlock.transport import borrowed
-
-__all__ = ["Register", "VersionedValue"]
 
 #: Fields that one command writes or reads.
 _MAX_FIELDS = 500
@@ -49,25 +38,25 @@ class Register:
     Named texts on a quorum of the lock nodes, which only the newest holder of a lock can change.
 
     Guarantee: `claim` returns everything that any earlier write put on a quorum, and once it has
-    returned, nothing else that is written with a smaller token gets there; whatever the timing, and
-    through the loss of any minority of nodes. Limit: nodes that lose their data lose the register
-    with it, and the restart quarantine does not cover it; keep here only data whose loss makes work
-    run once more. A read may or may not return what a failed write left on a minority, and a field
-    that was deleted while a node was down.
+    returned, no other write with a smaller token gets to a quorum; whatever the timing, and even if
+    any minority of nodes is lost. Limit: nodes that lose their data lose the register with it, and
+    the restart quarantine does not cover it; keep here only data whose loss makes work run once
+    more. A read may or may not return what a failed write left on a minority, and a field that was
+    deleted while a node was down.
 
     No command is retried, and no field expires. Thread-safe and fork-safe as the client is.
 
     Args:
-        redlock: the client whose nodes and key prefix are used.
+        client: the register uses its nodes and its key prefix.
         name: the register's name.
 
     Raises:
         LockKeyError: the name cannot be written on a node.
     """
 
-    def __init__(self, redlock: Redlock, name: str) -> None:
-        self._record = register_key(redlock.settings.key_prefix, name)
-        self._redlock = redlock
+    def __init__(self, client: Client, name: str) -> None:
+        self._record = register_key(client.settings.key_prefix, name)
+        self._client = client
         self._name = name
 
     def __repr__(self) -> str:
@@ -80,7 +69,7 @@ class Register:
 
     def claim(self, token: int) -> dict[str, VersionedValue]:
         """
-        Shut out all holders of smaller tokens, and return what they have left.
+        Shut out all holders of smaller tokens, and return the fields that they have left.
 
         Args:
             token: the fencing token of a lease that is held now.
@@ -93,10 +82,10 @@ class Register:
 
     def read(self, names: Sequence[str] = ()) -> dict[str, VersionedValue]:
         """
-        Return what there is, the newest that a quorum of nodes has; shut nobody out.
+        Return the newest fields that a quorum of nodes has; shut no holder out.
 
         Args:
-            names: fields to return; all if there are none.
+            names: fields to return; all if empty.
 
         Raises:
             QuorumUnavailable: too few nodes answered.
@@ -113,8 +102,8 @@ class Register:
         """
         Put fields on a quorum of nodes; a field that has a newer version there stays as it is.
 
-        Many fields go in several pieces, and an error in between leaves the earlier ones written.
-        Without fields it only asks whether a newer holder has claimed or written.
+        Many fields are sent in several commands, and an error leaves those of the earlier ones
+        written. Without fields the call only checks whether a newer holder has claimed or written.
 
         Args:
             token: the fencing token of the holder.
@@ -122,22 +111,22 @@ class Register:
                 deletes the field.
 
         Raises:
-            ConfigurationError: a field is none; nothing was written.
+            ConfigurationError: a value is not a field; nothing was written.
             StaleFencingToken: a newer holder has claimed or written.
-            QuorumUnavailable: too few nodes answered; what was written may be on some.
+            QuorumUnavailable: too few nodes answered; some of them may have the fields.
         """
         checked_token(token)
         for name, field in fields.items():
             self._check_field(name, field)
         for chunk in _chunks(fields):
-            round_ = RegisterWriteRound(len(self._redlock.node_names))
+            round_ = RegisterWriteRound(len(self._client.node_names))
             self._send(write_register(self._record, token, chunk), round_, token)
 
     def _read(self, token: int, names: Sequence[str]) -> dict[str, VersionedValue]:
-        """Return fields; with a token the nodes shut out older ones in each chunk anew."""
+        """Return fields; with a token, each chunk shuts out older tokens anew."""
         found, truncated = self._read_chunk(token, names)
         while truncated:
-            # A reply always has the first field asked for.
+            # A reply always has the first requested field.
             more, still = self._read_chunk(token, truncated[:_MAX_FIELDS])
             found |= more
             truncated = still + truncated[_MAX_FIELDS:]
@@ -146,17 +135,17 @@ class Register:
     def _read_chunk(
         self, token: int, names: Sequence[str]
     ) -> tuple[dict[str, VersionedValue], list[str]]:
-        round_ = RegisterReadRound(len(self._redlock.node_names))
+        round_ = RegisterReadRound(len(self._client.node_names))
         self._send(read_register(self._record, token, names), round_, token)
         return round_.fields(), round_.truncated()
 
     def _send(
         self, command: Command, round_: RegisterReadRound | RegisterWriteRound, token: int
     ) -> None:
-        transport = self._redlock.transport
+        transport = self._client.transport
         with borrowed(transport) as channel:
             channel.connect()
-            channel.exchange(((command, round_),), self._redlock.settings.node_timeout)
+            channel.exchange(((command, round_),), self._client.settings.node_timeout)
         if round_.phase is Phase.SUPERSEDED:
             raise self._stale(round_, token)
         if round_.phase is not Phase.GRANTED:
@@ -166,7 +155,7 @@ class Register:
         self, round_: RegisterReadRound | RegisterWriteRound, token: int
     ) -> StaleFencingToken:
         seen = round_.newest_token
-        nodes = self._redlock.node_names
+        nodes = self._client.node_names
         newer = [
             node
             for node, vote in zip(nodes, round_.votes, strict=True)
@@ -175,14 +164,14 @@ class Register:
         return StaleFencingToken(
             f"Register {self._name!r} has seen fencing token {seen} on {', '.join(newer)} "
             f"({len(newer)} of {len(nodes)} nodes); token {token} is older and was refused. The "
-            "lock was given to somebody else meanwhile: stop, and let the new holder work.",
+            "lock has a new holder: stop, and let that holder work.",
             self._name,
             seen,
             token,
         )
 
     def _unavailable(self, round_: Round) -> QuorumUnavailable:
-        problems = node_votes(round_, self._redlock.node_names)
+        problems = node_votes(round_, self._client.node_names)
         return QuorumUnavailable(
             f"Register {self._name!r} needs {round_.needed} of {len(round_.votes)} nodes. "
             f"{describe_problems(problems)}. Try again when they answer.",
@@ -219,7 +208,7 @@ class Register:
 
 
 def _chunks(fields: Mapping[str, _Field]) -> Iterator[dict[str, _Field]]:
-    """Divide fields into what may go to a node at once; there is at least one piece."""
+    """Divide fields into chunks that a node may get at once; there is at least one."""
     chunk: dict[str, _Field] = {}
     size = 0
     for name, field in fields.items():

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.watchdog import process_watchdog
-from celery_redlock.protocol import Command, Phase, ReleaseRound, Vote, extend
+from celery_redlock.protocol.commands import Command, extend
+from celery_redlock.protocol.rounds import Phase, ReleaseRound
+from celery_redlock.protocol.votes import Vote
 from celery_redlock.transport import AckedNodes, Channel, RedisTransport, Transport, borrowed
 
 #: Seconds; TTL of handed-back keys until they are extended on the nodes that acknowledged them. A
@@ -28,7 +30,7 @@ _SETTLE_AFTER = 1.0
 
 class DeferredReleases:
     """
-    Releases that wait for a connection to a node, delivered without a further call of the process.
+    Releases that wait for a connection to a node; no further call is needed to deliver them.
 
     Attributes:
         transport: to the nodes.
@@ -42,28 +44,28 @@ class DeferredReleases:
         self.settle_at = transport.now() + _SETTLE_AFTER
 
     def settle(self, *, finally_: bool = False) -> bool:
-        """Try to deliver; return whether all is delivered, or no longer of use."""
+        """Try to deliver the releases; return whether all are delivered, or no longer of use."""
         self.settle_at = self.transport.now() + _SETTLE_AFTER
         return finally_ or self.transport.deliver_deferred()
 
 
 def deliver_later(transport: RedisTransport) -> None:
-    """Let the watchdog deliver releases that are deferred, about once in a second."""
+    """Let the watchdog try to deliver deferred releases, about once in a second."""
     process_watchdog().settle_later(DeferredReleases(transport))
 
 
 class UnawaitedRelease:
     """
-    A release that nobody waits for: its votes count when they are read, and are reported once.
+    A release that no caller waits for: its votes count when they are read, and are reported once.
 
-    Calls that use the same connections read them; the watchdog does where none comes. A node that
-    was not connected gets the release when the process connects to it, and its vote counts as well.
+    Later calls on the same connections read the votes, or else the watchdog does. A node that was
+    not connected gets the release when the process connects to it, and its vote counts as well.
 
     Attributes:
         transport: to the nodes.
         channel: the channel on which it was sent.
         round: counts the votes.
-        settle_at: when to look at them next, on the transport's clock.
+        settle_at: when to look at the votes next, on the transport's clock.
     """
 
     __slots__ = (
@@ -94,7 +96,7 @@ class UnawaitedRelease:
     def record_vote(self, node: int, vote: Vote | None, now: float) -> None:
         """Count a node's reply."""
         if vote is not None:
-            with self._lock:  # replies may be on several channels
+            with self._lock:  # replies may come on several channels
                 self.round.vote(node, vote, now)
 
     def settle(self, *, finally_: bool = False) -> bool:
@@ -173,15 +175,15 @@ def release_to(
         left = reservation.left_ms(transport.wall_us())
         if round_.phase is not Phase.GRANTED or left <= 0:
             return round_.phase, channel
-        # The message may have been sent: its receiver may have taken the reservation over on a
+        # The message may have been sent, and its receiver may have taken the reservation over on a
         # quorum and released it while one of these nodes still had our keys. That has not happened
-        # if a quorum has the reservation now, when all of these nodes do: a later receiver finds it
-        # on them, or releases it there.
+        # if a quorum has the reservation now, when all of these nodes have it: a later receiver
+        # finds it on them, or releases it there.
         nodes = sorted(acked)
-        probe = extend(reservation.node_keys, reservation.owner, 1, 0)
+        probe = extend(reservation.keys, reservation.owner, 1, 0)
         channel.exchange([(probe, check)], node_timeout)
         if check.phase is Phase.GRANTED:
-            channel.send(extend(reservation.node_keys, reservation.owner, left, 0), nodes)
+            channel.send(extend(reservation.keys, reservation.owner, left, 0), nodes)
     return round_.phase, channel
 
 

@@ -1,10 +1,12 @@
 """
-A lock that belongs to a message on its way instead of a process.
+A lock that belongs to a message on its way, not to a process.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from celery_redlock.protocol.keys import Key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,11 @@ class Reservation:
     node_keys: tuple[str, ...]
     owner: str
     expires_at: float
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """Its keys, and slots of keys with a limit; `LockKeyError` if a name can be neither."""
+        return tuple(map(Key.read, self.node_keys))
 
     def left_ms(self, wall_us: int) -> int:
         """Return how long it has left at an instant of the wall clock, in milliseconds."""

@@ -9,74 +9,69 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from celery_redlock.core.limits import Limit, Rate, named_keys
+from celery_redlock.core.limits import Limit, Rate, limited_key
 from celery_redlock.errors import ConfigurationError, InvalidFencingToken, LockKeyError
-from celery_redlock.protocol.keys import (
-    META_PREFIX,
-    check_key_count,
-    slot_count,
-    stored_under,
-    validate_key,
-    validate_reserved_key,
-)
+from celery_redlock.protocol.keys import META_PREFIX, Key, check_key_count
+from celery_redlock.protocol.texts import shortened
 from celery_redlock.protocol.timing import MAX_TOKEN
 
 #: The keys that a caller names.
 LockKeys: TypeAlias = str | Limit | Rate | Sequence[str | Limit | Rate]
 
+#: The same, and `Key` values.
+Name: TypeAlias = str | Limit | Rate | Key
+
 #: Seconds; a shorter lease would expire while slow nodes still answer.
 SHORTEST_TTL = 0.2
-#: Seconds of 100 years; nodes refuse much longer TTLs, and nobody means them.
+#: 100 years in seconds; nodes refuse much longer TTLs, and no caller needs them.
 LONGEST = 100 * 365.25 * 86_400
 
 
-def checked_keys(key: LockKeys, limit: int | None = None) -> tuple[str, ...]:
+def checked_keys(prefix: str, key: LockKeys | Sequence[Name]) -> tuple[Key, ...]:
     """
-    Return the keys that one or several names stand for.
+    Return the keys that one or several names mean, each once.
 
     Args:
+        prefix: key prefix of the client.
         key: the names.
-        limit: of the only key.
 
     Raises:
-        LockKeyError: they are no names.
+        LockKeyError: a name cannot be a lock key.
         ConfigurationError: a limit or rate cannot work.
     """
+    names: tuple[Any, ...]
     if isinstance(key, str | Limit | Rate):
-        return named_keys((key,), limit)
-    if isinstance(key, bytes) or not isinstance(key, Iterable):
+        names = (key,)
+    elif isinstance(key, bytes) or not isinstance(key, Iterable):
         raise LockKeyError(
             f"A lock key is a str or several, not {type(key).__name__}: {key!r:.80}."
         )
-    return named_keys(tuple(key), limit)
+    else:
+        names = tuple(key)
+    keys = tuple(dict.fromkeys(_key(prefix, name) for name in names))
+    check_key_count(sum(key.holders for key in keys))
+    return keys
 
 
-def checked_node_keys(
-    prefix: str, keys: tuple[str, ...], reserved_keys: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the names that keys and reserved records have on the nodes, each once."""
-    try:
-        if len(keys) == 1:
-            node_keys: tuple[str, ...] = (_node_key(prefix, keys[0]),)
-        else:
-            node_keys = tuple(dict.fromkeys(_node_key(prefix, name) for name in keys))
-    except TypeError:
-        wrong = next(name for name in keys if not isinstance(name, str))
-        raise LockKeyError(
-            f"A lock key is a str, not {type(wrong).__name__}: {wrong!r:.80}."
-        ) from None
-    check_key_count(sum(slot_count(key) for key in node_keys))
-    if not all(keys) or not (keys or reserved_keys):
-        raise LockKeyError("A lock key cannot be empty. Name one key or several.")
-    return (
-        node_keys + tuple(dict.fromkeys(map(validate_reserved_key, reserved_keys)))
-        if reserved_keys
-        else node_keys
-    )
+def _key(prefix: str, name: Name) -> Key:
+    if isinstance(name, Key):
+        return name
+    if isinstance(name, Limit | Rate):
+        return limited_key(name, prefix)
+    if not isinstance(name, str):
+        raise LockKeyError(f"A lock key is a str, not {type(name).__name__}: {name!r:.80}.")
+    return Key.of(prefix, name)
 
 
-def _node_key(prefix: str, key: str) -> str:
-    return stored_under(validate_key(prefix + key), key)
+def checked_records(records: Iterable[str | Key]) -> tuple[Key, ...]:
+    """Return records of the lock's own, each once, or raise `LockKeyError`."""
+    keys = tuple(dict.fromkeys(key if isinstance(key, Key) else Key.read(key) for key in records))
+    for key in keys:
+        if not key.is_record:
+            raise LockKeyError(
+                f"{shortened(key.stored)!r} is a lock key, not a reserved key; pass it as a key."
+            )
+    return keys
 
 
 def checked_ttl(ttl: float | timedelta, max_ttl: float) -> float:
@@ -110,7 +105,7 @@ def checked_hold(value: float | timedelta) -> float:
 
 
 def as_seconds(value: Any) -> float | None:
-    """Return a duration as seconds, infinite if it is too large for a float; None if it is none."""
+    """Return a duration as seconds, infinite if too large for a float; None for other values."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -143,7 +138,7 @@ def checked_prefix(value: str) -> str:
 
 
 def checked_drift_factor(value: float, name: str = "drift_factor") -> float:
-    """Return a drift factor, or raise `ConfigurationError` under the name it was given by."""
+    """Return a drift factor, or raise `ConfigurationError` under its name."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 0.5:
         raise ConfigurationError(
             f"{name}={value!r} is not a number from 0 to below 0.5. The default is 0.01; "

@@ -1,5 +1,5 @@
 """
-A limit on all waits for locks in this process, for the time of a test.
+A limit on all waits for locks in this process, for tests.
 """
 
 from __future__ import annotations
@@ -8,18 +8,16 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["described", "limit_waits", "limited"]
-
 _limit = math.inf
 
 
 def limited(seconds: float) -> float:
-    """Return how long to wait at most, where this many seconds are asked for."""
+    """Return a number of seconds to wait, or the limit if that is less."""
     return min(seconds, _limit)
 
 
 def described(setting: str, seconds: float) -> str:
-    """Return what ended a wait: a setting, or the limit of a test where that is shorter."""
+    """Return what ended a wait: a setting, or the limit of a test if that is less."""
     if _limit < seconds:
         return f"{_limit:g} s, the limit of this test (the fixture redlock_testing)"
     return f"{setting} = {seconds:g} s"
@@ -27,7 +25,7 @@ def described(setting: str, seconds: float) -> str:
 
 @contextmanager
 def limit_waits(seconds: float) -> Iterator[None]:
-    """Let nothing in this process wait for a lock for longer than this, inside of the block."""
+    """Within the block, let nothing in this process wait for a lock for longer than this."""
     global _limit
     before, _limit = _limit, seconds
     try:

@@ -1,5 +1,9 @@
 """
-Calls that wait: nodes that refuse one remember it, and wake it when the keys are released.
+The loop of a call that did not get its lock at once, for threads and for event loops.
+
+`retries` is the loop. It yields steps; a driver carries each one out and sends the result back:
+`in_thread` blocks meanwhile, `in_event_loop` awaits. A tenacity policy sets the length of each
+pause. Nodes that refuse the call remember it, and end its pause when they may grant the keys.
 """
 
 from __future__ import annotations
@@ -7,68 +11,187 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass, replace
+from enum import Flag, auto
+from typing import Any, TypeAlias
 
 from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once
-from celery_redlock.core.options import AcquireRequest
-from celery_redlock.core.retry import DEFAULT_WAIT
-from celery_redlock.protocol import Waiter, milliseconds
+from celery_redlock.core.failures import Refusal, refusal_of
+from celery_redlock.core.retry import DEFAULT_POLICY, Pauses, RetryPolicy
+from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import wake_channel
+from celery_redlock.protocol.timing import milliseconds
 from celery_redlock.transport import Listener, Transport, WaitingCall
 
-#: Seconds for which a call has to wait at least to listen: for less it does not pay to subscribe.
+#: Seconds of retries even at `wait=0`: after a split vote, which proves no holder, and after a
+#: missed quorum while nodes were backing off.
+SPLIT_BUDGET = 0.25
+
+#: Seconds for which a call must wait at least to listen: for less, a subscription does not pay.
 LISTENS_FROM = 0.1
 
-#: Seconds between the tries of a call that a release would wake, unless it has a policy of its own;
-#: and of one that may give up because of what the next try shows.
+#: Seconds between the attempts of a call that a release would wake, unless it has a policy of its
+#: own; and of a call that decides after each attempt whether it continues.
 _LISTENING_PAUSE, _SHORT_PAUSE = 1.0, 0.05
 
-#: Seconds for which nodes keep a wait queue; each try begins them anew.
+#: Seconds for which nodes keep a wait queue, counted anew from each attempt.
 _KEEP = 3600.0
 
 
-class Wait:
-    """
-    A call that waits for its keys, and is woken while its policy pauses.
+class After(Flag):
+    """The next step of a call whose attempt others refused."""
 
-    Its first try asks for the keys as any call does. When they are held it begins to listen, and
-    its tries name it from then on: a release that comes after a refusal wakes it. Tries that a
-    wake-up brings do not count for the policy.
+    END = 0  #: try no more
+    WAIT = auto()  #: pause and try again, while there is time
+    REGISTER = auto()  #: then try once more, so that the nodes that refuse it remember the caller
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryOptions:
+    """
+    How a call that did not get its keys tries again.
 
     Attributes:
-        budget: the request's; it asks once for each try whether no retry can help.
-        woken_tries: how many tries wake-ups have brought beside those of the policy.
+        seconds: for how long it retries.
+        policy: a tenacity wait, or a whole `Retrying`, whose own stop then counts as well.
+        undecided: minimum seconds of retries while attempts end undecided.
+        listens: whether nodes that refuse the call shall wake it.
+        waiter: the waiter of its attempts; None: a new one, which ends with the call.
+        registers_as: called before the attempt that registers the caller; returns the waiter of
+            that attempt, or None to make none.
+        decide: called once after each attempt that others refused; returns the next step. None:
+            the call waits.
     """
 
-    def __init__(self, transport: Transport, request: AcquireRequest, first: Attempt) -> None:
-        budget = request.budget
-        self.budget = replace(budget, give_up_on=budget.give_up_on and self._gives_up)
-        self.woken_tries = 0
+    seconds: float
+    policy: RetryPolicy
+    undecided: float = SPLIT_BUDGET
+    listens: bool = True
+    waiter: Waiter | None = None
+    registers_as: Callable[[], Waiter | None] | None = None
+    decide: Callable[[Refusal], After] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """Make an attempt, and send back the `Attempt`."""
+
+    params: AcquireParams
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Listen for the wake-ups of a waiter, and send back the `Listener`."""
+
+    node_keys: tuple[str, ...]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Let time pass until a moment, and send back whether a wake-up came before."""
+
+    until: float
+
+
+Step: TypeAlias = Try | Listen | Pause
+Steps: TypeAlias = Generator[Step, Any, tuple[Attempt, int]]
+
+
+def retries(
+    transport: Transport, params: AcquireParams, options: RetryOptions, first: Attempt
+) -> Steps:
+    """
+    Try again after a first attempt that was not granted.
+
+    The call begins to listen once others have refused it, and from then on its attempts have its
+    name, so that a release after a refusal wakes it. Attempts after a wake-up do not count for the
+    policy, except the one that ends the wait.
+
+    Returns:
+        The last attempt, and how many there were.
+    """
+    return _Call(transport, params, options, first).steps()
+
+
+class _Call:
+    """A call while it waits."""
+
+    def __init__(
+        self, transport: Transport, params: AcquireParams, options: RetryOptions, first: Attempt
+    ) -> None:
         self._transport = transport
-        self._params = request.params
-        self._latest = first
-        self._found: Attempt | None = None
-        # One of its own is kept for as long as the call waits.
-        own = Waiter(os.urandom(8).hex(), transport.wall_us() // 1000, keep_ms=0)
-        self._waiter = request.waiter or own
-        self._until = transport.now() + budget.wait
-        self._may_listen = budget.wait >= LISTENS_FROM
-        self._has_own_policy = budget.policy is not DEFAULT_WAIT
-        self._give_up_on = budget.give_up_on
-        self._pause = _LISTENING_PAUSE if budget.give_up_on is None else _SHORT_PAUSE
-        self._judged: tuple[Attempt, bool] | None = None
+        self._params = params
+        self._options = options
+        self._begun = transport.now()
+        # Its own waiter is kept for as long as the call waits.
+        self._waiter = options.waiter or Waiter(
+            os.urandom(8).hex(), transport.wall_us() // 1000, keep_ms=0
+        )
         self._listener: Listener | None = None
+        self._made = 0
+        self._note(first)
 
-    def ask(self) -> Attempt:
-        """Try once more."""
-        self._latest = attempt_once(self._transport, self._next_params())
-        return self._latest
+    def steps(self) -> Steps:
+        if After.WAIT in self._after:
+            yield from self._wait()
+            if self._may_be_remembered:
+                self._note((yield Try(self._next_params())))
+        waiter = None
+        if After.REGISTER in self._after and self._options.registers_as is not None:
+            waiter = self._options.registers_as()
+        if waiter is None:
+            return self._attempt, self._made
+        params = replace(self._params, waiter=waiter)
+        once = replace(self._options, seconds=0.0, registers_as=None)
+        registered = yield Try(params)
+        last, made = yield from retries(self._transport, params, once, registered)
+        return last, self._made + made
 
-    def close(self) -> None:
-        """Listen no more. Idempotent."""
-        if self._listener is not None:
-            self._listener.close()
+    def _wait(self) -> Generator[Step, Any, None]:
+        pauses = Pauses(self._options.policy)
+        while After.WAIT in self._after:
+            pause = pauses.after(self._attempt, self._left)
+            if pause is None:
+                break
+            if self._begins_to_listen():
+                self._listener = yield Listen(
+                    tuple(key.stored for key in self._params.keys), self._waiter.name
+                )
+                # The keys may have become free before it listened.
+                if not (yield from self._is_refused_again()):
+                    continue
+            until = self._until(pause)
+            while (yield Pause(until)):
+                if not (yield from self._is_refused_again()):
+                    break
+            else:
+                pauses.before_attempt()
+                self._note((yield Try(self._next_params())))
+
+    @property
+    def _may_be_remembered(self) -> bool:
+        """Whether nodes may remember it from its last attempt, although its time has ended."""
+        is_over = self._listener is not None and self._left() <= 0 and After.WAIT in self._after
+        return is_over and self._attempt.is_refused and After.REGISTER not in self._after
+
+    def _note(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._made += 1
+        self._after = After.END if attempt.is_granted else After.WAIT
+        if self._options.decide is not None and attempt.is_refused:
+            self._after = self._options.decide(refusal_of(attempt, self._params))
+
+    def _is_refused_again(self) -> Generator[Step, Any, bool]:
+        """Try once because of a wake-up; return whether the pause continues."""
+        self._note((yield Try(self._next_params())))
+        return self._attempt.is_refused and After.WAIT in self._after
+
+    def _left(self) -> float:
+        """Return for how many more seconds it may try."""
+        undecided = self._options.undecided if self._attempt.is_undecided else 0.0
+        return self._begun + max(self._options.seconds, undecided) - self._transport.now()
 
     def _next_params(self) -> AcquireParams:
         if self._listener is None:
@@ -76,146 +199,131 @@ class Wait:
             if first is None or not first.name:
                 return self._params
             return replace(self._params, waiter=replace(first, has_waited=True))
-        left = min(_KEEP, max(0.0, self._until - self._transport.now()))
+        left = min(_KEEP, max(0.0, self._end - self._transport.now()))
         keep_ms = self._waiter.keep_ms or milliseconds(left)
-        waiter = replace(self._waiter, keep_ms=keep_ms, has_waited=True)
-        return replace(self._params, waiter=waiter)
+        return replace(self._params, waiter=replace(self._waiter, keep_ms=keep_ms, has_waited=True))
+
+    @property
+    def _end(self) -> float:
+        return self._begun + self._options.seconds
 
     def _begins_to_listen(self) -> bool:
-        if self._listener is not None or not self._may_listen or not self._latest.is_refused:
+        options = self._options
+        if self._listener is not None or not options.listens or options.seconds < LISTENS_FROM:
             return False
-        # A call that lets another go first for a moment tries again before it could listen.
-        return not 0 < self._latest.turn_in < LISTENS_FROM
+        # A call whose turn is near tries again before it could listen.
+        return self._attempt.is_refused and not 0 < self._attempt.turn_in < LISTENS_FROM
 
-    def _until_next(self, seconds: float) -> float:
-        """Return until when to sleep where the policy asks for a pause of so many seconds."""
+    def _until(self, seconds: float) -> float:
+        """Return the end of a pause for which the policy asks for these seconds."""
         now = self._transport.now()
-        # No release makes that earlier. But others that wait may not come.
-        if turn := self._latest.turn_in:
-            return now + max(0.0, min(turn, self._pause, self._until - now))
+        if not self._options.listens:
+            return now + seconds
+        longest = min(
+            _SHORT_PAUSE if self._options.decide is not None else _LISTENING_PAUSE, self._end - now
+        )
+        # No release makes the turn earlier, but it comes earlier if others do not use theirs.
+        if turn := self._attempt.turn_in:
+            return now + max(0.0, min(turn, longest))
         listens = self._listener is not None and self._listener.is_live
-        if listens and not self._has_own_policy and self._latest.is_refused:
-            seconds = max(seconds, min(self._pause, self._until - now))
+        has_own_policy = self._options.policy is not DEFAULT_POLICY
+        if listens and not has_own_policy and self._attempt.is_refused:
+            seconds = max(seconds, longest)
         return now + seconds
 
-    def _gives_up(self, attempt: Attempt) -> bool:
-        if self._judged is None or self._judged[0] is not attempt:
-            self._judged = attempt, self._give_up_on is not None and self._give_up_on(attempt)
-        return self._judged[1]
 
-    def _note(self, attempt: Attempt) -> bool:
-        """Note a try that a wake-up brought; return whether the policy has to know it."""
-        if attempt.is_refused and not self._gives_up(attempt):
-            self.woken_tries += 1
-            return False
-        self._found = attempt
-        return True
-
-
-class ThreadWait(Wait):
+def in_thread(
+    steps: Steps, transport: Transport, check_open: Callable[[], None]
+) -> tuple[Attempt, int]:
     """
-    A call that waits in its thread or greenlet.
+    Carry the steps out in this thread or greenlet.
 
     Args:
+        steps: the steps of a call.
         transport: to the nodes.
-        request: what it asks for.
-        first: its first try.
         check_open: raises if the client is closed.
     """
-
-    def __init__(
-        self,
-        transport: Transport,
-        request: AcquireRequest,
-        first: Attempt,
-        check_open: Callable[[], None],
-    ) -> None:
-        super().__init__(transport, request, first)
-        self._check_open = check_open
-        self._call: WaitingCall | None = None
-
-    def attempt(self) -> Attempt:
-        """Return what a wake-up has brought, or else try."""
-        found, self._found = self._found, None
-        if found is not None:
-            return found
-        self._check_open()
-        return self.ask()
-
-    def sleep(self, seconds: float) -> None:
-        """Pause for so many seconds, unless a try that a wake-up brings ends the call's wait."""
-        if self._begins_to_listen():
-            wake_ups, keys = self._transport.wake_ups, self._params.node_keys
-            self._listener = self._call = WaitingCall(wake_ups, keys, self._waiter.name)
-            if self._is_over():
-                return
-        until = self._until_next(seconds)
-        if self._call is None:
-            self._transport.sleep(max(0.0, until - self._transport.now()))
-            return
-        while (left := until - self._transport.now()) > 0:
-            if self._transport.wait(self._call, left) and self._is_over():
-                return
-
-    def _is_over(self) -> bool:
-        self._check_open()
-        return self._note(self.ask())
+    call: WaitingCall | None = None
+    reply: Any = None
+    try:
+        while True:
+            step = steps.send(reply)
+            if isinstance(step, Try):
+                check_open()
+                reply = attempt_once(transport, step.params)
+            elif isinstance(step, Listen):
+                reply = call = WaitingCall(transport.wake_ups, step.node_keys, step.name)
+            else:
+                reply = _pause(transport, call, step.until)
+    except StopIteration as end:
+        last: tuple[Attempt, int] = end.value
+        return last
+    finally:
+        if call is not None:
+            call.close()
 
 
-class CoroutineWait(Wait):
+def _pause(transport: Transport, call: WaitingCall | None, until: float) -> bool:
+    while (left := until - transport.now()) > 0:
+        if call is None:
+            transport.sleep(left)
+            return False
+        if transport.wait(call, left):
+            return True
+    return False
+
+
+async def in_event_loop(
+    steps: Steps,
+    transport: Transport,
+    attempt: Callable[[AcquireParams], Awaitable[Attempt]],
+) -> tuple[Attempt, int]:
     """
-    A call that waits in its event loop.
+    Carry the steps out, and let other coroutines run meanwhile.
 
     Args:
+        steps: the steps of a call.
         transport: to the nodes.
-        request: what it asks for.
-        first: its first try.
-        run: runs a try elsewhere.
+        attempt: makes an attempt outside of the event loop.
     """
+    listener: Listener | None = None
+    woken = asyncio.Event()
+    reply: Any = None
+    try:
+        while True:
+            step = steps.send(reply)
+            if isinstance(step, Try):
+                reply = await attempt(step.params)
+            elif isinstance(step, Listen):
+                reply = listener = _listen(transport, step, woken)
+            else:
+                reply = await _pause_in_event_loop(transport, woken, step.until)
+    except StopIteration as end:
+        last: tuple[Attempt, int] = end.value
+        return last
+    finally:
+        if listener is not None:
+            listener.close()
 
-    def __init__(
-        self,
-        transport: Transport,
-        request: AcquireRequest,
-        first: Attempt,
-        run: Callable[[Callable[[], Attempt]], Awaitable[Attempt]],
-    ) -> None:
-        super().__init__(transport, request, first)
-        self._run = run
-        self._woken = asyncio.Event()
 
-    async def attempt(self) -> Attempt:
-        """Return what a wake-up has brought, or else try."""
-        found, self._found = self._found, None
-        return await self._run(self.ask) if found is None else found
+async def _pause_in_event_loop(transport: Transport, woken: asyncio.Event, until: float) -> bool:
+    while (left := until - transport.now()) > 0:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(woken.wait(), left)
+            woken.clear()
+            return True
+    return False
 
-    async def sleep(self, seconds: float) -> None:
-        """Pause for so many seconds, unless a try that a wake-up brings ends the call's wait."""
-        if self._begins_to_listen():
-            self._listener = self._listen()
-            if self._note(await self._run(self.ask)):
-                return
-        until = self._until_next(seconds)
-        if self._listener is None:
-            await asyncio.sleep(max(0.0, until - self._transport.now()))
-            return
-        while (left := until - self._transport.now()) > 0:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), left)
-                self._woken.clear()
-                if self._note(await self._run(self.ask)):
-                    return
 
-    def _listen(self) -> Listener:
-        loop, wake = asyncio.get_running_loop(), self._woken.set
+def _listen(transport: Transport, step: Listen, woken: asyncio.Event) -> Listener:
+    loop = asyncio.get_running_loop()
 
-        def on_live() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(wake)
+    def on_live() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(woken.set)
 
-        def on_wake(name: str, channel: str) -> None:
-            if name == self._waiter.name:
-                on_live()
+    def on_wake(name: str, channel: str) -> None:
+        if name == step.name:
+            on_live()
 
-        channels = map(wake_channel, self._params.node_keys)
-        return Listener(self._transport.wake_ups, channels, on_wake, on_live)
+    return Listener(transport.wake_ups, map(wake_channel, step.node_keys), on_wake, on_live)

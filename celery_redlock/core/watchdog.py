@@ -22,23 +22,25 @@ from celery_redlock._greenlets.threads import call_in_app, start_native_thread
 from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock, unpatched
 from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock._log import event_logger
+from celery_redlock.core.holding import Holding
 from celery_redlock.errors import LossReason
-from celery_redlock.protocol import BatchRound, Command, ExtendRound, Phase, Round, extend_together
-from celery_redlock.transport import Channel, Transport, borrowed
+from celery_redlock.protocol.commands import Command, extend_together
+from celery_redlock.protocol.rounds import BatchRound, ExtendRound, Phase, Round
+from celery_redlock.transport import Transport, borrowed
 
 _logger = event_logger(__name__)
 
 #: Extensions sent to a node at once; more would delay the node's other clients.
 _BATCH = 100
 
-#: Keys in a command that extends several leases, fence counters included: the node does nothing
-#: else until it has executed it.
+#: Keys, fence counters included, in a command that extends several leases: a node does nothing else
+#: while it executes one.
 _KEYS_AT_ONCE = 1000
 
 #: Seconds; leases that are due within this time are extended together.
 _COALESCE = 0.01
 
-#: Watches of released leases that may stay in a heap, beside as many live ones.
+#: Watches of released leases that may stay in a heap, beyond one for each live lease.
 _MAX_STALE = 100
 
 #: Seconds; for a shorter lease the watchdog connects at once, not when the first extension is due.
@@ -48,46 +50,8 @@ _SHORT_TTL = 6.0
 _IDLE_TIMEOUT = 10.0
 
 
-class WatchedLease(Protocol):
-    """A lease, as far as the watchdog needs it."""
-
-    ttl: float
-
-    @property
-    def transport(self) -> Transport:
-        """The nodes that have the lease's keys."""
-
-    @property
-    def valid_until(self) -> float:
-        """End of the lease's validity, on the clock of `now`."""
-
-    @property
-    def node_timeout(self) -> float:
-        """Seconds in which a node has to answer."""
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether the lease is valid at this instant."""
-
-    @property
-    def lost(self) -> LossReason | None:
-        """Why the lease was lost; asking reports a loss that nobody has noticed yet."""
-
-    def now(self) -> float:
-        """Read the transport's clock."""
-
-    def mark_lost(self, reason: LossReason) -> None:
-        """Report the lease as lost."""
-
-    def extend_command(self, now: float) -> tuple[Command, ExtendRound]:
-        """Return the command that extends the lease, and the round that counts its votes."""
-
-    def apply_extension(self, command: Command, round_: ExtendRound, channel: Channel) -> None:
-        """Take over the result of an extension."""
-
-
 class Settlement(Protocol):
-    """Releases that nobody waits for, as far as the watchdog needs them."""
+    """Releases that no caller waits for, as far as the watchdog needs them."""
 
     settle_at: float
 
@@ -102,13 +66,14 @@ class Settlement(Protocol):
 class Watch:
     """One lease under watch; times are on its transport's clock."""
 
-    __slots__ = ("extend_at", "hold_until", "lease")
+    __slots__ = ("extend_at", "hold_until", "lease", "period")
 
-    def __init__(self, lease: WatchedLease, max_hold: float) -> None:
+    def __init__(self, lease: Holding, max_hold: float, seen_within: float) -> None:
         now = lease.now()
         self.lease = lease
-        # One that never expires needs no extension; only its hold may end.
-        self.extend_at = now + lease.ttl / 3 if lease.valid_until < math.inf else math.inf
+        self.period = min(lease.ttl / 3, seen_within)
+        # A lease that never expires needs no extension; only `max_hold` can end it.
+        self.extend_at = now + self.period if lease.valid_until < math.inf else math.inf
         self.hold_until = now + max_hold
 
     @property
@@ -118,7 +83,7 @@ class Watch:
 
     @property
     def due(self) -> float:
-        """When this lease needs a look."""
+        """When the watchdog has to look at this lease."""
         return min(self.extend_at, self.lost_at, self.hold_until)
 
 
@@ -138,7 +103,9 @@ class _Thread:
 
 class Watchdog:
     """
-    Extends leases at a third of their TTL until they are unwatched; settles unawaited releases.
+    Extends leases until they are unwatched, at a third of their TTL; settles unawaited releases.
+
+    A lease whose loss has to be seen earlier is extended more often.
 
     Guarantee: a lease that no quorum extends is reported as lost once, before it expires, if this
     thread gets to run; until then failures that may pass are retried. Limit: a stopped process, or
@@ -148,12 +115,12 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._lock = native_lock()
-        self._watches: dict[WatchedLease, Watch] = {}
+        self._watches: dict[Holding, Watch] = {}
         self._heap: _Heap = []
-        # When each lease has to be reported, or earlier: an extension does not move its entry.
+        # When each lease has to be reported as lost, or earlier: an extension moves no entry.
         self._losses: _Heap = []
         self._extending: list[Watch] = []
-        # All wait equally long, so the oldest is the next.
+        # All wait for the same time, so the oldest is due first.
         self._settlements: deque[Settlement] = deque()
         self._sequence = itertools.count()
         self._thread: _Thread | None = None
@@ -163,17 +130,19 @@ class Watchdog:
         self._get_ident = unpatched("_thread", "get_ident")
         self._sleep = unpatched("time", "sleep")
 
-    def watch(self, lease: WatchedLease, max_hold: float) -> None:
+    def watch(self, lease: Holding, max_hold: float, seen_within: float = math.inf) -> None:
         """
         Extend `lease` until `unwatch`, for at most `max_hold` seconds from now; may be infinite.
 
-        For a watched lease this replaces the end; its next extension is not put off, however often
-        this is called.
+        At most `seen_within` seconds lie between two extensions, so a lost key is found by then.
+
+        For a lease that is watched already this replaces `max_hold`; it never delays the next
+        extension, however often it is called.
         """
-        watch = Watch(lease, max_hold)
+        watch = Watch(lease, max_hold, seen_within)
         is_short = lease.ttl < _SHORT_TTL and lease.valid_until < math.inf
         if is_short and lease.transport not in self._known_transports:
-            # A connect, with TLS perhaps, can take as long as such a lease is valid.
+            # To connect, perhaps with TLS, can take as long as such a lease is valid.
             self._known_transports.add(lease.transport)
             watch.extend_at = lease.now()
         with self._lock:
@@ -188,13 +157,13 @@ class Watchdog:
             elif watch.due < self._wakes_at:
                 self._thread.wakeup.wake()
 
-    def unwatch(self, lease: WatchedLease) -> None:
+    def unwatch(self, lease: Holding) -> None:
         """Stop extending `lease`. An extension that was sent may still be under way."""
         with self._lock:
             self._watches.pop(lease, None)
 
     def settle_later(self, settlement: Settlement) -> None:
-        """Settle a release when its time has come."""
+        """Settle a release when it is due."""
         with self._lock:
             self._settlements.append(settlement)
             if self._thread is None:
@@ -203,7 +172,7 @@ class Watchdog:
                 self._thread.wakeup.wake()
 
     def settle_now(self, transport: Transport) -> None:
-        """Settle in this thread, finally, what is left for a transport."""
+        """Settle in this thread, finally, the remaining releases of a transport."""
         with self._lock:
             left = [one for one in self._settlements if one.transport is transport]
             self._settlements = deque(
@@ -212,7 +181,7 @@ class Watchdog:
         for settlement in left:
             settlement.settle(finally_=True)
 
-    def wait_for_extension(self, lease: WatchedLease, limit: float) -> None:
+    def wait_for_extension(self, lease: Holding, limit: float) -> None:
         """Wait up to `limit` seconds for the end of an extension of `lease` that is under way."""
         deadline = lease.now() + limit
         while not self.is_current_thread() and lease.now() < deadline and not sys.is_finalizing():
@@ -252,7 +221,7 @@ class Watchdog:
         try:
             start_native_thread(partial(self._run, thread), "redlock-watchdog")
         except BaseException:
-            # A signal's exception may have come after the thread began; it sees this, and ends.
+            # A signal's exception may strike after the thread began; the thread then ends.
             self._thread = None
             raise
 
@@ -270,7 +239,7 @@ class Watchdog:
             self._work(thread)
         finally:
             with self._lock:
-                # After any error: the next watched lease gets another thread.
+                # Also after an error: the next watched lease starts another thread.
                 if self._thread is thread:
                     self._thread = None
                     self._stopping = False
@@ -349,7 +318,7 @@ class Watchdog:
         return min(left, default=None)
 
     def _drop_unwatched(self) -> bool:
-        """Drop some entries without a watch; return whether the first has one, or none is left."""
+        """Drop some stale entries; return whether the first one is live, or none is left."""
         for _ in range(_BATCH):
             if not self._heap or self._is_live(self._heap[0][2]):
                 return True
@@ -357,7 +326,7 @@ class Watchdog:
         return False
 
     def _take_due(self) -> list[tuple[Transport, list[Watch]]]:
-        """Take the next batch of due watches, by transport: `watch` waits for no more than that."""
+        """Take one batch of due watches, by transport; a larger one would hold up `watch`."""
         due: dict[int, tuple[Transport, list[Watch]]] = {}
         taken: _Heap = []
         with self._lock:
@@ -408,7 +377,7 @@ class Watchdog:
                         self._push(self._heap, watch.due, watch)
 
     def _report_if_over(self, watch: Watch, now: float) -> bool:
-        """Report a lease whose time has come, and stop watching it."""
+        """Report a lease as lost if its hold is over or its validity ends; return whether it is."""
         if now >= watch.hold_until:
             reason = LossReason.MAX_HOLD
         elif now >= watch.lost_at:
@@ -454,10 +423,10 @@ class Watchdog:
     def _reschedule(self, watch: Watch, *, granted: bool) -> None:
         lease = watch.lease
         if not lease.is_valid:
-            _ = lease.lost  # asking reports a loss that nobody has noticed yet
+            _ = lease.lost  # to read it reports a loss that went unnoticed
             self.unwatch(lease)
         elif granted:
-            watch.extend_at = lease.now() + lease.ttl / 3
+            watch.extend_at = lease.now() + watch.period
         else:
             pause = min(lease.ttl / 12, 1.0)
             watch.extend_at = lease.now() + pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
@@ -466,7 +435,7 @@ class Watchdog:
 def _few_commands(
     extensions: Sequence[tuple[Command, ExtendRound]],
 ) -> Sequence[tuple[Command, Round]]:
-    """Return commands that extend many leases each: a call of a script costs a node the most."""
+    """Combine extensions into few commands: a node's main cost is the call of a script."""
     groups: list[list[tuple[Command, ExtendRound]]] = []
     room = 0
     for extension in extensions:

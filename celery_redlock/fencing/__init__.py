@@ -4,13 +4,13 @@ Fences around the resources that a lock protects: they refuse a writer that has 
 A lock cannot keep a holder that was paused past its lease from writing. The resource can: it
 remembers the highest fencing token that it has seen, and refuses older ones. Every fence here
 compares and writes in one step, accepts an equal token (a holder may write often), and raises
-`StaleFencingToken` without a change if a newer token was there.
+`StaleFencingToken`, without changing anything, if the resource has seen a newer token.
 
-Two rules. Tokens order the holders of one lock key, so always write a resource under the same key
-(a task with several keys has one token for all); of a key with a limit they order the holders of
-one slot, and each slot writes under a name of its own (`slot_resource`). And a holder that reads
-before it writes first lets the resource see its token (`claim`): otherwise an earlier holder may
-write between that read and that write, and its update is lost although no token was stale.
+Two rules apply. Tokens order the holders of one lock key, so always write a resource under the same
+key (a task with several keys has one token for all). With a limit they order only the holders of
+one slot, so each slot writes under a name of its own (`slot_resource`). And a holder that reads
+before it writes must first let the resource see its token (`claim`): otherwise an earlier holder
+may write between the read and the write, and its update is lost although no token was stale.
 
 A fence is imported when it is first used. `celery_redlock.fencing.sqlalchemy` and
 `celery_redlock.fencing.django` are modules of their own; they need the extras of the same names.
@@ -21,8 +21,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from celery_redlock.core.validation import checked_token
 from celery_redlock.fencing.slots import slot_resource
-from celery_redlock.fencing.tokens import checked_token, token_or_current
+from celery_redlock.fencing.tokens import token_or_current
 
 if TYPE_CHECKING:
     from celery_redlock.fencing.file import FileFence

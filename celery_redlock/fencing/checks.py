@@ -1,8 +1,9 @@
 """
-Checks of what a fence is made of: the client, the path or the store that it will write through.
+Checks of the arguments of a fence: the client, path or store that it will write through.
 
-A fence that cannot work is refused when it is made, not at the first write. Objects that make their
-methods up (`__getattr__`: proxies, mocks, clients of an application not yet bound) are accepted.
+A fence that cannot work is refused when it is made, not at the first write. Objects that create
+their methods dynamically (`__getattr__`: proxies, mocks, clients of an application not yet bound)
+are accepted.
 """
 
 from __future__ import annotations
@@ -15,11 +16,9 @@ from typing import Any
 
 from celery_redlock.errors import ConfigurationError
 
-__all__ = ["checked_path", "kind_of", "refuse", "require_call", "require_methods"]
-
 
 def kind_of(value: Any) -> str:
-    """Return what an argument is, for an error; its content may be confidential."""
+    """Name the type of an argument for an error, which must not show confidential content."""
     if isinstance(value, type):
         return f"the class {value.__qualname__}"
     kind = type(value)

@@ -7,11 +7,11 @@ Rows that refuse a stale writer, with Django's ORM.
     Account.objects.filter(pk=1).fenced_update(balance=F("balance") - 10)
 
 Guarantee: no call changes a row that a newer token has written, whatever the timing, and a refused
-call changes nothing. It is one `UPDATE … WHERE … fencing_token <= …`, in the open transaction
-(`atomic()`) or in one of its own.
+call changes nothing. A call writes with one `UPDATE … WHERE … fencing_token <= …`, in the open
+transaction (`atomic()`) or in one of its own.
 Limit: only these methods are fenced; `save()`, `update()` and the admin are not. After a
-`fenced_update` or `fenced_claim` of a row, all that the transaction does to the row is fenced as
-well, since the row stays locked until the transaction ends.
+`fenced_update` or `fenced_claim` of a row, everything else that the transaction does to the row is
+fenced as well, since the row stays locked until the transaction ends.
 
 Import this where you define models: it needs Django's app registry.
 """
@@ -51,7 +51,7 @@ class FencingTokenField(models.BigIntegerField):
         super().__init__(*args, **kwargs)
 
     def contribute_to_class(self, cls: type[models.Model], name: str, *args: Any) -> None:
-        """Become a field of a model; `ConfigurationError` unless it is named `fencing_token`."""
+        """Add the field to a model; `ConfigurationError` unless its name is `fencing_token`."""
         if name != NAME:
             raise ConfigurationError(
                 f"{cls.__name__}.{name} is a FencingTokenField, which fences find by its name. "
@@ -60,7 +60,7 @@ class FencingTokenField(models.BigIntegerField):
         super().contribute_to_class(cls, name, *args)
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
-        """Return what `save()` writes: the instance's value into a new row, else the row's own."""
+        """Return what `save()` writes: the instance's value in a new row, else the row's own."""
         return super().pre_save(model_instance, add) if add else F(self.name)
 
 
@@ -84,20 +84,20 @@ class FencedQuerySet(models.QuerySet):
         Write the rows unless one of them has seen a newer token; return how many.
 
         A filter by primary key costs a single `UPDATE`. If the query set may match several rows,
-        either all of them are written or none: the first statement locks them and reads their
-        tokens, and no other row is written (on SQLite one statement does both). As with `update()`,
-        the query set fetches its results again when you next use them; instances that were fetched
+        either all of them are written or none: a first statement locks them and reads their tokens,
+        and only these rows are written (on SQLite one statement does both). As with `update()`, the
+        query set fetches its results again when you next use them; instances that were fetched
         before do not change, and no `save()` runs.
 
         Args:
-            values: the values of fields that cannot be given by name (such as `token`).
-            token: the fencing token; that of the current lease by default.
+            values: values for fields that cannot be passed as keywords, such as one named `token`.
+            token: the fencing token; the current lease's by default.
             more: values by field name, expressions such as `F("balance") + 1` included.
 
         Raises:
             StaleFencingToken: a row has seen a newer token.
             FencedResourceMissing: there is no such row.
-            InvalidFencingToken: the token cannot be one, or none was given outside of a lease.
+            InvalidFencingToken: the token is invalid, or none was given outside of a lease.
             ConfigurationError: the model, the fields or the query set cannot be fenced.
         """
         token = token_or_current(token)
@@ -122,8 +122,9 @@ class FencedQuerySet(models.QuerySet):
         If what you write depends on what you read, claim the rows *before* you read them, in the
         same `atomic()`. Otherwise a superseded holder can write between this holder's read and its
         write, and that update is lost. Fetch instances after the claim: one that was fetched before
-        keeps its old values until `refresh_from_db()`, also as a related object of another. Outside
-        of `atomic()` the rows do not stay locked after the claim; use `fenced_update` there.
+        keeps its old values until `refresh_from_db()`, even as a related object of another
+        instance. Outside of `atomic()` the rows do not stay locked after the claim; use
+        `fenced_update` there.
         """
         hit: int = self.fenced_update({}, token=token)
         return hit
@@ -163,7 +164,7 @@ class FencedQuerySet(models.QuerySet):
 
     def _passes(self, token: int) -> Q:
         passes = Q(fencing_token__lte=token)
-        # A column that was added without a default: no token has written such a row yet.
+        # The column was added without a default, and no token has written a row with NULL yet.
         return passes | Q(fencing_token=None) if self._field.null else passes
 
     def _blocks(self, token: int) -> Q:
@@ -185,7 +186,7 @@ class FencedQuerySet(models.QuerySet):
         )
 
     def _raise_refusal(self, seen: _TokenSummary, token: int) -> None:
-        """Raise the reason why no row was written; return if the rows give none."""
+        """Raise the error that explains why no row was written; return if the rows show none."""
         if seen.newest > token:
             raise stale(self._resource, seen.newest, token)
         if seen.unset and not self._field.null:

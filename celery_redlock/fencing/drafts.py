@@ -1,10 +1,10 @@
 """
 Drafts: files written under a temporary name that replace another file when they are complete.
 
-Other users may be able to write in the same directory. So nobody can guess the name of a draft, a
+Other users may be able to write in the same directory. So the names of drafts cannot be guessed, a
 draft is never a file that existed before, and nothing here follows a symbolic link or waits for a
-pipe. A killed writer leaves its draft. The file with the lock lists all drafts, and the next writer
-removes those that no process keeps locked any more.
+pipe. A killed writer leaves its draft behind. The lock file lists all drafts, and the next writer
+removes those that no process keeps locked.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from pathlib import Path
 
 from celery_redlock.fencing.file_lock import lock_now
 
-__all__ = ["RESERVED", "Draft", "Drafts", "IrregularFile", "open_regular"]
-
-#: The beginning of the last suffix of every name made here.
+#: The last suffix of every file name made here begins with this.
 RESERVED = ".redlock-"
 
 _ENTRY = re.compile(rb"[0-9a-f]{16}")
@@ -35,7 +33,7 @@ _IRREGULAR_ERRNOS = {errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO}
 
 
 class IrregularFile(OSError):
-    """The name is not that of a regular file."""
+    """The path does not lead to a regular file."""
 
 
 @contextlib.contextmanager
@@ -73,7 +71,7 @@ class Draft:
         self._path = path
 
     def replace(self, target: Path) -> None:
-        """Replace another file by this one."""
+        """Replace another file with this one."""
         self._path.replace(target)
 
     def close(self) -> None:
@@ -102,7 +100,7 @@ class Drafts:
     entries: int
 
     def create(self, target: Path) -> Draft:
-        """Return a new, empty file to replace `target`, with the mode of that if it exists."""
+        """Return a new, empty file to replace `target`, with the mode of `target` if it exists."""
         entries = [*self._remove_abandoned(), secrets.token_hex(8).encode()]
         # The list comes first: a writer killed in between leaves an entry without a file.
         content = b"".join(entry + b"\n" for entry in entries)
@@ -131,7 +129,7 @@ class Drafts:
                     lock_now(descriptor)
                     path.unlink()
             except (BlockingIOError, PermissionError):
-                # Its writer is still there, or it belongs to another user.
+                # Its writer is still running, or it belongs to another user.
                 yield entry
             except (FileNotFoundError, IrregularFile):
                 continue

@@ -15,8 +15,6 @@ from celery_redlock.fencing.drafts import RESERVED
 from celery_redlock.fencing.token_file import TokenFile, sync_directory
 from celery_redlock.fencing.tokens import token_or_current
 
-__all__ = ["FileFence"]
-
 
 class FileFence:
     """
@@ -24,26 +22,26 @@ class FileFence:
 
     A reader sees the old content or the new content, never a part, even if a writer is killed. The
     token reaches the disk before the content: a writer that dies in between has written nothing,
-    and the fence refuses older ones from then on. Limits: it refuses only writes that go through a
-    fence, and it needs a file system with `flock` and an atomic `rename`: all writers on one host,
-    or a network file system that promises both.
+    and the fence refuses older tokens from then on. Limits: it refuses only writes that go through
+    a fence, and it needs a file system with `flock` and an atomic `rename`: all writers on one
+    host, or a network file system that promises both.
 
     Beside `path` there are `path.redlock-token` and `path.redlock-lock`; delete them only together
-    with `path`. A writer puts new content into a file that it has created, under a name that nobody
-    can guess; the next writer removes what a killed one has left. In these places the fence follows
-    no symbolic link. A user with write permission for the directory can still remove or replace its
-    files. Safe to use from any thread or process.
+    with `path`. A writer puts new content into a file that it creates under a name that cannot be
+    guessed; the next writer removes what a killed writer has left. The fence opens none of these
+    files through a symbolic link. A user with write permission for the directory can still remove
+    or replace its files. Safe to use from any thread or process.
 
     Args:
         path: the file; its directory must exist. A symbolic link is followed. A name whose last
             suffix begins with `.redlock-` is refused, since such files belong to fences.
-        lock_timeout: seconds to wait for the lock on the file, then `TimeoutError`. A writer holds
-            it only for the moment of the change, unless its process is stopped there.
-        fsync: lose nothing when the host loses power. Without it a write is safe only against the
+        lock_timeout: seconds to wait for the lock on the file before `TimeoutError`. A writer holds
+            the lock only for the moment of the change, unless its process is stopped at that point.
+        fsync: whether writes survive a power failure of the host. Without it, they survive only the
             death of processes.
 
     Raises:
-        ConfigurationError: the name is one that fences use for themselves, or no file can have it.
+        ConfigurationError: fences reserve the name, or it is not a file in an existing directory.
 
     Example:
         >>> fence = FileFence("/srv/report.json")
@@ -81,7 +79,7 @@ class FileFence:
         Let the file see a token without writing: from now on the fence refuses older ones.
 
         Claim before you read what a later write is based on. Otherwise an earlier holder may write
-        between that read and that write, and its update is lost although no token was stale.
+        between your read and your write, and its update is lost although no token was stale.
 
         Raises: as `write`.
         """
@@ -99,9 +97,9 @@ class FileFence:
 
         Raises:
             StaleFencingToken: the file has seen a newer token; it is unchanged.
-            InvalidFencingToken: the token cannot be one, or none was given outside of a lease.
-            FenceRecordCorrupt: `path.redlock-token` holds no number, or one of the fence's files
-                is not a regular file of its own.
+            InvalidFencingToken: the token is invalid, or none was given outside of a lease.
+            FenceRecordCorrupt: `path.redlock-token` holds no number, or one of the fence's files is
+                not a regular file that belongs to it alone.
             TimeoutError: another process held the lock for too long.
         """
         if not isinstance(data, bytes | bytearray | memoryview):

@@ -12,8 +12,6 @@ except ImportError:
         "have. Use RedisFence, or the fence of a database."
     ) from None
 
-__all__ = ["lock_now", "unlock"]
-
 
 def lock_now(descriptor: int) -> None:
     """

@@ -1,11 +1,11 @@
 """
 The fencing token in an HTTP request: a client sends it, and a service's middleware checks it.
 
-The middleware orders arrivals, and no more. After a request has passed, one with a newer token may
-overtake it inside the service, and the older one may write last. So pass the token on to the place
-where the service writes (the middleware puts it into the request), and check it there again, in one
-step with the write. Where that is impossible, the middleware still refuses a writer that wakes
-after a newer one has arrived.
+The middleware orders only arrivals. After a request has passed, one with a newer token may overtake
+it inside the service, and the older request may write last. So pass the token on to the place where
+the service writes (the middleware puts it into the request), and check it there again, in one step
+with the write. Where that is impossible, the middleware still refuses a writer that wakes after a
+newer one has arrived.
 
 Every client that can send a request can also raise the highest token, so put the middleware behind
 authorization.
@@ -22,23 +22,15 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from celery_redlock.core.validation import checked_token
 from celery_redlock.errors import InvalidFencingToken, InvalidResourceName, StaleFencingToken
 from celery_redlock.fencing.checks import refuse, require_call, require_methods
 from celery_redlock.fencing.token_stores import AsyncTokenStore, TokenStore
-from celery_redlock.fencing.tokens import checked_token, token_or_current
-
-__all__ = [
-    "FENCING_HEADER",
-    "FENCING_KEY",
-    "AsgiFencingMiddleware",
-    "WsgiFencingMiddleware",
-    "fencing_headers",
-    "raise_if_stale",
-]
+from celery_redlock.fencing.tokens import token_or_current
 
 FENCING_HEADER = "Redlock-Fencing-Token"
 
-#: The key of the token of a request that has passed, in the WSGI environ or the ASGI scope.
+#: Key in the WSGI environ or the ASGI scope for the token of a request that has passed.
 FENCING_KEY = "celery_redlock.fencing_token"
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -102,7 +94,7 @@ def _missing() -> _Refusal:
     )
 
 
-#: The errors of a request or a token store for which there is a response.
+#: The errors of a request or a token store that become a response.
 _REFUSED_ERRORS = (InvalidFencingToken, InvalidResourceName, StaleFencingToken)
 
 
@@ -150,7 +142,7 @@ class WsgiFencingMiddleware:
         required: refuse a request without a token; otherwise it passes unchecked.
 
     Raises:
-        ConfigurationError: the application or the store is of another kind.
+        ConfigurationError: the application or the store is of the wrong kind.
     """
 
     def __init__(
@@ -316,7 +308,7 @@ def _path_of_scope(scope: Scope) -> str:
 
 
 def _checked_path(path: str) -> str:
-    # Servers put this in the place of invalid bytes: different paths would share a name.
+    # Servers replace invalid bytes with this character, so different paths would share a name.
     if "\N{REPLACEMENT CHARACTER}" in path:
         raise InvalidResourceName("The path is not UTF-8, so it names no resource.")
     return path

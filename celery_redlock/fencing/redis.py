@@ -17,31 +17,29 @@ from celery_redlock.fencing.redis_steps import RedisSteps, Steps
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["RedisFence"]
-
 
 class RedisFence:
     """
     Writes to Redis that refuse a token older than the highest one that a key has seen.
 
-    Comparing and writing is one step on the server. Each key has a fence record beside it, on the
-    same node in Redis Cluster. Limits: a fence refuses only writes that go through a fence, and it
+    The server compares and writes in one step. Each key has a fence record beside it, on the same
+    node in Redis Cluster. Limits: a fence refuses only writes that go through a fence, and it
     remembers tokens as long as its records exist: an old snapshot, a failover to a lagging replica
     or an eviction can lose newer tokens.
 
     Records stay when the data expires or is deleted, because a stale writer may still come. There
-    are as many as keys were ever fenced.
+    is one for every key that was ever fenced.
 
     Args:
         client: a `redis.Redis` or `redis.RedisCluster`, with or without `decode_responses`.
-        prefix: put before a key to get its fence record's; all fences of the data must agree. Two
-            fences with different prefixes never share a record.
+        prefix: put before a key to get the key of its fence record; all fences of the same data
+            must use the same prefix. Two fences with different prefixes never share a record.
         record_ttl: seconds without a write after which a record expires; never if not given. A
             holder that was paused for longer can write again.
 
     Raises:
-        ConfigurationError: the client is none, or one of asyncio (`AsyncRedisFence` takes it), or
-            the prefix or `record_ttl` cannot be used.
+        ConfigurationError: the client is not a blocking client (`AsyncRedisFence` takes one of
+            asyncio), or the prefix or `record_ttl` is invalid.
 
     Example:
         >>> fence = RedisFence(redis.Redis())
@@ -74,7 +72,7 @@ class RedisFence:
         Let a key see a token without writing: from now on the fence refuses older ones.
 
         Claim before you read what a later write is based on. Otherwise an earlier holder may write
-        between that read and that write, and its update is lost although no token was stale.
+        between your read and your write, and its update is lost although no token was stale.
 
         Raises: as `run`.
         """
@@ -115,9 +113,10 @@ class RedisFence:
         middle keeps what it has written, as always in Redis, and the keys have seen its token.
 
         Args:
-            script: a script, which reads KEYS and ARGV as usual; or a pipeline of a plain (not a
-                cluster's) client. Its queued commands run as one transaction; then it is empty.
-            keys: the keys that it writes; in Redis Cluster all of one slot.
+            script: a Lua script, which reads KEYS and ARGV as usual; or a pipeline of a plain (not
+                a cluster's) client, whose queued commands run as one transaction and are then
+                removed from it.
+            keys: the keys that it writes; in Redis Cluster all in one hash slot.
             args: the script's ARGV.
             token: a fencing token; the current lease's if not given.
 
@@ -126,15 +125,15 @@ class RedisFence:
 
         Raises:
             StaleFencingToken: a key has seen a newer token.
-            InvalidFencingToken: the token cannot be one, or none was given outside of a lease.
-            InvalidResourceName: a key is the name of a fence record, or no text.
+            InvalidFencingToken: the token is invalid, or none was given outside of a lease.
+            InvalidResourceName: a key is the name of a fence record, or cannot be sent as UTF-8.
             FenceRecordCorrupt: a fence record is not a number.
         """
         return _drive(self._steps.run(script, keys, args, token))
 
 
 def _drive(steps: Steps) -> Any:
-    """Make the calls of some steps, and return their result."""
+    """Make the calls that the steps yield, and return the steps' result."""
     try:
         step = next(steps)
         while True:

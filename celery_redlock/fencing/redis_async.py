@@ -17,8 +17,6 @@ from celery_redlock.fencing.redis_steps import RedisSteps, Steps
 if TYPE_CHECKING:
     from redis import asyncio as redis
 
-__all__ = ["AsyncRedisFence"]
-
 
 class AsyncRedisFence:
     """
@@ -74,7 +72,7 @@ class AsyncRedisFence:
 
 
 async def _drive(steps: Steps) -> Any:
-    """Make and await the calls of some steps, and return their result."""
+    """Make and await the calls that the steps yield, and return the steps' result."""
     try:
         step = next(steps)
         while True:

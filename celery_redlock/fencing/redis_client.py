@@ -1,7 +1,7 @@
 """
 The redis-py clients that a fence over Redis accepts: blocking ones, or those of asyncio.
 
-Whatever runs scripts will do: clusters, clients that Sentinel has made, wrapped and fake ones.
+Any client that runs scripts will do: a cluster's, one from Sentinel, a wrapped or a fake one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import redis
 from redis import asyncio as aioredis
 
 from celery_redlock.fencing.checks import refuse, require_methods
-
-__all__ = ["check_client"]
 
 _METHODS = ("get", "eval", "evalsha")
 
@@ -33,8 +31,9 @@ def check_client(fence: str, client: Any, *, is_async: bool) -> None:
     Refuse a client through which a fence cannot write.
 
     Raises:
-        ConfigurationError: it is a URL, a pipeline, or blocking where asyncio is needed, or the
-            reverse: a blocking fence never awaits an asyncio client, so nothing would be written.
+        ConfigurationError: it is a URL or a pipeline; or it is blocking where asyncio is needed, or
+            the reverse: a blocking fence never awaits an asyncio client, so nothing would be
+            written.
     """
     module = "redis.asyncio" if is_async else "redis"
     wanted = f"a client, {module}.Redis or {module}.RedisCluster"
@@ -53,11 +52,11 @@ def check_client(fence: str, client: Any, *, is_async: bool) -> None:
 
 
 def _is_certainly(client: Any, *, is_async: bool) -> bool:
-    """Return whether a client certainly waits for its replies in that way."""
+    """Return whether a client is certainly one of asyncio, or certainly a blocking one."""
     awaits = False
     # A proxy may not be bound yet.
     with contextlib.suppress(Exception):
-        # An asyncio client's other methods are no coroutine functions; they return its coroutine.
+        # In an asyncio client only this is a coroutine function; others return its coroutine.
         awaits = inspect.iscoroutinefunction(client.execute_command)
     if is_async:
         return awaits or _is_one_of(client, (aioredis.Redis, aioredis.RedisCluster))
@@ -65,5 +64,5 @@ def _is_certainly(client: Any, *, is_async: bool) -> bool:
 
 
 def _is_one_of(client: Any, kinds: tuple[type, ...]) -> bool:
-    # Of the class itself: a proxy that is not bound yet has no answer to isinstance().
+    # Not isinstance(), which fails for a proxy that is not bound yet.
     return issubclass(type(client), kinds)

@@ -1,7 +1,7 @@
 """
 The script with which Redis compares tokens and writes in one step, and the records of tokens.
 
-No client is used here, so that the blocking and the asyncio fence share it.
+This module uses no client, so the blocking and the asyncio fence share it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,9 @@ from importlib import resources
 from typing import Any, Protocol, TypeAlias
 
 from celery_redlock.errors import ConfigurationError, FenceRecordCorrupt, InvalidResourceName
-from celery_redlock.fencing.tokens import MAX_TOKEN, stale
-from celery_redlock.protocol import milliseconds
+from celery_redlock.fencing.tokens import stale
 from celery_redlock.protocol.keys import META_PREFIX
-
-__all__ = [
-    "CLAIM_SCRIPT",
-    "RECORD_PREFIX",
-    "SET_SCRIPT",
-    "FenceRecords",
-    "FencedScript",
-    "Key",
-    "ScriptSource",
-]
+from celery_redlock.protocol.timing import MAX_TOKEN, milliseconds
 
 Key: TypeAlias = str | bytes
 
@@ -52,7 +42,7 @@ SET_SCRIPT = "return redis.call('SET', KEYS[1], unpack(ARGV))"
 #: In the lock's reserved part of the key space, so that no lock key is ever a fence record.
 RECORD_PREFIX = META_PREFIX + "seen:"
 
-#: How many hash slots a Redis Cluster has.
+#: Number of hash slots in a Redis Cluster.
 _SLOTS = 16384
 
 _FENCE = (resources.files("celery_redlock.fencing") / "lua" / "fence.lua").read_bytes()
@@ -84,8 +74,8 @@ def _wrap(body: str | bytes) -> FencedScript:
     """
     Put a script inside the comparison of tokens.
 
-    It becomes the body of a function with parameters named KEYS and ARGV, so it reads its own. It
-    begins on the first line, so that line numbers in errors are its own, too.
+    It becomes the body of a function with parameters named KEYS and ARGV, so that it reads its own
+    keys and arguments. It begins on the first line, so that errors show its own line numbers.
     """
     text = body.encode() if isinstance(body, str) else body
     if text.startswith(b"#!"):
@@ -125,8 +115,9 @@ class FenceRecords:
         Return the record's key, which Redis Cluster keeps in the slot of `key`.
 
         Two records never share a key, whatever the keys and the fences' prefixes are. A prefix has
-        no brace, so the first brace ends it: `}` if the key that follows has a hash tag of its own,
-        else `{`, followed by the key as the tag or, if it cannot be one, a number of the same slot.
+        no brace, so the first brace ends it. After `}` follows a key that has a hash tag of its
+        own. After `{` follows the key as the tag or, if it cannot be a tag, a number with the same
+        hash slot.
 
         Raises:
             InvalidResourceName: the key is the name of a record, or cannot be sent as UTF-8.
@@ -141,7 +132,7 @@ class FenceRecords:
         try:
             return self._record_key(key, key.encode())
         except UnicodeEncodeError:
-            raise InvalidResourceName(f"{key!r:.80} is no text that UTF-8 can encode.") from None
+            raise InvalidResourceName(f"{key!r:.80} cannot be encoded as UTF-8.") from None
 
     def _record_key(self, key: str, sent: bytes) -> str:
         if key.startswith((META_PREFIX, self.prefix + "{", self.prefix + "}")):
@@ -158,7 +149,7 @@ class FenceRecords:
         """Return the key of each record."""
         if isinstance(keys, Key) or not keys:
             raise ConfigurationError(
-                "keys names the keys that the script writes, in a list of at least one."
+                "keys must be a list that names the keys the script writes, at least one."
             )
         return [self.record_key(key) for key in keys]
 
@@ -186,12 +177,12 @@ class FenceRecords:
         return seen < token or self.keep_ms > 0
 
     def corrupt(self, key: Key) -> FenceRecordCorrupt:
-        """Return the error for a record that is no token."""
+        """Return the error for a record that does not hold a token."""
         return FenceRecordCorrupt(
             f"The fence record {display(self.record_key(key))!r} of {display(key)!r} "
-            "holds something that is no fencing token, so nothing was written. Set it to the "
-            "highest token that has written; or delete it, "
-            "once no holder of an older token can still be running.",
+            "does not hold a fencing token, so nothing was written. Set it to the highest token "
+            "that has written; or delete it, once no holder of an older token can still be "
+            "running.",
             display(key),
         )
 
@@ -211,7 +202,7 @@ def display(key: Key) -> str:
 
 @lru_cache(maxsize=1024)
 def _number_in_slot(slot: int) -> int:
-    """Return the smallest number that Redis Cluster keeps in a slot."""
+    """Return the smallest number that Redis Cluster keeps in a hash slot."""
     numbers = itertools.count()
     return next(n for n in numbers if binascii.crc_hqx(b"%d" % n, 0) % _SLOTS == slot)
 

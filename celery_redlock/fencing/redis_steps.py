@@ -1,8 +1,8 @@
 """
 The steps of a fence over Redis, shared by the blocking and the asyncio fence.
 
-Each `yield` hands one call of redis-py to a driver, which makes it, waits for it where the client
-is asyncio's, and sends the reply or throws the error back in.
+Each `yield` hands one call of redis-py to a driver. The driver makes the call, awaits it if the
+client is one of asyncio, and sends the reply or throws the error back in.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from celery_redlock.fencing.redis_script import (
     positive_ms,
 )
 from celery_redlock.fencing.tokens import token_or_current
-
-__all__ = ["RedisSteps", "Steps"]
 
 Steps: TypeAlias = Generator[Callable[[], Any], Any, Any]
 
@@ -61,7 +59,7 @@ class RedisSteps:
         """Run a script or a pipeline."""
         number = token_or_current(token)
         record_keys = self._records.record_keys(keys)
-        # redis-py's pipelines are protocols, so that asking for their class is slow.
+        # Strings first: redis-py's pipelines are protocols, for which isinstance() is slow.
         if not isinstance(script, Key) and isinstance(script, self._pipeline):
             return (yield from self._execute(script, keys, record_keys, number))
         fenced = FencedScript.wrap(script)
@@ -79,7 +77,7 @@ class RedisSteps:
     def _execute(
         self, pipe: Any, keys: Sequence[Key], record_keys: Sequence[Key], token: int
     ) -> Steps:
-        """Execute a pipeline, again and again until no record changes meanwhile."""
+        """Execute a pipeline; repeat that until no record changes meanwhile."""
         if pipe.watching:
             raise ConfigurationError(
                 "The pipeline watches keys already, but a fenced run must be free to try again. "

@@ -15,9 +15,8 @@ from typing import Any
 
 from celery_redlock.errors import ConfigurationError, FenceRecordCorrupt
 from celery_redlock.fencing.checks import refuse
-from celery_redlock.fencing.tokens import MAX_TOKEN, stale, token_or_current
-
-__all__ = ["S3Fence"]
+from celery_redlock.fencing.tokens import stale, token_or_current
+from celery_redlock.protocol.timing import MAX_TOKEN
 
 _FENCE_METADATA = "redlock-fencing-token"
 _WRITE_METADATA = "redlock-write"
@@ -42,20 +41,21 @@ class S3Fence:
 
     The token is in the object's metadata. A write reads it, and then puts the object on the
     condition that it has not changed since (`If-Match`, `If-None-Match`); if it has, the write
-    starts again. The store must honour these conditions, as S3 does, and recent versions of MinIO,
-    Ceph and R2.
+    starts again. The store must honour these conditions, as S3 and recent versions of MinIO, Ceph
+    and R2 do.
 
-    Limits: a deleted object has no token, so write an empty one instead. And the condition compares
-    ETags, which most stores compute from the content alone: if a newer holder writes the very bytes
-    that were there before, the store accepts the put of an older writer that was paused after it
-    had read the token. Where that can happen, make the token a part of the body.
+    Limits: a deleted object has no token, so write an empty object instead of deleting. And the
+    condition compares ETags, which most stores compute from the content alone: if a newer holder
+    writes the very bytes that were there before, the store accepts the put of an older writer that
+    was paused after it had read the token. Where that can happen, make the token a part of the
+    body.
 
     Args:
         client: a boto3 S3 client.
         bucket: the bucket's name.
 
     Raises:
-        ConfigurationError: the client is not boto3's for S3, or the bucket is no name.
+        ConfigurationError: the client is not boto3's for S3, or the bucket is not a name.
 
     Example:
         >>> fence = S3Fence(boto3.client("s3"), "reports")
@@ -64,7 +64,7 @@ class S3Fence:
 
     def __init__(self, client: Any, bucket: str) -> None:
         remedy = 'Give it boto3.client("s3").'
-        # aiobotocore's clients have the same methods, and this one is a coroutine function.
+        # aiobotocore's clients have the same methods; only `_make_api_call` shows the difference.
         awaits = inspect.iscoroutinefunction(getattr(client, "_make_api_call", None))
         if awaits or not all(callable(getattr(client, name, None)) for name in _METHODS):
             raise refuse("S3Fence", "a blocking boto3 client of S3", client, remedy)
@@ -77,7 +77,7 @@ class S3Fence:
         self.bucket = bucket
 
     def get(self, key: str) -> bytes:
-        """Return an object's content. For a change of it, use `update`."""
+        """Return an object's content. To change it, use `update`."""
         body: bytes = self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
         return body
 
@@ -97,7 +97,7 @@ class S3Fence:
 
         Raises:
             StaleFencingToken: the object was written with a newer token; it is unchanged.
-            InvalidFencingToken: the token cannot be one, or none was given outside of a lease.
+            InvalidFencingToken: the token is invalid, or none was given outside of a lease.
             FenceRecordCorrupt: the token in the object's metadata is not a number.
         """
         self._write(key, lambda _: body, token, options, with_body=False)
@@ -110,10 +110,10 @@ class S3Fence:
         **options: Any,
     ) -> None:
         """
-        Replace an object by `change(content)`; the content is None if there is no object.
+        Replace an object with `change(content)`; the content is None if there is no object.
 
-        If another write comes in between, `change` is called again with the new content. Otherwise
-        as `put`.
+        If another write comes in between, `change` is called again with the new content. The rest
+        is as for `put`.
         """
         self._write(key, change, token, options, with_body=True)
 
@@ -164,7 +164,7 @@ class S3Fence:
         try:
             found = read(Bucket=self.bucket, Key=key)
         except self.client.exceptions.ClientError as exc:
-            # A reply to HEAD has no body, hence no name of the error.
+            # A reply to HEAD has no body, so it does not name the error.
             if exc.response["Error"]["Code"] in {"NoSuchKey", "404"}:
                 return _Stored(0, None, None, None)
             raise

@@ -1,5 +1,5 @@
 """
-Names of what the holders of a key with a limit write to.
+Names for resources that the holders of a key with a limit write.
 """
 
 from __future__ import annotations
@@ -11,35 +11,33 @@ from celery_redlock.errors import InvalidResourceName
 from celery_redlock.fencing.checks import kind_of
 from celery_redlock.protocol.keys import MAX_SLOTS
 
-__all__ = ["slot_resource"]
-
 
 def slot_resource(resource: str, slot: int | None = None) -> str:
     """
     Return the name of a resource for the holders of one slot: `resource#slot`.
 
-    Tokens order the holders of one slot of a key with a limit; those of different slots are not
-    comparable. Under this name each slot has a fence record of its own, so that a fence refuses an
-    earlier holder of the same slot and no holder of another. Every fence that takes a name takes
-    this one. Two resources or two slots never share a name; a resource that is written without a
-    slot needs a name with another ending.
+    Tokens order the holders of one slot of a key with a limit; tokens of different slots are not
+    comparable. Under this name each slot has a fence record of its own, so a fence refuses an
+    earlier holder of the same slot, but no holder of another slot. Every fence that takes a name
+    takes this one. Two resources or two slots never share a name; the name of a resource that is
+    written without a slot must not end like this.
 
     Args:
-        resource: a name; all slots are written under the same one.
+        resource: the resource's name, the same for all slots.
         slot: the slot of a lease (`lease.slot`, `lease.slots[key]`); the current lease's if not
             given.
 
     Raises:
-        InvalidResourceName: the resource is no text, the slot is none; or none was given and the
-            code runs under no lease with exactly one slot.
+        InvalidResourceName: the resource is not a non-empty str; the slot is not the number of one;
+            or no slot was given and the code does not run under a lease with exactly one slot.
 
     Example:
-        >>> with redlock.lock("seats", limit=5):
+        >>> with redlock.lock(Limit("seats", 5)):
         ...     fence.set(slot_resource("seat"), "taken")
     """
     if not isinstance(resource, str) or not resource:
         raise InvalidResourceName(
-            f"The name of a resource is a str that is not empty, not {kind_of(resource)}."
+            f"The name of a resource must be a non-empty str, not {kind_of(resource)}."
         )
     return f"{resource}#{_current_slot() if slot is None else _checked_slot(slot)}"
 

@@ -1,5 +1,5 @@
 """
-The highest fencing token of a resource in a file, and the lock for comparing it.
+A file with the highest fencing token of a resource, and the lock for comparing the token.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from pathlib import Path
 from celery_redlock.errors import FenceRecordCorrupt
 from celery_redlock.fencing.drafts import RESERVED, Drafts, IrregularFile, open_regular
 from celery_redlock.fencing.file_lock import lock_now, unlock
-from celery_redlock.fencing.tokens import MAX_TOKEN, stale
-
-__all__ = ["TokenFile", "sync_directory"]
+from celery_redlock.fencing.tokens import stale
+from celery_redlock.protocol.timing import MAX_TOKEN
 
 _RETRY_DELAY = (0.001, 0.02)
 
@@ -27,12 +26,12 @@ _MAX_BYTES = 32
 
 class TokenFile:
     """
-    The highest token that a resource has seen, in a file under the lock on another.
+    The highest token that a resource has seen, in a file that a second file locks.
 
     The files are `<path>.redlock-token` and `<path>.redlock-lock`. The lock is the kernel's and
-    ends with the process that holds it. Its file stays: a process that removed it would then lock
-    another file than the processes that have it open. It lists the drafts in progress. A new record
-    replaces the old one as a whole, so a killed writer leaves either.
+    ends with the process that holds it. The lock file is never removed: a process that created a
+    new one would not exclude those that have the old one open. It lists the drafts in progress. A
+    new record replaces the old one as a whole, so a killed writer leaves one or the other.
 
     Args:
         path: the path after which the two files are named.
@@ -59,7 +58,7 @@ class TokenFile:
             try:
                 yield Drafts(self._path, descriptor)
             finally:
-                # Closing alone would leave it locked while a child forked meanwhile lives.
+                # Closing alone would leave it locked for as long as a child forked meanwhile lives.
                 unlock(descriptor)
 
     def seen(self) -> int:
@@ -74,8 +73,8 @@ class TokenFile:
         ):
             return int(found[1])
         raise FenceRecordCorrupt(
-            f"The fence record {str(self.record)!r} holds something that is no fencing token, so "
-            "nothing was written. Write the highest token that has written into it, as one line; "
+            f"The fence record {str(self.record)!r} does not hold a fencing token, so nothing was "
+            "written. Replace its content with the highest token that has written, as one line; "
             "or delete it, once no holder of an older token can still be running.",
             self.resource,
         )
@@ -88,7 +87,7 @@ class TokenFile:
         return seen < token
 
     def claim(self, token: int, drafts: Drafts) -> None:
-        """Raise the record to `token`, or raise that it is stale. Call this under the lock."""
+        """Set the record to `token`, or raise `StaleFencingToken`. Call this under the lock."""
         if self.needs_update(token):
             with contextlib.closing(drafts.create(self.record)) as draft:
                 os.write(draft.descriptor, b"%d\n" % token)
@@ -105,8 +104,8 @@ class TokenFile:
                 descriptor = stack.enter_context(open_regular(path, flags))
             except IrregularFile:
                 raise FenceRecordCorrupt(
-                    f"{str(path)!r} is a symbolic link, a directory or anything else than a file "
-                    f"that belongs to the fence of {self.resource!r} alone, so nothing was "
+                    f"{str(path)!r} is a symbolic link, a directory or something other than a "
+                    f"file that belongs to the fence of {self.resource!r} alone, so nothing was "
                     "written. Remove it, once you know which program has put it there.",
                     self.resource,
                 ) from None

@@ -16,8 +16,6 @@ from celery_redlock.fencing.drafts import RESERVED
 from celery_redlock.fencing.token_file import TokenFile
 from celery_redlock.fencing.tokens import stale, token_or_current
 
-__all__ = ["AsyncTokenStore", "FileTokenStore", "MemoryTokenStore", "TokenStore"]
-
 
 class TokenStore(Protocol):
     """
@@ -37,7 +35,7 @@ class TokenStore(Protocol):
 
 
 class AsyncTokenStore(Protocol):
-    """The same for asyncio; `AsyncRedisFence` is one."""
+    """A token store for asyncio, such as `AsyncRedisFence`."""
 
     def claim(self, resource: str, token: int | None = None, /) -> Awaitable[None]:
         """Let a resource see a token; see `TokenStore.claim`."""
@@ -55,7 +53,7 @@ class MemoryTokenStore:
         self._lock = threading.Lock()
 
     def claim(self, resource: str, token: int | None = None) -> None:
-        """Let a resource see a token; `StaleFencingToken` if it has seen a newer one."""
+        """Let a resource see a token; raise `StaleFencingToken` if it has seen a newer one."""
         number = token_or_current(token)
         with self._lock:
             seen = self._seen.get(resource, 0)
@@ -85,14 +83,14 @@ class FileTokenStore:
         self._directory = checked_path("FileTokenStore", directory)
         if not self._directory.is_dir():
             raise ConfigurationError(
-                f"FileTokenStore keeps its files in a directory, and {str(self._directory)!r} is "
-                "none. Create it first."
+                f"FileTokenStore keeps its files in a directory, but {str(self._directory)!r} is "
+                "not one. Create it first."
             )
         self._timeout = lock_timeout
         self._fsync = fsync
 
     def claim(self, resource: str, token: int | None = None) -> None:
-        """Let a resource see a token; `StaleFencingToken` if it has seen a newer one."""
+        """Let a resource see a token; raise `StaleFencingToken` if it has seen a newer one."""
         number = token_or_current(token)
         digest = hashlib.sha256(resource.encode(errors="surrogatepass")).hexdigest()
         path = self._directory / f"{digest}{RESERVED}store"

@@ -7,9 +7,6 @@ from __future__ import annotations
 from celery_redlock.core.current import current_lease
 from celery_redlock.core.validation import checked_token
 from celery_redlock.errors import InvalidFencingToken, StaleFencingToken
-from celery_redlock.protocol.timing import MAX_TOKEN
-
-__all__ = ["MAX_TOKEN", "checked_token", "stale", "token_or_current"]
 
 
 def token_or_current(token: int | None = None) -> int:
@@ -19,8 +16,8 @@ def token_or_current(token: int | None = None) -> int:
     The lease need not be valid: only the resource knows whether a newer holder has written.
 
     Raises:
-        InvalidFencingToken: the token cannot be one; or none was given and the code runs under no
-            lease: outside a task, in a thread that the body started, or in a task without its
+        InvalidFencingToken: the token is invalid; or none was given and the code does not run under
+            a lease: outside a task, in a thread that the body started, or in a task without its
             lock.
     """
     if token is not None:
@@ -36,7 +33,7 @@ def token_or_current(token: int | None = None) -> int:
 
 
 def stale(resource: str, seen: int, offered: int) -> StaleFencingToken:
-    """Return the error for a token below the highest that a resource has seen."""
+    """Return the error for a token that is below the highest one a resource has seen."""
     return StaleFencingToken(
         f"{resource!r} has seen fencing token {seen}; token {offered} is older and was refused. "
         f"{_advice(offered)}",
@@ -51,7 +48,7 @@ def _advice(offered: int) -> str:
     if lease and lease.slots and lease.fencing_token == offered and lease.is_valid:
         return (
             "The lease is still valid, so the newer token is another slot's or another key's, "
-            "unless the lock was released by force. Let each slot have a fence record of its own: "
+            "unless the lock was released by force. Give each slot a fence record of its own: "
             "slot_resource(name)."
         )
     return "Another holder has acquired the lock meanwhile: stop, and let it work."

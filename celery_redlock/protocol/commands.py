@@ -2,21 +2,31 @@
 The nine commands of a node, and how to read its replies.
 
 Each command is one Lua script (`lua/<script>.lua`), so a node executes all of it or nothing. KEYS
-are the lock keys followed by their fence counters; `acquire`, and `raise_fence` where a key has a
-limit, have the guard record as a last one; `enqueue` has the keys without counters;
+are the lock keys followed by their fence counters; `acquire`, and `raise_fence` if a key has a
+limit, have the guard record as the last one; `enqueue` has the keys without counters;
 `write_register` and `read_register` have the register only. ARGV are the attempt's nonce (added by
 the transport, echoed by the node) and `args`.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import Any
 
-from celery_redlock.protocol.keys import GUARD_KEY, LimitedKey, fence_key, lock_of
+from celery_redlock.protocol.keys import (
+    ANY_PAUSE,
+    GUARD_KEY,
+    Key,
+    fence_key,
+    forms_of,
+    has_limit,
+    lock_of,
+    pause_of,
+)
 from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.protocol.votes import (
     ACKNOWLEDGED,
@@ -48,6 +58,7 @@ class Script(StrEnum):
     RELEASE = "release"
     INSPECT = "inspect"
     ENQUEUE = "enqueue"
+    PAUSE = "pause"
     WRITE_REGISTER = "write_register"
     READ_REGISTER = "read_register"
 
@@ -65,6 +76,11 @@ class Command:
         """Whether a key of ours may exist on a node that has not replied to it."""
         may_move = self.script is Script.RAISE and len(self.args) > _PLAIN_RAISE
         return may_move or self.script in (Script.ACQUIRE, Script.HEAL)
+
+    @property
+    def forgets_a_waiter(self) -> bool:
+        """Whether it removes a waiter from wait queues, and releases nothing."""
+        return self.script is Script.RELEASE and len(self.args) == _FORGETS and not self.args[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +100,29 @@ class ReleaseAction:
 DELETE = ReleaseAction()
 
 
+#: Ms between the scores of two ranks, 49 days, so that no wait makes up for a rank; and the largest
+#: rank, AMQP's largest priority. The scores of all ranks are positive, and exact as doubles.
+RANK_MS, MAX_RANK = 2**32, 255
+
+#: Ms by which the clock of a client may be ahead of that of a reader of scores.
+_AHEAD_MS = 86_400_000
+
+
 @dataclass(frozen=True, slots=True)
 class Waiter:
     """
-    A waiter for the keys of an attempt; a node that refuses one of them remembers it.
+    A waiter for the keys of an attempt; a node that refuses a key remembers the waiter.
 
     Attributes:
-        name: by which it is woken, the same for all its attempts; "" for a first attempt that may
-            wait, and that no node remembers yet.
-        since_ms: when it began to wait, in ms since the epoch; the one that waits longest is woken
-            first.
+        name: its name in wake-ups, the same for all its attempts; "" for a first attempt, which may
+            wait but which no node remembers yet.
+        since_ms: when it began to wait, in ms since the epoch; of one rank, nodes wake the waiter
+            that has waited longest first.
         keep_ms: for how long a node keeps the wait queue; 0: it waits no longer.
-        grace_ms: for how long, once woken, those that have waited longer go first although the key
-            is free; 0: waiters that were just woken have a start of 10 ms, and no other order
-            holds.
+        grace_ms: for how long waiters before it, once woken, go first for a free key; 0: there is
+            no order, but waiters that were just woken have a head start of 10 ms.
         has_waited: nodes may remember it from an earlier attempt.
+        rank: nodes wake the waiters of the smallest rank first; 0 without a priority.
     """
 
     name: str
@@ -107,6 +131,26 @@ class Waiter:
     grace_ms: int = 0
     _: KW_ONLY
     has_waited: bool = False
+    rank: int = 0
+
+    @property
+    def score(self) -> int:
+        """Its place among the waiters of a key, as nodes know it: the smallest comes first."""
+        return self.since_ms + self.rank * RANK_MS
+
+
+def since_and_rank(score: float, now_ms: int) -> tuple[float, int]:
+    """
+    Return when the waiter with a score began to wait, in ms since the epoch, and its rank.
+
+    Raises:
+        ValueError: no waiter that began to wait within 48 days has this score.
+        OverflowError: it is infinite.
+    """
+    rank = math.ceil((score - now_ms - _AHEAD_MS) / RANK_MS)
+    if abs(rank) > MAX_RANK:
+        raise ValueError(score)
+    return score - rank * RANK_MS, rank
 
 
 #: Maximum bytes of a register in one command or reply: more would take a node longer than its
@@ -115,29 +159,36 @@ CHUNK_BYTES = 200_000
 
 _MISSING_PTTL = -2
 
-#: How owner values become text that are no UTF-8, as of other clients; it can be undone.
+#: Error handler for owner values that are not UTF-8, as of other clients; it loses nothing.
 NOT_TEXT = "surrogateescape"
 
-#: Arguments of the second round where no key has a limit.
+#: Number of arguments of the second round if no key has a limit.
 _PLAIN_RAISE = 2
+
+#: Number of arguments of a release that only forgets a waiter.
+_FORGETS = 5
 
 _OF_LEASE: dict[int, Vote] = {ord("A"): ACKNOWLEDGED, ord("M"): MISSING, ord("F"): FOREIGN}
 
 
-def _with_fences(keys: tuple[str, ...]) -> tuple[str, ...]:
-    if len(keys) == 1:
-        return (keys[0], fence_key(keys[0]))
-    return (*keys, *map(fence_key, keys))
+def _with_fences(keys: Sequence[Key]) -> tuple[str, ...]:
+    return _names_with_fences([key.stored for key in keys])
+
+
+def _names_with_fences(names: Sequence[str]) -> tuple[str, ...]:
+    return (*names, *map(fence_key, names))
 
 
 def acquire(
-    keys: tuple[str, ...],
+    keys: Sequence[Key],
     owner: str,
     ttl_ms: int,
     candidate: int,
     quarantine_ms: int,
     previous: str = "",
     waiter: Waiter | None = None,
+    *,
+    passes_pauses: bool = False,
 ) -> Command:
     """
     Acquire all keys or none.
@@ -146,35 +197,38 @@ def acquire(
         keys: lock keys.
         owner: this attempt's fresh owner value.
         ttl_ms: lease length.
-        candidate: microseconds of wall time; the fencing token is at least as large.
+        candidate: microseconds of wall time; the fencing token is at least as large, unless this is
+            more than 5 s ahead of the nodes' clocks.
         quarantine_ms: length of a restart quarantine; 0 turns it off.
         previous: keys with this owner value count as free and are taken over.
-        waiter: who is remembered where a key is refused, and no longer where all are granted.
+        waiter: nodes that refuse a key remember it; nodes that grant all keys forget it.
+        passes_pauses: paused keys are granted like others.
     """
     args: tuple[str | int, ...] = (owner, ttl_ms, candidate, quarantine_ms)
     limited = has_limit(keys)
     if waiter is not None:
-        args = (*args, previous, waiter.name, waiter.since_ms, waiter.keep_ms, waiter.grace_ms)
+        args = (*args, previous, waiter.name, waiter.score, waiter.keep_ms, waiter.grace_ms)
     elif limited:
         args = (*args, previous, "", 0, 0, 0)
     elif previous:
         args = (*args, previous)
     if limited:
-        # Random for each attempt, so that two seldom want one slot; the same for all nodes, so that
-        # these grant the same one.
+        # Random for each attempt, so that two attempts seldom want the same slot; equal for all
+        # nodes, so that they grant the same slot.
         draw = zlib.crc32(owner.encode())
         for key in keys:
-            args += (*_limit(key), draw % key.slots if isinstance(key, LimitedKey) else 0)
-    return Command(Script.ACQUIRE, (*_with_fences(keys), GUARD_KEY), args)
+            args += (key.slots, key.period_ms, draw % key.holders)
+    records = (GUARD_KEY,) if passes_pauses else (GUARD_KEY, ANY_PAUSE)
+    return Command(Script.ACQUIRE, (*_with_fences(keys), *records), args)
 
 
-def raise_fence(keys: tuple[str, ...], owner: str, token: int) -> Command:
+def raise_fence(keys: Sequence[Key], owner: str, token: int) -> Command:
     """Raise the counters to `token` if all keys are still ours and no counter is above it."""
     return Command(Script.RAISE, _with_fences(keys), (owner, token))
 
 
 def move(
-    keys: tuple[str, ...],
+    keys: Sequence[Key],
     owner: str,
     token: int,
     slots: tuple[int, ...],
@@ -182,56 +236,38 @@ def move(
     quarantine_ms: int,
 ) -> Command:
     """
-    Raise the counters as `raise_fence` does, of these slots of the limited keys.
+    Raise the counters as `raise_fence` does, those of the given slots for limited keys.
 
-    A node that granted us another slot, or none, sets the one that is named if it is free there.
+    A node that granted us another slot, or none, sets the given one if it is free there.
 
     Args:
         keys: as for `acquire`.
         owner: as for `acquire`.
         token: the fencing token.
-        slots: which slot of each limited key, in the order of the keys.
+        slots: the slot of each limited key, in the order of the keys.
         ttl_ms: lease length.
         quarantine_ms: as for `acquire`.
     """
     args: tuple[str | int, ...] = (owner, token, ttl_ms, quarantine_ms)
     chosen = iter(slots)
     for key in keys:
-        args += (*_limit(key), next(chosen) if isinstance(key, LimitedKey) else 0)
+        args += (key.slots, key.period_ms, next(chosen) if key.slots else 0)
     return Command(Script.RAISE, (*_with_fences(keys), GUARD_KEY), args)
 
 
-def has_limit(keys: tuple[str, ...]) -> bool:
-    """Return whether one of the keys has a limit."""
-    return any(type(key) is LimitedKey for key in keys)
-
-
-def granted_keys(keys: tuple[str, ...], slots: tuple[int, ...]) -> tuple[str, ...]:
-    """Return the keys with, in the place of limited ones, the slots that were granted."""
+def granted_keys(keys: Sequence[Key], slots: tuple[int, ...]) -> tuple[Key, ...]:
+    """Return the keys, with each limited key replaced by the slot that was granted."""
     chosen = iter(slots)
-    return tuple(f"{key}{next(chosen)}" if isinstance(key, LimitedKey) else key for key in keys)
+    return tuple(key.at(next(chosen)) if key.slots else key for key in keys)
 
 
-def limits_of(keys: tuple[str, ...], places: tuple[str, ...]) -> dict[str, int]:
-    """Return for each slot in `places` how many the limited key at its position in `keys` has."""
-    return {
-        place: key.slots
-        for key, place in zip(keys, places, strict=True)
-        if isinstance(key, LimitedKey) and place != key
-    }
-
-
-def _limit(key: str) -> tuple[int, int]:
-    return (key.slots, key.period_ms) if isinstance(key, LimitedKey) else (0, 0)
-
-
-def extend(keys: tuple[str, ...], owner: str, ttl_ms: int, token: int) -> Command:
+def extend(keys: Sequence[Key], owner: str, ttl_ms: int, token: int) -> Command:
     """Extend our keys, never shorten them; raise the counters in any case."""
     return Command(Script.EXTEND, _with_fences(keys), (owner, ttl_ms, token, len(keys)))
 
 
 def extend_together(extensions: Sequence[Command]) -> Command:
-    """Return one command that does what some extensions do; several get `LeaseVotes`."""
+    """Combine extensions into one command; the reply to several is `LeaseVotes`."""
     if len(extensions) == 1:
         return extensions[0]
     keys: list[str] = []
@@ -257,64 +293,78 @@ def split_extension(command: Command) -> list[Command]:
     return found
 
 
-def heal(keys: tuple[str, ...], owner: str, ttl_ms: int, token: int) -> Command:
+def heal(keys: Sequence[Key], owner: str, ttl_ms: int, token: int) -> Command:
     """Set our keys again on a node that lost them, and raise the counters."""
     return Command(Script.HEAL, _with_fences(keys), (owner, ttl_ms, token))
 
 
 def release(
-    keys: tuple[str, ...],
+    keys: Sequence[Key],
     owner: str,
     token: int,
     keep_ms: int = 0,
-    actions: Mapping[str, ReleaseAction] | None = None,
-    limits: Mapping[str, int] | None = None,
+    actions: Mapping[Key, ReleaseAction] | None = None,
     waiter: str = "",
 ) -> Command:
     """
     Delete our keys, or apply other actions to them; then raise the counters.
 
-    A node without our slot of a limited key deletes any other slot that is ours.
+    A node without our slot of a limited key deletes any other slot that is ours, if the number of
+    slots is known.
 
     Args:
         keys: lock keys.
         owner: the attempt's owner value.
         token: the lease's fencing token; 0 if the attempt got none.
         keep_ms: if positive, our keys expire after this time instead of now.
-        actions: what becomes of single keys instead.
-        limits: slots among the keys, and of how many they are.
-        waiter: the name of the holder as a waiter, which is not woken: a worker may have entered it
-            again while it acquired the keys.
+        actions: actions on single keys, instead of `keep_ms`.
+        waiter: the holder's own name as a waiter, for the nodes to forget: a worker may have
+            entered it again while the holder acquired the keys.
     """
     args: tuple[str | int, ...] = (owner, token, keep_ms)
-    is_plain = not (actions or limits or has_limit(keys))
+    is_plain = not (actions or has_limit(keys))
     if waiter or not is_plain:
         args += (waiter,)
     if not is_plain:
-        actions, limits, other = actions or {}, limits or {}, ReleaseAction(keep_ms)
+        actions, other = actions or {}, ReleaseAction(keep_ms)
         for key in keys:
             action = actions.get(key, other)
-            slots = key.slots if isinstance(key, LimitedKey) else limits.get(key, 0)
-            args += (action.keep_ms, action.value, slots)
+            args += (action.keep_ms, action.value, key.slots)
     return Command(Script.RELEASE, _with_fences(keys), args)
 
 
-def forget_waiter(keys: tuple[str, ...], name: str) -> Command:
-    """Take a waiter out of the wait queues of some keys, which stay as they are."""
-    return Command(Script.RELEASE, _with_fences(keys), ("", 0, 0, name))
+def forget_waiter(keys: Sequence[Key], waiter: Waiter) -> Command:
+    """
+    Remove a waiter from the wait queues of some keys, and leave the keys as they are.
+
+    A node that runs it late leaves one of the same name that has begun to wait since.
+    """
+    return Command(Script.RELEASE, _with_fences(keys), ("", 0, 0, waiter.name, waiter.score))
 
 
 def enqueue(waiters: Sequence[tuple[str, Waiter]]) -> Command:
-    """Put waiters into the wait queues of the keys, or the slots' keys, that they wait for."""
+    """Enter waiters in the wait queues of their keys, which are given as nodes store them."""
     args: list[str | int] = [max(waiter.keep_ms for _, waiter in waiters)]
     for _, waiter in waiters:
-        args += (waiter.name, waiter.since_ms)
+        args += (waiter.name, waiter.score)
     return Command(Script.ENQUEUE, tuple(lock_of(key) for key, _ in waiters), tuple(args))
 
 
-def inspect(keys: tuple[str, ...]) -> Command:
-    """Read the owner, lifetime and counter of each key, and change nothing."""
-    return Command(Script.INSPECT, _with_fences(keys), ())
+def pause(key: Key, owner: str, ms: int) -> Command:
+    """Pause a key, also in quarantine: a longer or shorter pause than before takes its place."""
+    return Command(Script.PAUSE, (pause_of(key.stored), ANY_PAUSE), (owner, ms))
+
+
+def resume(key: Key) -> Command:
+    """End the pause of a key, and wake those that wait for that."""
+    paused = pause_of(key.stored)
+    ordinary, limited = forms_of(paused)
+    return Command(Script.PAUSE, (paused, ANY_PAUSE, ordinary, limited), ("", 0))
+
+
+def inspect(names: Sequence[str]) -> Command:
+    """Read the owner, lifetime and counter of each key or slot, and change nothing."""
+    return Command(Script.INSPECT, _names_with_fences(names), ())
 
 
 def write_register(
@@ -344,7 +394,7 @@ def read_register(
         record: node key of the register.
         token: if positive, older tokens can write no more from now on.
         names: fields to read; all if empty.
-        max_bytes: size of the reply; the other fields are only named.
+        max_bytes: maximum size of the reply; fields beyond it are only named.
     """
     return Command(Script.READ_REGISTER, (record,), (token, max_bytes, *names))
 
@@ -392,11 +442,11 @@ def read_reply(fields: Sequence[Any]) -> Vote:
             return Quarantined(int(fields[1]) / 1000)
         if code == b"S":
             triples = zip(fields[1::3], fields[2::3], fields[3::3], strict=True)
-            return KeyStates(tuple(_record(*triple) for triple in triples))
+            return KeyStates(tuple(_key_state(*triple) for triple in triples))
         if code == b"O":
             return Superseded(_token(fields[1]))
         if code == b"R":
-            return _fetched(_token(fields[1]), zip(fields[2::2], fields[3::2], strict=True))
+            return _contents(_token(fields[1]), zip(fields[2::2], fields[3::2], strict=True))
     except (TypeError, ValueError, OverflowError, LookupError, AttributeError):
         pass
     return Failed(f"replied something that is not a vote: {str(fields)[:80]}")
@@ -410,8 +460,8 @@ def _holders(fields: Sequence[Any]) -> tuple[KeyHolder, ...]:
     )
 
 
-def _record(owner: bytes, pttl: int, counter: bytes) -> KeyState:
-    # Its lifetime shows that a key is missing; an empty string may be an owner value.
+def _key_state(owner: bytes, pttl: int, counter: bytes) -> KeyState:
+    # The lifetime shows whether the key is missing; an owner value may be an empty string.
     missing = int(pttl) == _MISSING_PTTL
     return KeyState(
         None if missing else owner.decode(errors=NOT_TEXT),
@@ -427,7 +477,7 @@ def _token(field: bytes) -> int:
     return token
 
 
-def _fetched(token: int, pairs: Iterable[tuple[bytes, bytes]]) -> Vote:
+def _contents(token: int, pairs: Iterable[tuple[bytes, bytes]]) -> Vote:
     values: dict[str, VersionedValue] = {}
     truncated = set()
     for field, value in pairs:
@@ -439,9 +489,9 @@ def _fetched(token: int, pairs: Iterable[tuple[bytes, bytes]]) -> Vote:
             by, version, text = value.split(b" ", 2)
             values[name] = VersionedValue(_token(by), _token(version), text.decode())
         except ValueError:
-            # Not the same as no field: it may have been a value that a quorum has acknowledged.
+            # Not a missing field: this may have been a value that a quorum has acknowledged.
             return Failed(
-                f"has field {name!r} of its register in a form that no writer has: "
+                f"has field {name!r} of its register in a form that no writer uses: "
                 f"{value!r:.40}; delete that field"
             )
     return RegisterContents(token, values, frozenset(truncated))

@@ -8,7 +8,8 @@ import hashlib
 import re
 import zlib
 from collections.abc import Iterable
-from typing import Self, TypeGuard
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from celery_redlock.errors import LockKeyError
 from celery_redlock.protocol.texts import shortened
@@ -16,6 +17,9 @@ from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US, MAX_TOKEN
 
 META_PREFIX = "redlock-meta:"
 GUARD_KEY = META_PREFIX + "guard"
+
+#: The number of the last promotion that a node which can fail over knows.
+EPOCH_KEY = META_PREFIX + "epoch"
 FENCE_PREFIX = META_PREFIX + "fence:"
 REGISTER_PREFIX = META_PREFIX + "register:"
 WAIT_QUEUE_PREFIX = META_PREFIX + "waiting:"
@@ -23,15 +27,22 @@ WOKEN_PREFIX = META_PREFIX + "woken:"
 TURNS_PREFIX = META_PREFIX + "turns:"
 LIMIT_PREFIX = META_PREFIX + "limit:"
 RATE_PREFIX = META_PREFIX + "rate:"
+PAUSE_PREFIX = META_PREFIX + "paused:"
 _LIMITED = (LIMIT_PREFIX, RATE_PREFIX)
 
-#: A message that has missed a quorum waits for this: that nodes vote again.
+#: Reserved key that a message waits for if it found no quorum, until nodes vote again.
 QUORUM = META_PREFIX + "quorum"
 
-#: How a node's reply begins the name of a waiter that goes first, where the holder would be.
+#: A node replies with this and a waiter's name, in place of a holder, if that waiter goes first.
 GOES_FIRST = "waiting "
 
-#: Where nodes publish whom a release wakes: one of 256 channels, by the key.
+#: A node replies with this in place of a holder if the key is paused.
+PAUSED = "paused"
+
+#: A node has this key for as long as its longest pause; its value is the name of that pause.
+ANY_PAUSE = META_PREFIX + "paused"
+
+#: Prefix of the 256 channels on which nodes publish wake-ups; the key determines which one.
 WAKE_PREFIX = META_PREFIX + "wake:"
 
 #: A fixed number of counters bounds a node's memory, because counters must not expire. Keys can
@@ -45,8 +56,10 @@ OWNER_ENTROPY_BYTES = 16
 
 _TOKEN_DIGITS = len(str(MAX_TOKEN))
 
-#: A slot, or the key of all, as a message may name them.
-_SLOT = re.compile(r".+#(\d{1,3})?", re.DOTALL | re.ASCII)
+#: The name of a slot, or the common beginning of the names of all slots, in a message.
+_SLOT = re.compile(
+    rf"({LIMIT_PREFIX}|{RATE_PREFIX}[1-9]\d{{,14}}:).+#(\d{{1,3}})?", re.DOTALL | re.ASCII
+)
 
 
 #: Maximum keys of one lock. Reserved keys may double them, and Lua unpacks some 8,000 values.
@@ -59,143 +72,185 @@ MAX_NAME_BYTES = 10_000
 MAX_SLOTS = 128
 
 
-class LimitedKey(str):
+@dataclass(frozen=True, slots=True)
+class Key:
     """
-    A key that several may hold at once; equal to its text.
+    A key of a lock: its text for people, and its name on the nodes, which decides equality.
 
-    On the nodes it is that many slots, each an ordinary key: the text and a number.
+    A key with a limit is that many slots on the nodes, each an ordinary key there. One value
+    represents all of them; `at` returns one of them.
 
     Attributes:
-        slots: how many may hold it.
-        period_ms: for how long a slot stays taken from its grant on, whatever its holder does, so
-            that no longer time has more grants; 0: until the holder releases it.
+        stored: its name on the nodes; with a limit, the beginning of its slots' names.
+        text: the key as its user wrote it; for a record, the name that errors show.
+        slots: the limit, which is its number of slots; 0: no limit, one holder.
+        period_ms: for how long a slot stays taken after its grant, whatever its holder does, which
+            limits the grants in any such period; 0: until the holder releases it.
+        slot: its number, if it is a slot; otherwise None.
+        is_record: whether it is a record of the lock's own, which no user named as a lock key.
     """
 
-    slots: int
-    period_ms: int
+    stored: str
+    text: str = field(compare=False)
+    slots: int = field(default=0, compare=False)
+    period_ms: int = field(default=0, compare=False)
+    slot: int | None = field(default=None, compare=False)
+    is_record: bool = field(default=False, compare=False)
 
-    def __new__(cls, text: str, slots: int, period_ms: int = 0) -> Self:
-        """Return the key of this text."""
-        self = super().__new__(cls, text)
-        self.slots, self.period_ms = slots, period_ms
-        return self
+    @classmethod
+    def of(cls, prefix: str, text: str, slots: int = 0, period_ms: int = 0) -> Self:
+        """Return a user's key for a client with this key prefix, or raise `LockKeyError`."""
+        if not text:
+            raise LockKeyError("A lock key cannot be empty. Name one key or several.")
+        name = validate_key(prefix + text)
+        if not slots:
+            return cls(name, text)
+        # A separator at the end keeps the key "a" of slot 3 apart from the key "a#3".
+        return cls(f"{_begin(period_ms)}{name}#", text, slots, period_ms)
 
-    def __getnewargs__(self) -> tuple[str, int, int]:  # type: ignore[override]
-        """Return what a copy is made of."""
-        return str(self), self.slots, self.period_ms
+    @classmethod
+    def record(cls, stored: str, text: str = "") -> Self:
+        """Return a record of the lock's own, under the reserved prefix."""
+        return cls(stored, text or stored, is_record=True)
 
-    def on_nodes(self, name: str) -> LimitedKey:
+    @classmethod
+    def read(cls, stored: str, prefix: str = "") -> Self:
         """
-        Return this key as nodes store it.
+        Return the key, or the slot, that a message or a node names.
+
+        The name does not contain the number of slots, so `slots` is 0.
 
         Args:
-            name: its text with the key prefix.
+            stored: its name on the nodes.
+            prefix: key prefix of the client, which is no part of the text.
+
+        Raises:
+            LockKeyError: the name cannot hold a lock.
         """
-        # A separator at the end keeps the key "a" of slot 3 apart from the key "a#3".
-        under = f"{RATE_PREFIX}{self.period_ms}:" if self.period_ms else LIMIT_PREFIX
-        return LimitedKey(f"{under}{name}#", self.slots, self.period_ms)
+        validate_node_key(stored)
+        if not stored.startswith(_LIMITED):
+            if stored.startswith(META_PREFIX):
+                return cls.record(stored)
+            return cls(stored, stored.removeprefix(prefix))
+        name, period_ms = _name_and_period(stored)
+        is_record = name.startswith(META_PREFIX)
+        text = name if is_record else name.removeprefix(prefix)
+        return cls(stored, text, 0, period_ms, slot_number(stored), is_record)
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether its slots stay taken for a period."""
+        return self.period_ms > 0
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is a slot that its holder does not give back."""
+        return self.period_ms > 0 and self.slot is not None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it may have several holders, none of which does the work of a call."""
+        return self.slots > 1 or self.period_ms > 0
+
+    @property
+    def holders(self) -> int:
+        """The number of holders that it may have at once."""
+        return self.slots or 1
+
+    @property
+    def lock(self) -> str:
+        """Its name on the nodes; for a slot, that of the key to which it belongs."""
+        return self.stored if self.slot is None else lock_of(self.stored)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The names on the nodes of all its slots, or its own if it has none."""
+        if self.slots and self.slot is None:
+            return tuple(f"{self.stored}{slot}" for slot in range(self.slots))
+        return (self.stored,)
+
+    def at(self, slot: int) -> Self:
+        """Return one of its slots."""
+        return replace(self, stored=f"{self.stored}{slot}", slot=slot)
+
+    def as_record(self, kind: str) -> Self:
+        """Return a record about this key, with the same limit; `kind` begins its name."""
+        name = self.stored if not self.slots else self.stored[len(_begin(self.period_ms)) : -1]
+        stored = f"{_begin(self.period_ms)}{kind}{name}#" if self.slots else kind + name
+        return replace(self, stored=stored, is_record=True)
 
 
-def slots_of(node_key: str) -> tuple[str, ...]:
-    """Return the keys of all slots; an ordinary key is its own."""
-    if isinstance(node_key, LimitedKey):
-        return tuple(f"{node_key}{slot}" for slot in range(node_key.slots))
-    return (node_key,)
+def _begin(period_ms: int) -> str:
+    return f"{RATE_PREFIX}{period_ms}:" if period_ms else LIMIT_PREFIX
 
 
-def all_places(node_keys: Iterable[str]) -> tuple[str, ...]:
-    """Return the keys, and all slots in the place of limited ones."""
-    return tuple(place for node_key in node_keys for place in slots_of(node_key))
+def places_of(keys: Iterable[Key]) -> tuple[str, ...]:
+    """Return the names of keys on the nodes; of all slots in place of a limited key."""
+    return tuple(place for key in keys for place in key.places)
 
 
-def slot_count(key: str) -> int:
-    """Return how many may hold a key."""
-    return key.slots if isinstance(key, LimitedKey) else 1
+def has_limit(keys: Iterable[Key]) -> bool:
+    """Return whether one of the keys has a limit or a rate."""
+    return any(key.slots for key in keys)
 
 
-def lock_of(node_key: str) -> str:
-    """Return the key that a slot belongs to, as nodes store it; another key as it is."""
-    return node_key.rpartition("#")[0] + "#" if node_key.startswith(_LIMITED) else node_key
+def given_back(keys: Iterable[Key]) -> tuple[Key, ...]:
+    """Return the keys that a holder gives back: all but those with a rate."""
+    return tuple(key for key in keys if not key.period_ms)
 
 
-def waited_for(node_key: str) -> str:
-    """Return how a message names a key that it waits for: a limited one with its slots' number."""
-    return f"{node_key}{node_key.slots}" if isinstance(node_key, LimitedKey) else node_key
+def in_header(key: Key) -> str:
+    """Encode a key for the header: a limited key is followed by its number of slots."""
+    return f"{key.stored}{key.slots}" if key.slots else key.stored
 
 
-def places_of(name: str) -> tuple[str, ...]:
-    """Return the key, or all slots of the limited key, that `waited_for` has named."""
-    slots = slot_number(name)
-    if slots is None:
+def places_in_header(name: str) -> tuple[str, ...]:
+    """Return the key, or all slots of the limited key, that `in_header` has encoded."""
+    key = Key.read(name)
+    if key.slot is None:
         return (name,)
-    return slots_of(LimitedKey(lock_of(name), min(max(1, slots), MAX_SLOTS)))
+    return replace(key, stored=key.lock, slots=min(max(1, key.slot), MAX_SLOTS), slot=None).places
 
 
-def slot_number(node_key: str) -> int | None:
+def lock_of(stored: str) -> str:
+    """Return the name on the nodes of the key that a slot belongs to; any other key as it is."""
+    return stored.rpartition("#")[0] + "#" if stored.startswith(_LIMITED) else stored
+
+
+def _name_and_period(stored: str) -> tuple[str, int]:
+    """Return the name of a key or slot with a limit as it would be without, and its period."""
+    name = lock_of(stored)[:-1]
+    if not stored.startswith(RATE_PREFIX):
+        return name.removeprefix(LIMIT_PREFIX), 0
+    period, _, name = name.removeprefix(RATE_PREFIX).partition(":")
+    return name, int(period)
+
+
+def pause_of(stored: str) -> str:
+    """
+    Return the name on the nodes of a key's pause; "" for a record, which no pause refuses.
+
+    A key without a limit, with limits and with rates shares one pause.
+    """
+    name = _name_and_period(stored)[0] if stored.startswith(_LIMITED) else stored
+    return "" if name.startswith(META_PREFIX) else PAUSE_PREFIX + name
+
+
+def forms_of(pause: str) -> tuple[str, str]:
+    """Return the names on the nodes of the key of a pause, without and with a limit."""
+    name = pause.removeprefix(PAUSE_PREFIX)
+    return name, f"{LIMIT_PREFIX}{name}#"
+
+
+def slot_number(stored: str) -> int | None:
     """Return the number of a slot; None for another key."""
-    number = node_key.rpartition("#")[2] if node_key.startswith(_LIMITED) else ""
+    number = stored.rpartition("#")[2] if stored.startswith(_LIMITED) else ""
     return int(number) if number else None
 
 
-def is_rate(key: str | None) -> TypeGuard[LimitedKey]:
-    """Return whether the slots of a key stay taken for a period."""
-    return isinstance(key, LimitedKey) and key.period_ms > 0
-
-
-def without_rates(keys: Iterable[str]) -> tuple[str, ...]:
-    """Return the keys that a holder gives back."""
-    return tuple(key for key in keys if not is_rate(key))
-
-
-def stays(node_key: str) -> bool:
-    """Return whether a key is a slot that its holder does not give back."""
-    return node_key.startswith(RATE_PREFIX) and slot_number(node_key) is not None
-
-
-def period_of(node_key: str) -> int:
-    """Return for how many ms a slot of a rate stays taken."""
-    return int(node_key.removeprefix(RATE_PREFIX).partition(":")[0])
-
-
-def stored_under(name: str, key: str) -> str:
-    """Return a key as nodes store it under a name: with its limit, if it has one."""
-    return key.on_nodes(name) if isinstance(key, LimitedKey) else name
-
-
-def node_key_of(prefix: str, key: str) -> str:
-    """Return a key as nodes store it; `user_key` is the way back."""
-    return stored_under(key if key.startswith(META_PREFIX) else prefix + key, key)
-
-
-def is_lock_key(node_key: str) -> bool:
-    """Return whether a user named it as a lock key; other keys are the lock's own records."""
-    return not _without_limit(node_key).startswith(META_PREFIX)
-
-
-def user_key(node_key: str, prefix: str) -> str:
-    """Return a key as its user wrote it: a lock key without the prefix, a reserved key as it is."""
-    if not node_key.startswith(META_PREFIX):
-        return node_key.removeprefix(prefix)
-    name = _without_limit(node_key)
-    if not name.startswith(META_PREFIX):
-        name = name.removeprefix(prefix)
-    if isinstance(node_key, LimitedKey):
-        return LimitedKey(name, node_key.slots, node_key.period_ms)
-    return name
-
-
-def _without_limit(node_key: str) -> str:
-    if not node_key.startswith(_LIMITED):
-        return node_key
-    name = lock_of(node_key)[:-1]
-    if name.startswith(LIMIT_PREFIX):
-        return name.removeprefix(LIMIT_PREFIX)
-    return name.removeprefix(RATE_PREFIX).partition(":")[2]
-
-
-def fence_key(key: str) -> str:
-    """Return the counter that orders the holders of `key`; slots of a key have successive ones."""
-    bucket = zlib.crc32(lock_of(key).encode()) + (slot_number(key) or 0)
+def fence_key(stored: str) -> str:
+    """Return the counter that orders the holders of a key; slots have successive counters."""
+    bucket = zlib.crc32(lock_of(stored).encode()) + (slot_number(stored) or 0)
     return _FENCE_KEYS[bucket & (FENCE_BUCKETS - 1)]
 
 
@@ -205,12 +260,12 @@ def wait_queue_key(key: str) -> str:
 
 
 def turns_key(key: str) -> str:
-    """Return the turns of those that wait for a key with a rate, beside its wait queue."""
+    """Return the node key that has the turns of the waiters of a key with a rate."""
     return TURNS_PREFIX + lock_of(key)
 
 
 def wake_channel(key: str) -> str:
-    """Return the channel on which nodes wake those who wait for a lock key."""
+    """Return the channel on which nodes wake the waiters of a lock key."""
     digest = hashlib.sha1(lock_of(key).encode(), usedforsecurity=False).hexdigest()
     return WAKE_PREFIX + digest[:2]
 
@@ -222,7 +277,7 @@ def owner_value(entropy: bytes, wall_us: int, label: str = "") -> str:
     Args:
         entropy: fresh random bytes for each attempt: with a reused value a late release of an
             earlier attempt would delete a later attempt's key.
-        wall_us: when the attempt was made; the candidate that it gave to the counters.
+        wall_us: the time of the attempt, which is also its candidate for the counters.
         label: shown to people who inspect the node.
     """
     return f"{entropy.hex()} {wall_us} {label}" if label else f"{entropy.hex()} {wall_us}"
@@ -277,28 +332,27 @@ def validate_key(key: str) -> str:
     return validate_name(key, "A lock key")
 
 
-def validate_node_key(place: str) -> str:
-    """Return a node key, or raise `LockKeyError` if it cannot hold a lock."""
-    if not isinstance(place, str) or not place.startswith(META_PREFIX):
-        return validate_key(place)
-    if place.startswith(_LIMITED) and not _SLOT.fullmatch(place):
-        raise LockKeyError(f"{shortened(place)!r} is no slot of a key with a limit.")
+def validate_node_key(stored: str) -> str:
+    """Return the name of a key on the nodes, or raise `LockKeyError` if it cannot hold a lock."""
+    if not isinstance(stored, str) or not stored.startswith(META_PREFIX):
+        return validate_key(stored)
+    if stored.startswith(_LIMITED) and not _SLOT.fullmatch(stored):
+        raise LockKeyError(f"{shortened(stored)!r} is not a slot of a key with a limit.")
     records = (FENCE_PREFIX, REGISTER_PREFIX, WAIT_QUEUE_PREFIX, WOKEN_PREFIX, TURNS_PREFIX)
-    if place == GUARD_KEY or place.startswith(records):
+    if stored in (GUARD_KEY, EPOCH_KEY, ANY_PAUSE) or stored.startswith(records):
         raise LockKeyError(
-            f"{shortened(place)!r} is one of the lock's own records and cannot hold a lock."
+            f"{shortened(stored)!r} is one of the lock's own records and cannot hold a lock."
         )
-    return validate_name(place, "A lock key")
+    return validate_name(stored, "A lock key")
 
 
-def validate_reserved_key(place: str) -> str:
-    """Return a reserved key that can hold a lock, or raise `LockKeyError`."""
-    validate_node_key(place)
-    if not place.startswith(META_PREFIX):
-        raise LockKeyError(
-            f"{shortened(place)!r} is a lock key and no reserved key; pass it as a key."
-        )
-    return place
+def can_hold_lock(stored: str) -> bool:
+    """Return whether `Key.read` can read a name."""
+    try:
+        validate_node_key(stored)
+    except LockKeyError:
+        return False
+    return True
 
 
 def register_key(prefix: str, name: str) -> str:
@@ -330,6 +384,6 @@ def check_key_count(keys: int) -> None:
     """Raise `LockKeyError` if a lock has too many keys."""
     if keys > MAX_KEYS:
         raise LockKeyError(
-            f"A lock of {keys:,} keys; at most {MAX_KEYS:,} can be acquired at once. Name fewer, "
-            "or one key that represents them all."
+            f"A lock has at most {MAX_KEYS:,} keys, counting each slot, and this one has {keys:,}. "
+            "Name fewer, or one key that represents them all."
         )

@@ -19,7 +19,15 @@ from celery_redlock.protocol.commands import (
     granted_vote,
     split_extension,
 )
-from celery_redlock.protocol.keys import GOES_FIRST, fence_key, lock_of, slot_number, stays
+from celery_redlock.protocol.keys import (
+    GOES_FIRST,
+    PAUSED,
+    RATE_PREFIX,
+    fence_key,
+    lock_of,
+    pause_of,
+    slot_number,
+)
 from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US, MAX_TOKEN
 from celery_redlock.protocol.votes import (
     ACKNOWLEDGED,
@@ -52,7 +60,7 @@ class StoredKey:
 
 @dataclass(frozen=True, slots=True)
 class GuardRecord:
-    """The record of the restart quarantine: whose data this is, and from when (µs) it may vote."""
+    """The guard record: the server with this data, and the time (µs) from which it may vote."""
 
     run: str
     replication: str
@@ -70,7 +78,7 @@ class Identity:
             the replication backlog is created or freed.
         promoted_from: `master_replid2`, the id of the master that this one followed; empty if it
             followed none, or if the backlog has been freed since.
-        is_master: whether it follows none now.
+        is_master: whether it follows no other master now.
     """
 
     run: str
@@ -144,12 +152,12 @@ class StoredRegister:
 @dataclass(slots=True)
 class WaitQueue:
     """
-    Those who wait for a key.
+    The waiters of a key.
 
     Attributes:
-        scores: since when each waits, in ms.
-        woken: when those were woken that have not come yet, in µs.
-        turns: of a key with a period, when it is the turn of each, in ms of the node's clock.
+        scores: the place of each, `Waiter.score`; the smallest comes first.
+        woken: when each woken waiter that has not come yet was woken, in µs.
+        turns: for a key with a rate, the turn of each, in ms of the node's clock.
         expires_at: when the node forgets all of them, on the same clock.
     """
 
@@ -159,39 +167,39 @@ class WaitQueue:
     expires_at: float = 0.0
 
     def first(self, count: int) -> list[str]:
-        """Return those that have waited longest."""
+        """Return the waiters that come first, in order."""
         return _in_order(self.scores)[:count]
 
     def before(self, name: str) -> int:
-        """Return how many have waited longer than a waiter; all, if it does not wait yet."""
+        """Return how many come before a waiter; one without a name is behind them all."""
         in_order = self.first(len(self.scores))
         return in_order.index(name) if name in self.scores else len(in_order)
 
     def forget(self, name: str) -> bool:
-        """Remove a waiter, and return whether it had waited."""
+        """Remove a waiter, and return whether it was there."""
         self.woken.pop(name, None)
         return self.scores.pop(name, None) is not None
 
 
-#: Of more waiters of one key a node remembers those who have waited longest.
+#: Maximum waiters of one key that a node remembers: those that come first.
 MAX_WAITERS = 1000
 
-#: How many waiters a node looks at more than it wakes at once: those before them may be gone.
+#: Waiters that a node looks at beyond those that it wakes at once, because some may be gone.
 LOOKED_AT = 99
 
-#: Microseconds in which one that was woken comes.
+#: Microseconds within which a woken waiter retries; one that has not counts as gone.
 COMES_WITHIN_US = 250_000
 
-#: Microseconds for which those that were woken go before others, where no order holds.
+#: Microseconds for which woken waiters go before others, where there is no order.
 START_US = 10_000
 
-#: Milliseconds before and after its turn in which a slot of a rate is kept for a waiter.
+#: Milliseconds before and after a waiter's turn for which a slot of a rate is kept for it.
 TURN_EARLY_MS, TURN_GRACE_MS = 100, 300
 
-#: Of more waiters of a key with a period a node remembers those who have waited longest.
+#: Maximum waiters of a key with a rate that a node remembers.
 MAX_TURNS = 10_000
 
-#: So many that are late a node forgets in one attempt, and it looks at so many whose turn it is.
+#: Maximum late waiters that one attempt forgets, and maximum whose turn it is that it looks at.
 TURNS_AT_ONCE = 256
 
 
@@ -200,7 +208,7 @@ def _in_order(scores: Mapping[str, int]) -> list[str]:
 
 
 def _free_in(owner: str, left: float, period_ms: int) -> int:
-    """Return in how many ms a slot of a key with a period is free."""
+    """Return in how many ms a slot of a key with a rate is free."""
     if owner.startswith(GOES_FIRST):
         return 0
     return round(left * 1000) + 1 if left >= 0 else period_ms
@@ -208,7 +216,7 @@ def _free_in(owner: str, left: float, period_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """The limit of a key in a command: 0 slots for an ordinary key, which is its only one."""
+    """The limit of a key in a command; an ordinary key has 0 slots, and is its own only slot."""
 
     slots: int = 0
     period_ms: int = 0
@@ -237,6 +245,7 @@ class _Acquire:
     previous: str
     waiter: Waiter | None
     keys: tuple[tuple[str, str, _Limit], ...]
+    any_pause: str
 
     @property
     def named_waiter(self) -> Waiter | None:
@@ -247,8 +256,8 @@ class _Acquire:
     def read(cls, command: Command) -> Self:
         owner, ttl, candidate, quarantine, *more = command.args
         previous, waiter, limits = more[:1], more[1:5], [int(number) for number in more[5:]]
-        count = len(command.keys) // 2
-        keys = zip(command.keys[:count], command.keys[count:-1], strict=True)
+        count = (len(command.keys) - 1) // 2
+        keys = zip(command.keys[:count], command.keys[count : 2 * count], strict=True)
         return cls(
             str(owner),
             int(ttl),
@@ -260,6 +269,7 @@ class _Acquire:
                 (key, fence, _Limit(*limits[3 * at : 3 * at + 3]))
                 for at, (key, fence) in enumerate(keys)
             ),
+            "".join(command.keys[2 * count + 1 :]),
         )
 
 
@@ -273,15 +283,17 @@ class ModelNode:
         keys: lock keys.
         fences: fence counters.
         guard: the record of the restart quarantine; lost with the data.
+        epoch: number of the last promotion that the data knows.
         registers: all registers that a command has named.
         waiting: wait queues by lock key.
-        published: lock key and waiter of each wake-up that nobody has taken yet.
+        published: lock key and waiter of each wake-up that has not been delivered yet.
     """
 
     identity: Identity
     keys: dict[str, StoredKey] = field(default_factory=dict)
     fences: dict[str, int] = field(default_factory=dict)
     guard: GuardRecord | None = None
+    epoch: int = 0
     registers: dict[str, StoredRegister] = field(default_factory=dict)
     waiting: dict[str, WaitQueue] = field(default_factory=dict)
     published: list[tuple[str, str]] = field(default_factory=list)
@@ -293,6 +305,18 @@ class ModelNode:
         self.registers.clear()
         self.waiting.clear()
         self.guard = None
+        self.epoch = 0
+
+    def lead(self, epoch: int, quarantine_ms: int, now_us: int) -> bool:
+        """Begin the quarantine if the data knows no such promotion; return whether it votes."""
+        guard, serves = self.guard, False
+        if guard is not None:
+            serves = self.identity.has_lost_nothing_since(guard) and guard.not_before <= now_us
+            if epoch > self.epoch:
+                self._record(1000 * quarantine_ms + now_us)
+        serves &= epoch <= self.epoch
+        self.epoch = max(self.epoch, epoch)
+        return serves
 
     def arm(self) -> None:
         """Let this process vote at once."""
@@ -317,6 +341,8 @@ class ModelNode:
             return self._raise(command, now_us)
         if script is Script.ENQUEUE:
             return self._enqueue(command, now_us)
+        if script is Script.PAUSE:
+            return self._pause(command, now_us)
         if script is Script.WRITE_REGISTER:
             return self._register(command).write(command)
         if script is Script.READ_REGISTER:
@@ -327,7 +353,7 @@ class ModelNode:
         keys, fences = command.keys[:count], command.keys[count:]
         owners = [(key, self.owner(key, now_us)) for key in keys]
         if script is Script.INSPECT:
-            return self._look(owners, fences, now_us)
+            return self._inspect(owners, fences, now_us)
         if script is Script.EXTEND:
             return self._extend(command, owners, fences, now_us)
         if script is Script.HEAL:
@@ -358,8 +384,16 @@ class ModelNode:
         free: dict[str, _Limit] = {}
         placed: list[tuple[_Limit, str, str]] = []
         turns: list[int] = []
+        has_pauses = self.owner(call.any_pause, now_us) is not None
         place = 0
         for key, fence, limit in call.keys:
+            paused = self._paused_for(key, now_us) if has_pauses else None
+            if paused is not None:
+                places = range(place, place + (limit.slots or 1))
+                held += [KeyHolder(at, PAUSED, paused / 1000) for at in places]
+                refused += [pause_of(key)] if limit.period_ms else [key, pause_of(key)]
+                place += len(places)
+                continue
             slot, others = self._choose(key, limit, call, now_us)
             if slot is None:
                 held += [KeyHolder(place + at, *other) for at, other in enumerate(others)]
@@ -375,8 +409,8 @@ class ModelNode:
         if (waiter := call.named_waiter) is not None:
             for key in refused:
                 self._queue(key, now_us, waiter)
-            # It waits for the others now, and those that wait for these must not wait for it.
-            # Its place in the order of a key with a period would be lost if it is undone.
+            # It waits for other keys now, and the waiters of these keys must not wait for it. A key
+            # with a rate keeps the waiter, which needs its place again if this grant is undone.
             granted = {key: limit for key, _, limit in call.keys if not limit.period_ms}
             for key, limit in (free if held else granted).items():
                 was_waiting = key in self.waiting and self.waiting[key].forget(waiter.name)
@@ -398,7 +432,7 @@ class ModelNode:
     def _place_of(
         self, waiter: Waiter | None, refused: list[str], turns: list[int], now_us: int
     ) -> dict[str, Any]:
-        """Return when it is a waiter's turn, or how many have waited longer for the keys."""
+        """Return the time to a waiter's turn, or how many others come before it."""
         if turns:
             return {"turn_in": max(turns) / 1000}
         if waiter is None or not waiter.since_ms:
@@ -409,7 +443,7 @@ class ModelNode:
     def _choose(
         self, key: str, limit: _Limit, call: _Acquire, now_us: int
     ) -> tuple[str | None, list[tuple[str, float]]]:
-        """Return the key or slot that an acquire gets; or None, and who has what it could get."""
+        """Return the key or slot that an acquire gets; or None, and the owners in its way."""
         owners = {slot: self.owner(slot, now_us) for slot in limit.slots_of(key)}
         own = [
             slot for slot in limit.in_order(key) if call.previous and owners[slot] == call.previous
@@ -431,7 +465,7 @@ class ModelNode:
     def _goes_before(
         self, key: str, limit: _Limit, waiter: Waiter | None, free: int, now_us: int
     ) -> tuple[str, int] | None:
-        """Return who goes before a waiter for a key with free slots, and for how many ms yet."""
+        """Return the waiter that goes first for a free slot, and the ms that it has left."""
         if limit.period_ms:
             named = waiter if waiter is not None and waiter.name else None
             return self._has_its_turn(key, named, free, now_us)
@@ -442,7 +476,7 @@ class ModelNode:
         queue, more = self._wait_queue(key, now_us), 0
         ahead: list[tuple[str, int]] = []
         for other in queue.first(free + LOOKED_AT + 1):
-            if queue.scores[other] >= waiter.since_ms or (len(ahead) >= free and more <= 0):
+            if queue.scores[other] >= waiter.score or (len(ahead) >= free and more <= 0):
                 break
             at = queue.woken.get(other)
             if other == waiter.name or (at is None and not in_order):
@@ -462,7 +496,7 @@ class ModelNode:
     def _has_its_turn(
         self, key: str, waiter: Waiter | None, free: int, now_us: int
     ) -> tuple[str, int] | None:
-        """Return who is to have a free slot before a waiter, and for how many ms yet."""
+        """Return the first waiter with a right to a free slot, and the ms that it has left."""
         queue, now_ms = self._wait_queue(key, now_us), now_us // 1000
         turns = {
             name: turn
@@ -471,7 +505,7 @@ class ModelNode:
         }
         own = (math.inf, "")
         if waiter is not None:
-            own = (queue.scores.get(waiter.name, waiter.since_ms), waiter.name)
+            own = (queue.scores.get(waiter.name, waiter.score), waiter.name)
         ahead = [
             name
             for name in _in_order(turns)[:TURNS_AT_ONCE]
@@ -489,14 +523,14 @@ class ModelNode:
         others: list[tuple[str, float]],
         now_us: int,
     ) -> int:
-        """Return in how many ms it is a waiter's turn; remember it if it waits until then."""
+        """Return in how many ms it is a waiter's turn; remember one that waits until then."""
         queue, now_ms = self._wait_queue(key, now_us), now_us // 1000
         late = [name for name, turn in queue.turns.items() if turn < now_ms - TURN_GRACE_MS]
         for name in sorted(late, key=lambda name: (queue.turns[name], name))[:TURNS_AT_ONCE]:
             del queue.turns[name]
             queue.scores.pop(name, None)
         if waiter is not None:
-            queue.scores[waiter.name] = waiter.since_ms
+            queue.scores[waiter.name] = waiter.score
         order = _in_order(queue.scores)
         ahead = len(order) if waiter is None else order.index(waiter.name)
         pttls = sorted(_free_in(*other, limit.period_ms) for other in others)
@@ -516,7 +550,7 @@ class ModelNode:
         if not waiter.keep_ms:
             queue.forget(waiter.name)
             return
-        queue.scores[waiter.name] = waiter.since_ms
+        queue.scores[waiter.name] = waiter.score
         queue.woken.pop(waiter.name, None)
         for dropped in queue.first(len(queue.scores))[MAX_WAITERS:]:
             del queue.scores[dropped]
@@ -524,9 +558,36 @@ class ModelNode:
 
     def _enqueue(self, command: Command, now_us: int) -> Vote:
         keep_ms, *waiters = command.args
-        for key, name, since_ms in zip(command.keys, waiters[0::2], waiters[1::2], strict=True):
-            self._queue(key, now_us, Waiter(str(name), int(since_ms), int(keep_ms)))
+        for key, name, score in zip(command.keys, waiters[0::2], waiters[1::2], strict=True):
+            self._queue(key, now_us, Waiter(str(name), int(score), int(keep_ms)))
         return ACKNOWLEDGED
+
+    def _pause(self, command: Command, now_us: int) -> Vote:
+        (pause, longest, *forms), (owner, ms) = command.keys, command.args
+        is_paused, until = self.owner(pause, now_us) is not None, now_us // 1000 + int(ms)
+        if not owner:
+            if not is_paused:
+                return FOREIGN
+            del self.keys[pause]
+            ordinary, limited = forms
+            self._wake(pause, 0, now_us)
+            if self.owner(ordinary, now_us) is None:
+                self._wake(ordinary, 0, now_us)
+            self._wake(limited, 1, now_us)
+            return ACKNOWLEDGED
+        if not is_paused:
+            self.waiting.pop(pause, None)
+        self.keys[pause] = StoredKey(str(owner), until)
+        if self.owner(longest, now_us) is None or self.keys[longest].expires_at < until:
+            self.keys[longest] = StoredKey(pause, until)
+        return ACKNOWLEDGED
+
+    def _paused_for(self, key: str, now_us: int) -> int | None:
+        """Return for how many more ms a key is paused; None if it is not."""
+        pause = pause_of(key)
+        if not pause or self.owner(pause, now_us) is None:
+            return None
+        return int(self.keys[pause].expires_at - now_us // 1000)
 
     def _wait_queue(self, key: str, now_us: int) -> WaitQueue:
         queue = self.waiting.get(key)
@@ -535,7 +596,7 @@ class ModelNode:
         return queue
 
     def _wake(self, key: str, slots: int, now_us: int) -> None:
-        if key not in self.waiting:
+        if key not in self.waiting or self._paused_for(key, now_us) is not None:
             return
         queue = self._wait_queue(key, now_us)
         places = _Limit(slots).slots_of(key) if slots else ()
@@ -580,9 +641,9 @@ class ModelNode:
             if holder is None:
                 moved[slot] = limit.period_ms or int(ttl_ms)
             fence = _fence_of(fence, limit, slot)
-            # A counter above the token: this node granted us more than was counted, or granted
-            # another attempt since. Counting it towards the quorum would let two holders have one
-            # token. Of a slot that it did not grant us, one at the token may be another's, too.
+            # If a counter is above the token, this node granted us a larger one too late to count,
+            # or granted another attempt since. With its vote, two holders could have one token. If
+            # it did not grant us the slot, a counter at the token may be another holder's, too.
             counter = self.fences.get(fence, 0)
             if counter > int(token) or (counter == int(token) and holder is None):
                 return FOREIGN
@@ -625,6 +686,11 @@ class ModelNode:
         owner, token, keep, *more = command.args
         waiter, actions = str(more[0]) if more else "", more[1:]
         keys = command.keys[: len(fences)]
+        if command.forgets_a_waiter:
+            for queue in filter(None, map(self.waiting.get, map(lock_of, keys))):
+                if queue.scores.get(waiter) == actions[0]:
+                    queue.forget(waiter)
+            return FOREIGN
         ours = 0
         for index, key in enumerate(keys):
             value, slots = (actions[3 * index + 1], actions[3 * index + 2]) if actions else ("", 0)
@@ -634,10 +700,13 @@ class ModelNode:
             for other in _Limit(int(slots)).slots_of(lock_of(key)) if not is_ours else ():
                 if self.owner(other, now_us) == owner:
                     del self.keys[other]
-            stays_here = stays(key) and int(slots) > 0
-            if stays_here and self.owner(key, now_us) is None and int(actions[3 * index]) > 0:
-                left_ms = int(actions[3 * index])
-                self.keys[key] = StoredKey(str(owner), now_us // 1000 + left_ms)
+            stays = key.startswith(RATE_PREFIX) and slot_number(key) is not None
+            stays_here = stays and int(slots) > 0
+            if stays_here and not is_ours and int(actions[3 * index]) > 0:
+                until: float = now_us // 1000 + int(actions[3 * index])
+                if self.owner(key, now_us) is not None:
+                    until = max(until, self.keys[key].expires_at)
+                self.keys[key] = StoredKey(str(owner), until)
             ours += is_ours or stays_here
             if not is_ours or stays_here:
                 continue
@@ -646,14 +715,14 @@ class ModelNode:
                 self.keys[key] = StoredKey(str(value or owner), now_us // 1000 + keep_ms)
             else:
                 del self.keys[key]
-                if int(token) > 0 and not stays(key):
+                if int(token) > 0 and not stays:
                     is_slot = lock_of(key) != key
                     self._wake(lock_of(key), max(1, int(slots)) if is_slot else 0, now_us)
         if int(token) > 0:
             self._raise_counters(fences, int(token))
         return ACKNOWLEDGED if ours == len(keys) else FOREIGN
 
-    def _look(self, owners: Owners, fences: tuple[str, ...], now_us: int) -> Vote:
+    def _inspect(self, owners: Owners, fences: tuple[str, ...], now_us: int) -> Vote:
         return KeyStates(
             tuple(
                 KeyState(

@@ -11,6 +11,7 @@ the largest counter to a quorum, on the condition that the keys are still ours.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from enum import Enum, auto
@@ -53,7 +54,7 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 }
 
 
-class Round:
+class Round(ABC):
     """
     Base of all rounds: the votes, the quorum and the phase.
 
@@ -74,6 +75,7 @@ class Round:
         """The current phase."""
         return self._phase
 
+    @abstractmethod
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
         """
         Count one node's reply and return the phase after it.
@@ -85,7 +87,6 @@ class Round:
             vote: its reply.
             now: the reading of the round's clock when the reply was received.
         """
-        raise NotImplementedError
 
     def nodes_without(self, kind: type[Vote]) -> list[int]:
         """Return the nodes whose vote on the latest command is not of this kind, or is missing."""
@@ -114,9 +115,12 @@ class AcquireRound(Round):
     Attributes:
         valid_until: end of validity on the round's clock, counted from `sent_at`.
         token: the largest counter that the granting nodes returned; final once GRANTED.
+        slots: the slot of each limited key; final once RAISING or GRANTED.
     """
 
     __slots__ = ("_exact", "_granted", "_lost", "token", "valid_until")
+
+    slots: tuple[int, ...] = ()
 
     def __init__(self, nodes: int, *, sent_at: float, ttl: float, drift_factor: float) -> None:
         super().__init__(nodes)
@@ -204,7 +208,7 @@ class AcquireRound(Round):
         }
 
     def _is_taken(self, out: int = 0) -> bool:
-        """Return whether one foreign owner has a key on a quorum, if so many more votes name it."""
+        """Return whether one foreign owner has a key on a quorum, if `out` more votes name it."""
         return max(self._seen_owners().values(), default=0) + out >= self.needed
 
     def _seen_owners(self) -> Counter[tuple[int, str]]:
@@ -215,8 +219,20 @@ class AcquireRound(Round):
             for holder in vote.holders
         )
 
+    def full(self) -> list[int]:
+        """Return the positions of the limited keys that are taken."""
+        return []
+
+    def refused(self) -> list[int]:
+        """Return the positions of the limited keys that a quorum refuses."""
+        return []
+
+    def turn_in(self) -> float:
+        """Return in how many seconds it is the turn of this attempt at a key with a rate."""
+        return 0.0
+
     def before(self) -> int:
-        """Return how many have waited longer than this attempt, on the node that knows of most."""
+        """Return how many come before this attempt, on the node that knows of most."""
         return max((vote.before for vote in self.votes if type(vote) is Refused), default=0)
 
     def holder(self, preferred: Collection[int] = ()) -> KeyHolder | None:
@@ -243,24 +259,21 @@ class AcquireRound(Round):
 
 class SlotRound(AcquireRound):
     """
-    One attempt to acquire all keys where some have a limit, so that nodes may grant other slots.
+    One attempt to acquire keys of which some have a limit, so that nodes may grant different slots.
 
-    If a quorum granted one slot and the same counters, it is GRANTED. Otherwise it is RAISING: the
-    second command sets the slot that most nodes granted on all nodes where it is free, and fixes
-    the token of that slot. A key with a limit is taken once a quorum shows a foreign owner of each
-    of its slots; one with a rate once a quorum refuses it, because each of these nodes has given
-    this attempt its turn.
+    If a quorum granted the same slot with the same counters, it is GRANTED. Otherwise it is
+    RAISING: the second command sets the slot that most nodes granted on all nodes where it is free,
+    and fixes the token of that slot. A key with a limit is taken once a quorum shows a foreign
+    owner of each of its slots; a key with a rate once a quorum refuses it, because each of these
+    nodes has given this attempt its turn.
 
     Guarantee and limit as for `AcquireRound`, for each slot: tokens of different slots of one key
     have no order.
 
     Args:
-        nodes: how many there are.
-        places: how many places each key has: 1, or its slots.
+        nodes: the number of nodes.
+        places: the number of slots of each key; 1 for an ordinary key.
         rates: the positions of the keys with a rate.
-
-    Attributes:
-        slots: the slot of each limited key; final once RAISING or GRANTED.
     """
 
     __slots__ = ("_places", "_rates", "slots")
@@ -276,7 +289,7 @@ class SlotRound(AcquireRound):
         rates: Collection[int] = (),
     ) -> None:
         super().__init__(nodes, sent_at=sent_at, ttl=ttl, drift_factor=drift_factor)
-        self.slots: tuple[int, ...] = ()
+        self.slots = ()
         self._rates = tuple(rates)
         self._places = tuple(places)
 
@@ -290,10 +303,10 @@ class SlotRound(AcquireRound):
         return super()._first_quorum(now)
 
     def full(self, out: int = 0) -> list[int]:
-        """Return the positions of the keys that are taken, if so many more votes agree."""
+        """Return the positions of the keys that are taken, if `out` more votes agree."""
         seen: Counter[tuple[int, str]] = Counter()
         for (place, owner), count in self._seen_owners().items():
-            # Nodes may name different waiters that go first: none of them lets this attempt.
+            # Nodes may name different waiters that go first, but each refuses this attempt.
             seen[place, GOES_FIRST if owner.startswith(GOES_FIRST) else owner] += count
         most: dict[int, int] = {}
         for (place, _), count in seen.items():
@@ -308,10 +321,10 @@ class SlotRound(AcquireRound):
 
     def refused(self, out: int = 0) -> list[int]:
         """
-        Return the positions of the keys that a quorum refuses, if so many more votes do.
+        Return the positions of the keys that a quorum refuses, if `out` more votes do.
 
-        Each of these nodes has an owner for every slot, though not the same one as the others. So
-        it may be that the key is not taken, but rivals had its last slot on some nodes each.
+        On each of these nodes every slot is taken, but by different owners. The key may still be
+        free: rivals may hold its last slot on a minority of nodes each.
         """
         seen: Counter[int] = Counter()
         for (place, _), count in self._seen_owners().items():
@@ -332,11 +345,11 @@ class SlotRound(AcquireRound):
 
     def turn_in(self) -> float:
         """
-        Return in how many seconds it is the turn of this attempt at a key with a rate.
+        Return the seconds until it is the turn of this attempt at a key with a rate.
 
-        It is the median of the nodes, whose turns differ where others came at the same time. With
-        the latest, slots would stay free that some nodes keep for it. In a split vote it is when
-        the slot is free that most nodes granted, because others have it on the rest of them.
+        The median over the nodes, which disagree when waiters arrive together; the maximum would
+        leave slots idle that some nodes reserve for this attempt. After a split vote: the seconds
+        until other owners no longer hold the slot that most nodes granted.
         """
         turns = sorted(
             vote.turn_in
@@ -380,7 +393,9 @@ class _HolderRound(Round):
             self._gone += 1
         if self._impossible(self._gone):
             return self._enter(Phase.GONE)
-        if self._impossible(self._lost):
+        # The nodes that have not replied may yet show that the keys are gone.
+        may_be_gone = self._impossible(self._gone + self.votes.count(None))
+        if self._impossible(self._lost) and not may_be_gone:
             return self._enter(Phase.UNAVAILABLE)
         return self._phase
 
@@ -395,7 +410,7 @@ class ExtendRound(_HolderRound):
 
     Attributes:
         valid_until: end of validity if GRANTED, counted from `sent_at`; never before the old one.
-        missing: nodes that lost our keys, where no other owner has them; a heal may set them again.
+        missing: nodes that lost our keys, which have no other owner; a heal may set them again.
     """
 
     __slots__ = ("_extended", "_old_valid_until", "missing", "valid_until")
@@ -430,7 +445,7 @@ class BatchRound(Round):
     """
     The rounds of several leases that each node extends in one command.
 
-    GRANTED: each has left its phase VOTING, whatever its phase is now.
+    GRANTED: every one of these rounds has left the phase VOTING, with any result.
     """
 
     __slots__ = ("_replies", "rounds")
@@ -463,7 +478,7 @@ class BatchRound(Round):
 
 
 class ReleaseRound(_HolderRound):
-    """One release. GRANTED: a quorum still had our keys; GONE or UNAVAILABLE: not known to."""
+    """One release. GRANTED: a quorum still had our keys; GONE, UNAVAILABLE: that is not known."""
 
     __slots__ = ("_released",)
 
@@ -486,8 +501,8 @@ class InspectRound(Round):
     """
     One inspection of some keys.
 
-    GRANTED: a quorum has replied, and each key has one value on a quorum or no value there, or all
-    nodes have replied. UNAVAILABLE: too few nodes can reply.
+    GRANTED: for each key a quorum replied with the same owner, or with none; or all nodes have
+    replied. UNAVAILABLE: too few nodes can reply.
     """
 
     __slots__ = ("_lost",)
@@ -511,7 +526,7 @@ class InspectRound(Round):
 
     def key_states(self) -> list[tuple[KeyState, ...]]:
         """
-        Return for each key the states on all nodes with the value that a quorum has, or none.
+        Return for each key the states on the nodes that have the quorum's owner; none without.
 
         Nodes that did not reply count as agreeing: one that is down may have been in the holder's
         quorum, and no other owner can get a quorum without it.

@@ -13,10 +13,11 @@ _LUA = resources.files("celery_redlock.protocol") / "lua"
 
 #: Functions that precede the scripts which call them.
 _BEFORE: dict[Script, tuple[str, ...]] = {
-    Script.ACQUIRE: ("identity", "guard", "slots", "wait_queue", "turns"),
+    Script.ACQUIRE: ("identity", "guard", "slots", "pauses", "wait_queue", "turns"),
     Script.RAISE: ("identity", "guard", "slots"),
-    Script.RELEASE: ("slots", "wait_queue"),
-    Script.ENQUEUE: ("slots", "wait_queue"),
+    Script.RELEASE: ("slots", "pauses", "wait_queue"),
+    Script.ENQUEUE: ("slots", "pauses", "wait_queue"),
+    Script.PAUSE: ("slots", "pauses", "wait_queue"),
 }
 
 
@@ -37,3 +38,6 @@ SHA: dict[Script, str] = {
 
 #: Lets a brand-new node vote at once; used by `celery-redlock init`.
 ARM_SOURCE: str = _joined("identity", "arm")
+
+#: Begins the quarantine of a master that was replaced meanwhile.
+LEAD_SOURCE: str = _joined("identity", "lead")

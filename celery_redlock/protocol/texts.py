@@ -12,14 +12,14 @@ _MOST_NAMES = 5
 
 
 def shortened(text: str, most: int = _MOST_CHARACTERS) -> str:
-    """Return a text; one of more than `most` characters as its beginning and its length."""
+    """Return a text; if it has more than `most` characters, its beginning and its length."""
     if len(text) <= most:
         return text
     return f"{text[:most]}... ({len(text):,} characters)"
 
 
 def enumerated(names: Iterable[str], most: int = _MOST_NAMES) -> str:
-    """Return names with commas; of more than `most`, the first and the number of the others."""
+    """Return names with commas; after the first `most`, only the number of the others."""
     iterator = iter(names)
     first = [shortened(name, _MOST_CHARACTERS // 2) for name in islice(iterator, most)]
     more = sum(1 for _ in iterator)
@@ -27,5 +27,5 @@ def enumerated(names: Iterable[str], most: int = _MOST_NAMES) -> str:
 
 
 def readable(seconds: float) -> str:
-    """Return a number of seconds in three digits, or in whole seconds."""
+    """Format seconds with three digits; from 1,000 on, as whole seconds."""
     return f"{seconds:.3g}" if abs(seconds) < 999.5 else f"{seconds:,.0f}"

@@ -6,6 +6,9 @@ Durations are float seconds everywhere in Python; integer milliseconds exist on 
 
 from __future__ import annotations
 
+#: Seconds of the units of time in texts.
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
 #: Fencing tokens stay exact in Lua doubles and in JSON up to here.
 MAX_TOKEN = 2**53 - 1
 

@@ -16,7 +16,7 @@ class Granted:
     Attributes:
         low: the smallest fence counter among the keys' buckets.
         high: the largest; equal to `low` when there is one key.
-        slots: which slot of each limited key, in the order of the keys.
+        slots: the slot of each limited key, in the order of the keys.
     """
 
     low: int
@@ -30,7 +30,7 @@ class KeyHolder:
     The owner of one key on one node.
 
     Attributes:
-        key: position of the key in the command; there, a limited key counts as all its slots.
+        key: index among the command's keys, counting each slot of a limited key separately.
         owner: the value stored there.
         expires_in: seconds until the node drops it; negative where it never will.
     """
@@ -47,9 +47,10 @@ class Refused:
 
     Attributes:
         holders: of the keys and slots that are taken.
-        turn_in: seconds until a slot of a key with a period is free for this waiter, after those
-            that wait already; 0 where no such key refuses.
-        before: how many others have waited longer for one of the keys, if this one waits.
+        turn_in: seconds until it is this waiter's turn at a key with a rate; 0 if no such key
+            refuses.
+        before: how many others come before this one for one of the keys, if it waits; all that the
+            node remembers, if it has no name.
     """
 
     holders: tuple[KeyHolder, ...]
@@ -81,8 +82,8 @@ class NotHeld:
 
     Attributes:
         missing: the other keys have no owner, so a heal may set them again.
-        turn_in: seconds until the slot of a key with a period is free that another has; 0 where it
-            is not that.
+        turn_in: if another owner has the slot of a key with a rate, seconds until it is free;
+            otherwise 0.
     """
 
     missing: bool
@@ -95,7 +96,7 @@ class LeaseVotes:
     Reply to the extension of several leases.
 
     Attributes:
-        votes: one for each lease, as to its extension alone.
+        votes: one for each lease, as if it were extended alone.
     """
 
     votes: tuple[Vote, ...]

@@ -16,8 +16,6 @@ from typing import Any
 
 from celery_redlock.schedules.timeutils import on_clock, when_clock_shows, zone_of
 
-__all__ = ["CrontabDueTimes"]
-
 #: Years in which the 29th of February falls on each day of the week at least once.
 YEARS = 41
 ALL_DAY = 24
@@ -42,7 +40,7 @@ class CrontabDueTimes:
         self.months = frozenset(crontab.month_of_year)
 
     def latest(self, now: int) -> int | None:
-        """Return the last due time that is not after `now`, if there was one for decades."""
+        """Return the last due time that is not after `now`; None without one in decades."""
         due = None
         for day in self._days(now, backwards=True):
             moments = self._on(day)
@@ -55,7 +53,7 @@ class CrontabDueTimes:
         return due
 
     def after(self, moment: int) -> int | None:
-        """Return the first due time after a moment, if there is one for decades."""
+        """Return the first due time after a moment; None without one in decades."""
         due = None
         for day in self._days(moment, backwards=False):
             moments = self._on(day)
@@ -93,6 +91,6 @@ def _moments(
         wall = datetime.combine(day, time(hour, minute))
         first = when_clock_shows(wall, zone)
         again = when_clock_shows(wall, zone, fold=1) if len(hours) == ALL_DAY else first
-        # A skipped time has an earlier second reading.
+        # The second reading of a skipped time is the earlier one.
         found |= {first, max(first, again)}
     return tuple(sorted(found))

@@ -15,8 +15,6 @@ from celery_redlock.schedules.probing import ProbedDueTimes
 from celery_redlock.schedules.solar import SolarDueTimes
 from celery_redlock.schedules.timeutils import SECOND, to_us
 
-__all__ = ["DueTimes", "due_times", "is_clocked", "latest_due", "next_due", "ran_already"]
-
 
 class DueTimes(Protocol):
     """
@@ -32,7 +30,7 @@ class DueTimes(Protocol):
         """Return the last due time that is not after `now`."""
 
     def after(self, moment: int) -> int | None:
-        """Return the first due time after one."""
+        """Return the first due time after `moment`."""
 
 
 class ClockedDueTimes:
@@ -77,7 +75,7 @@ def _inherits(schedule: Any, stock: type, *methods: str) -> bool:
 
 def latest_due(schedule: Any, last_run_at: datetime, now: datetime) -> float | None:
     """
-    Return when a schedule that is due now was due last, in seconds since the epoch.
+    Return the last due time of a schedule that is due now, in seconds since the epoch.
 
     All beats that ask at about the same time get the same answer, whatever the last run: of the due
     times that a beat has missed only the last one counts, as in Celery.

@@ -25,8 +25,6 @@ from celery_redlock.schedules.timeutils import (
     zone_of,
 )
 
-__all__ = ["GridSchedule", "IntervalDueTimes", "interval_due_times", "is_interval", "on_grid"]
-
 
 class IntervalDueTimes:
     """Every whole multiple of an interval since the epoch; all times in microseconds."""
@@ -105,7 +103,7 @@ class GridSchedule(schedule):  # type: ignore[misc]  # Celery is untyped
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         """Return the time until the first point after the last run; negative if it has passed."""
         now, last, grid = to_us(self.now()), to_us(last_run_at), self.grid
-        # A last run in the future is that of another clock, which is not waited for.
+        # A last run in the future comes from another clock; the schedule does not wait for it.
         is_plausible = last <= now + grid.step
         due = grid.after(last) if is_plausible else grid.latest(now)
         return (due - now) * MICROSECOND
@@ -139,7 +137,7 @@ def interval_due_times(interval: Any) -> IntervalDueTimes:
 
 
 def is_interval(value: Any) -> bool:
-    """Return whether a schedule is an interval that overrides nothing Celery asks it for."""
+    """Return whether a schedule is an interval that overrides no method that Celery calls."""
     if isinstance(value, GridSchedule):
         return True
     if not isinstance(value, schedule) or value.run_every < MICROSECOND:
@@ -149,7 +147,7 @@ def is_interval(value: Any) -> bool:
 
 
 def on_grid(value: Any) -> GridSchedule | None:
-    """Return an interval on its grid; None if it is on it already, or is no interval."""
+    """Return an interval as a `GridSchedule`; None if it is one already, or no interval."""
     if isinstance(value, GridSchedule) or not is_interval(value):
         return None
     return GridSchedule(value)

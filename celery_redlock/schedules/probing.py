@@ -1,5 +1,5 @@
 """
-When a schedule of unknown kind is due, found by asking it as if at other times.
+When a schedule of unknown kind is due, found by asking it about times other than the present.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from typing import Any
 
 from celery_redlock.schedules.timeutils import SECOND, from_us, to_us
 
-__all__ = ["ProbedDueTimes", "next_from"]
-
 MILLISECOND = SECOND // 1000
-#: The windows are no round times: from two of them, a schedule that counts from its last run
-#: arrives at two different moments.
+#: Not round, so that a schedule that counts from its last run gives different due times for two
+#: windows.
 FIRST_WINDOW = 1_123_457
 GROWTH = 4
 WINDOWS = 16
@@ -45,7 +43,7 @@ class ProbedDueTimes:
         return None
 
     def after(self, moment: int) -> int | None:
-        """Return the first due time after one, if there is any."""
+        """Return the first due time after `moment`, if there is any."""
         due = self._next(moment)
         return due if due > moment else None
 
@@ -72,10 +70,10 @@ class ProbedDueTimes:
 
 def next_from(schedule: Any, start: datetime) -> datetime:
     """
-    Return when a schedule is due next that ran at `start`, as it answers at that very time.
+    Return the next due time of a schedule that ran at `start`, as it would answer at `start`.
 
     Args:
-        schedule: any schedule; it stays as it is.
+        schedule: any schedule; it is not changed.
         start: with a zone, or without one as the schedule's own clock.
 
     Raises:
@@ -84,7 +82,7 @@ def next_from(schedule: Any, start: datetime) -> datetime:
     clone = object.__new__(type(schedule))
     vars(clone).update(vars(schedule))
     clone.now = lambda: start
-    # Added in UTC: Python takes all hours of one zone to be of the same length.
+    # Added in UTC, because within one zone Python ignores that clocks change.
     aware = start.replace(tzinfo=UTC) if start.tzinfo is None else start.astimezone(UTC)
     due: datetime = aware + clone.remaining_estimate(start)
     return due

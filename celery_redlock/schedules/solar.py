@@ -9,8 +9,6 @@ from typing import Any
 from celery_redlock.schedules.probing import next_from
 from celery_redlock.schedules.timeutils import DAY, HOUR, MINUTE, from_us, to_us
 
-__all__ = ["SolarDueTimes"]
-
 #: No solar event comes twice within this time.
 PAUSE = HOUR
 #: Beyond the polar circles some events fail to come for months.
@@ -32,7 +30,7 @@ class SolarDueTimes:
         self.solar = solar
 
     def latest(self, now: int) -> int | None:
-        """Return the last event that is not after `now`, if there was one for a year."""
+        """Return the last event that is not after `now`; None without one in a year."""
         end = now + self.slack
         days = 1
         while days <= MAX_DAYS:

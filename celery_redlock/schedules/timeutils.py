@@ -11,18 +11,6 @@ from typing import Any
 
 from celery.utils.time import LocalTimezone, timezone
 
-__all__ = [
-    "DAY",
-    "HOUR",
-    "MINUTE",
-    "SECOND",
-    "from_us",
-    "on_clock",
-    "to_us",
-    "when_clock_shows",
-    "zone_of",
-]
-
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 SECOND = 1_000_000

@@ -1,5 +1,5 @@
 """
-The worker's bootsteps: locks of tasks, and the nodes, before the worker accepts work.
+The worker's bootsteps, which check the locks of tasks and the nodes before work is accepted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery_redlock._log import event_logger
 from celery_redlock.core import Limit, Rate
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.border import AppLike
 from celery_redlock.tasks.config.client import log_nodes_once, log_problems
+from celery_redlock.tasks.config.plan import plans_with_keys
 from celery_redlock.tasks.config.settings import BUILT_IN, check_settings, read_settings
 from celery_redlock.tasks.config.unusable_nodes import record_nodes_checked
 from celery_redlock.tasks.declarations import find_mistakes
@@ -22,8 +24,7 @@ from celery_redlock.tasks.node_watch import NodeWatch
 from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks, warn_of_idle_options
 from celery_redlock.tasks.run.shown_end import announce_ends
 from celery_redlock.tasks.task import RedlockTask
-
-__all__ = ["LockStep", "NodeWatchStep"]
+from celery_redlock.transport import kind_of, parse_node
 
 logger = event_logger(__name__)
 
@@ -48,7 +49,7 @@ class LockStep(bootsteps.Step):  # type: ignore[misc]  # Celery is untyped
             _check_that_processes_share_nodes(parent)
         if mistakes:
             raise mistakes.all_in_one()
-        # Pool processes know of `--task-events` only what the app has.
+        # Pool processes know of `--task-events` only from the app's configuration.
         app.conf.worker_send_task_events = bool(parent.task_events)
         lock_matching_tasks(app)
         protect_tasks(app)
@@ -79,7 +80,7 @@ class NodeWatchStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is
     """Keeps the log of the lock nodes, in a worker with tasks that lock."""
 
     name = "celery-redlock-nodes"
-    #: The tasks that lock are known and checked, and the pool has forked when the log starts.
+    #: When the log starts, tasks that lock are known and checked, and the pool has forked.
     requires = (LockStep, "celery.worker.components:Pool")
 
     def create(self, parent: Any) -> NodeWatch | None:
@@ -91,16 +92,16 @@ class NodeWatchStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is
 def _check_that_processes_share_nodes(worker: Any) -> None:
     """Raise `ConfigurationError` for in-memory nodes in a pool of processes."""
     settings, _ = check_settings(worker.app)
-    in_memory = [url for url in settings.given_nodes if url.startswith("memory:")]
+    in_memory = [url for url in settings.given_nodes if kind_of(parse_node(url)).is_in_process]
     if in_memory and isinstance(worker.pool_cls, type) and issubclass(worker.pool_cls, PreforkPool):
         raise ConfigurationError(
             f"setting redlock_nodes: {in_memory[0]} is a node in the memory of one process, and "
-            "each process of a prefork pool has its own, so they exclude nobody. Name servers, or "
-            "start this worker with --pool=solo or --pool=threads."
+            "each process of a prefork pool has its own, so their tasks do not exclude each other. "
+            "Use Redis servers, or start this worker with --pool=solo or --pool=threads."
         )
 
 
-def _log_tasks_without_lock(app: Any) -> None:
+def _log_tasks_without_lock(app: AppLike) -> None:
     """Log the tasks that look as if they lock, and do not."""
     tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith(BUILT_IN)]
     warn_of_idle_options(tasks)
@@ -120,38 +121,32 @@ def _log_tasks_without_lock(app: Any) -> None:
         )
 
 
-def _warn_of_shared_keys(app: Any) -> None:
-    """Log each group of tasks that lock at publish and may have one key, once."""
+def _warn_of_shared_keys(app: AppLike) -> None:
+    """Log each group of tasks that lock at publish and may have the same key, once."""
     groups: dict[Any, dict[str, str]] = {}
-    for name, task in sorted(app.tasks.items()):
-        plan = getattr(task, "redlock_plan", None)
-        if plan is None or plan.keys is None or not plan.options.mode_spec.at_publish:
-            continue
-        for template in plan.keys.templates:
+    for name, plan, keys in plans_with_keys(app):
+        for template in keys.templates if plan.options.mode_spec.at_publish else ():
             groups.setdefault(template.shape, {})[name] = template.source
     for group in groups.values():
         if len(group) > 1:
             (name, source), *_ = group.items()
             logger.warning(
                 "tasks-share-publish-key",
-                "The tasks %(tasks)s lock at publish and can have one key (lock_key=%(keys)s). "
-                "While one of them has it, a call of another is sent and waits, even if it is a "
-                "duplicate. If they need not exclude each other, give each a key of its own, such "
-                "as lock_key=%(suggestion)r.",
+                "The tasks %(tasks)s lock at publish and can have the same key "
+                "(lock_key=%(keys)s). While one of them holds it, a call of another is sent and "
+                "waits, even if that call is a duplicate. If they need not exclude each other, "
+                "give each a key of its own, such as lock_key=%(suggestion)r.",
                 tasks=", ".join(group),
                 keys=" or ".join(map(repr, sorted(set(group.values())))),
                 suggestion=f"{name}:{source}",
             )
 
 
-def _warn_of_limits_that_differ(app: Any) -> None:
-    """Log each group of tasks that may have one key and give it different limits, once."""
+def _warn_of_limits_that_differ(app: AppLike) -> None:
+    """Log each group of tasks that may have the same key and give it different limits, once."""
     groups: dict[Any, dict[str, list[tuple[Template, Limit | Rate]]]] = {}
-    for name, task in sorted(app.tasks.items()):
-        plan = getattr(task, "redlock_plan", None)
-        if plan is None or plan.keys is None:
-            continue
-        for template, spec in plan.keys.limits:
+    for name, _, keys in plans_with_keys(app):
+        for template, spec in keys.limits:
             if isinstance(spec, Limit) and callable(spec.limit):
                 continue  # what a function returns is not known here
             group = groups.setdefault((template.shape, type(spec)), {})
@@ -161,10 +156,10 @@ def _warn_of_limits_that_differ(app: Any) -> None:
             (name, ((template, _), *_)), *_ = group.items()
             logger.warning(
                 "tasks-share-limited-key",
-                "The tasks %(tasks)s can have one key, and name different limits: %(limits)s. "
-                "Each keeps to its own, so together more may have the key than the lowest allows. "
-                "Let them name the same limit, or give each a key of its own, such as "
-                "%(suggestion)r.",
+                "The tasks %(tasks)s can have the same key but give it different limits: "
+                "%(limits)s. Each task applies its own limit, so more tasks may hold the key than "
+                "the lowest limit allows. Give them the same limit, or give each a key of its own, "
+                "such as %(suggestion)r.",
                 tasks=", ".join(group),
                 limits="; ".join(
                     f"{task}: {_shown_limits(specs)}" for task, specs in group.items()
@@ -174,15 +169,14 @@ def _warn_of_limits_that_differ(app: Any) -> None:
 
 
 def _limit_of(named: tuple[Template, Limit | Rate]) -> tuple[int, int]:
-    _, spec = named
-    key = spec.as_key()
-    return key.slots, key.period_ms
+    return named[1].slots_and_period()
 
 
 def _shown_limits(specs: list[tuple[Template, Limit | Rate]]) -> str:
     return " and ".join(
         f"Limit({template.source!r}, {spec.limit!r})"
         if isinstance(spec, Limit)
-        else f"Rate({template.source!r}, {spec.rate!r})"
+        else f"Rate({template.source!r}, {spec.rate!r}"
+        f"{'' if spec.per is None else f', per={spec.per!r}'})"
         for template, spec in specs
     )

@@ -11,6 +11,7 @@ from typing import Any
 from celery_redlock.core import probe_nodes
 from celery_redlock.core.node_admin import ProbeResult
 from celery_redlock.errors import ConfigurationError, LockKeyError
+from celery_redlock.tasks.border import AppLike
 from celery_redlock.tasks.config.mistakes import Mistakes
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
@@ -20,8 +21,6 @@ from celery_redlock.tasks.config.unusable_nodes import unusable_nodes_error
 from celery_redlock.tasks.keys.key_maker import KeyMaker
 from celery_redlock.tasks.refusals import refuse_coroutine, refuse_strategy
 from celery_redlock.transport import parse_nodes
-
-__all__ = ["find_mistakes", "make_plan", "probe_nodes_of", "without_lock"]
 
 
 def make_plan(cls: Any, settings: RedlockSettings) -> LockPlan | None:
@@ -56,18 +55,18 @@ def make_plan(cls: Any, settings: RedlockSettings) -> LockPlan | None:
 
 
 def find_mistakes(
-    app: Any, *, with_nodes: bool, locks: bool = False
+    app: AppLike, *, with_nodes: bool, locks: bool = False
 ) -> tuple[Mistakes, list[ProbeResult]]:
     """
     Find everything in an app that cannot work as it is written: settings, nodes, entries, tasks.
 
     Args:
-        app: whose tasks are registered.
+        app: an app whose tasks are registered.
         with_nodes: connect to the lock nodes, if the app needs them.
-        locks: the app needs its nodes, also if no task locks.
+        locks: whether the app needs its nodes even if no task locks.
 
     Returns:
-        The mistakes, nodes that can never serve among them; and the nodes that do not answer.
+        The mistakes, including nodes that can never serve, and the nodes that do not answer.
     """
     settings, found = check_settings(app)
     mistakes, refused = Mistakes(found), []
@@ -95,7 +94,7 @@ def find_mistakes(
 
 
 def without_lock(names: Sequence[str]) -> str:
-    """Return how to leave tasks without a lock that `redlock_tasks` matches."""
+    """Return advice for tasks that `redlock_tasks` matches and that cannot lock."""
     left_out = ", ".join(f"{name!r}: None" for name in names)
     return (
         "matches tasks that cannot lock. To leave them without a lock, add to redlock_tasks: "
@@ -105,10 +104,10 @@ def without_lock(names: Sequence[str]) -> str:
 
 def probe_nodes_of(settings: RedlockSettings, mistakes: Mistakes) -> list[ProbeResult]:
     """
-    Connect to the lock nodes, and add those that can never serve to the mistakes.
+    Connect to the lock nodes, and report nodes that can never serve as mistakes.
 
     Returns:
-        The nodes that do not answer; under `redlock_on_unusable_node = "warn"` the others as well.
+        The nodes that do not answer; with `redlock_on_unusable_node = "warn"`, unusable ones, too.
     """
     problems = [probe for probe in probe_nodes(settings.nodes) if probe.problem is not None]
     if settings.on_unusable_node == "warn":
@@ -126,6 +125,6 @@ def _unlocked(settings: RedlockSettings) -> LockOptions:
         mode="while_executing",
         window=None,
         at_least_for=0.0,
-        overlap=None,
+        on_conflict="requeue",
         starting_deadline=None,
     )

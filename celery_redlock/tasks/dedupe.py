@@ -9,25 +9,24 @@ from typing import Any
 from celery import bootsteps, signals
 
 from celery_redlock._log import event_logger
+from celery_redlock.tasks.border import AppLike, TaskLike, trace_anew
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
-from celery_redlock.tasks.patterns import adopt, trace_anew
+from celery_redlock.tasks.patterns import adopt
 from celery_redlock.tasks.refusals import has_own_strategy
 from celery_redlock.tasks.task import RedlockTask, plan_lock
 
-__all__ = ["NewTasksStep", "add_nonce", "mark_publishes", "protect_tasks"]
-
 logger = event_logger(__name__)
 
-#: Tasks that were warned of. Pool children inherit it.
+#: Names of the tasks that were warned of. Pool children inherit the set.
 _warned: set[str] = set()
 
 
-def protect_tasks(app: Any) -> None:
+def protect_tasks(app: AppLike) -> None:
     """
     Give every registered task dedupe markers, if `redlock_dedupe` is on. Idempotent.
 
-    Celery's own tasks included: a chord's unlock task that runs twice sends the body twice.
+    This includes Celery's own: a chord's unlock task that runs twice sends the chord's body twice.
     """
     if not read_settings(app).dedupe:
         return
@@ -42,19 +41,19 @@ def protect_tasks(app: Any) -> None:
             trace_anew(task, app)
 
 
-def _warn_of_strategy(task: Any) -> None:
+def _warn_of_strategy(task: TaskLike) -> None:
     if task.name not in _warned:
         _warned.add(task.name)
         logger.warning(
             "task-not-deduplicated",
-            "Task %(task)r has a class with a Strategy of its own, as that of celery-batches, so "
+            "Task %(task)r has a class with its own Strategy, such as that of celery-batches, so "
             "redlock_dedupe has no effect on it: its body may run again for a message that the "
             "broker delivers again.",
             task=task.name,
         )
 
 
-def mark_publishes(app: Any) -> None:
+def mark_publishes(app: AppLike) -> None:
     """Set a nonce in each published message, if `redlock_dedupe` is on. Idempotent."""
     if read_settings(app).dedupe:
         signals.before_task_publish.connect(

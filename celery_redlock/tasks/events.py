@@ -1,5 +1,5 @@
 """
-The events of tasks that their locks cause: each has a signal and a counter.
+The events of tasks that their locks cause, each with a signal.
 
 No skip, requeue or drop is silent. The caller logs the event, because it knows the reason.
 """
@@ -11,17 +11,14 @@ from typing import Any
 
 from celery.utils.dispatch import Signal
 
-from celery_redlock._greenlets.forks import register_at_fork
-from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock._log import event_logger
-
-__all__ = ["SIGNALS", "Event", "counters", "emit"]
+from celery_redlock.tasks.border import TaskLike
 
 logger = event_logger(__name__)
 
 
 class Event(StrEnum):
-    """The events; each value is the name of its signal and of its counter."""
+    """The events; each value is the name of its signal."""
 
     SKIPPED = "task_skipped"  #: ended without its body: another task does or did the work
     REQUEUED = "task_requeued"  #: sent back to its queue, because its lock is held
@@ -44,12 +41,8 @@ SIGNALS: dict[Event, Signal] = {
     kind: Signal(name=kind.value, providing_args={"task_id"}) for kind in Event
 }
 
-_counts: dict[Event, int] = dict.fromkeys(Event, 0)
-# LeaseLost handlers emit from their own threads.
-_lock = native_lock()
 
-
-def emit(kind: Event, task: Any, task_id: str | None, **facts: Any) -> None:
+def emit(kind: Event, task: TaskLike, task_id: str | None, **facts: Any) -> None:
     """
     Count an event and send its signal. Never raises.
 
@@ -59,8 +52,6 @@ def emit(kind: Event, task: Any, task_id: str | None, **facts: Any) -> None:
         task_id: id of the task that the event is about.
         facts: further arguments of the receivers.
     """
-    with _lock:
-        _counts[kind] += 1
     try:
         SIGNALS[kind].send(sender=task, task_id=task_id, **facts)
     except Exception:
@@ -69,18 +60,3 @@ def emit(kind: Event, task: Any, task_id: str | None, **facts: Any) -> None:
             "A receiver of %(signal)s raised",
             signal=kind,
         )
-
-
-def counters() -> dict[str, int]:
-    """Return the number of events of each kind since this process began."""
-    return {kind.value: count for kind, count in _counts.items()}
-
-
-def _reset_after_fork() -> None:
-    """Count anew in a forked child."""
-    global _lock  # the parent may have held it when it forked
-    _lock = native_lock()
-    _counts.update(dict.fromkeys(Event, 0))
-
-
-register_at_fork(after_in_child=_reset_after_fork)

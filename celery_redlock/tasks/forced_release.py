@@ -8,68 +8,62 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_redlock._log import event_logger
-from celery_redlock.core import LockInfo, Redlock
+from celery_redlock.core import Client, LockInfo
 from celery_redlock.errors import AmbiguousCall, ConfigurationError
-from celery_redlock.protocol.keys import (
-    all_places,
-    owner_label,
-    slot_count,
-    slots_of,
-    without_rates,
-)
+from celery_redlock.protocol.keys import Key, given_back, owner_label, places_of
 from celery_redlock.protocol.texts import enumerated, shortened
-from celery_redlock.tasks.config.client import redlock_for
-from celery_redlock.tasks.inspection import LockHolder, holder_from, node_keys_of, plan_of
-from celery_redlock.tasks.message.in_words import lock_key_of
+from celery_redlock.tasks.border import TaskLike
+from celery_redlock.tasks.config.client import client_for
+from celery_redlock.tasks.inspection import LockHolder, all_keys_of, holder_from, keys_of, plan_of
 from celery_redlock.tasks.message.node_keys import dedupe_key_of, publish_keys
-from celery_redlock.tasks.message.owner_label import Role, parse_owner
+from celery_redlock.tasks.message.owner_label import parse_owner
 from celery_redlock.tasks.message.withdrawal import revoke, revoke_in_workers
-
-__all__ = ["force_release", "revoke_queued"]
+from celery_redlock.tasks.rules.facts import Role
 
 logger = event_logger(__name__)
 
-#: Of each owner value, the places that it has.
+#: The node keys that each owner value has, with the lock on each.
 _Held = dict[str, dict[str, LockInfo]]
 
 
 def force_release(
-    task: Any, args: Sequence[Any], kwargs: Mapping[str, Any], task_id: str | None = None
+    task: TaskLike, args: Sequence[Any], kwargs: Mapping[str, Any], task_id: str | None = None
 ) -> bool:
     """
     Take the lock of a call away from its holder; return whether there was one.
 
-    A rate is not changed: what it has counted has happened.
+    A rate is not changed: the calls that it counted have happened.
 
     Args:
         task: the task.
-        args: of the call.
-        kwargs: of the call.
-        task_id: only from the task with this id.
+        args: the call's arguments.
+        kwargs: the call's keyword arguments.
+        task_id: take it only from the task with this id.
 
     Raises:
         AmbiguousCall: several hold a key with a limit, and `task_id` names none of them.
-        QuorumUnavailable: fewer nodes than a quorum answered.
+        QuorumUnavailable: fewer nodes than a quorum replied.
         LockKeyError: the lock key cannot be made from the arguments.
         ConfigurationError: the task does not lock.
     """
-    redlock = redlock_for(task.app)
-    node_keys = without_rates(node_keys_of(task, args, kwargs))
-    held = _held(redlock, node_keys)
+    client = client_for(task.app)
+    keys = given_back(all_keys_of(task, args, kwargs))
+    text_of = {place: key.text for key in keys for place in key.places}
+    held = _held(client, keys)
     if task_id is not None:
         held = {value: places for value, places in held.items() if _is_of(value, task_id)}
     else:
-        held = _in_the_way(held, node_keys)
-        if not any(slot_count(key) == 1 and key in of for of in held.values() for key in node_keys):
-            _check_one(redlock, task, held, node_keys, "release_lock")
+        held = _in_the_way(held, keys)
+        if not any(_single(keys) & places.keys() for places in held.values()):
+            _check_one(task, held, keys, "release_lock")
     for value, places in held.items():
         for place in places:
-            # Its result does not count: with a node down, a quorum may not have had the key.
-            redlock.reservations.evict(place, value)
+            # The result is ignored: with a node down, fewer than a quorum may have had the key.
+            client.evict(place, value)
             logger.warning(
                 "task-lock-taken-away",
                 "Lock %(key)r of task %(task)s is taken away from %(holder)r",
-                key=lock_key_of(redlock, redlock.user_key(place)),
+                key=text_of[place],
                 task=task.name,
                 holder=shortened(owner_label(value)),
             )
@@ -77,44 +71,44 @@ def force_release(
 
 
 def revoke_queued(
-    task: Any, args: Sequence[Any], kwargs: Mapping[str, Any], task_id: str | None = None
+    task: TaskLike, args: Sequence[Any], kwargs: Mapping[str, Any], task_id: str | None = None
 ) -> LockHolder | None:
     """
     Revoke the queued message that holds the lock of a call, and free the lock.
 
     Args:
         task: the task.
-        args: of the call.
-        kwargs: of the call.
-        task_id: only the call with this id.
+        args: the call's arguments.
+        kwargs: the call's keyword arguments.
+        task_id: revoke only the call with this id.
 
     Returns:
         The holder; None if no message was queued, or its body has begun.
 
     Raises:
         AmbiguousCall: several queued calls have the keys, and `task_id` names none of them.
-        LockNotAcquired: fewer nodes than a quorum answered or agreed; the message may be revoked.
+        LockNotAcquired: fewer nodes than a quorum replied or agreed; the message may be revoked.
         LockKeyError: the lock key cannot be made from the arguments.
         ConfigurationError: the task's mode does not lock at publish.
     """
-    plan, redlock = plan_of(task), redlock_for(task.app)
-    node_keys = publish_keys(redlock, plan.options.mode_spec, plan.keys.keys_for(args, kwargs))
-    if not node_keys:
+    plan, client = plan_of(task), client_for(task.app)
+    keys = publish_keys(plan.options.mode_spec, keys_of(task, args, kwargs))
+    if not keys:
         raise ConfigurationError(
             f"Task {task.name} does not lock at publish (lock_mode="
             f"{plan.options.mode_spec.name!r}), so no queued message holds the lock; revoke the "
             "task by its id."
         )
-    calls = _queued_calls(redlock, task.name, node_keys, task_id)
-    _check_one(redlock, task, calls, node_keys, "revoke_queued")
+    calls = _queued_calls(client, task.name, keys, task_id)
+    _check_one(task, calls, keys, "revoke_queued")
     for value, places in calls.items():
-        owner, (node_key, found) = parse_owner(value), next(iter(places.items()))
-        # The marker first: it ends the message even if no worker receives the revocation.
+        owner, (place, found) = parse_owner(value), next(iter(places.items()))
+        # The marker comes first: it ends the message even if no worker receives the revocation.
         marker_ttl = max(found.expires_in, 0.0) + plan.options.dedupe_window
-        if owner is None or not revoke(redlock, owner, marker_ttl=marker_ttl):
+        if owner is None or not revoke(client, owner, marker_ttl=marker_ttl):
             continue
-        for place in places:
-            redlock.reservations.evict(place, value)
+        for taken in places:
+            client.evict(taken, value)
         logger.info(
             "queued-task-revoked",
             "Task %(task)s[%(task_id)s] is revoked while it is queued",
@@ -122,64 +116,66 @@ def revoke_queued(
             task_id=owner.task_id,
         )
         revoke_in_workers(task.app, owner.task_id)
-        return holder_from(node_key, found)
+        key = next(key for key in keys if place in key.places)
+        return holder_from(key, place, found)
     return None
 
 
-def _held(redlock: Redlock, node_keys: Sequence[str]) -> _Held:
-    """Return what a quorum of nodes holds of these keys; all keys of one message have one value."""
-    places = all_places(node_keys)
+def _held(client: Client, keys: Sequence[Key]) -> _Held:
+    """Return the locks that a quorum has for these keys; one message has one owner value."""
+    places = places_of(keys)
     held: _Held = {}
-    found = redlock.reservations.inspect(places) if places else ()
+    found = client.inspect(places) if places else ()
     for place, info in zip(places, found, strict=True):
         if info is not None:
             held.setdefault(info.owner, {})[place] = info
     return held
 
 
-def _in_the_way(held: _Held, node_keys: Sequence[str]) -> _Held:
-    """Return those without which a call would have its keys, as `lock_holder` chooses them."""
-    single = {key for key in node_keys if slot_count(key) == 1}
+def _single(keys: Sequence[Key]) -> set[str]:
+    """Return the node keys of the keys that only one task may hold."""
+    return set(places_of(key for key in keys if not key.is_shared))
+
+
+def _in_the_way(held: _Held, keys: Sequence[Key]) -> _Held:
+    """Return the locks that keep a call from its keys, as `lock_holder` chooses them."""
+    single = _single(keys)
     if not single:
         return held
     taken = {place for places in held.values() for place in places}
-    # A key that one may have names its holder, of all that have a slot of the others.
-    full = {
-        place for key in node_keys if taken.issuperset(slots_of(key)) for place in slots_of(key)
-    }
+    # If a key without a limit is held, only its holders count, not those of full limited keys.
+    full = set(places_of(key for key in keys if taken.issuperset(key.places)))
     return {
         value: places for value, places in held.items() if (single & taken or full) & places.keys()
     }
 
 
-def _queued_calls(
-    redlock: Redlock, name: str, node_keys: Sequence[str], task_id: str | None
-) -> _Held:
-    """Return the queued calls of a task that have all of these keys, or that with this id."""
-    # A rate counts a call for its period only, and one that has ended, too.
-    needed = without_rates(node_keys) or tuple(node_keys)
+def _queued_calls(client: Client, name: str, keys: Sequence[Key], task_id: str | None) -> _Held:
+    """Return the queued calls of a task that have all of these keys, or the one with this id."""
+    # Rates do not count: a rate forgets a call after its period, and keeps calls that have ended.
+    needed = given_back(keys) or tuple(keys)
     calls = {
         value: places
-        for value, places in _held(redlock, node_keys).items()
+        for value, places in _held(client, keys).items()
         if (owner := parse_owner(value)) is not None
         and owner.role is Role.QUEUED
         and owner.runs(name)
         and (
-            all(places.keys() & set(slots_of(key)) for key in needed)
+            all(places.keys() & set(key.places) for key in needed)
             if task_id is None
             else owner.is_of(task_id)
         )
     }
-    return calls if len(calls) < 2 else _not_begun(redlock, calls)
+    return calls if len(calls) < 2 else _not_begun(client, calls)
 
 
-def _not_begun(redlock: Redlock, calls: _Held) -> _Held:
+def _not_begun(client: Client, calls: _Held) -> _Held:
     marker_of = {
         value: dedupe_key_of(owner.marker)
         for value in calls
         if (owner := parse_owner(value)) is not None and owner.marker is not None
     }
-    found = redlock.reservations.inspect(tuple(marker_of.values()))
+    found = client.inspect(tuple(marker_of.values()))
     begun = {
         value
         for value, info in zip(marker_of, found, strict=True)
@@ -189,23 +185,21 @@ def _not_begun(redlock: Redlock, calls: _Held) -> _Held:
     return {value: places for value, places in calls.items() if value not in begun}
 
 
-def _check_one(
-    redlock: Redlock, task: Any, held: _Held, node_keys: Sequence[str], method: str
-) -> None:
+def _check_one(task: TaskLike, held: _Held, keys: Sequence[Key], method: str) -> None:
     """Raise `AmbiguousCall` if several tasks hold these keys."""
     if len(held) < 2:
         return
     owners = {value: parse_owner(value) for value in held}
     task_ids = [owner.task_id for owner in owners.values() if owner is not None]
-    keys = (lock_key_of(redlock, redlock.user_key(key)) for key in dict.fromkeys(node_keys))
+    texts = dict.fromkeys(key.text for key in keys)
     holders = (
         owner_label(value) if owner is None else owner.task_id for value, owner in owners.items()
     )
     raise AmbiguousCall(
-        f"{len(held)} hold {enumerated(repr(str(key)) for key in keys)} of task {task.name}: "
+        f"{len(held)} holders have {enumerated(map(repr, texts))} of task {task.name}: "
         f"{enumerated(holders)}. Name the one that you mean: {method}(..., task_id="
         f"{task_ids[0] if task_ids else 'ID'!r}). `celery-redlock release` takes a key away from "
-        "all.",
+        "all of them.",
         task_ids,
     )
 

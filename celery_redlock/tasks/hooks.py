@@ -1,8 +1,8 @@
 """
 Handlers of Celery's signals.
 
-Celery swallows what a signal handler raises, so nothing here may be needed to keep a body from
-running; that is the task of `RedlockTask.__call__` and of the worker's `LockStep`.
+Celery swallows what a signal handler raises, so no handler can keep a body from running without its
+lock; `RedlockTask.__call__` and the worker's `LockStep` do that.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from celery._state import _get_active_apps, connect_on_app_finalize
 from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError, RedlockError
 from celery_redlock.tasks.bootsteps import LockStep, NodeWatchStep
+from celery_redlock.tasks.border import AppLike, app_itself, tasks_so_far
 from celery_redlock.tasks.config.client import close_clients, log_problems
 from celery_redlock.tasks.config.mistakes import Mistakes
 from celery_redlock.tasks.config.settings import read_settings
@@ -27,8 +28,6 @@ from celery_redlock.tasks.patterns import lock_matching_tasks, warn_of_idle_opti
 from celery_redlock.tasks.publish.cleanup import CleanupStep, connect_cleanup
 from celery_redlock.tasks.run.running_lock import any_active
 from celery_redlock.tasks.waiting_messages import WakeStep
-
-__all__ = ["apply_settings", "check_nodes_of_beat", "connect", "handlers"]
 
 logger = event_logger(__name__)
 
@@ -56,7 +55,7 @@ def handlers() -> dict[Any, Callable[..., None]]:
     }
 
 
-def _app_finalizes(app: Any) -> None:
+def _app_finalizes(app: AppLike) -> None:
     # Called before the app evaluates its pending tasks, and the patterns need all tasks.
     app.on_after_finalize.connect(
         apply_settings, weak=False, dispatch_uid="celery_redlock.on_after_finalize"
@@ -85,13 +84,13 @@ def _first_publish(signal: Any, headers: Any = None, **_: Any) -> None:
     for app in list(_get_active_apps()):
         if app.configured and app.autofinalize:
             _finalize(app, headers)
-            # Those that are known so far: an app that locks nothing is not finalized for this.
-            warn_of_idle_options(list(app._tasks.values()))
+            # Only tasks known so far: an app that locks nothing is not finalized for this.
+            warn_of_idle_options(tasks_so_far(app))
     # Last: messages of other threads must wait for this.
     signal.disconnect(dispatch_uid=FIRST_PUBLISH)
 
 
-def _finalize(app: Any, headers: Any) -> None:
+def _finalize(app: AppLike, headers: Any) -> None:
     try:
         settings = read_settings(app)
         if (settings.tasks or settings.dedupe) and not app.finalized:
@@ -110,11 +109,13 @@ def _finalize(app: Any, headers: Any) -> None:
         )
 
 
-def _warn_of_missing_lock(app: Any, headers: Mapping[str, Any]) -> None:
+def _warn_of_missing_lock(app: AppLike, headers: Mapping[str, Any]) -> None:
     """Log that a message has left without the lock that its task acquires at publish."""
-    task = app.tasks.get(headers.get("task"))
+    task = app.tasks.get(headers.get("task") or "")
     plan = getattr(task, "redlock_plan", None)
-    if plan is not None and plan.options.mode_spec.at_publish and HEADER not in headers:
+    if task is None or plan is None:
+        return
+    if plan.options.mode_spec.at_publish and HEADER not in headers:
         logger.warning(
             "message-before-finalize",
             "The first message of this process, of task %(task)s[%(task_id)s], is sent without "
@@ -131,11 +132,11 @@ def _worker_starts(sender: Any, **_: Any) -> None:
 
 
 def _child_starts(**_: Any) -> None:
-    # A spawned child imports the app anew, and may have finalized it before this package was.
-    app = current_app._get_current_object()
+    # A spawned child imports the app anew, and may finalize it before it imports this package.
+    app = app_itself(current_app)
     lock_matching_tasks(app)
     protect_tasks(app)
-    record_nodes_checked(app)  # by the worker that started it
+    record_nodes_checked(app)  # the worker that started this child has checked them
 
 
 def _beat_starts(sender: Any, **_: Any) -> None:
@@ -148,9 +149,9 @@ def _beat_starts(sender: Any, **_: Any) -> None:
         check_nodes_of_beat(sender.app)
 
 
-def check_nodes_of_beat(app: Any) -> None:
+def check_nodes_of_beat(app: AppLike) -> None:
     """
-    Check the lock nodes of a beat that needs them, unless its worker has.
+    Check the lock nodes of a beat that needs them, unless the worker that started it has.
 
     Raises:
         SystemExit: a node can never serve; any other exception would only be logged.

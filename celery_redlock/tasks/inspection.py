@@ -10,22 +10,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from celery_redlock.core import LockInfo
-from celery_redlock.core.client_label import client_of
+from celery_redlock.core.client_label import process_of
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.protocol.keys import (
-    all_places,
-    slot_count,
-    slot_number,
-    slots_of,
-    without_rates,
-)
-from celery_redlock.tasks.config.client import redlock_for
-from celery_redlock.tasks.message.in_words import lock_key_of
-from celery_redlock.tasks.message.node_keys import publish_keys, stop_request_key
-from celery_redlock.tasks.message.owner_label import Role, parse_owner
-
-__all__ = ["LockHolder", "LockUsage", "holder_from", "lock_holder", "lock_usage", "node_keys_of"]
-__all__ += ["plan_of"]
+from celery_redlock.protocol.keys import Key, given_back, places_of, slot_number
+from celery_redlock.tasks.border import TaskLike
+from celery_redlock.tasks.config.client import client_for, lock_keys
+from celery_redlock.tasks.message.node_keys import publish_keys, stop_request_keys
+from celery_redlock.tasks.message.owner_label import parse_owner
+from celery_redlock.tasks.rules.facts import Role
 
 FOREIGN = "foreign"
 
@@ -36,14 +28,14 @@ class LockHolder:
     The holder of a lock, from a quorum of nodes.
 
     Attributes:
-        key: the node key of the lock.
+        key: the lock key as its task names it.
         owner: the owner value.
         state: `queued` (the message waits for a worker), `running`, `finished` (the key only keeps
             others away for a while), or `foreign`: not a task of this package. A body that has
             ended within `lock_at_least_for` is still `running`.
         expires_in: seconds until the lock expires unless it is extended.
-        task_id: the task's id; None if foreign, as all below. But of a client outside Celery that
-            has given no label, host, pid and since are known.
+        task_id: the task's id. This and all below are None if the holder is foreign; but `host`,
+            `pid` and `since` are known of a client outside Celery that set no label.
         host: the worker's node name, or the publisher's host.
         pid: the process that acquired the lock.
         since: when it acquired the lock.
@@ -71,10 +63,10 @@ class LockUsage:
     Attributes:
         key: the lock key as its task names it.
         slots: how many may hold it; 1 without a limit.
-        holders: at most so many; of a key with a rate, those that got it within its period, in the
-            state in which they were then.
-        next_free_in: seconds until a slot is free, at the latest, unless its lock is extended; 0
-            where one is free.
+        holders: the holders, at most one per slot; for a key with a rate, the tasks to which it was
+            granted within its period, each in the state that the task had then.
+        next_free_in: seconds until a slot is free at the latest, unless its lock is extended; 0 if
+            one is free now.
     """
 
     key: str
@@ -88,60 +80,63 @@ class LockUsage:
         return self.slots - len(self.holders)
 
 
-def lock_usage(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[LockUsage, ...]:
+def lock_usage(
+    task: TaskLike, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[LockUsage, ...]:
     """
     Return the holders of each key of a call, and how many more may hold it.
 
-    A mode that locks at publish may have keys for queued messages beside those of bodies.
+    In a mode that locks at publish, a queued message may have other keys than a body.
 
     Errors as `lock_holder`.
     """
-    redlock = redlock_for(task.app)
-    node_keys = node_keys_of(task, args, kwargs)
-    places = all_places(node_keys)
-    held = dict(zip(places, redlock.reservations.inspect(places), strict=True))
+    client = client_for(task.app)
+    keys = all_keys_of(task, args, kwargs)
+    places = places_of(keys)
+    held = dict(zip(places, client.inspect(places), strict=True))
     usage = []
-    for node_key in node_keys:
-        found = {place: info for place in slots_of(node_key) if (info := held[place])}
-        slots = slot_count(node_key)
+    for key in keys:
+        found = {place: info for place in key.places if (info := held[place])}
         waits = [max(0.0, info.expires_in) for info in found.values()]
         usage.append(
             LockUsage(
-                key=str(lock_key_of(redlock, redlock.user_key(node_key))),
-                slots=slots,
-                holders=tuple(holder_from(place, info) for place, info in found.items()),
-                next_free_in=min(waits) if len(found) == slots else 0.0,
+                key=key.text,
+                slots=key.holders,
+                holders=tuple(holder_from(key, place, info) for place, info in found.items()),
+                next_free_in=min(waits) if len(found) == key.holders else 0.0,
             )
         )
     return tuple(usage)
 
 
-def lock_holder(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> LockHolder | None:
+def lock_holder(
+    task: TaskLike, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> LockHolder | None:
     """
     Return the holder of the lock of a call, a running one before a queued one.
 
-    Of a key with a limit, it is one of several; where the call has a key without one as well, only
+    For a key with a limit, one holder is returned; if the call also has a key without a limit, only
     while all slots are taken. A rate has no holders: `lock_usage` names the tasks that it counts.
 
     Raises:
-        QuorumUnavailable: fewer nodes than a quorum answered.
+        QuorumUnavailable: fewer nodes than a quorum replied.
         LockKeyError: the lock key cannot be made from the arguments.
         ConfigurationError: the task does not lock.
     """
-    node_keys = without_rates(node_keys_of(task, args, kwargs))
-    places = all_places(node_keys)
-    found = redlock_for(task.app).reservations.inspect(places) if places else ()
+    keys = given_back(all_keys_of(task, args, kwargs))
+    places = places_of(keys)
+    found = client_for(task.app).inspect(places) if places else ()
     held = {place: info for place, info in zip(places, found, strict=True) if info is not None}
-    single = [key for key in node_keys if slot_count(key) == 1]
-    for node_key in (*single, *(key for key in node_keys if slot_count(key) > 1)):
-        taken = [place for place in slots_of(node_key) if place in held]
-        # A slot of another call is in nobody's way while one is free.
-        if taken and (len(taken) == slot_count(node_key) or not single):
-            return holder_from(taken[0], held[taken[0]])
+    single = [key for key in keys if not key.is_shared]
+    for key in (*single, *(key for key in keys if key.is_shared)):
+        taken = [place for place in key.places if place in held]
+        # While a slot is free, the holders of the others are not in the call's way.
+        if taken and (len(taken) == key.holders or not single):
+            return holder_from(key, taken[0], held[taken[0]])
     return None
 
 
-def plan_of(task: Any) -> Any:
+def plan_of(task: TaskLike) -> Any:
     """Return the plan of a task that locks; `ConfigurationError` if it does not."""
     plan = task.redlock_plan
     if plan is None or plan.keys is None:
@@ -151,33 +146,44 @@ def plan_of(task: Any) -> Any:
     return plan
 
 
-def node_keys_of(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return all node keys of a call, those of bodies first; errors as `lock_holder`."""
-    plan, redlock = plan_of(task), redlock_for(task.app)
-    keys = plan.keys.keys_for(args, kwargs)
-    running = tuple(redlock.node_key(key) for key in keys)
-    waiting = publish_keys(redlock, plan.options.mode_spec, keys)
-    if plan.options.overlap == "replace":
-        waiting = tuple(map(stop_request_key, running))
-    return tuple(dict.fromkeys((*running, *waiting)))
+def keys_of(task: TaskLike, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Key, ...]:
+    """Return the lock keys of a call; errors as `lock_holder`."""
+    plan_of(task)
+    return lock_keys(client_for(task.app), task, args, kwargs)
 
 
-def holder_from(node_key: str, found: LockInfo) -> LockHolder:
-    """Return what the owner value of a key shows of its holder."""
+def all_keys_of(task: TaskLike, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Key, ...]:
+    """Return the lock keys of a call, then its keys for queued messages or stop requests."""
+    options, keys = plan_of(task).options, keys_of(task, args, kwargs)
+    waiting = publish_keys(options.mode_spec, keys)
+    if options.stops:
+        waiting = (*waiting, *stop_request_keys(keys))
+    return tuple(dict.fromkeys((*keys, *waiting)))
+
+
+def holder_from(key: Key, place: str, found: LockInfo) -> LockHolder:
+    """
+    Return the holder that the owner value of a key describes.
+
+    Args:
+        key: the key.
+        place: the name on the nodes of the key, or of one of its slots.
+        found: what a quorum of nodes has there.
+    """
     owner = parse_owner(found.owner)
     if owner is None:
-        client = client_of(found.owner)
+        process = process_of(found.owner)
         return LockHolder(
-            key=node_key,
+            key=key.text,
             owner=found.owner,
             state=FOREIGN,
             expires_in=found.expires_in,
-            host=None if client is None else client.host,
-            pid=None if client is None else client.pid,
-            since=None if client is None else datetime.fromtimestamp(client.since / 1e6, UTC),
+            host=None if process is None else process.host,
+            pid=None if process is None else process.pid,
+            since=None if process is None else datetime.fromtimestamp(process.since / 1e6, UTC),
         )
     return LockHolder(
-        key=node_key,
+        key=key.text,
         owner=found.owner,
         state=str(owner.role),
         expires_in=found.expires_in,
@@ -185,7 +191,7 @@ def holder_from(node_key: str, found: LockInfo) -> LockHolder:
         host=owner.host,
         pid=owner.pid,
         since=datetime.fromtimestamp(owner.since / 1e6, UTC),
-        slot=slot_number(node_key),
+        slot=slot_number(place),
         # A queued message has no token: the worker that takes its lock over gets a new one.
         token=found.token if owner.role is Role.RUNNING else None,
     )

@@ -2,8 +2,8 @@
 Events about locks for Celery's monitors, such as Flower and `celery events`.
 
 Workers send them while they send task events (`worker_send_task_events`, `--task-events`). Each has
-the task's id as `uuid`, its name as `name`, the lock key as `key`, and these fields. Monitors take
-a type that begins with `task-` for the state of the task, so these do not.
+the task's id as `uuid`, its name as `name`, the lock key as `key`, and these fields. Their types do
+not begin with `task-`, because monitors read such a type as the state of the task.
 
 | event | what happened | fields |
 |---|---|---|
@@ -25,12 +25,11 @@ from typing import Any
 from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._greenlets.threads import start_thread
 from celery_redlock._log import event_logger
-
-__all__ = ["MonitorEvent", "send_monitor_event"]
+from celery_redlock.tasks.border import RequestLike, TaskLike
 
 logger = event_logger(__name__)
 
-#: Events that a process keeps for a broker that does not take them.
+#: Most events that a process keeps while the broker does not take them.
 MOST_WAITING = 1000
 
 
@@ -47,8 +46,8 @@ class _Outbox:
     """
     Sends events one after the other in a thread of its own, or in a greenlet.
 
-    A broker that does not reply then holds up no task. Beyond `MOST_WAITING` events that wait,
-    further ones are dropped.
+    So a broker that does not reply holds up no task. While `MOST_WAITING` events wait, further ones
+    are dropped; this is logged once, and again only after half of them have been sent.
     """
 
     def __init__(self) -> None:
@@ -69,7 +68,8 @@ class _Outbox:
                 )
             self._is_full = True
         else:
-            self._is_full = False
+            if self._waiting.qsize() <= MOST_WAITING // 2:
+                self._is_full = False
 
     def _run(self) -> None:
         while True:
@@ -80,14 +80,16 @@ _outbox: _Outbox | None = None
 _lock = threading.Lock()
 
 
-def send_monitor_event(kind: MonitorEvent, task: Any, request: Any, **fields: Any) -> None:
+def send_monitor_event(
+    kind: MonitorEvent, task: TaskLike, request: RequestLike, **fields: Any
+) -> None:
     """
-    Have an event about a request sent to the monitors, if its worker sends task events.
+    Send an event about a request to the monitors, if its worker sends task events.
 
-    Returns at once; a broker that cannot take it changes nothing but the log. The end of the
-    process loses what waits to be sent. May be called from any thread.
+    Returns at once; if the broker cannot take the event, that is only logged. Events that wait when
+    the process ends are lost. May be called from any thread.
     """
-    global _outbox  # of this process, made where threads are what they will be
+    global _outbox  # made at first use, when it is certain whether threads are greenlets
     if request.is_eager or not task.send_events or not task.app.conf.worker_send_task_events:
         return
     with _lock:
@@ -97,7 +99,7 @@ def send_monitor_event(kind: MonitorEvent, task: Any, request: Any, **fields: An
 
 
 def _send(
-    kind: MonitorEvent, task: Any, task_id: str, hostname: str, fields: dict[str, Any]
+    kind: MonitorEvent, task: TaskLike, task_id: str, hostname: str, fields: dict[str, Any]
 ) -> None:
     try:
         # As `Task.send_event`, which finds the request in the thread of the body only.
@@ -115,7 +117,7 @@ def _send(
 
 
 def _reset_after_fork() -> None:
-    global _outbox, _lock  # the thread is the parent's, and so may be the lock
+    global _outbox, _lock  # the thread is the parent's, which may have held the lock as it forked
     _outbox, _lock = None, threading.Lock()
 
 

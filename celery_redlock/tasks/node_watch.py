@@ -1,10 +1,10 @@
 """
 The worker's log of its lock nodes: a lost quorum, nodes that do not vote, and the end of each.
 
-One thread of the worker's main process keeps it, for all processes of the pool: a task that misses
+One thread of the worker's main process writes it for all processes of the pool: a task that misses
 a quorum writes a line into a pipe that was made before the pool forked. The thread also polls the
-nodes, seldom while they vote; so it notices an outage that no task has met, and every end of one.
-A task that gets its lock does nothing for it.
+nodes, rarely while they vote, so it notices an outage that no task has met, and the end of each
+outage. A task that gets its lock reports nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ from celery_redlock.core.outage import Change, Notice, Outage
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.protocol.timing import quorum
-from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.border import AppLike, TaskLike, app_itself
+from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.config.options import LockOptions
-from celery_redlock.tasks.config.settings import app_itself
 from celery_redlock.transport.clock import now as clock
-
-__all__ = ["NodeWatch", "is_watched", "report_unavailable"]
 
 logger = event_logger(__name__)
 
@@ -41,7 +39,7 @@ logger = event_logger(__name__)
 POLL_EVERY = 1.0
 #: Seconds between two polls while a minority of nodes does not vote.
 POLL_MINORITY = 5.0
-#: Seconds between two polls otherwise; and at most this part of a quarantine, to notice each.
+#: Seconds between two polls otherwise, but at most this share of a quarantine, to notice each one.
 POLL_AT_REST = 20.0
 QUARANTINE_SHARE = 1 / 3
 
@@ -50,15 +48,16 @@ class NodeWatch:
     """
     The log of a worker about the lock nodes of its app.
 
-    Made before the pool forks, started after it. Children and threads of the worker only `report`.
+    It is made before the pool forks and started afterwards. Children and threads of the worker only
+    call `report`.
 
     Args:
         app: the worker's app.
     """
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: AppLike) -> None:
         # Made here and not in the thread, which must take none of the application's locks.
-        self._redlock = redlock_for(app)
+        self._client = client_for(app)
         self._outage = Outage()
         self._pipe = Pipe()
         self._lock = native_lock()
@@ -93,16 +92,16 @@ class NodeWatch:
 
     def report(self, at: float, nodes: Mapping[str, str], met_by: str) -> None:
         """
-        Note that a task has missed a quorum. Never waits: a worker that cannot keep up knows it.
+        Note that a task has missed a quorum. Never waits: it drops the report if the pipe is full.
 
         Args:
             at: when, on the transport's clock, which is the same in all processes.
-            nodes: why each node that did not vote did not.
+            nodes: the reason of each node that did not vote.
             met_by: the task, and what becomes of it.
         """
         line = _encoded(at, {name: shortened(why) for name, why in nodes.items()}, met_by)
         with self._lock, contextlib.suppress(OSError):
-            if not self._is_stopped:  # or another file may have the number of the pipe
+            if not self._is_stopped:  # then another file may have the pipe's number
                 self._pipe.write(line)
 
     def _run(self) -> None:
@@ -118,9 +117,7 @@ class NodeWatch:
                     poll_at = clock() + self._rest_between_polls()
                 poll_at = min(poll_at, clock() + self._rest_between_polls())
             except Exception:
-                call_in_app(
-                    logger.exception, "node-poll-missed", "The log of the lock nodes misses a poll"
-                )
+                call_in_app(logger.exception, "node-poll-missed", "A poll of the lock nodes failed")
                 poll_at = clock() + POLL_AT_REST
         with self._lock:
             self._pipe.close()
@@ -129,7 +126,7 @@ class NodeWatch:
         if self._outage.is_urgent:
             return POLL_EVERY
         rest = POLL_MINORITY if self._outage.nodes else POLL_AT_REST
-        return min(rest, QUARANTINE_SHARE * self._redlock.settings.max_ttl)
+        return min(rest, QUARANTINE_SHARE * self._client.settings.max_ttl)
 
     def _take_reports(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -141,14 +138,14 @@ class NodeWatch:
                 self._log(notice, nodes, met_by)
 
     def _poll(self) -> None:
-        redlock, at = self._redlock, clock()
-        polled = poll_nodes(redlock.transport, redlock.settings)
-        votes = dict(zip(redlock.node_names, polled.votes, strict=True))
+        client, at = self._client, clock()
+        polled = poll_nodes(client.transport, client.settings)
+        votes = dict(zip(client.node_names, polled.votes, strict=True))
         for notice in self._outage.polled(at, clock(), votes, polled.needed):
-            self._log(notice, node_problems(polled, redlock.node_names), "No task has met it yet.")
+            self._log(notice, node_problems(polled, client.node_names), "No task has met it yet.")
 
     def _log(self, notice: Notice, problems: Mapping[str, str], met_by: str) -> None:
-        node_count = len(self._redlock.node_names)
+        node_count = len(self._client.node_names)
         needed = quorum(node_count)
         if notice.change is Change.QUORUM_LOST:
             since = datetime.fromtimestamp(time.time() - (clock() - notice.seconds)).astimezone()
@@ -168,11 +165,11 @@ class NodeWatch:
             call_in_app(
                 logger.warning,
                 "quorum-loss-met",
-                "There is no quorum of lock nodes still. %(met_by)s",
+                "Still no quorum of lock nodes. %(met_by)s",
                 met_by=met_by,
             )
         elif notice.change is Change.QUORUM_BACK:
-            still = f" Without a vote still: {describe_problems(problems)}." if problems else ""
+            still = f" Still without a vote: {describe_problems(problems)}." if problems else ""
             call_in_app(
                 logger.warning,
                 "quorum-back",
@@ -230,16 +227,16 @@ _OUTCOMES = {
 }
 
 
-def is_watched(app: Any) -> bool:
-    """Return whether a worker keeps the log of the app's nodes, for this process as well."""
+def is_watched(app: AppLike) -> bool:
+    """Return whether a worker logs the app's nodes, for this process as well."""
     watch = _watches.get(app_itself(app))
     return watch is not None and not watch.is_stopped
 
 
 def report_unavailable(
-    task: Any, task_id: str | None, options: LockOptions, error: QuorumUnavailable
+    task: TaskLike, task_id: str | None, options: LockOptions, error: QuorumUnavailable
 ) -> None:
-    """Let the worker's log note that a task has missed a quorum. Without a worker, do nothing."""
+    """Report to the worker's log that a task missed a quorum; do nothing outside a worker."""
     watch = _watches.get(app_itself(task.app))
     if watch is None:
         return

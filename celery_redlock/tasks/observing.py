@@ -9,16 +9,14 @@ from typing import Generic, TypeVar
 
 from celery._state import get_current_task
 
-__all__ = ["MOST_LEASES", "LeaseNotes", "running_task_name"]
-
 Note = TypeVar("Note")
 
-#: Notes that are kept; a lease that is dropped without a release never takes its note.
+#: Most notes that are kept: the note of a lease dropped without a release is never taken.
 MOST_LEASES = 10_000
 
 
 def running_task_name() -> str:
-    """Return the name of the task that runs in this thread or greenlet; empty where none does."""
+    """Return the name of the task that runs in this thread or greenlet; empty if none does."""
     return getattr(get_current_task(), "name", None) or ""
 
 

@@ -7,24 +7,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from celery.app.trace import build_tracer
-
 from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError, RedlockError
+from celery_redlock.tasks.border import AppLike, TaskLike, trace_anew
 from celery_redlock.tasks.config.options import OPTIONS, PREFIX
 from celery_redlock.tasks.config.settings import matches, read_settings
 from celery_redlock.tasks.declarations import without_lock
 from celery_redlock.tasks.task import RedlockTask
 
-__all__ = ["adopt", "idle_patterns", "lock_matching_tasks", "trace_anew", "warn_of_idle_options"]
-
 logger = event_logger(__name__)
 
-#: Tasks that were warned of. Pool children inherit it.
+#: Names of the tasks that were warned of. Pool children inherit the set.
 _warned: set[str] = set()
 
 
-def lock_matching_tasks(app: Any) -> None:
+def lock_matching_tasks(app: AppLike) -> None:
     """
     Make every registered task that matches a pattern lock. Idempotent.
 
@@ -44,7 +41,7 @@ def lock_matching_tasks(app: Any) -> None:
         raise ConfigurationError(f"{reasons}. redlock_tasks {without_lock(sorted(refused))}")
 
 
-def idle_patterns(app: Any) -> list[str]:
+def idle_patterns(app: AppLike) -> list[str]:
     """Return the patterns that match no registered task."""
     patterns = read_settings(app).tasks
     return [
@@ -67,7 +64,7 @@ def warn_of_idle_options(tasks: Iterable[Any]) -> None:
             )
 
 
-def adopt(task: Any, app: Any, **attributes: Any) -> None:
+def adopt(task: TaskLike, app: AppLike, **attributes: Any) -> None:
     """Change a task's class to a subclass that locks and otherwise behaves as before."""
     cls = type(task)
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
@@ -76,9 +73,3 @@ def adopt(task: Any, app: Any, **attributes: Any) -> None:
     locking.bind(app)
     task.__class__ = locking
     trace_anew(task, app)
-
-
-def trace_anew(task: Any, app: Any) -> None:
-    """Rebuild the task's tracer if Celery has built one: the old one would skip the lock."""
-    if task.__trace__ is not None:
-        task.__trace__ = build_tracer(task.name, task, app.loader, app=app)

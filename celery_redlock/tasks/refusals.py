@@ -1,8 +1,8 @@
 """
-Ways to run a task that would run its body without its lock, and that are refused.
+Refusals of calls and declarations that would run a task's body without its lock.
 
 Celery runs `map`, `starmap` and `chunks` as tasks of its own, which call the task as a function for
-each item: an item has no request, in which it could acquire its lock or be requeued. A coroutine
+each item: an item has no request in which it could acquire its lock or be requeued. A coroutine
 function returns before its body has run, so the lock would be released at once. A class with a
 `Strategy` of its own, such as that of celery-batches, calls bodies as functions as well.
 """
@@ -17,9 +17,7 @@ from typing import Any
 from celery import Task, current_task
 
 from celery_redlock.errors import ConfigurationError
-
-__all__ = ["has_own_strategy", "refuse_coroutine", "refuse_items", "refuse_mapped"]
-__all__ += ["refuse_options", "refuse_strategy", "refuse_unawaited"]
+from celery_redlock.tasks.border import TaskLike
 
 #: Celery's tasks that call another one for each item; `chunks` sends the second.
 MAPPING = {"celery.map": "map", "celery.starmap": "starmap or chunks"}
@@ -31,9 +29,9 @@ ADVICE = (
 )
 
 
-def refuse_options(task: Any, call: str, options: Mapping[str, Any]) -> None:
+def refuse_options(task: TaskLike, call: str, options: Mapping[str, Any]) -> None:
     """
-    Refuse options of one call that Celery would ignore, and headers that are none.
+    Refuse options of one call that Celery would ignore, and headers that are no mapping.
 
     Raises:
         ConfigurationError: an option of the lock is given to a call, or headers are no mapping.
@@ -51,12 +49,12 @@ def refuse_options(task: Any, call: str, options: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             f"{call}() of task {task.name} takes no {', '.join(given)}: a lock's options belong to "
             "the task, so that its publishers and workers agree on them. Give them to @app.task or "
-            "redlock_tasks; for another lock in single calls, make the key of an argument, or "
+            "redlock_tasks; to lock single calls in another way, make the key from an argument, or "
             "declare a second task with the same body."
         )
 
 
-def refuse_items(task: Any, call: str) -> None:
+def refuse_items(task: TaskLike, call: str) -> None:
     """
     Refuse a call that would run a task for each item without its lock.
 
@@ -74,21 +72,21 @@ def refuse_items(task: Any, call: str) -> None:
     )
 
 
-def refuse_mapped(task: Any) -> None:
-    """Refuse the plain call by which Celery runs one item; raises as `refuse_items`."""
+def refuse_mapped(task: TaskLike) -> None:
+    """Refuse Celery's plain call of the task for one item; raises as `refuse_items`."""
     caller = current_task.name if current_task else None
     if caller in MAPPING:
         refuse_items(task, MAPPING[caller])
 
 
-def refuse_coroutine(task: Any) -> None:
+def refuse_coroutine(task: TaskLike) -> None:
     """
     Refuse a task whose body is a coroutine function or a generator.
 
     Limit: a function that only returns a coroutine is found when it runs (`refuse_unawaited`).
 
     Raises:
-        ConfigurationError: it is one.
+        ConfigurationError: the body is one of these.
     """
     if inspect.iscoroutinefunction(task.run) or inspect.isasyncgenfunction(task.run):
         raise ConfigurationError(
@@ -113,21 +111,21 @@ def refuse_strategy(cls: Any) -> None:
     """
     Refuse a task class that decides itself how its messages run.
 
-    Limit: one that leaves all of them to Celery's own strategy in the end is refused as well.
+    Limit: a class that in the end leaves all messages to Celery's own strategy is refused as well.
 
     Raises:
-        ConfigurationError: it is one.
+        ConfigurationError: the class is one of these.
     """
     if has_own_strategy(cls):
         raise ConfigurationError(
-            f"task {cls.name!r}: its class has a Strategy of its own, as that of celery-batches. A "
-            "worker then calls its body as a function, without the message in which it would "
+            f"task {cls.name!r}: its class has its own Strategy, such as that of celery-batches. A "
+            "worker then calls its body as a plain function, without a request in which it could "
             "acquire its lock. Let the body acquire a lock itself, with Redlock.lock(key), and "
             "give the task no lock option."
         )
 
 
-def refuse_unawaited(task: Any, result: Any) -> Any:
+def refuse_unawaited(task: TaskLike, result: Any) -> Any:
     """
     Return the result of a body that has run under its lock.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from celery.app.task import Context
 
-__all__ = ["RequestState", "state_of"]
+from celery_redlock.tasks.border import RequestLike
 
 Context.fencing_token = None
 Context.redlock_state = None
@@ -40,7 +40,7 @@ class RequestState:
     last_words: Callable[[], object] | None = None
 
 
-def state_of(request: Any) -> RequestState:
+def state_of(request: RequestLike) -> RequestState:
     """Return the state of a request. A value that a message's headers have set is replaced."""
     state = getattr(request, "redlock_state", None)
     if not isinstance(state, RequestState):

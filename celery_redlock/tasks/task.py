@@ -14,11 +14,12 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redlock.core import Lease
 from celery_redlock.errors import ConfigurationError, RedlockError
+from celery_redlock.tasks.border import AppLike, RequestLike, TaskLike, is_finalizing, protect
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.declarations import find_mistakes, make_plan
 from celery_redlock.tasks.forced_release import force_release, revoke_queued
-from celery_redlock.tasks.inspection import LockHolder, LockUsage, lock_holder, lock_usage
+from celery_redlock.tasks.inspection import LockHolder, LockUsage, lock_holder, lock_usage, plan_of
 from celery_redlock.tasks.message.duplicate_result import warn_of_unreadable
 from celery_redlock.tasks.publish.publish import publish
 from celery_redlock.tasks.refusals import (
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
         tick: Tick | None
 
 
-__all__ = ["RedlockTask", "plan_lock"]
-
-
 class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
     """
     A task whose body runs under a quorum lock. It locks only if it has a `lock_*` option.
@@ -59,13 +57,13 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
     a key has a higher `self.request.fencing_token` than the one before, so a resource that checks
     the token refuses the late writer.
 
-    A task that `@app.task(base=RedlockTask)` or `@shared_task` makes also is one of its app's own
-    class (`task_cls`): Django's `delay_on_commit` and Flask's application context stay.
+    A task made with `@app.task(base=RedlockTask)` or `@shared_task` also has its app's own class
+    (`task_cls`) as a base, so it keeps Django's `delay_on_commit` and Flask's application context.
 
     A worker acquires the lock once per request; `apply()` does the same. A plain call `task(...)`
     does not lock. `map`, `starmap` and `chunks` are refused (see `map`), and so are coroutine
-    functions (`async def`), which Celery does not await, and classes with a `Strategy` of their
-    own, as that of celery-batches.
+    functions (`async def`), which Celery does not await, and task classes with their own
+    `Strategy`, such as that of celery-batches.
 
     Example:
         ```python
@@ -93,12 +91,12 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
             _add_class_of_app(cls, app)
 
     @classmethod
-    def bind(cls, app: Any) -> Any:
+    def bind(cls, app: AppLike) -> Any:
         """
-        As Celery's; checks the lock options.
+        Bind the task as Celery does, and check its lock options.
 
-        While the app is finalized, which registers all its tasks, the first error waits until they
-        are registered, and names the mistakes of all tasks and settings.
+        While Celery finalizes the app, an error is raised only once all tasks are registered; it
+        then names the mistakes of all tasks and settings.
 
         Raises:
             ConfigurationError: an option is invalid, or the body would run without the lock.
@@ -109,7 +107,7 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         try:
             plan_lock(cls, app)
         except RedlockError:
-            if not _is_finalizing(cls, app):
+            if not is_finalizing(app, cls):
                 raise
             if was_bound:
                 # A worker and a beat need their nodes at once; other programs may be offline.
@@ -129,30 +127,30 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         **options: Any,
     ) -> Any:
         """
-        As Celery's; acquires the lock first if the task's mode locks at publish.
+        Send the task as Celery does; if its mode locks at publish, acquire the lock first.
 
         Returns:
             The task's result. For a duplicate that is not sent, a `DuplicateResult` of the existing
             task.
 
         Raises:
-            DuplicateTask: the call is a duplicate, and `lock_on_conflict` is `raise`.
+            DuplicateTask: the call is a duplicate, and `lock_on_duplicate` is `raise`.
             LockKeyError: the lock key cannot be made from the arguments.
-            ConfigurationError: an option of the lock (`lock_...`) is given to the call, and not to
-                the task.
+            ConfigurationError: the call has an option of the lock (`lock_...`), which belongs in
+                the task's declaration.
         """
         refuse_options(self, "apply_async", options)
         options.update(producer=producer, link=link, link_error=link_error, shadow=shadow)
         send = super().apply_async
         if not self.redlock_planned:
-            # Celery shows a lazy task to other threads before the first one has bound it.
+            # Other threads can see a lazy task before the first thread has bound it.
             plan_lock(type(self), self.app)
         if self.redlock_plan is None:
             return send(args, kwargs, task_id=task_id, **options)
         return publish(self, send, args, kwargs, task_id, options)
 
     def apply(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        """As Celery's; takes the lock as a worker does, and refuses what `apply_async` refuses."""
+        """Run the task here, under its lock as in a worker; refuse what `apply_async` refuses."""
         refuse_options(self, "apply", options)
         if options.get("headers"):
             options["headers"] = dict(options["headers"])
@@ -160,22 +158,22 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
 
     def map(self, it: Any) -> Any:
         """
-        As Celery's, for a task that does not lock; `starmap` and `chunks` likewise.
+        Call Celery's `map` for a task that does not lock. `starmap` and `chunks` work alike.
 
         Raises:
-            ConfigurationError: the task locks, and its items would run without the lock; send a
-                group instead. Workers refuse such a message as well.
+            ConfigurationError: the task locks, but its items would run without the lock. Send a
+                group instead. Workers also refuse such a message.
         """
         self._refuse_items("map")
         return super().map(it)
 
     def starmap(self, it: Any) -> Any:
-        """As Celery's, for a task that does not lock; raises as `map`."""
+        """Call Celery's `starmap` for a task that does not lock; errors as `map`."""
         self._refuse_items("starmap")
         return super().starmap(it)
 
     def chunks(self, it: Any, n: int) -> Any:
-        """As Celery's, for a task that does not lock; raises as `map`."""
+        """Call Celery's `chunks` for a task that does not lock; errors as `map`."""
         self._refuse_items("chunks")
         return super().chunks(it, n)
 
@@ -184,16 +182,27 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
             plan_lock(type(self), self.app)
         refuse_items(self, call)
 
+    def lock_keys(self, *args: Any, **kwargs: Any) -> tuple[str, ...]:
+        """
+        Return the lock keys of a call with these arguments, without the prefix on the nodes.
+
+        Raises:
+            LockKeyError: a lock key cannot be made from the arguments.
+            ConfigurationError: the task does not lock.
+        """
+        keys = plan_of(self).keys.keys_for(args, kwargs, "")
+        return tuple(dict.fromkeys(key.text for key in keys))
+
     def lock_holder(self, *args: Any, **kwargs: Any) -> LockHolder | None:
         """
         Return the holder of the lock of a call with these arguments, or None.
 
-        A snapshot of a quorum of nodes: the lock may have changed hands since. A running holder
-        comes before a queued one. Of a key with a limit, it is one of several; where the call has a
-        key without one as well, only while all slots are taken.
+        A quorum of nodes had this holder at one moment; the lock may have changed hands since. A
+        running holder comes before a queued one. For a key with a limit, one of its holders is
+        returned; if the call also has a key without a limit, only while all slots are taken.
 
         Raises:
-            QuorumUnavailable: fewer nodes than a quorum answered.
+            QuorumUnavailable: fewer nodes than a quorum replied.
             LockKeyError: the lock key cannot be made from the arguments.
             ConfigurationError: the task does not lock.
         """
@@ -201,9 +210,9 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
 
     def lock_usage(self, *args: Any, **kwargs: Any) -> tuple[LockUsage, ...]:
         """
-        Return the holders of each key of a call with these arguments, and how many more may be.
+        Return each key of a call with these arguments, with its holders and its free slots.
 
-        A snapshot as `lock_holder`; errors as there.
+        A quorum of nodes had these holders at one moment. Errors as `lock_holder`.
         """
         return lock_usage(self, args, kwargs)
 
@@ -211,21 +220,21 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         """
         Take the lock of a call with these arguments away from its holder.
 
-        For the owner of the data, when a lock is in the way. A body that holds the lock loses its
-        lease and may run on until it is interrupted; a queued message is not revoked. A body's own
-        argument `task_id` is given by its position.
+        This is for people who need to remove a lock that is in the way. A body that holds the lock
+        loses its lease, and continues until it is interrupted. A queued message is not revoked. If
+        the task itself has an argument `task_id`, pass it by position.
 
         Args:
-            *args: of the call.
-            task_id: only from the task with this id, where several may hold a key.
-            **kwargs: of the call.
+            *args: the call's arguments.
+            task_id: take it only from the task with this id, if several may hold a key.
+            **kwargs: the call's arguments.
 
         Returns:
             Whether there was a holder.
 
         Raises:
             AmbiguousCall: several hold a key with a limit, and `task_id` was not given.
-            QuorumUnavailable: fewer nodes than a quorum answered.
+            QuorumUnavailable: fewer nodes than a quorum replied.
             LockKeyError: the lock key cannot be made from the arguments.
             ConfigurationError: the task does not lock.
         """
@@ -237,24 +246,24 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         """
         Revoke the queued message that holds the lock of a call with these arguments.
 
-        Frees the lock, so the next call acquires it and is sent: to debounce, revoke the queued
-        message and send a new one with a countdown. A running body is not affected. A worker that
-        receives the revoked message ends it, even if the worker was down at the time: the lock
-        nodes keep the revocation until `lock_dedupe_window` after the message's lock would have
-        expired. A body's own argument `task_id` is given by its position.
+        This frees the lock, so the next call acquires it and is sent. A running body is not
+        affected. A worker ends the revoked message when it receives it, even if it was down when
+        you revoked it: the lock nodes keep the revocation until `lock_dedupe_window` after the
+        message's lock would have expired. If the task itself has an argument `task_id`, pass it by
+        position.
 
         Args:
-            *args: of the call.
-            task_id: only the call with this id, where several may hold a key.
-            **kwargs: of the call.
+            *args: the call's arguments.
+            task_id: revoke only the call with this id, if several may hold a key.
+            **kwargs: the call's arguments.
 
         Returns:
-            The holder; None if no message was queued, or its body has begun.
+            The holder; None if no message was queued, or if its body has begun.
 
         Raises:
-            AmbiguousCall: several queued calls have the keys, and `task_id` was not given; none is
+            AmbiguousCall: several queued calls have the keys, and `task_id` was not given. None was
                 revoked.
-            LockNotAcquired: fewer nodes than a quorum answered or agreed.
+            LockNotAcquired: fewer nodes than a quorum replied or agreed.
             LockKeyError: the lock key cannot be made from the arguments.
             ConfigurationError: the task's mode does not lock at publish.
         """
@@ -265,28 +274,29 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         """
         The lease of the running body, or None if it has no lock.
 
-        The body may release it early. It then runs on without a lock, and a redelivery of its
-        message may run as well: the dedupe marker is a key of the same lease.
+        The body may release it early and then continues without a lock. If the broker redelivers
+        the message, the redelivery runs too, because the dedupe marker is a key of the same lease.
         """
         return lease_of(self)
 
     def retry(self, *args: Any, **kwargs: Any) -> Any:
         """
-        As Celery's; `LeaseLost` does not interrupt it.
+        Retry as Celery does; `LeaseLost` does not interrupt this call.
 
-        Once the retry is sent, `LeaseLost` is not raised in the rest of the body: the task would
-        fail while its retry runs. With `throw=False` the body continues and may be interrupted.
+        Once the retry is sent, the rest of the body does not get `LeaseLost` either, which would
+        fail the task while its retry runs. With `throw=False` the body continues, and may be
+        interrupted.
         """
         with _ends_body(self):
             return super().retry(*args, **kwargs)
 
     def replace(self, sig: Any) -> Any:
-        """As Celery's; `LeaseLost` does not interrupt it, nor the rest of the body."""
+        """Replace as Celery does; `LeaseLost` interrupts neither this nor the rest of the body."""
         with _ends_body(self):
             return super().replace(sig)
 
     def on_replace(self, sig: Any) -> Any:
-        """As Celery's; records that a replacement continues this task."""
+        """Send the replacement as Celery does, and record that it continues this task."""
         running_lock = running_lock_of(self.request)
         kept = None if running_lock is None else keep_for_steps(running_lock, sig)
         try:
@@ -301,10 +311,10 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
 
 def _add_class_of_app(cls: type[RedlockTask], app: Celery) -> None:
     """
-    Make a task that `base=` would take away from its app's own class a subclass of both.
+    Add the app's own task class to the bases of a class that `base=` derived without it.
 
-    `RedlockTask` comes last, so that what the app's class changes in a call is what is locked. A
-    base that already combines the two keeps its order.
+    `RedlockTask` comes last, so that it locks a call as the app's class has changed it. A base that
+    already combines the two keeps its order.
     """
     missing = [base for base in app.Task.__mro__ if base not in cls.__mro__]
     if not missing:
@@ -322,7 +332,7 @@ def _add_class_of_app(cls: type[RedlockTask], app: Celery) -> None:
         ) from error
 
 
-def plan_lock(cls: Any, app: Any) -> None:
+def plan_lock(cls: Any, app: AppLike) -> None:
     """
     Read a task class's lock options, and make the class lock if there are any.
 
@@ -352,13 +362,8 @@ def _lock_calls(cls: Any) -> None:
         cls.__call__ = _locking_call(cls)
 
 
-def _is_finalizing(cls: Any, app: Any) -> bool:
-    """Return whether Celery registers all tasks of an app in this call, and binds each twice."""
-    return app._finalize_mutex._is_owned() and type(app._tasks.get(cls.name)) is cls
-
-
 @contextmanager
-def _ends_body(task: Any) -> Iterator[None]:
+def _ends_body(task: TaskLike) -> Iterator[None]:
     """Raise no `LeaseLost` in the rest of the body if Celery ends it inside this block."""
     running_lock = running_lock_of(task.request)
     try:
@@ -369,7 +374,7 @@ def _ends_body(task: Any) -> Iterator[None]:
         raise
 
 
-def _is_first_call(request: Any) -> bool:
+def _is_first_call(request: RequestLike) -> bool:
     """Return whether this call runs the request, rather than coming from inside its body."""
     if request is None or request.called_directly:
         return False
@@ -382,7 +387,7 @@ def _locking_call(cls: Any) -> Callable[..., Any]:
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  # it becomes one
         if not self.redlock_planned:
-            plan_lock(type(self), self.app)  # raises again what was wrong when it was bound
+            plan_lock(type(self), self.app)  # raises the error of `bind` again
         request = self.request_stack.top
         plan = self.redlock_plan
         if plan is None or not _is_first_call(request):
@@ -393,9 +398,7 @@ def _locking_call(cls: Any) -> Callable[..., Any]:
         end_before_autoretry(self)
         body = self.run if inner is None else partial(inner, self)
         if inner is None:
-            # As Celery does where it skips `__call__`: a plain call from inside the body then gets
-            # a request of its own.
-            request._protected = 1
+            protect(request)
         result = run_locked(self, request, plan, body, args, kwargs)
         return result if plan.keys is None else refuse_unawaited(self, result)
 

@@ -1,9 +1,10 @@
 """
 The messages that wait in a worker until their delay is over, or until their keys are released.
 
-A requeued message comes back to some worker, which keeps it until its ETA. A release publishes who
-waits longest; the worker that has that message starts it then. Nothing depends on it: without any
-wake-up every message starts at its ETA.
+A requeued message comes back to some worker, which keeps it until its ETA. A release publishes the
+names of the messages that come first, by priority and then by how long they have waited, and a
+worker that has one of them starts it at once.
+A lost wake-up only costs time: every message starts at its ETA at the latest.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Any
 
 from celery import bootsteps, signals
@@ -23,44 +25,44 @@ from celery_redlock._greenlets.threads import call_in_app, start_thread
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock._log import event_logger
-from celery_redlock.core import Redlock
+from celery_redlock.core import Client
+from celery_redlock.core.client import FAIR_GRACE
 from celery_redlock.core.node_poll import poll_nodes
-from celery_redlock.core.reservations import FAIR_GRACE
 from celery_redlock.errors import RedlockError
-from celery_redlock.protocol import Granted, Refused, Waiter, milliseconds
-from celery_redlock.protocol.keys import QUORUM, places_of, wake_channel
-from celery_redlock.tasks.config.client import redlock_for
-from celery_redlock.tasks.message.envelope import REMEMBERED_FOR, Envelope, waiter_name
+from celery_redlock.protocol.commands import Waiter
+from celery_redlock.protocol.keys import PAUSE_PREFIX, QUORUM, places_in_header, wake_channel
+from celery_redlock.protocol.votes import Granted, Refused
+from celery_redlock.tasks.border import RequestLike, is_revoked, scheduled_in, timer_entry_of
+from celery_redlock.tasks.config.client import client_for
+from celery_redlock.tasks.message.envelope import Envelope
+from celery_redlock.tasks.message.priority import rank_of
 from celery_redlock.transport import Listener
-
-__all__ = ["WakeStep"]
 
 logger = event_logger(__name__)
 
-#: Seconds after its arrival before which a message is not started: its last run is leaving its
-#: process.
+#: Seconds for which an arrived message is not started, because its last run is leaving its process.
 SETTLING = 0.02
 
-#: Seconds after a wake-up in which somebody has taken the key, or is gone. Longer than a node lets
-#: others wait for one that was woken.
+#: Seconds after a wake-up until its waiter has taken the key or counts as gone. Longer than a node
+#: lets others wait for a waiter that was woken.
 STALLED_AFTER = FAIR_GRACE + 0.1
 
-#: Of the messages of one key, how many of those that are next enter their wait queues again then.
+#: How many messages of one set of keys, the first in order, enter their wait queues at a look.
 NEXT = 16
 
-#: Seconds before its ETA from which on a message is left to Celery's timer.
+#: A message this many seconds before its ETA, or fewer, is left to Celery's timer.
 AT_ETA = 0.05
 
-#: Of many that start together, how many start before the worker does something else.
+#: How many messages start together before the worker's event loop does something else.
 STARTED_AT_ONCE = 100
 
-#: Seconds between two looks at keys for which nobody was woken: a holder that dies wakes nobody.
+#: Seconds between two looks at keys without a wake-up: a holder that dies wakes no waiter.
 LOOKS_EVERY = 2.0
 
-#: At the keys of how many messages it looks then; at the others the next time.
+#: How many sets of keys one such look covers; the next look covers others.
 LOOKS_AT_ONCE = 200
 
-#: Of how many messages the keys are in one inspection, so that it holds no node up.
+#: How many sets of keys are inspected in one command, so that it does not hold up a node.
 INSPECTED_AT_ONCE = 50
 
 
@@ -70,18 +72,19 @@ class Held:
     A message that waits for its ETA in this worker.
 
     Attributes:
-        request: of the message.
-        keys: for which it waits.
-        channels: on which it is woken.
-        since: since when it waits, in seconds since the epoch.
-        starts_from: when it may start, on the monotonic clock: its last run has ended by then.
+        request: the message's request.
+        keys: the keys that it waits for.
+        channels: the channels on which it is woken.
+        waiter: as which the nodes know it.
+        starts_from: earliest start, on the monotonic clock: by then the run that requeued it has
+            stored RETRY.
         until: its ETA, on the same clock.
     """
 
-    request: Any
+    request: RequestLike
     keys: tuple[str, ...]
     channels: frozenset[str]
-    since: float
+    waiter: Waiter
     starts_from: float
     until: float
 
@@ -105,7 +108,7 @@ class WakeStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is unty
         self._followed(parent).use_hub(hub)
 
     def stop(self, parent: Any) -> None:
-        """Start no more messages before their time: the worker gives them back."""
+        """Start no more messages early: the worker returns them to the broker."""
         signals.task_received.disconnect(self._connect, sender=parent)
         if self._waiting is not None:
             self._waiting.close()
@@ -127,19 +130,19 @@ class WakeStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is unty
 
 class WaitingMessages:
     """
-    The waiting messages of one worker, and who is woken.
+    The waiting messages of one worker, which it starts when nodes wake them.
 
-    A node that has woken a message twice does not know any more that it waits. So each message that
-    arrives enters its wait queues again, and its keys are looked at. The same is done when nodes
-    begin to publish to this worker, a moment after each wake-up, whose message may be gone, and at
-    intervals for holders that died. A message that this worker keeps is therefore in the wait
-    queues of a quorum, or about to try.
+    A node that has woken a message twice forgets that it waits. So each message that arrives enters
+    its wait queues again, and this worker looks whether its keys are free. It repeats both when
+    nodes begin to publish to it, a moment after each wake-up, because the woken message may be
+    gone, and at intervals, because holders may have died. A message that this worker keeps is
+    therefore in the wait queues of a quorum, or about to try.
 
     Args:
         consumer: Celery's consumer.
 
     Attributes:
-        has_looked: it has asked the nodes for keys that are free already.
+        has_looked: whether it has asked the nodes which keys are free already.
     """
 
     def __init__(self, consumer: Any) -> None:
@@ -153,7 +156,7 @@ class WaitingMessages:
         self._listener: Listener | None = None
         # Messages that nodes may have forgotten, or whose keys may be free.
         self._in_doubt: set[str] = set()
-        # Channels of which the messages are looked at soon, because somebody was woken.
+        # Channels with a wake-up a moment ago; the keys of their messages are looked at soon.
         self._rung: set[str] = set()
         self._is_looking = False
         self._is_ticking = False
@@ -164,12 +167,12 @@ class WaitingMessages:
 
     @property
     def names(self) -> list[str]:
-        """The names of the messages, by which they are woken."""
+        """The names of the messages in wake-ups."""
         return list(self._held)
 
     @property
     def is_listening(self) -> bool:
-        """Whether nodes publish to it, or will."""
+        """Whether nodes publish wake-ups to this worker, or will."""
         return self._listener is not None
 
     def use_hub(self, hub: Any) -> None:
@@ -181,13 +184,13 @@ class WaitingMessages:
 
     def add(self, request: Any, envelope: Envelope) -> None:
         """Take note of a message that Celery is about to keep until its ETA."""
-        name, now = waiter_name(request.id), time.monotonic()
-        history = envelope.wait_history
+        waiter = envelope.waiter(request.id, rank_of(self._consumer.app, request.delivery_info))
+        name, now = waiter.name, time.monotonic()
         held = Held(
             request,
             envelope.waits_for,
             frozenset(map(wake_channel, envelope.waits_for)),
-            0.0 if history is None else history.first_seen,
+            waiter,
             now + SETTLING,
             to_timestamp(request.eta),
         )
@@ -210,7 +213,7 @@ class WaitingMessages:
     # Called in threads of the wake-ups.
 
     def on_wake(self, name: str, channel: str) -> None:
-        """Start a message soon: a node has woken it. Look later whether anybody came."""
+        """Start a message that a node has woken; later look at the channel's keys again."""
         with self._lock:
             is_here = name in self._held
             is_first = bool(self._held) and not self._rung
@@ -222,7 +225,7 @@ class WaitingMessages:
             self._soon(self._start, name)
 
     def on_live(self) -> None:
-        """Look what was missed: a quorum of nodes publishes to this worker by now."""
+        """Look for missed wake-ups, now that a quorum of nodes publishes to this worker."""
         call_in_app(self._look, self.names)
 
     def _soon(self, call: Callable[[str], None], name: str) -> None:
@@ -262,14 +265,14 @@ class WaitingMessages:
         self._consumer.timer.call_after(STALLED_AFTER, self._look_after_wake_ups)
 
     def _look_after_wake_ups(self) -> None:
-        """Look at the messages that are next for the keys of channels that have rung."""
+        """Look at the keys of channels with a wake-up, and at their first messages."""
         with self._lock:
             rung, self._rung = self._rung, set()
             by_keys = _by_keys(item for item in self._asleep() if rung & item[1].channels)
         self._look(name for names in by_keys.values() for name in names[:NEXT])
 
     def _start(self, name: str) -> None:
-        """Start a message as its timer would: rate limits and revocations count as ever."""
+        """Start a message as its timer would: Celery's rate limits and revocations still apply."""
         with self._lock:
             held = None if self._closed else self._held.get(name)
             if held is None:
@@ -287,7 +290,7 @@ class WaitingMessages:
         entry.cancel()
         call = getattr(entry, "entry", entry)
         fun, args, kwargs = call.fun, call.args, call.kwargs
-        call.args = ()  # Celery shows what its timers are for as scheduled
+        call.args = ()  # or Celery would still list the message as scheduled
         fun(*args, **kwargs)
 
     def _look_at_intervals(self) -> None:
@@ -296,13 +299,13 @@ class WaitingMessages:
             self._consumer.timer.call_after(LOOKS_EVERY, self._look_at_next)
 
     def _look_at_next(self) -> None:
-        """Look at keys for which nobody was woken, in turn."""
+        """Look at keys in turn, whether they had a wake-up or not."""
         self._is_ticking = False
         self.prune()
         with self._lock:
             by_keys = _by_keys(self._asleep())
             is_left = bool(self._held) and not self._closed
-        # At new keys first, and then again at those where it has not looked for longest.
+        # New keys first, then those at which it looked longest ago.
         new = [keys for keys in by_keys if keys not in self._looked_at]
         earlier = [keys for keys in self._looked_at if keys in by_keys]
         due = dict.fromkeys([*new, *earlier][:LOOKS_AT_ONCE])
@@ -312,7 +315,7 @@ class WaitingMessages:
             self._look_at_intervals()
 
     def prune(self) -> None:
-        """Forget messages whose ETA is over; listen no more when none is left."""
+        """Forget messages whose ETA has passed; stop listening when none is left."""
         now = time.monotonic()
         with self._listening_lock:
             with self._lock:
@@ -330,7 +333,7 @@ class WaitingMessages:
         with self._listening_lock:
             listener = self._listener
             if listener is None:
-                wake_ups = self._redlock.transport.wake_ups
+                wake_ups = self._client.transport.wake_ups
                 self._listener = Listener(wake_ups, channels, self.on_wake, self.on_live)
             elif not channels <= listener.channels:
                 listener.move(listener.channels | channels)
@@ -341,8 +344,8 @@ class WaitingMessages:
             listener.close()
 
     @property
-    def _redlock(self) -> Redlock:
-        return redlock_for(self._consumer.app)
+    def _client(self) -> Client:
+        return client_for(self._consumer.app)
 
     def _look(self, names: Iterable[str]) -> None:
         """Enter messages in their wait queues again, and start those whose keys are free."""
@@ -357,13 +360,17 @@ class WaitingMessages:
         self._is_looking = False
 
     def _asleep(self) -> list[tuple[str, Held]]:
-        """Return the messages that have not begun, the oldest first; the caller has the lock."""
+        """Return the messages that have not begun and may, in order; the caller has the lock."""
         until = time.monotonic() + AT_ETA
-        held = [item for item in self._held.items() if item[1].until > until]
-        return sorted(held, key=lambda item: item[1].since)
+        held = [
+            item
+            for item in self._held.items()
+            if item[1].until > until and not is_revoked(item[1].request)
+        ]
+        return sorted(held, key=lambda item: item[1].waiter.score)
 
     def _ask_nodes(self) -> None:
-        time.sleep(SETTLING)  # for those that arrive together
+        time.sleep(SETTLING)  # messages that arrive together share one look
         if self._closed:
             return
         with self._lock:
@@ -372,22 +379,19 @@ class WaitingMessages:
             doubted = {name: held for name, held in asleep if name in self._in_doubt}
             self._in_doubt.clear()
             unsure = {held.keys for held in doubted.values()}
-            oldest = _by_keys(item for item in asleep if item[1].keys in unsure)
+            first = _by_keys(item for item in asleep if item[1].keys in unsure)
         waiters = [
-            (key, Waiter(name, milliseconds(held.since), milliseconds(REMEMBERED_FOR)))
-            for name, held in doubted.items()
-            for key in held.keys
-            if key != QUORUM
+            (key, held.waiter) for held in doubted.values() for key in held.keys if key != QUORUM
         ]
         try:
-            for keys, free in self._free(list(oldest), waiters):
-                for name in oldest[keys][:free]:
+            for keys, free in self._free(list(first), waiters):
+                for name in first[keys][:free]:
                     self._soon(self._start, name)
             self.has_looked = True
         except RedlockError as error:
             logger.debug(
                 "waiting-keys-unreadable",
-                "The keys of waiting messages could not be looked at: %(error)s",
+                "The keys of waiting messages could not be checked: %(error)s",
                 error=error,
             )
 
@@ -395,24 +399,29 @@ class WaitingMessages:
         self, asked: Sequence[tuple[str, ...]], waiters: Sequence[tuple[str, Waiter]]
     ) -> Iterator[tuple[tuple[str, ...], int]]:
         """
-        Iterate over how many messages could have all keys of each tuple now.
+        Iterate over tuples of keys, each with the number of messages that could acquire them now.
 
-        All that wait for a quorum could if it votes. Waiters enter their queues before that.
+        While a quorum votes, that is every message that waits for one. Waiters enter their wait
+        queues before the keys are read.
         """
-        redlock = self._redlock
+        client = self._client
         if (QUORUM,) in asked:
-            polled = poll_nodes(redlock.transport, redlock.settings)
+            polled = poll_nodes(client.transport, client.settings)
             voted = sum(isinstance(vote, Granted | Refused) for vote in polled.votes)
             yield (QUORUM,), len(self._held) if voted >= polled.needed else 0
             asked = [keys for keys in asked if keys != (QUORUM,)]
         for at in range(0, len(asked), INSPECTED_AT_ONCE):
             places = {
-                keys: list(map(places_of, keys)) for keys in asked[at : at + INSPECTED_AT_ONCE]
+                keys: list(map(places_in_header, keys))
+                for keys in asked[at : at + INSPECTED_AT_ONCE]
             }
             node_keys = [place for of in places.values() for slots in of for place in slots]
-            held = iter(redlock.reservations.inspect(node_keys, waiters=waiters))
+            held = iter(client.inspect(node_keys, waiters=waiters))
             for keys, of_keys in places.items():
-                yield keys, min(sum(next(held) is None for _ in slots) for slots in of_keys)
+                free = [sum(next(held) is None for _ in slots) for slots in of_keys]
+                # All may try once a pause is over; most of them only wait for another key then.
+                most = [len(self._held) if key.startswith(PAUSE_PREFIX) else 1 for key in keys]
+                yield keys, min(map(mul, free, most))
             waiters = ()
 
 
@@ -424,21 +433,21 @@ def _by_keys(held: Iterable[tuple[str, Held]]) -> dict[tuple[str, ...], list[str
     return by_keys
 
 
-def _is_under_way(request: Any) -> bool:
-    """Return whether this worker has a run of the same message, which has requeued it."""
+def _is_under_way(request: RequestLike) -> bool:
+    """Return whether this worker still has the earlier run that requeued the message."""
     earlier = worker_state.requests.get(request.id)
     return earlier is not None and earlier is not request
 
 
-def _timer_entry(timer: Any, request: Any) -> Any:
+def _timer_entry(timer: Any, request: RequestLike) -> Any:
     """
-    Return what starts a message at its ETA; None if it was cancelled.
+    Return the timer's entry that starts a message at its ETA; None if it was cancelled.
 
-    In a pool of greenlets it is a greenlet.
+    In a pool of greenlets the entry is a greenlet.
     """
-    entry = getattr(request, "_eta_timer_entry", None)
+    entry = timer_entry_of(request)
     if entry is None:  # Celery before 5.7 does not keep it
-        for scheduled in list(timer.schedule._queue):
+        for scheduled in scheduled_in(timer):
             call = scheduled.entry
             if call.args and call.args[0] is request:
                 entry = scheduled if hasattr(scheduled, "kill") else call

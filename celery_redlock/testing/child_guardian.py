@@ -8,8 +8,6 @@ import subprocess
 from pathlib import Path
 from typing import IO
 
-__all__ = ["ChildGuardian"]
-
 # Every POSIX shell can run these. They ignore the signals that a terminal or a supervisor sends to
 # all processes, because they must outlive their owner.
 _WAIT = "trap '' HUP INT TERM; read -r _; "

@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.testing.ports import LOOPBACK
 from celery_redlock.testing.proxy import GARBAGE, TcpProxy
-from celery_redlock.testing.resources import ClusterResources
+from celery_redlock.testing.resources import ClusterResources, ResourceOwner
 from celery_redlock.testing.server import (
+    START_ATTEMPTS,
     ConfigValue,
     LocalClusterError,
     PortTakenError,
     Server,
     ServerState,
+    arm_servers,
     find_binary,
 )
 
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["Binary", "LocalCluster"]
-
 Binary = str | os.PathLike[str] | None
 
-_START_ATTEMPTS = 5
 
-
-class LocalCluster:
+class LocalCluster(ResourceOwner):
     """
     `n` real servers on loopback ports, each with its own process, directory and log.
 
@@ -87,7 +85,6 @@ class LocalCluster:
         self._unix_socket = unix_socket
         self._config = dict(config or {})
         self._start_timeout = start_timeout
-        self._resources: ClusterResources | None = None
 
     def __repr__(self) -> str:
         state = (
@@ -99,13 +96,6 @@ class LocalCluster:
 
     def __len__(self) -> int:
         return len(self._binaries)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def start(self) -> None:
         """
@@ -140,12 +130,6 @@ class LocalCluster:
         except BaseException:
             self.close()
             raise
-
-    def close(self) -> None:
-        """End the servers and remove their files. May be called again; `start` works again."""
-        if self._resources is not None:
-            self._resources.finalizer()
-            self._resources = None
 
     @property
     def urls(self) -> list[str]:
@@ -206,14 +190,7 @@ class LocalCluster:
                 one. Otherwise the server comes back empty.
         """
         server = self._get_own_resources().servers[index]
-        if keep_data and server.state != "dead":
-            server.resume()
-            server.save()
-        server.kill()
-        if not keep_data:
-            server.forget_data()
-        server.launch()
-        server.wait_ready(self._start_timeout)
+        server.restart(self._start_timeout, keep_data=keep_data)
 
     def flush(self, index: int) -> None:
         """Remove all data of a node, the record of its quarantine included."""
@@ -226,13 +203,7 @@ class LocalCluster:
         Raises:
             LocalClusterError: a node could not be armed.
         """
-        from celery_redlock.core import arm_nodes
-
-        for url in self.server_urls:
-            # One by one, without the advice about the whole set, which its clients will log.
-            (node,) = arm_nodes([url], force=True)
-            if not node.serves:
-                raise LocalClusterError(f"{node.name} could not be armed: {node.detail}")
+        arm_servers(self.server_urls)
 
     def reset(self) -> None:
         """
@@ -285,7 +256,7 @@ class LocalCluster:
         self._proxy().heal(index)
 
     def _wait_ready(self, server: Server) -> None:
-        for _ in range(_START_ATTEMPTS - 1):
+        for _ in range(START_ATTEMPTS - 1):
             try:
                 server.wait_ready(self._start_timeout)
             except PortTakenError:
@@ -294,22 +265,3 @@ class LocalCluster:
             else:
                 return
         server.wait_ready(self._start_timeout)
-
-    def _get_resources(self) -> ClusterResources:
-        if self._resources is None:
-            raise LocalClusterError("the cluster is not started: use it in a with block")
-        return self._resources
-
-    def _get_own_resources(self) -> ClusterResources:
-        resources = self._get_resources()
-        if resources.pid != os.getpid():
-            raise LocalClusterError(
-                f"the cluster belongs to process {resources.pid}: control it from there"
-            )
-        return resources
-
-    def _proxy(self) -> TcpProxy:
-        proxy = self._get_own_resources().proxy
-        if proxy is None:
-            raise ConfigurationError("there is no proxy: start LocalCluster(proxy=True)")
-        return proxy

@@ -14,11 +14,14 @@ import pytest
 
 if TYPE_CHECKING:
     from celery_redlock.testing.cluster import Binary, LocalCluster
+    from celery_redlock.testing.sentinel import LocalSentinel
 
 __all__ = [
     "redlock_cluster",
     "redlock_cluster_factory",
     "redlock_memory_nodes",
+    "redlock_sentinel",
+    "redlock_sentinel_factory",
     "redlock_testing",
 ]
 
@@ -33,6 +36,21 @@ class ClusterFactory(Protocol):
         self, n: int = 5, *, binary: Binary | tuple[Binary, ...] = None, proxy: bool = False
     ) -> LocalCluster:
         """Return the session's cluster of this shape, as good as new."""
+
+
+class SentinelFactory(Protocol):
+    """The type of `redlock_sentinel_factory`."""
+
+    def __call__(
+        self,
+        groups: int = 3,
+        *,
+        sentinels: int = 3,
+        replicas: int = 1,
+        binary: Binary = None,
+        proxy: bool = False,
+    ) -> LocalSentinel:
+        """Return the session's groups of this shape, as good as new."""
 
 
 @pytest.fixture(scope="session")
@@ -67,12 +85,60 @@ def redlock_cluster(
     request: pytest.FixtureRequest, redlock_cluster_factory: ClusterFactory
 ) -> LocalCluster:
     """
-    Five real lock nodes, empty and voting; a test may break them, the next one gets them repaired.
+    Five real lock nodes, empty and voting; a test may break them, the next test gets them repaired.
 
-    Another shape by indirect parametrization:
+    Choose another shape by indirect parametrization:
     `@pytest.mark.parametrize("redlock_cluster", [{"n": 3, "proxy": True}], indirect=True)`.
     """
     return redlock_cluster_factory(**getattr(request, "param", {}))
+
+
+@pytest.fixture(scope="session")
+def redlock_sentinel_factory() -> Iterator[SentinelFactory]:
+    """
+    Sentinel groups of any shape, each started once per session: `factory(1, replicas=2)`.
+
+    Every call resets the groups it returns, so one test should not ask for one shape twice.
+    """
+    from celery_redlock.testing.sentinel import LocalSentinel
+
+    found: dict[object, LocalSentinel] = {}
+
+    def factory(
+        groups: int = 3,
+        *,
+        sentinels: int = 3,
+        replicas: int = 1,
+        binary: Binary = None,
+        proxy: bool = False,
+    ) -> LocalSentinel:
+        shape = (groups, sentinels, replicas, binary, proxy)
+        if shape not in found:
+            found[shape] = LocalSentinel(
+                groups, sentinels=sentinels, replicas=replicas, binary=binary, proxy=proxy
+            )
+        found[shape].reset()
+        return found[shape]
+
+    try:
+        yield factory
+    finally:
+        for sentinel in found.values():
+            sentinel.close()
+
+
+@pytest.fixture
+def redlock_sentinel(
+    request: pytest.FixtureRequest, redlock_sentinel_factory: SentinelFactory
+) -> LocalSentinel:
+    """
+    Three Sentinel groups, empty and voting, and three Sentinels; tests may break them.
+
+    If a test has broken or failed over a group, the next one finds them started again on other
+    ports. Choose another shape by indirect parametrization:
+    `@pytest.mark.parametrize("redlock_sentinel", [{"groups": 1, "proxy": True}], indirect=True)`.
+    """
+    return redlock_sentinel_factory(**getattr(request, "param", {}))
 
 
 @pytest.fixture
@@ -84,11 +150,11 @@ def redlock_testing(request: pytest.FixtureRequest) -> Iterator[None]:
     seconds; the task's error names this fixture. Limit: this process only.
 
     For all tests of a project, set `usefixtures = redlock_testing` in the `[pytest]` section of
-    pytest.ini. Another time by indirect parametrization:
+    pytest.ini. Choose another time by indirect parametrization:
     `@pytest.mark.parametrize("redlock_testing", [10], indirect=True)`.
     """
     from celery_redlock.core.wait_limit import limit_waits
-    from celery_redlock.transport.memory import reset_memory_nodes
+    from celery_redlock.transport.memory.transport import reset_memory_nodes
 
     reset_memory_nodes()
     with limit_waits(getattr(request, "param", LONGEST_WAIT)):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 import sys
 
-__all__ = ["LOOPBACK", "ReservedPort"]
-
 LOOPBACK = "127.0.0.1"
 
 

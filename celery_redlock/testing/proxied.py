@@ -8,8 +8,6 @@ import struct
 from collections import deque
 from typing import Protocol
 
-__all__ = ["GarbageServer", "ProxiedConnection", "Route", "close_with_reset"]
-
 _READ = selectors.EVENT_READ
 _WRITE = selectors.EVENT_WRITE
 _CHUNK = 64 * 1024

@@ -19,8 +19,6 @@ from typing import Literal
 from celery_redlock.testing.ports import LOOPBACK, ReservedPort
 from celery_redlock.testing.proxied import GarbageServer, ProxiedConnection, close_with_reset
 
-__all__ = ["GARBAGE", "TcpProxy"]
-
 # The answer of a web server whose port was configured as that of a lock node.
 GARBAGE = b"HTTP/1.1 400 Bad Request\r\nConnection: keep-alive\r\n\r\n"
 
@@ -127,7 +125,7 @@ class _Node:
         self.port.release()
 
     def sockets(self) -> list[socket.socket]:
-        """Every socket here, for a forked child to let go of."""
+        """Return every socket here, for a forked child to close."""
         found = [self._listener] if self._listener else []
         for connection in self._connections:
             found += (
@@ -170,7 +168,8 @@ class _Node:
             return
         if self._listener is None:
             self._listener = self.port.listen()
-        # Across a partition the kernel still accepts, but nobody answers: bytes wait in its buffer.
+        # Across a partition the kernel still accepts, but no node answers: bytes wait in its
+        # buffer.
         events = 0 if mode is _Mode.PARTITION else selectors.EVENT_READ
         self._watch(self._listener, events, self._on_connection)
 

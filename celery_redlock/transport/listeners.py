@@ -1,5 +1,5 @@
 """
-Those who wait for keys, and are woken when a node publishes that they may try again.
+Listeners, through which nodes wake the waiters that may try again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class WakeUps(Protocol):
         """Begin to call a listener for some channels. Idempotent."""
 
     def remove(self, listener: Listener, channels: Iterable[str]) -> None:
-        """Call a listener no more for some channels. Idempotent."""
+        """Stop calling a listener for some channels. Idempotent."""
 
     def are_live(self, channels: frozenset[str]) -> bool:
         """Return whether a quorum of nodes publishes to all of these channels."""
@@ -28,14 +28,14 @@ class WakeUps(Protocol):
 
 class Listener:
     """
-    Somebody who is to be woken.
+    Callbacks for the wake-ups on some channels.
 
     Attributes:
-        channels: where nodes may wake it.
+        channels: the channels.
         on_wake: called with the name of each waiter that is woken on them, and the channel, once
-            by each node, in a native thread; it must not block.
-        on_live: called in the same way when a quorum of nodes has begun to publish to it, as what
-            they had published before is missed.
+            for each node, in a native thread; it must not block.
+        on_live: called in a native thread, too, when a quorum of nodes has begun to publish to the
+            listener, which has missed everything that they published before.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class WaitingCall(Listener):
     Args:
         wake_ups: the nodes' wake-ups.
         node_keys: the keys.
-        name: its name as a waiter.
+        name: the call's name as a waiter.
     """
 
     def __init__(self, wake_ups: WakeUps, node_keys: Sequence[str], name: str) -> None:
@@ -87,7 +87,7 @@ class WaitingCall(Listener):
             self._pipe.wake()
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep for so many seconds, or until it is woken; return whether it was."""
+        """Sleep for this time, or until the call is woken; return whether it was."""
         poller = new_poller(native=on_native_thread())
         poller.register(self._pipe.fd, READ)
         is_woken = bool(poller.poll(as_milliseconds(seconds)))

@@ -1,5 +1,58 @@
 """
-One page in a browser for the people who run it: locks, those that wait, and the nodes, live.
+One page in a browser for operators: locks, waiters and nodes, live.
 
 Needs `pip install "celery-redlock[web]"`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from celery_redlock.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from starlette.types import ASGIApp
+
+    from celery_redlock.web.mount import Naming, Rule
+
+
+def locks_app(
+    app: Celery, *, may_view: Rule, may_release: Rule = False, user: Naming | None = None
+) -> ASGIApp:
+    """
+    Return the page of locks as an ASGI application, to be mounted in one that knows its users.
+
+    The page has no access control of its own: `may_view` decides about each request, and again
+    every 5 seconds while a viewer watches. `may_release` and, once more, `may_view` decide directly
+    before a release, which also has to come from the page itself. True allows; False and None
+    refuse. Anything else, such as a method that was not called, and an error refuse the request
+    with status 500.
+
+    Each function gets the ASGI scope, with what the application's middleware has put there. It runs
+    in the event loop, so one that asks a database has to be a coroutine function.
+
+    Mount it at any path, in any number of processes: each has a refresher of its own, which looks
+    at the nodes while it has viewers. It needs no lifespan events. A server that stops waits for up
+    to 5 seconds until the viewers of the page have left.
+
+    Args:
+        app: the Celery app, for its nodes and the names of its tasks.
+        may_view: who may see the page. True: everyone whose request arrives here, so the
+            application has to refuse all others before.
+        may_release: who of these may release locks, and may revoke queued messages.
+        user: returns the name under which the log records a release, as a text or anything with
+            a text; None, and a name that is None: the address that has connected is recorded.
+
+    Raises:
+        ConfigurationError: an argument cannot be used, or a package is missing.
+    """
+    try:
+        from celery_redlock.web.mount import MountedAccess, mounted
+    except ModuleNotFoundError as exc:
+        if exc.name != "starlette":
+            raise
+        raise ConfigurationError(
+            'locks_app needs the package starlette: pip install "celery-redlock[web]".'
+        ) from exc
+    return mounted(app, MountedAccess(may_view=may_view, may_release=may_release, user=user))

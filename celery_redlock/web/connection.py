@@ -1,5 +1,5 @@
 """
-One connection to the page: it is closed if no request comes, and soon where there are too many.
+One connection to the page, closed if no request comes, and earlier if there are too many.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from celery_redlock.web.refresher import MOST_VIEWERS
 
-__all__ = ["BACKLOG", "PageConnection"]
-
 #: Connections that are accepted at once, before the surplus is closed.
 BACKLOG = 32
 
-#: Seconds in which a whole request has to begin and its headers to end.
+#: Seconds within which a request has to begin and its headers have to end.
 REQUEST_WITHIN = 10.0
 
 
 def _most_connections() -> int:
-    """Return how many connections there may be: one for each viewer, and as many others."""
+    """Return the most connections: two for each viewer, but at most half of the open-file limit."""
     most = 2 * MOST_VIEWERS
     with contextlib.suppress(ImportError):  # Windows has no such limit
         import resource
@@ -37,8 +35,8 @@ class PageConnection(H11Protocol):
     """
     A connection that has to send its requests in time.
 
-    Anybody can open connections, with the token or without. One more than the most that there may
-    be closes the one that has waited longest for a request, so a viewer that asks at once gets in.
+    Anybody can open connections, with the token or without. A connection above the maximum closes
+    the one that has waited longest for a request, so a viewer that sends a request at once gets in.
     """
 
     most = _most_connections()

@@ -9,33 +9,37 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from itertools import chain, islice
 from typing import Any
 
 from celery_redlock._log import event_logger
 
-__all__ = ["MOST_VIEWERS", "Refresher"]
-
 logger = event_logger(__name__)
 
-#: Viewers at one time; another one is refused.
+#: Most viewers at one time; further ones are refused.
 MOST_VIEWERS = 200
 
-#: The rest after a look in durations of it, and its limits in seconds: people who type filters do
-#: not make the nodes work more than that.
+#: The pause after a look, as a multiple of its duration, and the limits of the pause in seconds.
+#: People who type filters cannot make the nodes work more than that.
 _REST, _SHORTEST_REST, _LONGEST_REST = 2.0, 0.3, 10.0
+
+
+#: An event at which the page connects again.
+_CONNECT_AGAIN = b"event: again\ndata: 0\n\n"
 
 
 class Refresher:
     """
-    Looks again and again while anyone watches, and sends what it found to all viewers.
+    Looks again and again while there are viewers, and sends them the results.
 
-    One look at a time serves all of them, so the nodes have the same work for one as for a hundred,
-    and none while nobody watches. A viewer gets the newest look when it is ready for it: a slow one
-    misses looks, and holds up nobody. All methods belong to one event loop; looks are made in a
-    thread.
+    One look at a time serves all viewers, so the nodes have the same work for one as for a hundred,
+    and none without viewers. A viewer gets the newest look when it is ready for it: a slow viewer
+    misses looks, and does not delay others. Looks continue for up to one interval after the last
+    viewer has left, and looks for other viewers still go through its filter, so one that connects
+    again finds the latest. All methods belong to one event loop; looks are made in a thread.
 
     Args:
-        look: returns for each filter what to show, as JSON takes it. It may block.
+        look: returns for each filter the data to show, for JSON. It may block.
         interval: seconds from the end of a look to the next one.
     """
 
@@ -45,6 +49,8 @@ class Refresher:
         self._look = look
         self._interval = interval
         self._viewers: Counter[str] = Counter()
+        #: When the last viewer of a filter has left, the latest at the end.
+        self._left: dict[str, float] = {}
         self._latest: dict[str, bytes] = {}
         self._published = asyncio.Event()
         self._wanted = asyncio.Event()
@@ -52,53 +58,73 @@ class Refresher:
         self._closed = False
 
     @property
-    def is_full(self) -> bool:
-        """Whether another viewer is refused."""
-        return self._viewers.total() >= MOST_VIEWERS
-
-    @property
     def is_looking(self) -> bool:
-        """Whether it asks the nodes now and then."""
+        """Whether it polls the nodes."""
         return self._task is not None
 
-    async def frames(self, text: str) -> AsyncIterator[bytes]:
-        """Yield the newest look through one filter as an event for a browser, until closed."""
-        self._join(text)
-        try:
-            sent = None
-            while not self._closed:
-                published, frame = self._published, self._latest.get(text)
-                if frame is None or frame is sent:
-                    await published.wait()
-                else:
-                    sent = frame
-                    yield frame
-        finally:
-            self._leave(text)
+    def join(self, text: str) -> bool:
+        """
+        Add a viewer of a filter, who has to `leave` once; return False if there are too many.
+
+        Its place is taken when this returns, so viewers that come at once are counted one by one.
+        """
+        if self._viewers.total() >= MOST_VIEWERS:
+            return False
+        self._viewers[text] += 1
+        if text not in self._latest:
+            self._wanted.set()
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        return True
+
+    def leave(self, text: str) -> None:
+        """Remove a viewer of a filter."""
+        self._viewers[text] -= 1
+        if not self._viewers[text]:
+            del self._viewers[text]
+            self._left.pop(text, None)
+            self._left[text] = asyncio.get_running_loop().time()
+
+    async def frames(self, text: str, lasts: float | None = None) -> AsyncIterator[bytes]:
+        """
+        Yield the newest look through a viewer's filter as an event for a browser, until closed.
+
+        Args:
+            text: the filter.
+            lasts: seconds after which the browser has to connect again; None: never.
+        """
+        loop = asyncio.get_running_loop()
+        ends = None if lasts is None else loop.time() + lasts
+        sent = None
+        while not self._closed:
+            if ends is not None and loop.time() >= ends:
+                yield _CONNECT_AGAIN
+                return
+            published, frame = self._published, self._latest.get(text)
+            if frame is None or frame is sent:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(ends):
+                        await published.wait()
+            else:
+                sent = frame
+                yield frame
 
     def hurry(self) -> None:
-        """Look again as soon as may be: something has changed."""
+        """Look again as soon as possible: something has changed."""
         self._wanted.set()
 
     def close(self) -> None:
         """End the frames of all viewers."""
         self._closed = True
         self._publish({})
+        self._wanted.set()
 
-    def _join(self, text: str) -> None:
-        self._viewers[text] += 1
-        if text not in self._latest:
-            self._wanted.set()
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
-
-    def _leave(self, text: str) -> None:
-        self._viewers[text] -= 1
-        if not self._viewers[text]:
-            del self._viewers[text]
-            self._latest.pop(text, None)
-        if not self._viewers:
-            self._wanted.set()
+    def _filters(self) -> tuple[str, ...]:
+        """Return the filters of viewers and of those that may connect again; at most as many."""
+        since = asyncio.get_running_loop().time() - self._interval
+        self._left = {text: at for text, at in self._left.items() if at > since}
+        left = (text for text in reversed(self._left) if text not in self._viewers)
+        return tuple(islice(chain(self._viewers, left), MOST_VIEWERS))
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -106,24 +132,25 @@ class Refresher:
             while self._viewers and not self._closed:
                 self._wanted.clear()
                 began = loop.time()
-                self._publish(await asyncio.to_thread(self._frames, tuple(self._viewers)))
+                self._publish(await asyncio.to_thread(self._frames, self._filters()))
                 rest = _REST * (loop.time() - began)
                 await asyncio.sleep(min(max(rest, _SHORTEST_REST), _LONGEST_REST))
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wanted.wait(), self._interval)
         finally:
             self._task = None
+            self._latest = {}
 
     def _frames(self, filters: tuple[str, ...]) -> dict[str, bytes]:
         try:
             found = self._look(filters)
         except Exception:
             logger.exception("viewer-refresh-failed", "A look at the nodes failed")
-            problem = "The nodes could not be read; the log of this command has the reason."
+            problem = "The nodes could not be read; the log of this page's server has the reason."
             found = {text: {"problem": problem} for text in filters}
         return {text: b"data: %b\n\n" % json.dumps(found[text]).encode() for text in found}
 
     def _publish(self, frames: Mapping[str, bytes]) -> None:
-        self._latest = {text: frame for text, frame in frames.items() if text in self._viewers}
+        self._latest = dict(frames)
         published, self._published = self._published, asyncio.Event()
         published.set()

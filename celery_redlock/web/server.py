@@ -11,36 +11,40 @@ from collections.abc import Mapping
 import uvicorn
 
 from celery_redlock.admin.live_view import LiveView
-from celery_redlock.core import Redlock
-from celery_redlock.web.access import Access
-from celery_redlock.web.app import web_app
+from celery_redlock.core import Client, Redlock
+from celery_redlock.web.access import TokenAccess, guarded
+from celery_redlock.web.app import POLICY, web_app
 from celery_redlock.web.connection import BACKLOG, PageConnection
+from celery_redlock.web.history import History
 from celery_redlock.web.refresher import Refresher
-
-__all__ = ["PageServer"]
 
 
 class PageServer(uvicorn.Server):
     """
     Serves the page in one process.
 
-    Its log has no addresses of requests, as one of them has the token.
+    It does not log the addresses of requests, since one of them contains the token.
 
     Args:
         redlock: the client of the nodes.
         names: the names of tasks, see `celery_redlock.admin.lock_list.task_names`.
-        access: who may see it.
+        access: who may see the page.
         interval: seconds from the end of a look at the nodes to the next one.
     """
 
     def __init__(
-        self, redlock: Redlock, names: Mapping[str, str], access: Access, *, interval: float = 2.0
+        self,
+        redlock: Redlock | Client,
+        names: Mapping[str, str],
+        access: TokenAccess,
+        *,
+        interval: float = 2.0,
     ) -> None:
         self.view = LiveView(redlock, names)
-        self.refresher = Refresher(self.view.look, interval=interval)
+        self.refresher = Refresher(History(self.view.look), interval=interval)
         super().__init__(
             uvicorn.Config(
-                web_app(self.view, self.refresher, access),
+                guarded(web_app(self.view, self.refresher, access), access, POLICY),
                 access_log=False,
                 backlog=BACKLOG,
                 http=PageConnection,

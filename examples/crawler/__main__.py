@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 
+from celery_redlock import is_duplicate
 from examples.stage import TIMEOUT, Stage, expect, http_server
 
 SITES = 3
@@ -46,7 +47,6 @@ class Calls:
 
 def crawl(hosts: list[str]) -> dict[str, Calls]:
     """Send `fetch_next` for every host again and again, until all pages are fetched."""
-    from celery_redlock import DuplicateResult
     from examples.crawler.tasks import fetch_next, frontier
 
     with closing(frontier()) as pages, pages:
@@ -59,7 +59,7 @@ def crawl(hosts: list[str]) -> dict[str, Calls]:
             raise SystemExit(f"not all pages were fetched within {TIMEOUT:g} s")
         for host in waiting:
             began = time.monotonic()
-            if isinstance(fetch_next.delay(host), DuplicateResult):
+            if is_duplicate(fetch_next.delay(host)):
                 calls[host].dropped += 1
             else:
                 calls[host].sent.append((began, time.monotonic()))

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from celery_redlock import Redlock, StaleFencingToken
+from celery_redlock import Limit, Redlock, StaleFencingToken
 from celery_redlock.fencing import FileFence, slot_resource
 
 SEATS = 3
@@ -27,7 +27,7 @@ def main(name: str, work: str = "short") -> None:
         # Five nodes on a busy laptop may take their time.
         node_timeout=1.0,
     )
-    with redlock, redlock.lock("licence", limit=SEATS, wait=60.0) as lease:
+    with redlock, redlock.lock(Limit("licence", SEATS), wait=60.0) as lease:
         # One record for each slot: the tokens of its holders increase, and those of the holders of
         # other slots have nothing to do with them.
         seat = FileFence(Path(os.environ["SEATS"]) / slot_resource("seat"))

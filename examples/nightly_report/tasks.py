@@ -39,7 +39,7 @@ app.conf.update(
     base=RedlockTask,
     bind=True,
     lock_key="report",
-    lock_overlap="forbid",  # no report begins while another one is being written
+    lock_on_conflict="skip",  # no report begins while another one is being written
     lock_starting_deadline=60.0,  # a worker skips a tick that it receives later than this
     lock_skip_result="skipped",
 )

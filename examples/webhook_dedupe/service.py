@@ -15,7 +15,7 @@ from typing import Any
 from celery import Celery
 from flask import Flask, request
 
-from celery_redlock import DuplicateResult, RedlockTask
+from celery_redlock import RedlockTask, is_duplicate
 
 # The broker and the result store are those of CELERY_BROKER_URL and CELERY_RESULT_BACKEND.
 celery_app = Celery("payments")
@@ -36,7 +36,7 @@ def payment_webhook() -> tuple[dict[str, Any], int]:
     event = request.get_json()
     result = handle_payment.delay(event["id"], event["amount"])
     # A duplicate was not sent: the result is that of the task which is there already.
-    return {"task": result.id, "duplicate": isinstance(result, DuplicateResult)}, 202
+    return {"task": result.id, "duplicate": is_duplicate(result)}, 202
 
 
 @celery_app.task(base=RedlockTask, lock_key="payment:{event}", lock_mode="until_executed")

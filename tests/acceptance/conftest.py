@@ -15,29 +15,53 @@ import pytest
 from celery_redlock import Lease, Redlock
 from celery_redlock.testing import LocalCluster
 from tests.acceptance.matrix import POOLS
-from tests.acceptance.program import stop_all
+from tests.acceptance.program import Program, stop_all
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.worker import Worker, kept_workers
 
 StartWorker = Callable[..., Worker]
 PauseNodes = Callable[..., Callable[[], None]]
+KeepWorker = Callable[..., Worker]
 
-WORKERS_OF_TEST = pytest.StashKey[list[Worker]]()
+#: What a test is repeated for: `make test` runs the first of its cases, `make test-full` all.
+REPEATED_FOR = {"pool", "mode", "how"}
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bring tests of one pool together: a process that runs a part of them starts few workers."""
+    """
+    Mark what only repeats a fact, and bring tests of one pool together.
+
+    A process that runs a part of them then starts few workers.
+    """
     here = Path(__file__).parent
     places = [place for place, item in enumerate(items) if here in item.path.parents]
     ours = sorted((items[place] for place in places), key=_pool_number)
+    seen: set[tuple[Any, ...]] = set()
     for place, item in zip(places, ours, strict=True):
         items[place] = item
+        if REPEATED_FOR & _parameters(item).keys():
+            fact = _fact(item)
+            if fact in seen:
+                item.add_marker(pytest.mark.full)
+            seen.add(fact)
+
+
+def _parameters(item: pytest.Item) -> dict[str, Any]:
+    return item.callspec.params if hasattr(item, "callspec") else {}
 
 
 def _pool_number(item: pytest.Item) -> int:
-    callspec = getattr(item, "callspec", None)
-    pool = callspec.params.get("pool") if callspec else None
-    return POOLS.index(pool or POOLS[0])
+    return POOLS.index(_parameters(item).get("pool", POOLS[0]))
+
+
+def _fact(item: pytest.Item) -> tuple[Any, ...]:
+    """Return what is equal for the cases of a test that show the same fact."""
+    others = ((name, repr(value)) for name, value in sorted(_parameters(item).items()))
+    return (
+        item.nodeid.partition("[")[0],
+        *(other for other in others if other[0] not in REPEATED_FOR),
+    )
 
 
 @pytest.fixture(scope="session")
@@ -76,28 +100,45 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_workers() -> Iterator[dict[str, Worker]]:
+def shared_workers(urls: dict[str, str], cluster: LocalCluster) -> Iterator[dict[str, Worker]]:
+    """Workers that several tests use; they end before the servers that they use."""
     with kept_workers() as workers:
         yield workers
 
 
 @pytest.fixture
-def worker(
+def keep_worker(
     request: pytest.FixtureRequest,
-    pool: str,
     shared_workers: dict[str, Worker],
     urls: dict[str, str],
     conf: dict[str, Any],
     logs: Path,
-) -> Iterator[Worker]:
-    """The worker of this pool that lives through the whole run; a test must leave it running."""
-    worker = shared_workers.get(pool)
-    if worker is None or not worker.is_running:
-        worker = shared_workers[pool] = Worker(pool=pool, urls=urls, conf=conf, logs=logs)
-        worker.wait_until_ready()
-    request.node.stash.setdefault(WORKERS_OF_TEST, []).append(worker)
-    yield worker
-    assert worker.is_running, "the test ended a worker that others use"
+) -> Iterator[KeepWorker]:
+    """
+    Give the worker of a pool with these settings, which lives through the whole run.
+
+    The first test that asks starts it; each must leave it running. A worker costs more than most
+    tests.
+    """
+    kept: list[Worker] = []
+
+    def keep(pool: str = "prefork", **more: Any) -> Worker:
+        more = {"urls": urls, "logs": logs, **more, "conf": {**conf, **more.get("conf", {})}}
+        name = repr((pool, more))
+        worker = shared_workers.get(name)
+        if worker is None or not worker.is_running:
+            worker = shared_workers[name] = Worker(pool=pool, **more)
+        kept.append(worker.show_if_it_fails(request.node))
+        return worker.wait_until_ready()
+
+    yield keep
+    assert all(worker.is_running for worker in kept), "the test ended a worker that others use"
+
+
+@pytest.fixture
+def worker(pool: str, keep_worker: KeepWorker) -> Worker:
+    """The worker of this pool with the settings that all share."""
+    return keep_worker(pool)
 
 
 @pytest.fixture
@@ -117,8 +158,7 @@ def start_worker(
         more = {"urls": urls, "logs": logs, **more, "conf": {**conf, **more.get("conf", {})}}
         worker = Worker(pool=pool, **more)
         workers.append(worker)
-        request.node.stash.setdefault(WORKERS_OF_TEST, []).append(worker)
-        return worker
+        return worker.show_if_it_fails(request.node)
 
     yield start
     stop_all(workers)
@@ -178,6 +218,5 @@ def pause_nodes(cluster: LocalCluster) -> Iterator[PauseNodes]:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report = yield
     if report.failed:
-        for worker in item.stash.get(WORKERS_OF_TEST, []):
-            report.sections.append((f"log of {worker.name}", worker.log_tail))
+        Program.add_logs(item, report)
     return report

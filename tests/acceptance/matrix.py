@@ -53,7 +53,13 @@ GREEN_LOSS = (
 )
 NO_CHILD = "there is no child process that could be killed alone"
 
-OTHER_SYSTEMS = """\
+BELOW_THE_TABLE = """\
+## Celery before 5.7
+
+With prefork, Celery before 5.7 can lose the result of a body that ends just as a warm shutdown
+begins, a plain task's as well. The worker then ends 30 seconds later, and the broker delivers the
+message again.
+
 ## Windows and macOS
 
 The table is for Linux.
@@ -118,8 +124,8 @@ ROWS = {
         Row(event="lease lost, flag", lock="the lease is marked, the body continues"),
         Row(event="lease lost, callable", lock="the callable is called, the body continues"),
         Row(
-            event="asked to stop by a newer run",
-            lock="LeaseLost in the body; extended until it has unwound, then the newer run's",
+            event="asked to stop by a newer call",
+            lock="LeaseLost in the body; extended until it has unwound, then the newer call's",
             reasons={
                 "solo": "the worker takes the newer message only when the body has ended; another "
                 "worker may ask",
@@ -240,7 +246,7 @@ def page() -> str:
             "",
             *(f"{number}. {note}." for number, note in enumerate(notes, 1)),
             "",
-            OTHER_SYSTEMS,
+            BELOW_THE_TABLE,
         ]
     )
 

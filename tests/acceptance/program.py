@@ -8,11 +8,17 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
+
+import pytest
 
 from tests.support.waiting import TIMEOUT, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG_TAIL_LINES = 80
+
+#: What has run for a test, and how long its log was when the test got it.
+PROGRAMS_OF_TEST = pytest.StashKey[dict["Program", int]]()
 
 
 class Program:
@@ -59,7 +65,19 @@ class Program:
 
     @property
     def log_tail(self) -> str:
-        return "\n".join(self.log.splitlines()[-LOG_TAIL_LINES:])
+        return _tail(self.log)
+
+    def show_if_it_fails(self, test: pytest.Item) -> Self:
+        """Have what is logged from now on printed with the test, if that fails."""
+        test.stash.setdefault(PROGRAMS_OF_TEST, {}).setdefault(self, len(self.log))
+        return self
+
+    @classmethod
+    def add_logs(cls, test: pytest.Item, report: pytest.TestReport) -> None:
+        """Add to a report what a test's programs have logged since it began."""
+        for program, length in test.stash.get(PROGRAMS_OF_TEST, {}).items():
+            title = f"log of {program.name} since the test began; all of it: {program._log}"
+            report.sections.append((title, _tail(program.log[length:])))
 
     def wait_for_log(self, text: str) -> None:
         """Wait until this stands in the log, unless the process ends before."""
@@ -96,6 +114,10 @@ class Program:
                 self.process.wait(10)
             except subprocess.TimeoutExpired:
                 continue
+
+
+def _tail(log: str) -> str:
+    return "\n".join(log.splitlines()[-LOG_TAIL_LINES:])
 
 
 def stop_all(programs: Iterable[Program]) -> None:

@@ -10,7 +10,7 @@ from celery import chain, chord, states
 from celery.exceptions import ChordError
 
 from celery_redlock import is_skipped
-from celery_redlock.errors import LockContended, LockNotAcquired
+from celery_redlock.errors import LeaseLost, LockContended, LockNotAcquired
 from tests.acceptance.conftest import StartWorker
 from tests.acceptance.matrix import row
 from tests.acceptance.scene import Journal, Lock
@@ -53,6 +53,46 @@ def test_two_tasks_with_one_key_run_one_after_the_other(
     earlier, later = journal.of("entered")
     assert later["token"] > earlier["token"]
     lock.wait_until_gone()
+
+
+@row("asked to stop by a newer call")
+def test_a_newer_call_runs_when_the_older_body_has_stopped(
+    worker: Worker, key: str, lock: Lock, journal: Journal
+) -> None:
+    journal.open("unwound")
+    older = worker.send("give_way", key)
+    journal.wait_for("entered")
+
+    newer = worker.send("give_way", key)
+
+    with pytest.raises(LeaseLost):
+        older.get(timeout=TIMEOUT)
+    journal.wait_for("entered", 2)
+    assert [entry["id"] for entry in journal.of("entered")] == [older.id, newer.id]
+    assert [entry["event"] for entry in journal.entries] == [
+        *("entered", "asked", "unwound", "entered")
+    ]
+    journal.open()
+    assert newer.get(timeout=TIMEOUT) == "held"
+    lock.wait_until_gone()
+
+
+@row("asked to stop by a newer call")
+def test_a_call_that_waits_ends_as_replaced_when_a_newer_one_comes(
+    worker: Worker, key: str, journal: Journal
+) -> None:
+    first = worker.send("give_way", key)
+    journal.wait_for("entered")
+    second = worker.send("give_way", key)
+    journal.wait_for("asked")
+
+    third = worker.send("give_way", key)
+
+    wait_until(lambda: second.state == states.REVOKED, message="the second call to be replaced")
+    journal.open("unwound")
+    journal.open()
+    assert third.get(timeout=TIMEOUT) == "held"
+    assert [entry["id"] for entry in journal.of("entered")] == [first.id, third.id]
 
 
 @row("skip on conflict")

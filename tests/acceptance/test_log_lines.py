@@ -7,7 +7,7 @@ import re
 from celery import states
 
 from celery_redlock.testing import LocalCluster
-from tests.acceptance.conftest import StartWorker
+from tests.acceptance.conftest import KeepWorker, StartWorker
 from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT, wait_until
@@ -21,9 +21,9 @@ def lines(worker: Worker, text: str) -> list[str]:
 
 
 def test_a_contended_requeue_is_one_line_with_key_holder_and_delay(
-    start_worker: StartWorker, key: str, journal: Journal
+    keep_worker: KeepWorker, key: str, journal: Journal
 ) -> None:
-    worker = start_worker(conf=PATIENT)
+    worker = keep_worker(conf=PATIENT)
     first = worker.send("queue_up", key)
     journal.wait_for("entered")
     second = worker.send("queue_up", key)
@@ -44,9 +44,9 @@ def test_a_contended_requeue_is_one_line_with_key_holder_and_delay(
 
 
 def test_the_last_line_of_a_skipped_task_is_the_reason(
-    start_worker: StartWorker, key: str, journal: Journal
+    keep_worker: KeepWorker, key: str, journal: Journal
 ) -> None:
-    worker = start_worker(conf=PATIENT)
+    worker = keep_worker(conf=PATIENT)
     first = worker.send("skip", key)
     journal.wait_for("entered")
     second = worker.send("skip", key)

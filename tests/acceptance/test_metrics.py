@@ -20,6 +20,8 @@ from tests.acceptance.conftest import StartWorker
 from tests.acceptance.scene import Journal
 from tests.support.waiting import TIMEOUT, wait_until
 
+pytestmark = pytest.mark.full
+
 CALLS = 500
 
 

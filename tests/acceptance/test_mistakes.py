@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from celery_redlock.testing import LocalCluster
+from tests.support.cases import first_of
 from tests.support.waiting import TIMEOUT
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -107,7 +108,7 @@ def test_a_process_names_every_mistake_at_once_and_prints_no_traceback(
     assert "sesame" not in ended.stdout + ended.stderr
 
 
-@pytest.mark.parametrize("command", [("worker",), ("beat", "-S", "redlock")])
+@pytest.mark.parametrize("command", first_of([("worker",), ("beat", "-S", "redlock")]))
 def test_a_single_mistake_is_one_line(celery: Run, command: tuple[str, ...]) -> None:
     ended = celery("app.conf.redlock_wait = -1", *command)
 
@@ -152,7 +153,7 @@ def one(account): pass
     assert "sesame" not in ended.stderr
 
 
-@pytest.mark.parametrize("command", [("report",), ("inspect", "registered")])
+@pytest.mark.parametrize("command", first_of([("report",), ("inspect", "registered")]))
 def test_a_command_of_an_app_with_mistakes_prints_no_traceback(
     celery: Run, command: tuple[str, ...]
 ) -> None:
@@ -162,7 +163,7 @@ def test_a_command_of_an_app_with_mistakes_prints_no_traceback(
     assert "sesame" not in ended.stdout + ended.stderr
 
 
-@pytest.mark.parametrize("options", [(), ("--concurrency=1",), ("--autoscale=2,1",)])
+@pytest.mark.parametrize("options", first_of([(), ("--concurrency=1",), ("--autoscale=2,1",)]))
 def test_a_worker_whose_processes_do_not_share_its_nodes_does_not_start(
     celery: Run, options: tuple[str, ...]
 ) -> None:
@@ -171,6 +172,6 @@ def test_a_worker_whose_processes_do_not_share_its_nodes_does_not_start(
     assert ended.returncode == 2
     assert ended.stderr.splitlines()[-1] == (
         "Error: setting redlock_nodes: memory://a is a node in the memory of one process, and each "
-        "process of a prefork pool has its own, so they exclude nobody. Name servers, or start "
-        "this worker with --pool=solo or --pool=threads."
+        "process of a prefork pool has its own, so their tasks do not exclude each other. Use "
+        "Redis servers, or start this worker with --pool=solo or --pool=threads."
     )

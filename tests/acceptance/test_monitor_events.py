@@ -12,7 +12,7 @@ from celery import Celery
 from celery.events.state import State
 
 from celery_redlock import Lease
-from tests.acceptance.conftest import StartWorker
+from tests.acceptance.conftest import KeepWorker, StartWorker
 from tests.acceptance.scene import Journal, Lock
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -49,9 +49,9 @@ def monitored(app: Celery) -> Iterator[tuple[State, list[dict[str, Any]]]]:
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_monitor_shows_a_task_that_waits_and_then_runs_under_its_lock_as_celery_names_it(
-    start_worker: StartWorker, pool: str, key: str, holder: Lease, journal: Journal
+    keep_worker: KeepWorker, pool: str, key: str, holder: Lease, journal: Journal
 ) -> None:
-    worker = start_worker(pool, options=("--task-events",)).wait_until_ready()
+    worker = keep_worker(pool, options=("--task-events",))
     with monitored(worker.app) as (state, seen):
         result = worker.send("hold", key)
 
@@ -75,9 +75,9 @@ def test_a_monitor_shows_a_task_that_waits_and_then_runs_under_its_lock_as_celer
 
 
 def test_a_monitor_shows_a_loss(
-    start_worker: StartWorker, key: str, lock: Lock, journal: Journal
+    keep_worker: KeepWorker, key: str, lock: Lock, journal: Journal
 ) -> None:
-    worker = start_worker(options=("--task-events",)).wait_until_ready()
+    worker = keep_worker("prefork", options=("--task-events",))
     with monitored(worker.app) as (_, seen):
         result = worker.send("hold_shortly", key)
         journal.wait_for("entered")

@@ -108,6 +108,7 @@ def test_nodes_that_come_back_empty_are_logged_once_each_until_they_vote(
     wait_until(lambda: counts(worker) == [1, 1, 2, 2], message=lambda: worker.log)
 
 
+@pytest.mark.full
 def test_a_node_that_fails_while_a_worker_runs_is_logged_once_and_so_is_its_return(
     start_quiet: StartQuiet, nodes: LocalCluster
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_node_that_fails_while_a_worker_runs_is_logged_once_and_so_is_its_retu
     assert (len(lines(worker, SILENT)), counts(worker)) == (1, [0, 0, 0, 0])
 
 
+@pytest.mark.full
 def test_a_lost_quorum_is_logged_where_no_task_runs_and_so_is_its_return(
     start_quiet: StartQuiet, nodes: LocalCluster
 ) -> None:
@@ -136,6 +138,7 @@ def test_a_lost_quorum_is_logged_where_no_task_runs_and_so_is_its_return(
     assert counts(worker)[:2] == [1, 1]
 
 
+@pytest.mark.full
 def test_a_node_in_quarantine_is_logged_while_the_others_make_the_quorum(
     start_quiet: StartQuiet, nodes: LocalCluster
 ) -> None:
@@ -145,6 +148,7 @@ def test_a_node_in_quarantine_is_logged_while_the_others_make_the_quorum(
     assert counts(worker) == [0, 0, 1, 1]
 
 
+@pytest.mark.full
 def test_children_that_are_replaced_log_the_same_outage_once(
     start_quiet: StartQuiet, nodes: LocalCluster, key: str
 ) -> None:

@@ -90,6 +90,7 @@ def test_the_message_of_a_task_that_a_cold_shutdown_ends_is_left_to_the_next_wor
     assert not worker.queue_is_empty
 
 
+@pytest.mark.full
 @needs_soft_shutdown
 @pytest.mark.parametrize("task", ["hold_nothing_late", "hold_late"])
 def test_celery_acknowledges_what_a_cold_shutdown_ends_under_gevent_with_a_lock_or_without(
@@ -120,6 +121,7 @@ def test_a_body_that_unwinds_in_a_cold_shutdown_gives_the_lock_back(
     worker.wait_for_exit()
 
 
+@pytest.mark.full
 def test_a_thread_that_a_cold_shutdown_cannot_end_keeps_its_lock_to_the_end_of_the_body(
     start_worker: StartWorker, key: str, lock: Lock, journal: Journal
 ) -> None:

@@ -63,7 +63,7 @@ def test_a_tick_whose_process_is_killed_is_run_by_another_beats_message(
     assert runs(journal) == [entered["id"], other.id]
 
 
-@row("asked to stop by a newer run")
+@row("asked to stop by a newer call")
 def test_a_run_that_is_replaced_is_interrupted_and_has_ended_before_the_newer_begins(
     worker: Worker, key: str, lock: Lock, journal: Journal
 ) -> None:
@@ -71,7 +71,7 @@ def test_a_run_that_is_replaced_is_interrupted_and_has_ended_before_the_newer_be
     older = beat(worker, "give_way", key, now)
     journal.wait_for("entered")
     newer = beat(worker, "give_way", key, now + 1)
-    assert journal.wait_for("asked")["why"] == "a newer run asked this one to stop"
+    assert journal.wait_for("asked")["why"] == "a newer call asked this one to stop"
 
     # Renewed at a third of the TTL: the fourth is beyond the end that the lost lease had.
     lock.wait_for_renewals(4)

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -79,16 +79,30 @@ class Worker(Program):
         if self.pool in {"gevent", "eventlet"}:
             # They begin to listen for remote control later, and what is asked before is lost.
             wait_until(
-                lambda: self.app.control.inspect([self.nodename], limit=1, timeout=1.0).ping(),
+                lambda: self._asked(lambda inspect: inspect.ping()),
                 message=lambda: f"an answer of {self.name}:\n{self.log_tail}",
             )
         return self
 
+    def _asked(self, question: Callable[[Any], Any]) -> Any:
+        """Return what the worker answers; nothing if it does not."""
+        answers = question(self.app.control.inspect([self.nodename], limit=1, timeout=1.0))
+        return (answers or {}).get(self.nodename)
+
+    @property
+    def bodies(self) -> list[dict[str, Any]] | None:
+        """The bodies that the main process knows to run; `None` if it does not answer."""
+        return self._asked(lambda inspect: inspect.active())
+
     def signal(self, number: signal.Signals) -> None:
-        # A handler runs in the greenlet that it interrupts: Celery's for a cold shutdown would end
-        # with the body that it kills. A worker that answers is not in a body.
-        if number == signal.SIGQUIT and self.pool in {"gevent", "eventlet"}:
-            assert self.app.control.inspect([self.nodename], limit=1, timeout=TIMEOUT).ping()
+        if number == signal.SIGQUIT and self.pool != "solo":
+            # Celery's cold shutdown ends the bodies of which the main process knows, and waits for
+            # others; a body may begin before that. And under gevent and eventlet a handler would
+            # end with the body that it interrupts, but a worker that answers is not in a body.
+            wait_until(
+                lambda: self.bodies,
+                message=lambda: f"{self.name} to know of a body:\n{self.log_tail}",
+            )
         super().signal(number)
 
     def send(self, task: str, *args: Any, **options: Any) -> AsyncResult:

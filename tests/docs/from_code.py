@@ -8,7 +8,27 @@ from tests.docs.blocks import DOCS
 
 sys.path.insert(0, str(DOCS / "_ext"))
 
-from redlock_docs import described, docstrings, links, log_events, reference, sources
-from redlock_docs.diagrams import DIAGRAMS
+from redlock_docs import (
+    described,
+    docstrings,
+    links,
+    log_events,
+    measured,
+    reference,
+    repository,
+    sources,
+)
+from redlock_docs.diagrams import DIAGRAMS, svg
 
-__all__ = ["DIAGRAMS", "described", "docstrings", "links", "log_events", "reference", "sources"]
+__all__ = [
+    "DIAGRAMS",
+    "described",
+    "docstrings",
+    "links",
+    "log_events",
+    "measured",
+    "reference",
+    "repository",
+    "sources",
+    "svg",
+]

@@ -190,7 +190,9 @@ def _environment() -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("CELERY_", "PYTEST_", "COV_")) and name != "PYTHONPATH"
+        # pytest-xdist sets the width of a terminal that a command does not have.
+        if not name.startswith(("CELERY_", "PYTEST_", "COV_"))
+        and name not in ("PYTHONPATH", "COLUMNS")
     }
     scripts = str(Path(sys.executable).parent)
     return {**kept, "PATH": f"{scripts}:{kept.get('PATH', '')}", "PYTHONUNBUFFERED": "1"}

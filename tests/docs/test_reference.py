@@ -21,7 +21,7 @@ from celery_redlock.tasks.config.settings import (
     SELF_DESCRIBING_CHECKS,
     RedlockSettings,
 )
-from celery_redlock.tasks.events import Event
+from celery_redlock.tasks.monitor_events import MonitorEvent
 from celery_redlock.tasks.rules import arrival, ending
 from celery_redlock.tasks.rules import publish as rules_publish
 from celery_redlock.tasks.rules.facts import Row
@@ -33,8 +33,11 @@ from tests.docs.from_code import (
     docstrings,
     links,
     log_events,
+    measured,
     reference,
+    repository,
     sources,
+    svg,
 )
 
 REFERENCE = "".join(page.read_text() for page in sorted((DOCS / "reference").glob("*.md")))
@@ -74,20 +77,14 @@ def test_an_option_that_is_only_checked_is_refused(monkeypatch: pytest.MonkeyPat
 )
 def test_the_settings_table_has_the_default(name: str) -> None:
     default = getattr(RedlockSettings(), name)
-    assert f"[`redlock_{name}`](#redlock-{name.replace('_', '-')}) | `{default}` |" in (
+    assert f"[`redlock_{name}`](#redlock-{name.replace('_', '-')}) | `{default}` | " in (
         reference.setting_table()
     )
-
-
-def test_the_options_table_has_the_default_of_both_conflict_policies() -> None:
-    policies = f"`{LockOptions().run_policy}` at run, `{LockOptions().publish_policy}` at publish"
-    assert f"[`lock_on_conflict`](#lock-on-conflict) | {policies} |" in reference.option_table()
 
 
 def test_defaults_come_from_the_code() -> None:
     defaults = {f"lock_{field.name}": f"`{field.default}`" for field in fields(LockOptions)}
     shown = {option.name: option.default for option in described.options()}
-    shown.pop("lock_on_conflict")
     assert shown.items() <= defaults.items()
 
 
@@ -104,7 +101,7 @@ def test_an_option_takes_what_its_check_accepts(option: str, takes: str) -> None
     assert accepted[option] == takes
 
 
-@pytest.mark.parametrize("choices", ["on_unavailable", "overlap"])
+@pytest.mark.parametrize("choices", ["on_unavailable", "on_conflict"])
 def test_a_description_names_every_choice(choices: str) -> None:
     (option,) = (each for each in described.options() if each.name == f"lock_{choices}")
     assert all(f"`{choice}`" in option.text for choice in re.findall("`(.+?)`", option.takes))
@@ -122,11 +119,19 @@ def rule_tables() -> str:
     return reference.rule_tables()
 
 
-@pytest.mark.parametrize(
-    "row", [*rules_publish.CONTENTION, *arrival.ARRIVALS, *arrival.CONTENTION, *ending.OUTCOMES]
-)
+RULES = [
+    row
+    for module in (rules_publish, arrival, ending)
+    for table in vars(module).values()
+    if isinstance(table, tuple)
+    for row in table
+    if isinstance(row, Row)
+]
+
+
+@pytest.mark.parametrize("row", RULES, ids=lambda row: row.name)
 def test_every_rule_has_a_row(row: Row[Any, Any], rule_tables: str) -> None:
-    assert f"| {row.name} | `{row.then.name}`" in rule_tables
+    assert f"| {row.name} | " in rule_tables
 
 
 @pytest.mark.parametrize("name", reference.error_names())
@@ -135,7 +140,7 @@ def test_every_error_has_an_entry(name: str) -> None:
     assert f"`~celery_redlock.{name}`" in reference.error_tree()
 
 
-@pytest.mark.parametrize("name", [name for name in signals.__all__ if name != "counters"])
+@pytest.mark.parametrize("name", signals.__all__)
 def test_every_signal_has_a_row(name: str) -> None:
     assert f"| `{name}` |" in reference.signal_tables()
 
@@ -155,11 +160,6 @@ def test_a_signal_without_a_row_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(signals, "__all__", [*signals.__all__, "task_forgotten"])
     with pytest.raises(LookupError, match="task_forgotten"):
         reference.signal_tables()
-
-
-@pytest.mark.parametrize("kind", Event)
-def test_every_counter_is_named(kind: Event) -> None:
-    assert f"`{kind}`" in reference.counter_list()
 
 
 def test_every_command_and_argument_has_an_entry() -> None:
@@ -222,6 +222,46 @@ def test_the_second_round_is_drawn_where_counters_differ() -> None:
     assert "GRANTED, token 43" in drawn
 
 
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_chart_of_goals_has_each_label_whole() -> None:
+    texts = ET.fromstring(DIAGRAMS["goals"]()).iter(f"{SVG}text")
+    drawn = " ".join(text.text or "" for text in texts)
+    with_a_goal = [row.what for row in measured.comparisons() if row.goal]
+    assert [what for what in with_a_goal if what not in drawn] == []
+
+
+@pytest.mark.parametrize("row", measured.comparisons(), ids=lambda row: row.what)
+def test_a_row_of_the_benchmark_can_be_read_alone(row: measured.Comparison) -> None:
+    assert "…" not in row.what
+
+
+def test_the_speed_page_begins_with_what_a_lock_adds_to_a_task() -> None:
+    cost = measured.Cost(locked=500, plain=1000, processes=2)
+    assert cost.seconds == pytest.approx(0.002)
+    page = (DOCS / "explanation" / "speed.md").read_text()
+    assert page.index("the lock adds") < page.index("![")
+
+
+@pytest.mark.parametrize("picture", ["two-bodies", "late-write", "double-click"])
+def test_words_fit_into_the_boxes_of_a_problem(picture: str) -> None:
+    drawn = list(ET.fromstring(DIAGRAMS[picture]()).iter())
+    boxes = [each for each in drawn if each.tag == f"{SVG}rect"]
+    after = [drawn[drawn.index(box) + 1] for box in boxes]
+    assert boxes
+    assert not [
+        text.text
+        for box, text in zip(boxes, after, strict=True)
+        if svg.width_of(text.text or "", svg.SMALL) > float(box.get("width", 0))
+    ]
+
+
+@pytest.mark.parametrize("picture", ["two-bodies", "late-write", "double-click"])
+def test_the_landing_page_shows_each_problem(picture: str) -> None:
+    assert f"](images/{picture}.svg)" in (DOCS / "index.md").read_text()
+
+
 def test_docstrings_become_rst() -> None:
     doc = ["Takes `ttl` and `a b`.", "", "    code `x`", "", "```python", "y = `z`", "```"]
     assert docstrings.to_rst(doc) == [
@@ -251,6 +291,45 @@ def test_sections_of_docstrings_are_not_taken_for_code() -> None:
         "    x",
     ]
     assert docstrings.to_rst(doc) == doc
+
+
+@pytest.mark.parametrize(
+    ("path", "text"), [*repository.files()], ids=lambda value: getattr(value, "name", "")
+)
+def test_what_is_made_from_the_code_is_up_to_date(path: Path, text: str) -> None:
+    assert path.read_text() == text, "run: make reference"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"lock_{name}" for name in OPTIONS),
+        *(f"redlock_{name}" for name in (*CHECKS, *SELF_DESCRIBING_CHECKS)),
+        *reference.error_names(),
+        *signals.__all__,
+        *(f"celery-redlock {name}" for name in redlock.commands),
+        *(event.code for event in log_events.log_events()),
+    ],
+)
+def test_every_name_is_found_in_the_repository(name: str) -> None:
+    assert f"`{name}`" in REFERENCE
+
+
+@pytest.mark.parametrize("event", MonitorEvent)
+def test_every_event_for_monitors_has_a_row(event: MonitorEvent) -> None:
+    assert f"| `{event}` |" in (DOCS / "how-to" / "observe-locks.md").read_text()
+
+
+def test_an_option_in_no_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = {**reference.OPTION_GROUPS, "Which calls belong together?": ("lock_key", "lock_limit")}
+    monkeypatch.setattr(reference, "OPTION_GROUPS", groups)
+    with pytest.raises(LookupError, match="each option once: lock_rate"):
+        reference.grouped_options()
+
+
+def test_the_site_has_a_directive_where_the_repository_has_what_was_made() -> None:
+    text = "a\n<!-- made from the code: options -->\n\nb\n\n<!-- end -->\nc"
+    assert repository.for_the_site(text) == "a\n```{redlock} options\n```\nc"
 
 
 def test_links_out_of_the_site_lead_to_its_own_pages() -> None:

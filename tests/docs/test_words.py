@@ -14,6 +14,8 @@ import pytest
 from tests.docs.blocks import PAGES, ROOT
 from tests.docs.words import Finding, Term, findings_in, forbidden, terms, texts
 
+pytestmark = pytest.mark.full
+
 PACKAGE = ROOT / "celery_redlock"
 TERMS = terms()
 

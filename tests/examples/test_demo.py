@@ -19,7 +19,7 @@ import pytest
 from tests.examples.running import ROOT, TIMEOUT, Example, processes_of, started
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(TIMEOUT + 60)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(TIMEOUT + 60)]
 
 
 def test_without_the_lock_the_files_lose_updates_that_celery_reports_as_success(

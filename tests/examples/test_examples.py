@@ -20,7 +20,7 @@ from tests.examples.running import (
 )
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(TIMEOUT + 60)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(TIMEOUT + 60)]
 
 
 def run(name: str, temporary: Path, **environment: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.examples.running import EXAMPLES, NAMES, TIMEOUT, Example, marked, started
 
-pytestmark = pytest.mark.timeout(TIMEOUT + 60)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(TIMEOUT + 60)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +70,8 @@ PLANTS = {
     ),
     "nightly_report": Plant(
         file="tasks.py",
-        text='lock_overlap="forbid"',
-        instead='lock_overlap="allow"',
+        text='lock_on_conflict="skip"',
+        instead='lock_on_conflict="requeue"',
         expected_output="in vain for a tick that is skipped",
     ),
     "video_job": Plant(

@@ -16,9 +16,10 @@ import pytest
 from celery_redlock import Lease, QuorumUnavailable, Rate, Redlock
 from celery_redlock.admin.lock_list import list_locks
 from celery_redlock.admin.lock_release import release_lock
-from celery_redlock.core import Register, arm_nodes, probe_nodes
+from celery_redlock.core import Register, arm_nodes, client_of, probe_nodes
+from celery_redlock.core.lease import holding_of
 from celery_redlock.errors import LockContended, RedlockError
-from celery_redlock.protocol import Waiter
+from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import turns_key, wait_queue_key, wake_channel
 from celery_redlock.protocol.node_model import MAX_WAITERS
 from celery_redlock.testing import LocalCluster
@@ -92,7 +93,7 @@ def do_everything(cluster: LocalCluster) -> None:
         with pytest.raises(LockContended) as raised:
             redlock.acquire("a", ttl=10.0)
         assert 0 < (raised.value.expires_in or 0) <= 10.0
-        assert [held and held.owner for held in redlock.reservations.inspect(["redlock:a"])] == [
+        assert [held and held.owner for held in client_of(redlock).inspect(["redlock:a"])] == [
             lease.owner
         ]
 
@@ -114,16 +115,21 @@ def do_everything(cluster: LocalCluster) -> None:
         _wait_until(cluster, "redlock:a", -1.0, 0.0)
 
         held = redlock.acquire("c", ttl=30.0)
-        held.hold_at_least(10.0)
+        holding_of(held).hold_at_least(10.0)
         assert held.release()
         _wait_until(cluster, "redlock:c", 0.0, 10.0)
 
-        register = Register(redlock, "beat")
+        register = Register(client_of(redlock), "beat")
         register.claim(7)
         register.write(7, {"entry": (1, "state"), "gone": (1, "state")})
         register.write(7, {"gone": None})
         assert list(register.read()) == ["entry"]
         assert register.read(["entry"])["entry"].text == "state"
+
+        assert redlock.pause("paused", 60.0) == {}
+        with pytest.raises(LockContended, match="is paused"):
+            redlock.acquire("paused")
+        assert redlock.resume("paused")
 
         wake(cluster, redlock)
         go_in_order(redlock)
@@ -183,7 +189,7 @@ def ask(
 ) -> Lease:
     """Ask for a lock whose waiters go in order."""
     waiter = Waiter(name, since, 300_000, grace)
-    return redlock.reservations.acquire_for_task(
+    return client_of(redlock).acquire_for_task(
         (key,), ttl=10.0, waiter=waiter, first_waiter=waiter, wait=wait
     )
 
@@ -209,7 +215,7 @@ def take_turns(cluster: LocalCluster, redlock: Redlock) -> None:
     """Let two wait for a key with a rate, beside one that did not come when it was its turn."""
     rate = Rate("h", "1/m")
     redlock.acquire(rate, ttl=10.0)
-    node_key = redlock.node_key(rate)
+    node_key = client_of(redlock).key_of(rate).stored
     for index in range(NODES):
         for key in (wait_queue_key(node_key), turns_key(node_key)):
             cluster.client(index).zadd(key, {"gone": 0.0})

@@ -107,6 +107,46 @@ def test_the_factory_gives_one_cluster_per_shape(tmp_path: Path) -> None:
     )
 
 
+def test_a_test_may_fail_over_and_the_next_finds_the_groups_as_they_were(tmp_path: Path) -> None:
+    run_pytest(
+        tmp_path,
+        """
+        def test_fail_over(redlock_sentinel):
+            assert len(redlock_sentinel) == 3
+            assert redlock_sentinel.fail_over(2) == 1
+
+        def test_mended(redlock_sentinel):
+            assert [redlock_sentinel.master(group) for group in range(3)] == [0, 0, 0]
+        """,
+    )
+
+
+def test_undamaged_groups_are_started_once_per_session_and_shape(tmp_path: Path) -> None:
+    run_pytest(
+        tmp_path,
+        """
+        import pytest
+
+        seen = set()
+        one = pytest.mark.parametrize("redlock_sentinel", [{"groups": 1}], indirect=True)
+
+        @one
+        def test_one(redlock_sentinel):
+            seen.add(redlock_sentinel.client(0, 0).info("server")["run_id"])
+
+        @one
+        def test_two(redlock_sentinel):
+            seen.add(redlock_sentinel.client(0, 0).info("server")["run_id"])
+            assert len(seen) == 1
+
+        def test_another_shape(redlock_sentinel_factory):
+            one = redlock_sentinel_factory(1)
+            assert redlock_sentinel_factory(1) is one
+            assert redlock_sentinel_factory(1, replicas=2) is not one
+        """,
+    )
+
+
 def test_memory_nodes_are_five_urls_that_no_other_test_has(tmp_path: Path) -> None:
     run_pytest(
         tmp_path,

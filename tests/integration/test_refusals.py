@@ -10,6 +10,7 @@ import pytest
 from celery import Celery
 
 from celery_redlock import Lease, QuorumUnavailable, RedlockTask
+from celery_redlock.core import client_of
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.plugin import ClusterFactory
 from tests.support.nodes import CALM, ServerNodes
@@ -18,7 +19,7 @@ from tests.support.waiting import wait_until
 RIGHTS = [
     *("on", ">change-me", "~redlock:*", "~redlock-meta:*", "resetchannels", "-@all"),
     *("+eval", "+evalsha", "+script|load", "+info", "+time"),
-    *("+get", "+set", "+del", "+pttl", "+pexpire"),
+    *("+get", "+mget", "+set", "+del", "+pttl", "+pexpire"),
 ]
 
 
@@ -96,7 +97,7 @@ def test_it_is_logged_again_after_it_has_worked(
         wait_until(
             lambda: (
                 client.acquire("other", wait=CALM).release()
-                and not client.transport.refusals("release")
+                and not client_of(client).transport.refusals("release")
             )
         )
 
@@ -105,15 +106,15 @@ def test_a_refusal_is_found_in_an_answer_that_nobody_waited_for(
     nodes: RestrictedNodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = nodes.connected()
-    made = client.reservations.reserve(
-        [client.node_key("key")], ttl=5.0, grace=5.0, label="", retry_for=CALM
+    made = client_of(client).reserve(
+        [client_of(client).key_of("key").stored], ttl=5.0, grace=5.0, label="", retry_for=CALM
     )
     nodes.grant(but="+del")
-    assert client.reservations.cancel(made.reservation)
+    assert client_of(client).cancel(made.reservation)
     # Whoever speaks to the nodes next reads it.
     wait_until(
         lambda: (
-            client.reservations.inspect([client.node_key("key")])
+            client_of(client).inspect([client_of(client).key_of("key").stored])
             and refusals(caplog, "release", "del")
         )
     )
@@ -135,14 +136,14 @@ def test_a_refused_lengthening_is_logged(
     nodes: RestrictedNodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = nodes.connected()
-    made = client.reservations.reserve(
-        [client.node_key("key")], ttl=60.0, grace=5.0, label="", retry_for=CALM
+    made = client_of(client).reserve(
+        [client_of(client).key_of("key").stored], ttl=60.0, grace=5.0, label="", retry_for=CALM
     )
     nodes.grant(but="+pexpire")
-    client.reservations.confirm(made)
+    client_of(client).confirm(made)
     wait_until(
         lambda: (
-            client.reservations.inspect([client.node_key("key")])
+            client_of(client).inspect([client_of(client).key_of("key").stored])
             and refusals(caplog, "extend", "pexpire")
         )
     )

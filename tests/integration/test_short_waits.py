@@ -10,7 +10,8 @@ HEAD = """
 import time
 import pytest
 from celery import Celery
-from celery_redlock import LockContended, LockNotAcquired, Redlock, RedlockTask, is_skipped
+from celery_redlock import LockContended, LockNotAcquired, Redlock, RedlockTask
+from celery_redlock import is_duplicate, is_skipped
 
 app = Celery("shop", broker="memory://", backend="cache+memory://")
 app.conf.redlock_nodes = ["memory://shop"]
@@ -75,7 +76,7 @@ redlock = Redlock(["memory://shop"])
 def test_leave():
     redlock.acquire("account:7", ttl=30)
     sync.delay(1)
-    assert sync.delay(1).is_duplicate
+    assert is_duplicate(sync.delay(1))
 
 
 def test_find():

@@ -23,6 +23,7 @@ from celery import Celery  # noqa: E402
 from celery.worker import state  # noqa: E402
 
 from celery_redlock import LeaseLost, RedlockTask  # noqa: E402
+from celery_redlock.core.lease import holding_of  # noqa: E402
 
 TIMEOUT = 60.0
 
@@ -60,8 +61,8 @@ def alone(self: RedlockTask) -> int | None:
 def outlast(self: RedlockTask) -> bool:
     lease = self.lease
     assert lease is not None
-    first = lease.valid_until
-    return bool(until(lambda: lease.valid_until > first + 1) and lease.is_valid)
+    first = holding_of(lease).valid_until
+    return bool(until(lambda: holding_of(lease).valid_until > first + 1) and lease.is_valid)
 
 
 @app.task(base=RedlockTask, bind=True, lock_key="lost")

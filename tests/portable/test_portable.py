@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY = ["memory://a", "memory://b", "memory://c"]
 FACTS = (

@@ -29,6 +29,7 @@ DIST = ROOT / "dist"
 PACKAGE = "celery_redlock"
 EXTRAS = "embedded,cli,test"
 TESTS = ("tests/unit", "tests/integration", "tests/acceptance/test_calls.py")
+MARKED = "not full and not system and not containers"
 
 
 def main() -> None:
@@ -117,7 +118,7 @@ def the_tests(python: str, top: Path, processes: str) -> None:
     """Run the tests of the source archive against the installed wheel."""
     where = f"import {PACKAGE}, sys; sys.exit(sys.prefix not in {PACKAGE}.__file__)"
     run(python, "-c", where, cwd=top)
-    command = (python, "-m", "pytest", *TESTS, "-m", "not system and not containers")
+    command = (python, "-m", "pytest", *TESTS, "-m", MARKED)
     run(*command, "--numprocesses", processes, "--dist", "worksteal", cwd=top)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tarfile
 import zipfile
@@ -10,6 +11,8 @@ from pathlib import Path
 __all__ = ["tracked", "wrong_in_source_archive", "wrong_in_wheel"]
 
 PACKAGE = "celery_redlock"
+#: A link of Markdown that a package index cannot follow.
+RELATIVE = re.compile(r"\]\((?!https?:)[^)]*\)")
 
 
 def tracked(top: Path) -> set[str]:
@@ -24,9 +27,16 @@ def wrong_in_wheel(wheel: Path, top: Path) -> list[str]:
     """Return how the wheel differs from the package: every file of it, and nothing else."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
+        described = "".join(
+            archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA")
+        )
     metadata = {name for name in names if ".dist-info/" in name}
     package = {name for name in tracked(top) if name.startswith(f"{PACKAGE}/")}
     problems = _difference("the wheel", names - metadata, package)
+    problems += [
+        f"the description has a link that leads nowhere on a package index: {link}"
+        for link in RELATIVE.findall(described)
+    ]
     wanted = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "LICENSE"}
     problems += [
         f"the wheel has no {name}"

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 PROGRAM = Path(__file__).with_name("typed_tasks.py")
 #: mypy has no cache here, and reads Celery as well.
 TIMEOUT = 300.0

@@ -26,6 +26,7 @@ from celery_redlock import (
     StaleFencingToken,
     TaskLockOptions,
     current_lease,
+    is_duplicate,
     lock_options,
 )
 from celery_redlock.fencing import FileFence, fencing_headers
@@ -52,7 +53,8 @@ def declared() -> list[TaskLockOptions]:
         lock_key=["account:{account}", lambda account: f"bank:{account}"],
         lock_mode="until_executed",
         lock_ttl=timedelta(minutes=1),
-        lock_on_conflict={"publish": "raise", "run": "requeue"},
+        lock_on_duplicate="raise",
+        lock_on_conflict="requeue",
         lock_on_lost=lambda task, lease: "flag" if lease.lost else "interrupt",
     )
     assert_type(policies, TaskLockOptions)
@@ -103,9 +105,12 @@ def holder_of(task: Settle, account: int) -> LockHolder | None:
     return task.lock_holder(account)
 
 
-def is_duplicate(result: object) -> bool:
-    """Tell whether a task was not sent."""
-    return isinstance(result, DuplicateResult)
+def was_sent(result: object) -> bool:
+    """Return whether a call was sent, as far as its result shows it."""
+    if is_duplicate(result):
+        assert_type(result, DuplicateResult)
+        return False
+    return True
 
 
 def nodes() -> list[str]:

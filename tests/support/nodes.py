@@ -9,21 +9,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from celery_redlock import Lease, Redlock
+from celery_redlock.core import client_of
 from celery_redlock.core.attempt import Attempt, attempt_once
 from celery_redlock.core.options import acquire_request
-from celery_redlock.protocol import Command, Vote, fence_key
-from celery_redlock.protocol.commands import read_reply
+from celery_redlock.protocol.commands import Command, read_reply
 from celery_redlock.protocol.keys import (
     META_PREFIX,
     WAKE_PREFIX,
+    fence_key,
     wait_queue_key,
     wake_channel,
 )
 from celery_redlock.protocol.node_model import StoredKey
 from celery_redlock.protocol.scripts import SOURCE
+from celery_redlock.protocol.votes import Vote
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory import memory_node
+from celery_redlock.transport.memory.transport import memory_node
 from tests.support.replication import back_up
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -89,8 +91,8 @@ class Nodes(ABC):
 
     def attempt(self, client: Redlock, *names: str, ttl: float = 30.0) -> Attempt:
         """Make exactly one attempt and return it with every vote."""
-        request = acquire_request(client.settings, client.transport, names, ttl=ttl)
-        return attempt_once(client.transport, request.params)
+        request = acquire_request(client_of(client).settings, names, ttl=ttl)
+        return attempt_once(client_of(client).transport, request.params)
 
     def owners(self, name: str) -> list[str | None]:
         """Return who has a key on each node."""

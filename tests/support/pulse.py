@@ -7,12 +7,13 @@ import threading
 from typing import Self
 
 from celery_redlock import Lease
+from celery_redlock.core.lease import holding_of
 from celery_redlock.transport.clock import now
 
 # Seconds between two stamps.
 PULSE = 0.01
-# Seconds; ten beats in a row that did not come.
-STALL = 0.1
+# Seconds; from two beats in a row that did not come on, the process stood still.
+STALL = 0.03
 # A loss is told at most half a second before trust ends: what held it up came shortly before.
 SHORTLY = 1.0
 
@@ -37,13 +38,14 @@ class Pulse:
         while not self._ends.wait(PULSE):
             self._stamps.append(now())
 
-    def stalled(self, since: float, until: float) -> bool:
-        """Tell whether the process did not get to run for more than `STALL` seconds on end."""
+    def stood_still(self, since: float, until: float) -> float:
+        """Return for how many seconds the process did not get to run, without pauses of a beat."""
         within = [since, *(stamp for stamp in list(self._stamps) if since < stamp < until), until]
-        return any(after - before > STALL for before, after in itertools.pairwise(within))
+        gaps = [after - before for before, after in itertools.pairwise(within)]
+        return sum(gap - PULSE for gap in gaps if gap > STALL)
 
 
 def in_time(lease: Lease, told: float, pulse: Pulse) -> bool:
-    """Tell whether a loss was told before trust ended, or could not be: the process stood still."""
-    trust = lease.valid_until
-    return told < trust or pulse.stalled(trust - SHORTLY, told)
+    """Return whether a loss was reported before its lease ended, not counting stalls."""
+    end = holding_of(lease).valid_until
+    return told - pulse.stood_still(end - SHORTLY, told) < end

@@ -17,6 +17,8 @@ def port_of(cluster: LocalCluster, node: int) -> int:
 
 def follow(cluster: LocalCluster, node: int, leader: int) -> None:
     """Make a server a replica of another one, and wait until it has the data."""
+    # A master waits this long, 5 s by default, for more replicas that want the same copy.
+    cluster.client(leader).config_set("repl-diskless-sync-delay", 0)
     cluster.client(node).replicaof("127.0.0.1", port_of(cluster, leader))
     wait_until(lambda: replication(cluster, node)["master_link_status"] == "up")
 

@@ -17,7 +17,7 @@ from celery_redlock import Redlock, RedlockTask
 from celery_redlock.tasks.config.client import close_clients
 from celery_redlock.tasks.run.shown_end import Requeued
 from celery_redlock.transport import parse_nodes
-from celery_redlock.transport.memory import MemoryNode, memory_node
+from celery_redlock.transport.memory.transport import MemoryNode, memory_node
 
 _numbers = itertools.count(1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from celery_redlock.core import client_of
 from celery_redlock.tasks.message.envelope import HEADER
 from celery_redlock.tasks.message.node_keys import tick_dedupe_key
 from celery_redlock.tasks.message.tick import Tick
@@ -40,4 +41,4 @@ def send_unnamed(bench: Bench, task: Any, *args: Any, **options: Any) -> dict[st
 
 def mark(bench: Bench, what: Tick, *, retries: int = 0) -> str:
     """Return the place of a tick's mark."""
-    return tick_dedupe_key(bench.elsewhere, what, name="job", retries=retries, nesting=0)
+    return tick_dedupe_key(client_of(bench.elsewhere), what, name="job", retries=retries, nesting=0)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from celery_redlock.core import client_of
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.node_keys import message_dedupe_key
-from celery_redlock.tasks.message.owner_label import Role, TaskOwner, label_for, parse_owner
+from celery_redlock.tasks.message.owner_label import TaskOwner, label_for, parse_owner
+from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 
 KEY = "redlock:k"
@@ -56,7 +58,7 @@ def free(bench: Bench, place: str = KEY) -> None:
 def mark(bench: Bench, request: Mapping[str, Any]) -> str:
     """Return the place of a message's mark."""
     return message_dedupe_key(
-        bench.elsewhere,
+        client_of(bench.elsewhere),
         task_id=request["id"],
         name=request["task"],
         retries=request.get("retries", 0),
@@ -69,6 +71,6 @@ def owned_by(bench: Bench, task_id: str, role: Role = Role.RUNNING, place: str =
     """Let another task have a place."""
     key = place.removeprefix("redlock:")
     names, extras = ((key,), ()) if key != place else ((), (place,))
-    return bench.elsewhere.reservations.acquire_for_task(
+    return client_of(bench.elsewhere).acquire_for_task(
         names, extras, ttl=60, label=label_for(role, task_id, "w@host", task="job")
     )

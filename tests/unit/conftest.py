@@ -1,9 +1,69 @@
-"""What all unit tests share."""
+"""
+What all unit tests share: they start no process and open no socket.
+
+So they take seconds, all of them, and none depends on how busy the machine is. A test that needs a
+process or a socket is in `tests/integration`.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 from celery import signals
+
+#: What a unit test may not do, by the names of Python's audit events.
+REFUSED = {
+    "os.exec": "starts a process",
+    "os.fork": "starts a process",
+    "os.forkpty": "starts a process",
+    "os.posix_spawn": "starts a process",
+    "os.system": "starts a process",
+    "subprocess.Popen": "starts a process",
+    "socket.bind": "opens a socket",
+    "socket.connect": "opens a socket",
+    "socket.getaddrinfo": "looks up a host",
+}
+
+_done: list[str] = []
+_is_watching = False
+
+
+class NotAUnitTestError(Exception):
+    """A test does what no unit test may."""
+
+
+def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _is_watching or event not in REFUSED:
+        return
+    what = f"a unit test {REFUSED[event]} ({event}{arguments!r:.200})"
+    _done.append(what)
+    raise NotAUnitTestError(f"{what}: move it to tests/integration")
+
+
+sys.addaudithook(_refuse)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Watch what a test of this folder does, its fixtures and its threads included."""
+    global _is_watching  # the hook cannot be removed, and other tests run in this process as well
+    _is_watching = Path(__file__).parent in item.path.parents
+    try:
+        return (yield)
+    finally:
+        _is_watching = False
+
+
+@pytest.fixture(autouse=True)
+def no_process_and_no_socket() -> Iterator[None]:
+    """Fail a test also where the code that it runs has swallowed the refusal."""
+    _done.clear()
+    yield
+    assert not _done, f"{_done[0]}: move it to tests/integration"
 
 
 @pytest.fixture(autouse=True)

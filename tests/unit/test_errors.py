@@ -9,6 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from celery_redlock import errors
+from celery_redlock.core.failures import Refusal
+from celery_redlock.protocol.keys import Key
 
 EXAMPLES = [
     errors.RedlockError("something"),
@@ -69,3 +71,11 @@ def test_not_acquired_is_contended_or_unavailable() -> None:
 
 def test_an_invalid_token_is_a_value_error_too() -> None:
     assert issubclass(errors.InvalidFencingToken, ValueError)
+
+
+def test_what_travels_to_another_process_has_texts_and_no_part_of_this_package() -> None:
+    key = Key.of("redlock:", "key")
+    error = Refusal(key, "owner", 1.0, False, (key,)).error("held")
+    travelled = pickle.loads(pickle.dumps(error))
+    assert (travelled.key, travelled.keys) == ("key", ("key",))
+    assert (error.refusal is None, travelled.refusal) == (False, None)

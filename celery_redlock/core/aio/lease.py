@@ -1,5 +1,5 @@
 """
-A lease whose waiting is awaited.
+A lease for event loops: its methods that wait for nodes are awaited.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class AsyncLease:
     """
     A lock that a quorum of nodes has granted to a coroutine: a `Lease`, for an event loop.
 
-    Guarantee and limit are those of `Lease`. A loop that something blocks past the lease is a
-    paused process; the watchdog, which has a thread of its own, still extends the lease.
+    Guarantee and limit are those of `Lease`. An event loop that is blocked past the lease is like a
+    paused process, although the watchdog, which has a thread of its own, still extends the lease.
 
     Attributes:
         lease: the lease itself, whose methods block.
@@ -34,17 +34,17 @@ class AsyncLease:
 
     @property
     def key(self) -> str:
-        """The lock key as it was asked for (the first, if there are several)."""
+        """The lock key as the caller gave it; the first of several."""
         return self.lease.key
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All lock keys as they were asked for."""
+        """The lock keys as the caller gave them, without those that are released already."""
         return self.lease.keys
 
     @property
     def slots(self) -> dict[str, int]:
-        """The slot that it has of each key with a limit, by the key; it holds none of a rate."""
+        """The slot that the lease has of each key with a limit; none for a key with a rate."""
         return self.lease.slots
 
     @property
@@ -59,17 +59,17 @@ class AsyncLease:
 
     @property
     def fencing_token(self) -> int:
-        """Larger than the token of every earlier holder; fixed for the lease's life."""
+        """Larger than the token of every earlier holder; it never changes during the lease."""
         return self.lease.fencing_token
 
     @property
     def ttl(self) -> float:
-        """Length in seconds that each extension asks for."""
+        """The length to which each extension extends the lease, in seconds."""
         return self.lease.ttl
 
     @property
     def expires_in(self) -> float:
-        """Seconds until the lease expires; 0.0 if it is lost, released or another process's."""
+        """Seconds until the lease expires; 0.0 if it is lost, released, or of another process."""
         return self.lease.expires_in
 
     @property
@@ -79,7 +79,7 @@ class AsyncLease:
 
     @property
     def lost(self) -> LossReason | None:
-        """Why the lease was lost; None while it is held and after it was released in time."""
+        """Why the lease was lost; None while it is held, and if it was released in time."""
         return self.lease.lost
 
     def check(self) -> None:
@@ -91,11 +91,12 @@ class AsyncLease:
         Extend the lease to `ttl` seconds from now; never shortens it.
 
         Args:
-            ttl: new length in seconds; as acquired if not given.
+            ttl: the new length in seconds, for this extension and later ones. Default: the current
+                `ttl`.
 
         Raises:
-            LeaseLost: it was no longer valid, or a quorum of nodes no longer has it.
-            QuorumUnavailable: no quorum answered; the lease keeps its remaining time.
+            LeaseLost: the lease was no longer valid, or a quorum of nodes no longer has it.
+            QuorumUnavailable: no quorum replied; the lease keeps its remaining time.
         """
         await self._pool.run(partial(self.lease.extend, ttl))
 

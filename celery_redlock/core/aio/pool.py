@@ -61,13 +61,13 @@ class _Call(Generic[T]):
 
 class CallPool:
     """
-    A pool of threads beside the event loop's, which other calls may fill for minutes.
+    A pool of threads apart from the event loop's own, which other calls may fill for minutes.
 
-    For any event loops, in one thread or several, and for a forked child, which starts threads of
-    its own. A call that gets no thread, as when the interpreter ends, runs in the caller's.
+    Event loops can share it, also in different threads; a forked child starts threads of its own. A
+    call that gets no thread, as when the interpreter ends, runs in the caller's thread.
 
     Args:
-        number: how many threads at most.
+        number: the maximum number of threads.
     """
 
     def __init__(self, number: int) -> None:
@@ -95,7 +95,7 @@ class CallPool:
             raise
 
     def close(self, *, wait: bool) -> None:
-        """End the threads when they have done what they have to do. Idempotent."""
+        """End the threads when they have made all calls submitted before. Idempotent."""
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -108,11 +108,13 @@ class CallPool:
         # Keeps asyncio from logging an error of an abandoned call.
         result.add_done_callback(_retrieve_exception)
         self._submit(call)
-        return await asyncio.shield(result)
+        # Not `shield`, which since Python 3.14 logs the error of a call whose caller was cancelled.
+        await asyncio.wait((result,))
+        return result.result()
 
     def _submit(self, call: _Call[Any]) -> None:
         if sys.is_finalizing():
-            # The pool has locks of its own, which a thread that was ended may have had.
+            # A thread that the end of the interpreter has ended may have held a lock of the pool.
             call()
             return
         if self._pid != os.getpid():

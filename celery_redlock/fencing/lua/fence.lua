@@ -5,7 +5,7 @@
 -- A fence record is a string: the highest token seen for its key, in decimal.
 --
 -- The records change before the body runs. A script that fails in the middle keeps what it has
--- written, so with records that change afterwards an older token could still write over it.
+-- written; if the records changed afterwards, an older token could still write over that.
 local count = #KEYS / 2
 local offered = tonumber(ARGV[1])
 local keep = tonumber(ARGV[2])

@@ -13,12 +13,12 @@ A table gets one more column, `fencing_token`, for the highest token that has wr
         fenced_update(session, Account, Account.id == 1, values={"balance": 40})
 
 Guarantee: no call changes a row that a newer token has written, whatever the timing, and a refused
-call changes nothing. It is one `UPDATE … WHERE … fencing_token <= :token` in the caller's
-transaction; it neither commits nor rolls back.
-Limit: only these functions are fenced. After a `fenced_update` of a row, all that the transaction
-does to the row is fenced as well, since the row stays locked until the transaction ends; so after
-`fenced_claim` you may read and write the row in any way. The session reads its objects of such rows
-again, so that it does not serve older values afterwards.
+call changes nothing. A call writes with one `UPDATE … WHERE … fencing_token <= :token` in the
+caller's transaction; it neither commits nor rolls back.
+Limit: only these functions are fenced. After a `fenced_update` of a row, everything else that the
+transaction does to the row is fenced as well, since the row stays locked until the transaction
+ends; so after `fenced_claim` you may read and write the row in any way. The session reads its
+objects of such rows again, so that it does not serve older values afterwards.
 """
 
 from __future__ import annotations

@@ -43,14 +43,14 @@ def fencing_column() -> Column[int]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FencedTable:
     """
-    A mapped class or a table, with the parts of statements on it.
+    A mapped class or a table, with the parts from which statements on it are built.
 
     Attributes:
         entity: the class or table; statements on a mapped class keep the ORM's own criteria.
         table: the one table that statements write.
         column: its fencing column.
         token: the same column, as an attribute of a mapped class.
-        mapper: that of a mapped class.
+        mapper: the mapper of a mapped class; None for a table.
     """
 
     entity: Target
@@ -63,12 +63,12 @@ class FencedTable:
         """Return the condition that a row has seen no newer token."""
         condition: ColumnElement[bool] = self.token <= token
         if self.column.nullable:
-            # A column that was added without a default: no token has written such a row yet.
+            # The column was added without a default, and no token has written a row with NULL yet.
             condition = or_(condition, self.token.is_(None))
         return condition
 
     def blocks(self, token: int) -> ColumnElement[bool]:
-        """Return the condition that a row has seen a newer token, or NULL where none may be."""
+        """Return the condition that a row has seen a newer token, or has NULL against NOT NULL."""
         condition: ColumnElement[bool] = self.token > token
         return condition if self.column.nullable else or_(condition, self.token.is_(None))
 
@@ -85,7 +85,7 @@ class FencedTable:
 
     @property
     def core(self) -> FencedTable:
-        """The same without the ORM."""
+        """The same table without its mapped class."""
         return FencedTable(
             entity=self.table, table=self.table, column=self.column, token=self.column, mapper=None
         )
@@ -114,7 +114,7 @@ def fenced_table(target: Target, dialect: Dialect) -> FencedTable:
     Find the fencing column of a target.
 
     Raises:
-        ConfigurationError: there is none, or the target cannot be fenced.
+        ConfigurationError: it has no such column, or it cannot be fenced.
     """
     column: Any
     if isinstance(target, Table):
@@ -138,7 +138,7 @@ def fenced_table(target: Target, dialect: Dialect) -> FencedTable:
 def checked_values(fenced: FencedTable, values: Values | None) -> Values:
     """Return the values to write; raise if they are missing or name the fencing column."""
     if values is None:
-        raise TypeError("values is missing: a mapping of columns to what is written.")
+        raise TypeError("values is missing: a mapping of columns to their new values.")
     for key in values:
         if (key if isinstance(key, str) else getattr(key, "key", None)) == NAME:
             raise ConfigurationError(
@@ -156,15 +156,15 @@ def _mapper(target: Any) -> Mapper[Any]:
 
 
 def _only_table(mapper: Mapper[Any]) -> Table:
-    """Return the table of a mapped class; one UPDATE cannot compare in one and write in another."""
+    """Return a mapped class's only table: one UPDATE cannot compare in one and write in another."""
     table = mapper.local_table
     if len(mapper.tables) == 1 and isinstance(table, Table):
         return table
     names = ", ".join(str(part) for part in mapper.tables) or str(table)
     raise ConfigurationError(
         f"{mapper.class_.__name__} is spread over several tables ({names}), and one UPDATE writes "
-        "one. Give the class that has the fencing column and the written ones in its own table, "
-        "or the table itself (Class.__table__)."
+        "only one. Give the class that has the fencing column and the columns to write in its own "
+        "table, or the table itself (Class.__table__)."
     )
 
 

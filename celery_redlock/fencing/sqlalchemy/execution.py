@@ -1,5 +1,5 @@
 """
-Statements in the caller's transaction, and the reason why one has written no row.
+Statements in the caller's transaction, and the reason why a statement has written no row.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from celery_redlock.fencing.sqlalchemy.columns import NAME, FencedTable, Target
 from celery_redlock.fencing.tokens import stale
 
 if TYPE_CHECKING:
-    # Needs greenlet, which SQLAlchemy brings only if it is asked for asyncio.
+    # Needs greenlet, which SQLAlchemy installs only with its extra for asyncio.
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 SyncSession: TypeAlias = Session | scoped_session[Any] | Connection
@@ -48,7 +48,7 @@ def dialect_of(session: SyncSession, target: Target) -> Dialect:
             "a Session, scoped_session or Connection",
             session,
             "With an AsyncSession or AsyncConnection use fenced_update_async, fenced_claim_async "
-            "or fenced_upsert_async; of an engine give Session(engine) or engine.connect().",
+            "or fenced_upsert_async; for an engine, give Session(engine) or engine.connect().",
         )
     if isinstance(target, Table):
         return session.get_bind(clause=target).dialect
@@ -62,8 +62,8 @@ def check_async(session: AnyAsyncSession) -> None:
         "an AsyncSession or AsyncConnection",
         session,
         ("run_sync",),
-        "With a Session or Connection use fenced_update, fenced_claim or fenced_upsert; of an "
-        "async_scoped_session or a sessionmaker give what it returns when called.",
+        "With a Session or Connection use fenced_update, fenced_claim or fenced_upsert; call an "
+        "async_scoped_session or a sessionmaker, and give the session that it returns.",
     )
 
 
@@ -72,8 +72,8 @@ def fence_first(session: SyncSession) -> Iterator[None]:
     """
     Keep the session from flushing changes before the fence has compared tokens.
 
-    A flush before that writes them unfenced; a flush after it belongs to a transaction that has
-    passed the fence and has locked the row.
+    An earlier flush would write them unfenced; a later one belongs to a transaction that has passed
+    the fence and has locked the row.
     """
     if isinstance(session, Connection):
         yield
@@ -112,7 +112,8 @@ def read_tokens(
 ) -> TokenSummary:
     """Return the tokens of the rows, and lock the rows where the database can."""
     # A locking read: under MySQL's REPEATABLE READ a plain one shows an old state, while UPDATE
-    # sees the present one. The order prevents a deadlock between two calls that lock the same rows.
+    # sees the present state. The order prevents a deadlock between two calls that lock the same
+    # rows.
     rows = select(fenced.token.label("token")).where(where).order_by(*fenced.table.primary_key)
     locked = rows.with_for_update().subquery()
     token = locked.c.token
@@ -123,7 +124,7 @@ def read_tokens(
 
 
 def raise_refusal(seen: TokenSummary, fenced: FencedTable, resource: str, token: int) -> None:
-    """Raise the reason why no row was written; return if the rows give none."""
+    """Raise the error that explains why no row was written; return if the rows show none."""
     if seen.newest > token:
         raise stale(resource, seen.newest, token)
     if seen.unset and not fenced.column.nullable:
@@ -144,7 +145,7 @@ def missing_rows(resource: str) -> FencedResourceMissing:
 
 
 def identity_in(where: ColumnElement[bool], fenced: FencedTable) -> dict[str, Any] | None:
-    """Return the primary key if the condition demands one, else None."""
+    """Return the primary key if the condition names exactly one, else None."""
     wanted = {column.name for column in fenced.table.primary_key}
     found = {}
     for part in _conjuncts(where):

@@ -28,7 +28,7 @@ class Selection:
     Attributes:
         fenced: their table.
         where: the condition that they match.
-        blocked: a condition; if one matching row meets it, none is written.
+        blocked: a condition; if a matching row meets it, no row is written.
     """
 
     fenced: FencedTable
@@ -48,18 +48,18 @@ def all_or_none(session: SyncSession, selection: Selection, dialect: str) -> Upd
     """
     if dialect not in _STRATEGIES:
         raise ConfigurationError(
-            f"A condition on {selection.fenced.name} that names no primary key may hold "
-            f"for several rows, and it is not known how {dialect} would write all of them or none. "
+            f"A condition on {selection.fenced.name} that names no primary key may match several "
+            f"rows, and the fence does not know how to write all of them or none with {dialect}. "
             "Name each row by its primary key, in one transaction."
         )
     return _STRATEGIES[dialect](session, selection)
 
 
 def _count_in_statement(_: SyncSession, selection: Selection) -> Update:
-    """The statement compares all tokens itself; no other one can write at the same time."""
+    """The statement compares all tokens itself; no other statement can write at the same time."""
     entity = selection.fenced.entity
     blocked = select(func.count(selection.fenced.table.c[0])).select_from(entity)
-    # Not correlated: it counts in all matching rows of the table that is updated.
+    # Not correlated: it counts among all matching rows of the table that is updated.
     count = blocked.where(selection.where, selection.blocked).correlate(None).scalar_subquery()
     return update(entity).where(selection.where, count == 0)
 
@@ -88,8 +88,7 @@ def _lock_before(session: SyncSession, selection: Selection) -> Update:
         connection = connection.connection(target)
     if connection._is_autocommit_isolation():
         raise ConfigurationError(
-            f"A condition on {selection.fenced.name} that names no primary key may hold "
-            f"for several "
+            f"A condition on {selection.fenced.name} that names no primary key may match several "
             f"rows. {connection.dialect.name} needs a transaction to write all of them or none, "
             "and isolation_level is AUTOCOMMIT. Name each row by its primary key."
         )

@@ -22,7 +22,7 @@ from celery_redlock.fencing.sqlalchemy.columns import FencedTable
 from celery_redlock.fencing.sqlalchemy.execution import SyncSession, run
 
 #: The values of a table's primary key; None where the session cannot know them.
-Row: TypeAlias = tuple[Any, ...] | None
+KeyValues: TypeAlias = tuple[Any, ...] | None
 
 #: Databases limit the parameters of one statement.
 _ROWS_OF_ONE_SELECT = 500
@@ -31,12 +31,12 @@ _ROWS_OF_ONE_SELECT = 500
 _STALE_PLAIN_READS = frozenset({"mysql", "mariadb"})
 
 
-def loaded_objects(session: SyncSession, table: Table) -> dict[InstanceState[Any], Row]:
+def loaded_objects(session: SyncSession, table: Table) -> dict[InstanceState[Any], KeyValues]:
     """Return the session's objects of a table, each with the primary key of its row."""
     if isinstance(session, Connection):
         return {}
     places: dict[Mapper[Any], list[int] | None] = {}
-    objects: dict[InstanceState[Any], Row] = {}
+    objects: dict[InstanceState[Any], KeyValues] = {}
     for state in session.identity_map.all_states():
         mapper, identity = state.mapper, state.identity
         if table not in mapper.tables or identity is None:
@@ -49,9 +49,9 @@ def loaded_objects(session: SyncSession, table: Table) -> dict[InstanceState[Any
 
 
 def pending_changes(
-    session: SyncSession, objects: Mapping[InstanceState[Any], Row]
-) -> dict[Row, str]:
-    """Return the rows with unflushed changes to their objects, each with a description."""
+    session: SyncSession, objects: Mapping[InstanceState[Any], KeyValues]
+) -> dict[KeyValues, str]:
+    """Return the rows whose objects have unflushed changes, each with a description."""
     if isinstance(session, Connection) or not (session.dirty or session.deleted):
         return {}
     deleted = session.deleted
@@ -62,7 +62,9 @@ def pending_changes(
     return changes
 
 
-def rows_in(columns: Sequence[ColumnElement[Any]], rows: Collection[Row]) -> ColumnElement[bool]:
+def rows_in(
+    columns: Sequence[ColumnElement[Any]], rows: Collection[KeyValues]
+) -> ColumnElement[bool]:
     """Return the condition that a row is one of `rows`; an unknown key matches any row."""
     known = [row for row in rows if row is not None]
     if len(known) < len(rows):
@@ -78,7 +80,7 @@ def refuse_pending(
     session: SyncSession,
     fenced: FencedTable,
     where: ColumnElement[bool],
-    changes: Mapping[Row, str],
+    changes: Mapping[KeyValues, str],
 ) -> None:
     """Raise if objects of matching rows have pending changes."""
     if not changes:
@@ -98,9 +100,9 @@ def refuse_pending(
 
 def refresh(
     session: SyncSession,
-    objects: Mapping[InstanceState[Any], Row],
-    written: Collection[Row] | None,
-    changes: Mapping[Row, str],
+    objects: Mapping[InstanceState[Any], KeyValues],
+    written: Collection[KeyValues] | None,
+    changes: Mapping[KeyValues, str],
 ) -> None:
     """
     Read the objects of written rows again, with the related objects that the refresh cascades to.
@@ -108,8 +110,8 @@ def refresh(
     Args:
         session: their session.
         objects: the result of `loaded_objects`.
-        written: the rows that the statement has written; None if that is unknown, so any.
-        changes: the result of `pending_changes`, which concerns other rows.
+        written: the rows that the statement has written; None if unknown, which means any.
+        changes: the result of `pending_changes`; the objects of its rows are not read.
     """
     if isinstance(session, Connection):
         return
@@ -119,11 +121,11 @@ def refresh(
         if loaded is None or identity is None or row in changes:
             continue
         if written is None or row is None or row in written:
-            # This expires relationships too, as far as they cascade "refresh-expire".
+            # This also expires the relationships that cascade "refresh-expire".
             session.expire(loaded)
             identities[state.mapper].append(identity)
     for mapper, keys in identities.items():
-        # Read at once, since an async session cannot load an attribute on access. This fills in
+        # Read them now, since an async session cannot load an attribute on access. This fills in
         # what is expired, and leaves the pending changes of other objects alone.
         remaining = iter(keys)
         while some := list(islice(remaining, _ROWS_OF_ONE_SELECT)):
@@ -134,9 +136,10 @@ def refresh(
 
 
 def _key_positions(mapper: Mapper[Any], table: Table) -> list[int] | None:
-    """Return the positions of the table's key in an object's identity, None if it has no such."""
+    """Return the positions of the table's key in an object's identity, None if it lacks the key."""
     try:
-        # By attributes, since a subclass in a table of its own has a column for the same value.
+        # By attributes, since a subclass in a table of its own has a second column for the same
+        # value.
         names = [mapper.get_property_by_column(c).key for c in mapper.primary_key]
         return [names.index(mapper.get_property_by_column(c).key) for c in table.primary_key]
     except (ValueError, UnmappedColumnError):
@@ -144,7 +147,7 @@ def _key_positions(mapper: Mapper[Any], table: Table) -> list[int] | None:
 
 
 def _pending_changes_of(state: InstanceState[Any], deleted: Collection[object]) -> Iterator[str]:
-    """Yield the changes of an object, and of those that expire together with it."""
+    """Yield the changes of an object, and of the objects that expire together with it."""
     below = (found[2] for found in state.mapper.cascade_iterator("refresh-expire", state))
     for part in (state, *below):
         name = part.mapper.class_.__name__

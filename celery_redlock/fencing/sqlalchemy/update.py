@@ -30,7 +30,7 @@ from celery_redlock.fencing.sqlalchemy.execution import (
 )
 from celery_redlock.fencing.sqlalchemy.multi_row import Selection, all_or_none
 from celery_redlock.fencing.sqlalchemy.session_objects import (
-    Row,
+    KeyValues,
     loaded_objects,
     pending_changes,
     refresh,
@@ -73,12 +73,12 @@ def fenced_update(
     This runs in the caller's transaction and does not end it: roll back when it raises. A condition
     on the primary key costs a single `UPDATE`. If the condition may match several rows, either all
     of them are written or none: on PostgreSQL and SQLite one statement compares and writes, on
-    MySQL and MariaDB a statement before it locks and compares. A row that starts to match after
-    that is not written.
+    MySQL and MariaDB a first statement locks and compares. A row that starts to match after that is
+    not written.
 
     The session reads its objects of written rows again, with the relationships that cascade, so
-    they show the present rows and not those from before the fence. Other objects do not change.
-    The session flushes no pending change before the transaction has passed the fence, and pending
+    that they do not show the rows as they were before the fence. Other objects do not change. The
+    session flushes no pending change before the transaction has passed the fence, and pending
     changes to objects that it would read again are refused.
 
     Args:
@@ -91,7 +91,7 @@ def fenced_update(
     Raises:
         StaleFencingToken: a matching row has seen a newer token.
         FencedResourceMissing: no row matches.
-        InvalidFencingToken: the token cannot be one, or none was given outside of a lease.
+        InvalidFencingToken: the token is invalid, or none was given outside of a lease.
         ConfigurationError: the target cannot be fenced, or not with this condition on this
             database; or an object of a matching row has unflushed changes.
     """
@@ -125,11 +125,11 @@ def fenced_update(
 
 def _execute(
     session: SyncSession, statement: Update, fenced: FencedTable, dialect: Dialect, *, named: bool
-) -> tuple[int, set[Row] | None]:
+) -> tuple[int, set[KeyValues] | None]:
     """Return how many rows were written; and which, if `named` and the database returns them."""
     if named and dialect.update_returning:
         hits = run(session, statement.returning(*fenced.keys))
-        written: set[Row] = {tuple(row) for row in hits}
+        written: set[KeyValues] = {tuple(row) for row in hits}
         return len(written), written
     hit = cast("CursorResult[Any]", run(session, statement)).rowcount
     if hit < 0:
@@ -151,11 +151,11 @@ def fenced_claim(
 
     If what you write depends on what you read, claim the rows *before* you read them. Otherwise a
     superseded holder can write between this holder's read and its write, and that update is lost.
-    From the claim on its writes are refused, and the rows stay locked until the transaction ends,
-    so ordinary ORM changes to them in this transaction are fenced as well. The claim is an UPDATE
-    like any other: columns with `onupdate` change. Under AUTOCOMMIT nothing stays locked; use
-    `fenced_update` there. Claim first in a transaction: what the session flushed before the claim
-    was not fenced.
+    From the claim on, that holder's writes are refused, and the rows stay locked until the
+    transaction ends, so ordinary ORM changes to them in this transaction are fenced as well. The
+    claim is an UPDATE like any other: columns with `onupdate` change. Under AUTOCOMMIT nothing
+    stays locked; use `fenced_update` there. Claim first in a transaction: what the session flushed
+    before the claim was not fenced.
 
     Arguments and errors as with `fenced_update`.
     """

@@ -72,8 +72,8 @@ def fenced_upsert(
     """
     Insert a row, or update the existing one unless it has seen a newer token.
 
-    It is one `INSERT … ON CONFLICT … DO UPDATE … WHERE fencing_token <= :token`, on PostgreSQL and
-    SQLite. Limit: a deleted row has lost its token, so a stale writer can insert it again; mark
+    This runs one `INSERT … ON CONFLICT … DO UPDATE … WHERE fencing_token <= :token`, on PostgreSQL
+    and SQLite. Limit: a deleted row has lost its token, so a stale writer can insert it again; mark
     rows as deleted where that matters. The session reads its object of the row again, as with
     `fenced_update`.
 
@@ -87,7 +87,7 @@ def fenced_upsert(
 
     Raises:
         StaleFencingToken: the row exists and has seen a newer token.
-        InvalidFencingToken: the token cannot be one, or none was given outside of a lease.
+        InvalidFencingToken: the token is invalid, or none was given outside of a lease.
         ConfigurationError: the target cannot be fenced, the database has no such statement, or an
             object of the row has unflushed changes.
     """

@@ -1,47 +1,54 @@
 -- Acquire all lock keys on this node, or none. A key of the named previous owner counts as free.
 --
--- KEYS  lock keys, then the fence counter of each, then the guard record
+-- KEYS  lock keys, then the fence counter of each, then the guard record, then, if pauses refuse the
+--       attempt, the key that a node has as long as its longest pause
 -- ARGV  nonce, owner, ttl in ms, candidate token in µs, quarantine in ms (0: guard off),
---       previous owner ('': none; may be absent); a waiter may follow: its name ('': it has none yet),
---       since when it waits in ms (0: it does not), for how long its wait queue is kept in ms (0: it
---       waits no longer), and for how long in ms it lets those that have waited longer go first (0:
---       it is in no order); then for each key, if one has a limit: its slots (0: an ordinary key), the
---       period in ms for which a slot stays taken (0: as long as the lease), and which slot to try first
+--       previous owner ('': none; may be absent). A waiter may follow: its name ('': none yet),
+--       its score (0: it does not wait), ms to keep its wait queue (0: it waits no longer), ms for
+--       which those that come before it go first (0: there is no order). If
+--       any key has a limit, each key follows with: its slots (0: an ordinary key), ms for which a
+--       slot stays taken (0: as long as the lease), the slot to try first.
 --
 -- {nonce, 'G', counter, ...}                      granted, one counter for each key
--- {nonce, 'P', counter, slot, ...}                the same where a key has a limit; '' for the others
--- {nonce, 'H', index, holder, pttl in ms, ...}    other owners have these keys; a key with a limit
---                                                 counts as all its slots
--- {nonce, 'L', waiters, index, holder, pttl, ...} the same to one that waits: so many were there before
--- {nonce, 'W', ms, index, holder, pttl, ...}      the same where a slot of a key with a period is
---                                                 free for this one after so many ms only
+-- {nonce, 'P', counter, slot, ...}                the same if a key has a limit; '': it has none
+-- {nonce, 'H', index, holder, pttl in ms, ...}    other owners have these keys; each slot of a key
+--                                                 with a limit has an index of its own
+-- {nonce, 'L', count, index, holder, pttl, ...}   the same for a waiter: `count` come before it
+-- {nonce, 'W', ms, index, holder, pttl, ...}      the same if a key with a rate refuses: in `ms` it
+--                                                 is the turn of this attempt
 -- {nonce, 'Q', ms}                                in quarantine for that time
 --
--- A waiter that is refused a key is put into its wait queue in this same step: a release that comes
--- after the refusal finds it there. If it leaves a free key because it lacks another, the next one of
--- that queue is woken in its place. For a key with a period it gets its turn instead, and a free slot is
--- refused to those that asked later than others whose turn it is.
--- (`identity.lua`, `guard.lua`, `slots.lua`, `wait_queue.lua` and `turns.lua` precede this script.)
+-- A paused key is taken by the holder 'paused', as are all its slots, also from the previous owner.
+-- It gives no turns; a waiter enters its wait queue, and that of the pause.
+--
+-- A waiter enters the wait queue of each key that refuses it, in this same step: a later release
+-- finds it there. If it leaves a free key because it lacks another one, the next waiter of the free
+-- key is woken. A key with a rate gives a waiter its turn instead, and refuses a free slot to those
+-- that asked later than others whose turn it is.
+-- (`identity.lua`, `guard.lua`, `slots.lua`, `pauses.lua`, `wait_queue.lua` and `turns.lua` precede
+-- this script.)
 local owner, ttl = ARGV[2], ARGV[3]
 local waiter, since = ARGV[7] ~= '' and ARGV[7], tonumber(ARGV[8] or '0')
 local START = 10000  -- µs
-local count = (#KEYS - 1) / 2
+local count = math.floor((#KEYS - 1) / 2)
+local guard = KEYS[2 * count + 1]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local quarantine = quarantined(KEYS[#KEYS], tonumber(ARGV[5]), now)
+local record, has_pauses = unpack(redis.call('MGET', unpack(KEYS, 2 * count + 1)))
+local quarantine = quarantined(guard, record, tonumber(ARGV[5]), now)
 if quarantine then return {ARGV[1], 'Q', quarantine} end
 
 local in_order = waiter and ARGV[10] ~= '0'
 
--- Return whether somebody may go before us for a free key: a waiter that was woken has a start of 10 ms.
+-- Return whether another waiter may go first for a free key: woken ones have a head start of 10 ms.
 local function is_promised(key)
   if since == 0 or in_order then return in_order end
   local latest = redis.pcall('ZRANGE', woken_of(key), -1, -1, 'WITHSCORES')[2]
   return latest and now - tonumber(latest) <= START
 end
 
--- Return who goes before us for a key with so many free slots, and for how long yet in ms: those that
--- have waited longer and were woken; in order, those that were not are woken now.
+-- Return the waiter that goes first for a key with `free` free slots, and the ms that it has left.
+-- Those that come before ours and were woken go first; in order, the others are woken now.
 local function goes_first(key, free)
   local grace, ahead, more, first, left = in_order and 1000 * tonumber(ARGV[10]) or START, 0, 0, nil, nil
   local waiters = redis.pcall('ZRANGE', queue_of(key), 0, free + 99, 'WITHSCORES')
@@ -50,7 +57,7 @@ local function goes_first(key, free)
     if tonumber(waiters[i + 1]) >= since or (ahead >= free and more <= 0) then break end
     local at = woken_at(key, name)
     if name ~= waiter and at and now - at > grace then
-      -- For each that did not come two are woken, so that a crowd of those who are gone is passed soon.
+      -- For each that did not come, two others are woken: so a crowd that is gone is passed soon.
       if in_order then forget(key, name) end
       more = more + 2
     elseif name ~= waiter and (at or (in_order and wake_one(key, name, now))) then
@@ -62,9 +69,10 @@ local function goes_first(key, free)
   if ahead >= free then return first, left end
 end
 
--- Return which free slot is ours, or nil; the holders of all; and whether the previous owner has it.
+-- Return our slot or nil, the holders of all slots, whether the previous owner has our slot, and
+-- the waiter that goes first with the ms that it has left.
 local function choose(key, limit, period, begin)
-  -- Usually the first one is free, and nothing depends on the others.
+  -- Usually the first slot is free, and the others do not matter.
   local promised = period == 0 and is_promised(key)
   if period > 0 then promised = redis.pcall('ZCARD', queue_of(key)) ~= 0 end
   if not promised and ARGV[6] == '' and redis.call('PTTL', key .. begin) == -2 then return begin end
@@ -74,7 +82,7 @@ local function choose(key, limit, period, begin)
     if holder and holder ~= '' and holder == ARGV[6] then return i % limit, holders, true end
     if not holder then
       free = free + 1
-      -- A value that is no string looks free.
+      -- MGET shows a value that is no string as free.
       if not slot and redis.call('PTTL', key .. i % limit) == -2 then slot = i % limit end
     end
   end
@@ -88,7 +96,18 @@ end
 local taken, adopted, held, refused, counters, slots, place, turn_in = {}, {}, {}, {}, {}, {}, 0, nil
 for i = 1, count do
   local key, limit = KEYS[i], tonumber(ARGV[8 + 3 * i] or '0')
-  if limit > 0 then
+  local paused, pause
+  if has_pauses then paused, pause = paused_for(key) end
+  if paused then
+    for n = 1, math.max(limit, 1) do
+      held[#held + 1] = place
+      held[#held + 1] = 'paused'
+      held[#held + 1] = paused
+      place = place + 1
+    end
+    if limit == 0 or ARGV[9 + 3 * i] == '0' then refused[#refused + 1] = key end
+    refused[#refused + 1] = pause
+  elseif limit > 0 then
     local period = tonumber(ARGV[9 + 3 * i])
     local slot, holders, is_previous, first, left = choose(key, limit, period, tonumber(ARGV[10 + 3 * i]))
     if slot then
@@ -146,7 +165,7 @@ if #held > 0 then
   for i = 1, #taken do
     local key = taken[i][3]
     redis.call('DEL', taken[i][1])
-    -- It waits for the others now, and those that wait for these must not wait for it.
+    -- It waits for other keys now, and the waiters of this key must not wait for it.
     if waiter and forget(key, waiter) and taken[i][4] then wake(key, taken[i][4]) end
   end
   for i = 1, waiter and #refused or 0 do
@@ -167,14 +186,14 @@ if #held > 0 then
   return {ARGV[1], 'H', unpack(held)}
 end
 for i = 1, waiter and count or 0 do
-  -- Not from the order of a key with a period, where its place would be lost if it is undone.
+  -- A key with a rate keeps the waiter, which needs its place again if this grant is undone.
   if tonumber(ARGV[9 + 3 * i] or '0') == 0 then forget(KEYS[i], waiter) end
 end
--- Only now that no other key refuses, so that nothing has to be undone.
+-- Adopted keys are set only now, when no key has refused, so that nothing has to be undone.
 for i = 1, #adopted do redis.call('SET', adopted[i][1], owner, 'PX', adopted[i][2]) end
 
 -- Both the + 1 and the candidate matter: without the first, two holders get one token; without the
--- second, tokens decrease after counters were lost. A client's clock must not be ahead of ours.
+-- second, tokens decrease after counters were lost. The cap keeps out a client's wrong clock.
 local candidate = tonumber(ARGV[4])
 if candidate > now + 5000000 then candidate = now + 5000000 end
 local reply = {ARGV[1], ARGV[11] and 'P' or 'G'}

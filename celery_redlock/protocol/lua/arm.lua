@@ -2,7 +2,7 @@
 -- Only for nodes that have never held a lock: one that crashed and restarted empty looks the same.
 --
 -- KEYS  the guard record
--- ARGV  'new' to write only where there is no record, 'force' to write always
+-- ARGV  'look' to write nothing, 'new' to write only if there is no record, 'force' to write always
 --
 -- 'armed'         written
 -- 'serving'       the record is this server's, which has lost nothing since, and it votes

@@ -1,8 +1,8 @@
--- Enter waiters in the wait queues of their keys again: they may have been woken, and forgotten, while
--- nobody could start them. Takes nothing.
+-- Enter waiters in the wait queues of their keys; acquire nothing. This node may have woken and
+-- forgotten them while no worker could start them, or granted a key that other nodes refused.
 --
--- KEYS  a lock key for each waiter; one with a limit without a slot
--- ARGV  nonce, ms to keep the queues, then for each waiter: its name, since when it waits in ms
+-- KEYS  a lock key for each waiter; a key with a limit is named without a slot
+-- ARGV  nonce, ms to keep the queues, then for each waiter: its name, its score
 --
 -- {nonce, 'A'}
 -- (`wait_queue.lua` precedes this script.)

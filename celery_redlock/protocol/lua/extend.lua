@@ -1,13 +1,13 @@
--- Extend the keys of some leases that carry their owner values; never shorten one, never create one.
--- The fence counters are raised in any case, also on a node that missed the acquire.
+-- Extend the keys of some leases that carry their owner values; never shorten one, never create
+-- one. The fence counters are raised in any case, also on a node that missed the acquire.
 --
 -- KEYS  the lock keys of all leases, then the fence counter of each
 -- ARGV  nonce, then for each lease: owner, ttl in ms, token, number of its keys
 --
 -- {nonce, votes}   a letter for each lease:
 --   A   all its keys are its own and live at least ttl from now
---   M   some are missing, none has another owner
---   F   another owner has one
+--   M   some keys are missing, and none has another owner
+--   F   another owner has one of them
 local count = #KEYS / 2
 local votes, first = {}, 1
 for at = 2, #ARGV, 4 do

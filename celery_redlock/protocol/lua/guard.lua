@@ -1,13 +1,14 @@
--- The guard record names the server to which the data belongs, and from when it may vote; it is gone
--- after FLUSHALL or an empty start. A server that may have lost keys of a lease that is still valid
--- stays in quarantine for one longest lease. The check is in the same script as the SET, so that it
--- holds on live connections and through proxies.
+-- The guard record names the server that the data belongs to, and the time from which it may vote;
+-- after FLUSHALL or an empty start there is none. A server that may have lost keys of a lease that
+-- is still valid stays in quarantine for one longest lease. The check is in the same script as the
+-- SET, so that it holds on live connections and through proxies.
 -- (`identity.lua` precedes this script.)
 
--- Return for how many ms this node may set no key for a new lease; nil if it may.
-local function quarantined(guard, quarantine, now)
+-- Return for how many more ms this node must not set a key for a new lease; nil if it may. `record`
+-- is what the guard record, the key `guard`, contains.
+local function quarantined(guard, record, quarantine, now)
   if quarantine <= 0 then return nil end
-  local not_before, ids = identified(redis.call('GET', guard), redis.pcall('INFO', 'replication'))
+  local not_before, ids = identified(record, redis.pcall('INFO', 'replication'))
   if ids then
     not_before = not_before or now + quarantine * 1000
     redis.call('SET', guard, ids .. ' ' .. string.format('%.0f', not_before))

@@ -1,18 +1,18 @@
--- Who serves, beside a guard record "<run_id><master_replid> <not before, in µs>".
+-- Compares a server with a guard record "<run_id><master_replid> <not before, in µs>".
 --
--- The second id is new at every start of a master and at every promotion; in both cases the node may
--- have lost keys of a lease that is still valid. It is new, too, when the replication backlog is
--- created, for a first replica or a backup, and when it is freed, which loses nothing. The first id,
--- new at every start, is then the recorded one, and `master_replid2` is zeros: a promotion leaves the
--- id of the former master there until the backlog is freed.
+-- `master_replid` changes at every start of a master and at every promotion, and in both cases the
+-- node may have lost keys of a lease that is still valid. It also changes when the replication
+-- backlog is created (for a first replica or a backup) or freed, which loses nothing. After such a
+-- change `run_id`, which is new at every start, is the recorded one, and `master_replid2` is zeros;
+-- a promotion leaves the former master's id there until the backlog is freed.
 
--- Return from when a master may vote that has lost nothing since the record was written (false: there
--- is none), nil if there is no such master; and the ids to be recorded, if they are other ones.
+-- Return the time from which this server may vote, or nil if it is no master, or may have lost data
+-- since the record (false: none) was written; and the ids to record, if they have changed.
 local function identified(record, replication)
   local _, at = string.find(type(replication) == 'string' and replication or '', 'master_replid:', 1, true)
   if not at then
-    -- This user cannot see the ids and has to believe the record. If it wrote another one, users with
-    -- and without INFO would each see a restart, and this node would never vote.
+    -- This user cannot see the ids and has to believe the record. If it replaced the record, users
+    -- with and without INFO would each see a restart, and this node would never vote.
     local believed = record and tonumber(string.match(record, ' (%d+)$'))
     return believed, not believed and 'hidden'
   end

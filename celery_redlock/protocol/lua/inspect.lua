@@ -1,4 +1,4 @@
--- Return owner, lifetime and counter of some lock keys. Changes nothing.
+-- Return the owner, lifetime and counter of each lock key; change nothing.
 --
 -- KEYS  lock keys, then the fence counter of each
 -- ARGV  nonce

@@ -1,14 +1,14 @@
--- Return a register; with a token, refuse the writes of older tokens from now on.
--- Both in one script, so that the reply has all that a refused writer can ever have written here.
+-- Return a register; with a token, refuse the writes of older tokens from now on. One script does
+-- both, so that the reply has all that a refused writer will ever have written here.
 --
 -- KEYS  the register, a hash as write_register.lua makes it
--- ARGV  nonce, token (0: refuse nobody), maximum bytes of the reply, names of the fields (none: all)
+-- ARGV  nonce, token (0: refuse no writer), maximum bytes of the reply, names of fields (none: all)
 --
--- {nonce, 'R', token, name, value, ...}   the newest token that was here, and the fields
--- {nonce, 'O', token}                     this newer token was here; nothing changed
+-- {nonce, 'R', token, name, value, ...}   the newest token seen here, and the fields
+-- {nonce, 'O', token}                     this newer token was seen here; nothing changed
 --
--- A value that would make the reply too large is replaced by '', to be read by name; the first
--- value never is.
+-- A value that would make the reply too large is replaced by '', and can be read by name; the first
+-- value is never replaced.
 local token, max_bytes = tonumber(ARGV[2]), tonumber(ARGV[3])
 local seen = tonumber(redis.call('HGET', KEYS[1], 'token') or '0')
 if not seen then return redis.error_reply('the token of ' .. KEYS[1] .. ' is not a number') end

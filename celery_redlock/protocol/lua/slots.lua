@@ -1,4 +1,4 @@
--- A key with a limit is so many slots, each a key of its own. Those of one key have successive fence
+-- Each slot of a key with a limit is a key of its own. The slots of one key have successive fence
 -- counters, so that the tokens of each slot increase.
 
 local function slots_of(key, limit)

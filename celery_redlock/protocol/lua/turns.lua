@@ -1,23 +1,23 @@
--- Who waits for a key with a period: in the wait queue in the order in which they asked, and beside it
--- when it is the turn of each, in ms of this node's clock. One that comes late, or again, has its place
--- in the order by the time at which it asked first; it need not have been remembered.
+-- The waiters of a key with a rate: the wait queue has them by rank, and then in the order in which
+-- they first asked, and this sorted set has the turn of each, in ms of this node's clock. A waiter
+-- that comes late, or again, names its score, so the node need not have remembered its place. One of
+-- a smaller rank gets a turn that others have; these come in vain, and get the next ones.
 
--- From so many ms before its turn a free slot is kept for a waiter, and until so many after it: one
--- whose turn is within 250 ms may come at the end of them. One that is later is forgotten until it
--- comes, and has its place in the order then.
+-- A free slot is kept for a waiter from EARLY ms before its turn until GRACE ms after it: a waiter
+-- whose turn is within 250 ms may come that late. One that is later is forgotten until it comes.
 local EARLY, GRACE = 100, 300
 
--- Of more waiters a node remembers those that asked first.
+-- Maximum waiters of a key that a node remembers: those that come first.
 local MOST = 10000
 
--- So many that are late are forgotten in one attempt, and so many whose turn it is are looked at.
+-- Maximum late waiters that one attempt forgets, and maximum whose turn it is that it looks at.
 local AT_ONCE = 256
 
 local function turns_of(key)
   return 'redlock-meta:turns:' .. key
 end
 
--- Return who is to have the last of so many free slots before our waiter, and for how many ms yet.
+-- If others get all `free` slots before our waiter, return the first and the ms that it has left.
 local function has_its_turn(key, waiter, since, free, now)
   local ms, ahead, first, left = math.floor(now / 1000), 0, nil, nil
   local from, to = string.format('%.0f', ms - GRACE), string.format('%.0f', ms + EARLY)
@@ -35,8 +35,8 @@ local function has_its_turn(key, waiter, since, free, now)
   end
 end
 
--- Return in how many ms a slot is free for our waiter: the slots are free after these times, and
--- those that asked before it come first. It is remembered if it waits until then.
+-- Return in how many ms it is the turn of our waiter: the slots are free after `pttls`, and those
+-- that asked before it come first. The node remembers it if it waits until then.
 local function turn_of(key, waiter, since, waits_for, pttls, period, now)
   local queue, turns, ms = queue_of(key), turns_of(key), math.floor(now / 1000)
   local before = string.format('(%.0f', ms - GRACE)

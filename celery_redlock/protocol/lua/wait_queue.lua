@@ -1,7 +1,8 @@
--- Who waits for a key: a sorted set beside it, with since when each waits in ms, so in their order.
--- Another one has when those were woken that have not come yet, in µs. Commands on both may fail, as
--- for a user without the right; a waiter then is not woken, and tries again by itself.
-local COMES_WITHIN = 250000  -- µs in which one that was woken comes
+-- The waiters of a key: a sorted set beside it has the score of each, and another the time in µs at
+-- which a waiter was woken, until it comes. The smallest score comes first: it is the time in ms at
+-- which the waiter began to wait, and 2^32 ms more for each rank. Commands on both may fail, as
+-- for a user without the right; waiters are not woken then, and try again by themselves.
+local COMES_WITHIN = 250000  -- µs within which a woken waiter comes
 
 local function queue_of(key)
   return 'redlock-meta:waiting:' .. key
@@ -21,7 +22,7 @@ local function publish(key, name)
   redis.pcall('PUBLISH', 'redlock-meta:wake:' .. string.sub(redis.sha1hex(key), 1, 2), name)
 end
 
--- Return whether it is noted: otherwise it would never be seen to be late.
+-- Return whether the time is stored: without it, the waiter would never count as late.
 local function wake_one(key, name, now)
   redis.pcall('ZADD', woken_of(key), string.format('%.0f', now), name)
   redis.pcall('PEXPIRE', woken_of(key), 60000)
@@ -44,18 +45,19 @@ local function remember(key, name, since, ms)
   keep(queue, ms)
 end
 
--- Return whether it had waited.
+-- Return whether the waiter was in the queue.
 local function forget(key, name)
   redis.pcall('ZREM', woken_of(key), name)
   return redis.pcall('ZREM', queue_of(key), name) == 1
 end
 
--- Wake those that have waited longest, until one more is on its way than the key has free slots (0: an
--- ordinary key, which is free): the first may be gone. One that does not come within 250 ms is woken
--- once more, and forgotten: a worker that has the message enters it again.
+-- Wake the waiters that come first, until one more is on its way than the key has free
+-- slots (0: an ordinary key, which is free), because the first may be gone. One that has not come
+-- within 250 ms is woken once more and forgotten; a worker that has its message enters it again.
+-- While the key is paused, they would come in vain, and are not woken.
 local function wake(key, slots)
   local queue = queue_of(key)
-  if not redis.pcall('ZRANGE', queue, 0, 0)[1] then return end
+  if not redis.pcall('ZRANGE', queue, 0, 0)[1] or paused_for(key) then return end
   local time = redis.call('TIME')
   local now, wanted = time[1] * 1000000 + time[2], 2
   if slots > 0 then

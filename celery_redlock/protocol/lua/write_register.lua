@@ -4,9 +4,9 @@
 -- ARGV  nonce, token, then for each field: name, version ('': delete the field), text
 --
 -- {nonce, 'A'}          the token is the newest here, and no field is older than in this command
--- {nonce, 'O', token}   this newer token was here; nothing changed
+-- {nonce, 'O', token}   this newer token was seen here; nothing changed
 --
--- A register is a hash: "token" is the newest token that was here, and "f:<name>" is a field,
+-- A register is a hash: "token" is the newest token seen here, and "f:<name>" is a field,
 -- "<token> <version> <text>". Both numbers are from 0 to 2^53 - 1, exact in Lua.
 local token = tonumber(ARGV[2])
 local seen = tonumber(redis.call('HGET', KEYS[1], 'token') or '0')
@@ -16,7 +16,7 @@ if seen < token then redis.call('HSET', KEYS[1], 'token', ARGV[2]) end
 for i = 3, #ARGV, 3 do
   local field, version = 'f:' .. ARGV[i], tonumber(ARGV[i + 1])
   if version then
-    -- A node resumed after SIGSTOP may execute a buffered write after it has executed a newer one.
+    -- A node resumed after SIGSTOP may execute a buffered write after a newer one.
     local stored = redis.call('HGET', KEYS[1], field) or ''
     local by, at = string.match(stored, '^(%d+) (%d+) ')
     by, at = tonumber(by or '0'), tonumber(at or '0')

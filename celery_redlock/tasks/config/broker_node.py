@@ -1,9 +1,9 @@
 """
 The broker as the single lock node, where no lock nodes are given.
 
-A translation is made only where it is exact: the same server, database, global prefix of keys, user
-and TLS settings that Celery itself uses. Anything else is refused with the setting to write,
-because a lock on a server that was guessed protects nothing.
+The broker's URL is translated only where that is exact: the same server or Sentinels, database,
+global prefix of keys, users and TLS settings that Celery itself uses. Anything else is refused, and
+the error names the setting to write, because a lock on a guessed server protects nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from urllib.parse import quote, urlencode
 from kombu.utils.url import url_to_parts
 
 from celery_redlock.errors import ConfigurationError
-
-__all__ = ["node_from_broker", "prefix_from_broker"]
+from celery_redlock.tasks.border import AppLike
 
 EXAMPLE = (
     "redlock_nodes = ['redis://lock-1:6379/0', 'redis://lock-2:6379/0', 'redis://lock-3:6379/0']"
@@ -24,13 +23,17 @@ EXAMPLE = (
 VERIFY = {ssl.CERT_NONE: "none", ssl.CERT_OPTIONAL: "optional", ssl.CERT_REQUIRED: "required"}
 TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
+#: Options of connections to Sentinels that change neither whom they reach nor as which user.
+_OF_NO_ACCOUNT = ("socket_", "retry_on_", "health_check_interval", "max_connections", "client_name")
 
-def node_from_broker(app: Any) -> str:
+
+def node_from_broker(app: AppLike) -> str:
     """
     Return the node URL of the app's broker.
 
     Raises:
-        ConfigurationError: the broker is not one plain Redis server. Never shows a password.
+        ConfigurationError: the broker is neither one plain Redis server nor one Sentinel group.
+            Never shows a password.
     """
     conf = app.conf
     if conf.broker_read_url != conf.broker_write_url:
@@ -42,30 +45,31 @@ def node_from_broker(app: Any) -> str:
     except Exception:
         # The text of the error may contain the URL, and with it the password.
         raise _refusal("the broker URL cannot be read") from None
-    if several:
+    if several and transport != "sentinel":
         raise _refusal("there are several brokers")
     if transport == "memory":
         raise _refusal(
             "the broker is in memory", "In tests, redlock_nodes = ['memory://'] needs no server."
         )
-    if transport not in ("redis", "rediss"):
+    if transport not in ("redis", "rediss", "sentinel"):
         raise _refusal(f"the broker ({_name(transport)}) is not a plain Redis server")
     if getattr(broker, "credential_provider", None) or callable(broker.password):
         raise _refusal("the broker's password comes from a function")
+    if transport == "sentinel":
+        return _sentinel_url(broker)
     if "://" in (hostname or ""):
         return _socket_url(hostname, broker)
-    host = hostname or "127.0.0.1"
-    host = f"[{host}]" if ":" in host else host
-    tls = _tls_query(broker.ssl)
+    tls = _tls_query(broker.ssl, "broker_use_ssl")
     return (
         f"{'redis' if tls is None else 'rediss'}://{_credentials(broker.userid, broker.password)}"
-        f"{host}:{broker.port or 6379}/{_database(broker.virtual_host)}{_query(tls or {})}"
+        f"{_host(hostname, broker.port or 6379)}/{_database(broker.virtual_host)}"
+        f"{_query(tls or {})}"
     )
 
 
-def prefix_from_broker(app: Any) -> str:
+def prefix_from_broker(app: AppLike) -> str:
     """
-    Return what all keys of the app begin with on its broker; empty for nothing.
+    Return the prefix of all keys of the app on its broker; empty for none.
 
     Raises:
         ConfigurationError: the setting is no string.
@@ -74,6 +78,70 @@ def prefix_from_broker(app: Any) -> str:
     if not isinstance(prefix, str):
         raise _refusal("global_keyprefix in broker_transport_options is not a string")
     return prefix
+
+
+def _sentinel_url(broker: Any) -> str:
+    """Return the URL of the group whose master is the broker."""
+    options = broker.transport_options or {}
+    group = options.get("master_name")
+    if not isinstance(group, str) or not group or "/" in group:
+        raise _refusal(
+            "broker_transport_options has no master_name, by which Sentinels know the broker"
+        )
+    login, database = (broker.userid, broker.password), _database(broker.virtual_host)
+    # kombu takes these of the URL that it tries, and the first is the one that it tries first.
+    urls = [url_to_parts(url) for url in broker.alt]
+    if any(
+        one.scheme != "sentinel"
+        or (one.username, one.password) not in (login, (None, None))
+        or (one.path is not None and _database(one.path) != database)
+        for one in urls
+    ):
+        raise _refusal(
+            "the broker's URLs are not all sentinel://, or differ in user, password or database"
+        )
+    places = [(one.hostname, one.port) for one in urls] or [(broker.hostname, broker.port)]
+    hosts = ",".join(_host(hostname, port or 26379) for hostname, port in places)
+    tls = _tls_query(broker.ssl, "broker_use_ssl")
+    query = _sentinel_query(options.get("sentinel_kwargs"), tls)
+    return (
+        f"{'redis' if tls is None else 'rediss'}+sentinel://{_credentials(*login)}{hosts}"
+        f"/{quote(group, safe='')}/{database}{_query(query)}"
+    )
+
+
+def _sentinel_query(given: Any, tls: dict[str, str] | None) -> dict[str, str]:
+    """
+    Return the URL's query for a Sentinel group.
+
+    Args:
+        given: the `sentinel_kwargs` of kombu, with which it connects to the Sentinels.
+        tls: the TLS options of the master; None if it is reached without TLS.
+    """
+    name = "sentinel_kwargs of broker_transport_options"
+    if given is not None and not isinstance(given, dict):
+        raise _refusal(f"{name} is not a dict")
+    options = {key: value for key, value in (given or {}).items() if value is not None}
+    login = {key: options.pop(key) for key in ("username", "password") if key in options}
+    if not all(isinstance(value, str) for value in login.values()):
+        raise _refusal(f"a user or password in {name} is not a string")
+    has_tls = bool(options.pop("ssl", False))
+    files = {key: options.pop(key) for key in list(options) if key.startswith("ssl_")}
+    if unknown := [key for key in options if not key.startswith(_OF_NO_ACCOUNT)]:
+        raise _refusal(f"{name} has {unknown[0]}, which a node URL cannot express")
+    # Without `ssl` redis-py connects without TLS, whatever files are named.
+    own = _tls_query(files, name) or {} if has_tls else None
+    if own is not None and tls is not None and own != tls:
+        raise _refusal(f"{name} has other TLS options than broker_use_ssl")
+    query = {f"sentinel_{key}": value for key, value in login.items()}
+    if (own is None) != (tls is None):
+        query["sentinel_tls"] = str(own is not None).lower()
+    return query | (tls or own or {})
+
+
+def _host(hostname: str | None, port: int) -> str:
+    host = hostname or "127.0.0.1"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _socket_url(hostname: str, broker: Any) -> str:
@@ -100,13 +168,13 @@ def _database(virtual_host: Any) -> int:
     return int(text)
 
 
-def _tls_query(options: Any) -> dict[str, str] | None:
+def _tls_query(options: Any, where: str) -> dict[str, str] | None:
     """Return the URL's query for kombu's TLS options, None for a connection without TLS."""
     if not options:
         return None
     if not isinstance(options, dict):
-        # kombu ignores `True` for Redis and talks plain text; that is not what anybody meant.
-        raise _refusal("broker_use_ssl is not a dict of ssl_* options")
+        # kombu ignores `True` for Redis and connects without TLS, which no user means by it.
+        raise _refusal(f"{where} is not a dict of ssl_* options")
     query = {}
     for name, value in options.items():
         if name == "ssl_cert_reqs" and value in VERIFY:
@@ -118,7 +186,7 @@ def _tls_query(options: Any) -> dict[str, str] | None:
         elif name in TLS_FILES and isinstance(value, str):
             query[name] = value
         else:
-            raise _refusal(f"broker_use_ssl has {name}, which a node URL cannot express")
+            raise _refusal(f"{where} has {name}, which a node URL cannot express")
     return query
 
 

@@ -6,40 +6,35 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._log import event_logger
-from celery_redlock.core import Redlock
+from celery_redlock.core import Client
+from celery_redlock.core.client import logged_nodes
 from celery_redlock.core.node_admin import ProbeResult
-from celery_redlock.core.redlock import logged_nodes
-from celery_redlock.protocol import quorum
-from celery_redlock.tasks.config.settings import (
-    DEFAULT_TTL,
-    RedlockSettings,
-    app_itself,
-    read_settings,
-)
-from celery_redlock.transport import parse_nodes
+from celery_redlock.protocol.keys import Key
+from celery_redlock.protocol.timing import quorum
+from celery_redlock.tasks.border import AppLike, TaskLike, app_itself
+from celery_redlock.tasks.config.settings import DEFAULT_TTL, RedlockSettings, read_settings
+from celery_redlock.transport import kind_of, parse_nodes
 from celery_redlock.transport.redis.health import logged_elsewhere
-
-__all__ = ["close_clients", "log_nodes_once", "log_problems", "redlock_for"]
 
 logger = event_logger(__name__)
 
-_clients: weakref.WeakKeyDictionary[Any, Redlock] = weakref.WeakKeyDictionary()
+_clients: weakref.WeakKeyDictionary[Any, Client] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def redlock_for(app: Any) -> Redlock:
+def client_for(app: AppLike) -> Client:
     """Return this process's client for an app, made from its settings at first use."""
     app = app_itself(app)
     client = _clients.get(app)
     if client is None:
         settings = read_settings(app)
-        # Without the lock, as a logging handler may send a task; and before the client, which would
-        # log a single node in its own words.
+        # Outside the lock, because a logging handler may send a task; and before the client exists,
+        # which would log a single node in its own words.
         log_nodes_once(settings)
         with _lock:
             client = _clients.get(app)
@@ -48,10 +43,11 @@ def redlock_for(app: Any) -> Redlock:
     return client
 
 
-def _make_client(settings: RedlockSettings) -> Redlock:
-    return Redlock(
+def _make_client(settings: RedlockSettings) -> Client:
+    return Client(
         settings.nodes,
         max_ttl=settings.max_ttl,
+        takeover=settings.takeover,
         ttl=min(DEFAULT_TTL, settings.max_ttl),
         key_prefix=settings.prefix_on_nodes,
         drift_factor=settings.drift_factor,
@@ -60,13 +56,24 @@ def _make_client(settings: RedlockSettings) -> Redlock:
     )
 
 
+def lock_keys(
+    client: Client, task: TaskLike, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Key, ...]:
+    """Return the lock keys of a call of a task, or raise `LockKeyError`; none if it has no lock."""
+    maker = task.redlock_plan.keys
+    if maker is None:
+        return ()
+    keys: tuple[Key, ...] = maker.keys_for(args, kwargs, client.settings.key_prefix)
+    return keys
+
+
 def close_clients() -> None:
-    """Close every client of this process; `redlock_for` makes a new one when it is called again."""
+    """Close every client of this process; `client_for` makes a new one when it is called again."""
     with _lock:
         clients = list(_clients.values())
         _clients.clear()
     for client in clients:
-        # A thread may still have it, and ends its task under its lock.
+        # A thread may still use the client, and ends its task under its lock.
         client.disconnect()
 
 
@@ -77,36 +84,47 @@ def _reset_after_fork() -> None:
     _clients.clear()
 
 
-#: Nodes that are logged. Pool children inherit it.
+#: The names of nodes that were logged together. Pool children inherit the set.
 _logged: set[tuple[str, ...]] = set()
+
+
+#: The remedy for a single node that fails over.
+_FAILOVER_NOTE = (
+    " Its Sentinels may promote a replica that lacks the newest locks; with redlock_guard = True "
+    "no lock is then granted until all earlier ones have ended."
+)
 
 
 def log_nodes_once(settings: RedlockSettings) -> None:
     """Log once which nodes hold the locks, and warn of a single one."""
-    names = tuple(node.name for node in parse_nodes(settings.nodes))
+    nodes = parse_nodes(settings.nodes)
+    names = tuple(node.name for node in nodes)
     if names in _logged:
         return
     _logged.add(names)
     logged_nodes.add(names)  # the client has nothing to add
     logged_elsewhere.update(names)
-    if names[0].startswith("memory://"):
+    if kind_of(nodes[0]).is_in_process:
         return  # for tests, where a single node of this process is as good as five
+    failover_note = _FAILOVER_NOTE if nodes[0].fails_over and not settings.guard else ""
     if settings.nodes_from_broker:
         logger.warning(
             "nodes-not-set",
             "redlock_nodes is not set, so the broker %(node)s is the only lock node. That "
             "excludes tasks from each other while this one server runs, but when it restarts "
             "without its data or fails over to a replica, two bodies can run at once, and while "
-            "it is down no lock can be taken. Set redlock_nodes to three or five independent "
-            "servers.",
+            "it is down no lock can be taken.%(failover_note)s Set redlock_nodes to three or five "
+            "independent servers.",
             node=names[0],
+            failover_note=failover_note,
         )
     elif len(names) == 1:
         logger.warning(
             "locks-on-single-node",
             "Locks live on the single node %(node)s: they do not survive its failover or loss of "
-            "data. Set redlock_nodes to three or five independent servers.",
+            "data.%(failover_note)s Set redlock_nodes to three or five independent servers.",
             node=names[0],
+            failover_note=failover_note,
         )
     else:
         logger.info(

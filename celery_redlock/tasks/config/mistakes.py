@@ -11,9 +11,7 @@ from celery.exceptions import CeleryCommandException
 
 from celery_redlock.errors import ConfigurationError, LockKeyError, RedlockError
 
-__all__ = ["Misconfigured", "Mistakes"]
-
-#: The exit status of a command with a wrong setting, as that of a command that is misused.
+#: The exit status of a command with a wrong setting, the same as that of a misused command.
 EXIT_STATUS = 2
 
 
@@ -21,8 +19,8 @@ class Misconfigured(ConfigurationError, CeleryCommandException):  # type: ignore
     """
     Several mistakes, or one that ends a process at its start.
 
-    A `celery` command ends with its message and without a traceback, as with every exception of
-    this second kind.
+    A `celery` command ends with its message and without a traceback, as with every
+    `CeleryCommandException`.
 
     Attributes:
         mistakes: a sentence for each.
@@ -49,7 +47,7 @@ class Mistakes:
     Collects the mistakes of several checks, to report them together.
 
     Args:
-        earlier: more of them.
+        earlier: the errors of earlier checks.
     """
 
     def __init__(self, earlier: Iterable[RedlockError] = ()) -> None:
@@ -93,7 +91,7 @@ class Mistakes:
 
         Raises:
             ConfigurationError: names every mistake.
-            LockKeyError: the only one.
+            LockKeyError: the only mistake.
         """
         if self._errors:
             raise self._errors[0] if len(self._errors) == 1 else self.all_in_one()

@@ -9,6 +9,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, get_args
 
 from tenacity import AsyncRetrying, BaseRetrying
@@ -20,33 +21,22 @@ from celery_redlock.core.validation import LONGEST, as_seconds
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import MAX_SLOTS
 from celery_redlock.protocol.texts import shortened
+from celery_redlock.tasks.config.debounce import Debounce
 from celery_redlock.tasks.config.modes import MODES, Mode
-from celery_redlock.tasks.config.policies import Policy, check_policies
+from celery_redlock.tasks.config.policies import Policy, check_policy
 from celery_redlock.tasks.config.skip_result import DESCRIBED
 from celery_redlock.tasks.config.task_options import (
     LossPolicyName,
     ModeName,
-    OverlapPolicyName,
     UnavailablePolicyName,
 )
 
-__all__ = [
-    "NONE_IS_A_VALUE",
-    "OPTIONS",
-    "PER_TASK",
-    "PREFIX",
-    "LockOptions",
-    "almost_option",
-    "check_option",
-    "seconds",
-    "shown",
-    "unknown_name",
-]
-
 PREFIX = "lock_"
+#: Seconds in which a message can be replaced at all: a call takes about as long to be sent.
+SHORTEST_DEBOUNCE = 0.1
 #: Options that no setting gives to all tasks.
-PER_TASK = frozenset({"limit", "rate"})
-#: Options of which None is a value; of all others it means that they are not set here.
+PER_TASK = frozenset({"limit", "rate", "debounce"})
+#: Options of which None is a value; for all others, None means that the option is not set.
 NONE_IS_A_VALUE = frozenset({"skip_result"})
 
 
@@ -55,68 +45,76 @@ class LockOptions:
     """
     The checked options of one task; durations in seconds.
 
-    The reference of task options prints this text. `lock_on_conflict` has two fields, `run_policy`
-    and `publish_policy`, which are printed one after the other.
+    The reference of task options prints this text.
 
     Attributes:
         key: Key of the lock: a template over the task's arguments such as
             `"account:{account_id}"`, a function of the arguments, or a list of these, of which the
             task acquires all keys or none. `True`: the task's name and a digest of all arguments.
-            Tasks with one key exclude each other, but no call of one is a duplicate of another's.
-            A placeholder may read a part, `{order[customer][id]}` or `{order.id}`, and refuses
-            `None`; `{account_id!s}` takes it. A function gets the arguments as JSON returns them.
+            Tasks with the same key exclude each other, but a call of one task is never a duplicate
+            of another task's call. A placeholder may read a part of an argument,
+            `{order[customer][id]}` or `{order.id}`. It refuses `None`, which `{account_id!s}`
+            accepts. A function gets the arguments as they are after a round trip through JSON.
             A list may also have a `Limit` and a `Rate`, each with a template of its own.
         limit: How many tasks may hold the key at once, from 1 to 128: a number, or a function of
-            the arguments. Without a `lock_key`, the key is the task's name. It may be raised at any
-            time. Where it is lowered, those that run end as they would, and until then more may
-            run. The body's slot is `self.lease.slot`.
-        rate: How many tasks may get the key in a time, wherever that begins, as Celery writes it:
-            `"100/m"`, `"10/s"`, `"5/h"`; at most 128. Counted are starts, or calls in the modes
-            that acquire the lock at publish and hold it until the body. A message beyond it is
-            requeued to when it is its turn, in the order in which messages asked. Without a
-            `lock_key`, the key is the task's name; without a `lock_limit`, any number of tasks that
-            got the key run at once.
-        mode: When the lock is held, see the table of modes.
+            the arguments. Without a `lock_key`, the key is the task's name. You may raise it at any
+            time. If you lower it, tasks that are running continue, and until they end more tasks
+            than the new limit may run. The body's slot is `self.lease.slot`.
+        rate: Maximum number of starts per period, in any window of that length: `"10/s"`,
+            `"100/m"`, `"5/h"`, `"1/d"` or `"20/10s"`. A period of more than 128 starts is cut into
+            equal parts: `"500/m"` is 125 in any 15 seconds. In the modes that
+            acquire the lock at publish and hold it until the body begins, the rate counts calls
+            instead of starts. A message beyond the rate is requeued until its turn; messages get
+            their turns in the order in which they asked. Without a `lock_key`, the key is the
+            task's name. A rate does not limit how many tasks run at once; combine it with
+            `lock_limit`.
+        mode: When the lock is held; see the table of modes.
+        debounce: Run once after the last call of a burst: `5` runs the task after five seconds
+            without another call for its key, with the newest arguments; `(5, 60)` also 60 seconds
+            after the first call at the latest, although calls continue. Sets
+            `lock_mode="until_executing"` and `lock_on_duplicate="replace"`; with
+            `lock_mode="until_and_while_executing"`, bodies do not overlap either. The publisher
+            sets the message's ETA, so a call has no `countdown` or `eta` of its own.
         ttl: TTL of the lock, from 0.2 s to `redlock_max_ttl`. The watchdog extends the lock while
             the body runs, so the TTL limits how long a crashed worker blocks the key, not how long
             a body may run.
         queue_ttl: How long a lock that the publisher acquired waits for a worker, counted from the
             message's `eta` or `countdown`. The message's `expires` ends it earlier.
-        publish_grace: TTL of that lock until the message has been sent. A publisher that dies in
-            between blocks the key no longer than this.
-        window: `until_expired` only: how long the key stays taken, counted from when the task is
-            due.
+        window: How long the key stays taken in the mode `until_expired`, counted from when the task
+            is due.
         dedupe_window: How long workers recognise a redelivery of a finished message.
         wait: How long a worker process retries before it applies `lock_on_conflict`; at most half
-            of the task's time limit. `None`: 0.5 s; a message that would be requeued waits for up
-            to 0.3 s, and only while bodies are short and few others have waited longer. A message
-            in its queue costs no process, and the release wakes it.
-        retry: Pause between these attempts: a tenacity wait, or a whole `tenacity.Retrying`.
-            `None`: full jitter, 10 to 250 ms.
-        run_policy: Policy of a worker that finds the lock held by another task. `requeue`: send the
-            message back to its queue with the same id and a jittered delay; `max_retries` does not
-            count this. `skip`: end the task with `lock_skip_result`. `reject`: reject the message
-            to the dead letter queue; needs `acks_late`. `raise`: fail with `LockContended`.
-        publish_policy: Policy of a publisher for a duplicate, in the modes that acquire the lock
-            at publish. `existing`: return the result of the existing task. `raise`: raise
-            `DuplicateTask`. `replace`: replace an existing task that is still queued. A duplicate
-            that must be sent, such as a member of a chord, ends in the worker: `existing` skips it,
-            `raise` fails it with `DuplicateTask`, `replace` requeues it. The value may be a
-            function of task and error that returns a policy; `{"publish": ..., "run": ...}` sets
-            both.
+            of the task's time limit. `None`: 0.5 s. A message that would be requeued after that
+            waits for up to 0.3 s, and only while bodies are short and few others go
+            first. Otherwise it goes back to its queue, where it occupies no process until the
+            release wakes it.
+        retry: Pause between the attempts of `lock_wait`: a tenacity wait, or a whole
+            `tenacity.Retrying`. `None`: full jitter, 10 to 250 ms.
+        on_conflict: Policy of a worker that finds the lock held by another task. `requeue`: send
+            the message back to its queue with the same id and a jittered delay; `max_retries` does
+            not count this. `skip`: end the task with `lock_skip_result`. `stop`: the newest call
+            wins. It asks the older body of the task to stop, by its `lock_on_lost`, within a
+            second, and starts when that has ended; an older call that waits ends as replaced.
+            `reject`: reject the message to the dead letter queue; needs `acks_late`. `raise`: fail
+            with `LockContended`. Or a function of task and error that returns one of these.
+        on_duplicate: Policy of a publisher for a duplicate, in the modes that acquire the lock at
+            publish. `existing`: return the result of the existing task. `replace`: replace an
+            existing task that is still queued. `raise`: raise `DuplicateTask`. Or a function of
+            task and error that returns one of these. A duplicate that must be sent, such as a
+            member of a chord, ends in the worker: `existing` skips it, `replace` requeues it,
+            `raise` fails it with `DuplicateTask`.
         skip_result: Result of a skipped task, also passed to the next task of its chain. The
-            default names the reason; `celery_redlock.is_skipped(result)` recognises it. It counts
-            as true; `None` is possible, and then a skipped run looks like one that returned
+            default names the reason, and `celery_redlock.is_skipped(result)` recognises it; it is
+            true in a boolean context. With `None`, a skipped run looks like one that returned
             nothing.
         give_up_after: How long a task waits for its lock over all requeues. Then it fails with
             `LockNotAcquired`.
-        requeue_max: Longest delay of a requeued message, after which it looks for its lock although
-            no release has woken it; never longer than `lock_ttl`.
-        fair: The message that has waited longest gets the lock next. One that arrives later does
-            not take a free key that another waits for. A message that does not come within 0.5 s
-            of its wake-up, because its worker was lost or busy, is passed. All tasks with the key
-            need the option.
-        on_unavailable: Policy of a worker when fewer nodes than a quorum answer: `requeue`, `raise`
+        fair: Whether messages get the lock in order: by priority, and of one priority the message
+            that has waited longest. A message that arrives later does not take a free key that
+            another waits for, unless it is more urgent. If a message does not come within 0.5 s of
+            its wake-up, because its worker was lost or busy, the next one gets the lock. Set the
+            option for all tasks with the key.
+        on_unavailable: Policy of a worker when fewer nodes than a quorum reply: `requeue`, `raise`
             (`QuorumUnavailable`) or `run_unlocked`.
         on_lost: Reaction to the loss of the lock while the body runs. `interrupt`: `LeaseLost` is
             raised in the body. `flag`: only `self.lease.is_valid` turns false. Or a function of
@@ -124,11 +122,6 @@ class LockOptions:
         max_hold: How long the watchdog extends the lock, so that a body that hangs does not hold
             its key indefinitely.
         at_least_for: Minimum time that the key stays taken, even if the body ends earlier.
-        overlap: Policy for a scheduled run that finds the lock held; other runs use
-            `lock_on_conflict`. `forbid`: skip the run. `queue`: requeue it until the lock is free;
-            waiting runs are not ordered. `replace`: ask the task's older run to
-            stop, by its `lock_on_lost`, and start after it has ended; it is notified within
-            `lock_ttl / 3`. `allow`: run without a lock beside it.
         starting_deadline: Skip a scheduled run that would start later than this after its due time,
             time spent waiting for its lock included. The entry's `countdown` counts as lateness.
     """
@@ -137,25 +130,38 @@ class LockOptions:
     limit: Any = None
     rate: Any = None
     mode: str = "while_executing"
+    debounce: Debounce | None = None
     ttl: float = 30.0
     queue_ttl: float = 3600.0
-    publish_grace: float = 10.0
     window: float | None = None
     dedupe_window: float = 3600.0
     wait: float | None = None
     retry: wait_base | BaseRetrying | None = None
-    run_policy: Policy = "requeue"
-    publish_policy: Policy = "existing"
+    on_conflict: Policy = "requeue"
+    on_duplicate: Policy = "existing"
     skip_result: Any = DESCRIBED
     give_up_after: float = 3600.0
-    requeue_max: float = 60.0
     fair: bool = False
     on_unavailable: str = "requeue"
     on_lost: str | Callable[..., Any] = "interrupt"
     max_hold: float = 86400.0
     at_least_for: float = 0.0
-    overlap: str | None = None
     starting_deadline: float | None = None
+
+    @property
+    def key_forms(self) -> Sequence[Any]:
+        """The templates, functions, limits and rates of `key`; None or True alone as it is."""
+        return self.key if isinstance(self.key, list | tuple) else (self.key,)
+
+    @property
+    def requeues(self) -> bool:
+        """Whether a message that has to wait for the lock always goes back to its queue."""
+        return self.on_conflict in ("requeue", "stop")
+
+    @property
+    def stops(self) -> bool:
+        """Whether a newer call may ask the body of an older one to stop."""
+        return self.on_conflict == "stop" or callable(self.on_conflict)
 
     @property
     def mode_spec(self) -> Mode:
@@ -181,7 +187,17 @@ def shown(value: Any) -> str:
         return "a number of thousands of digits"  # Python refuses to print it
 
 
-#: From this likeness on a name is an option with a letter missing.
+#: The options of other packages, and of schedulers, that lock tasks, and what replaces them.
+OF_OTHERS = {
+    "lock_expiry": "lock_queue_ttl",
+    "lock_overlap": "lock_on_conflict",
+    "once": "lock_mode='until_executed'",
+    "raise_on_duplicate": "lock_on_duplicate='raise'",
+    "unique_on": "lock_key",
+    "unlock_before_run": "lock_mode='until_executing'",
+}
+
+#: A name that is at least this similar to an option is taken for a misspelling of it.
 _MISSPELT = 0.9
 
 
@@ -194,9 +210,12 @@ def unknown_name(name: str, prefix: str, known: Iterable[str]) -> str:
     return f"{name} is unknown; {hint}"
 
 
+@cache
 def almost_option(name: str) -> str | None:
     """
     Return the option that a name without the prefix was surely meant to be, if any.
+
+    Cached: tasks share the names of nearly all their attributes.
 
     A name that is longer than an option (`clock_key`) may be an attribute of the application.
     """
@@ -243,7 +262,7 @@ def _limit(value: Any) -> Any:
     if callable(value):
         return value
     try:
-        return Limit("key", value).as_key().slots
+        return Limit("key", value).slots_and_period()[0]
     except ConfigurationError:
         raise ConfigurationError(
             f"is no limit; give a whole number from 1 to {MAX_SLOTS}, or a function of the "
@@ -253,10 +272,28 @@ def _limit(value: Any) -> Any:
 
 def _rate(value: Any) -> Any:
     try:
-        Rate("key", value).as_key()
+        Rate("key", value).slots_and_period()
     except ConfigurationError as exc:
         raise ConfigurationError(str(exc).partition(") ")[2].rstrip(".")) from None
     return value
+
+
+def _debounce(value: Any) -> Debounce:
+    times = value if isinstance(value, list | tuple) else (value,)
+    try:
+        debounce = Debounce(*map(seconds(SHORTEST_DEBOUNCE), times))
+    except (ConfigurationError, TypeError):
+        raise ConfigurationError(
+            "is no debounce; give the seconds without another call, such as 5, or these and the "
+            "maximum since the first call, such as (5, 60), each a number or a timedelta of "
+            f"{SHORTEST_DEBOUNCE:g} seconds or more"
+        ) from None
+    if debounce.at_most < debounce.quiet:
+        raise ConfigurationError(
+            "ends before it can be quiet; give a maximum that is no shorter than the time without "
+            "another call, such as (5, 60)"
+        )
+    return debounce
 
 
 def _flag(value: Any) -> bool:
@@ -296,22 +333,21 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     "limit": _limit,
     "rate": _rate,
     "mode": one_of(ModeName),
+    "debounce": _debounce,
     "ttl": seconds(SHORTEST_TTL),
     "queue_ttl": seconds(1),
-    "publish_grace": seconds(1),
     "window": seconds(SHORTEST_TTL),
     "dedupe_window": seconds(1),
     "wait": seconds(0),
     "retry": _retry,
-    "on_conflict": check_policies,
+    "on_conflict": check_policy("lock_on_conflict"),
+    "on_duplicate": check_policy("lock_on_duplicate"),
     "skip_result": lambda value: value,
     "give_up_after": seconds(0),
-    "requeue_max": seconds(1),
     "fair": _flag,
     "on_unavailable": one_of(UnavailablePolicyName),
     "on_lost": one_of(LossPolicyName, function=("task", "lease")),
     "max_hold": seconds(SHORTEST_TTL),
     "at_least_for": seconds(0),
-    "overlap": one_of(OverlapPolicyName),
     "starting_deadline": seconds(1),
 }

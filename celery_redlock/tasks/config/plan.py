@@ -1,15 +1,15 @@
 """
-How a task that is bound to its app locks.
+The lock plan of a task that is bound to its app.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from celery_redlock.tasks.border import AppLike
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.keys.key_maker import KeyMaker
-
-__all__ = ["LockPlan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,3 +39,11 @@ class LockPlan:
         redelivery that ran earlier would send them a second time.
         """
         return self.dedupe or self.options.mode_spec.at_publish
+
+
+def plans_with_keys(app: AppLike) -> Iterator[tuple[str, LockPlan, KeyMaker]]:
+    """Iterate over the tasks of an app that have lock keys, by name, with plan and keys."""
+    for name, task in sorted(app.tasks.items()):
+        plan = getattr(task, "redlock_plan", None)
+        if plan is not None and plan.keys is not None:
+            yield name, plan, plan.keys

@@ -11,12 +11,12 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from celery.app import utils as celery_utils
-from celery.local import Proxy
 
 from celery_redlock.core import SHORTEST_TTL
 from celery_redlock.core.validation import checked_drift_factor
 from celery_redlock.errors import ConfigurationError, LockKeyError
 from celery_redlock.protocol.keys import validate_key, validate_name
+from celery_redlock.tasks.border import AppLike, app_itself
 from celery_redlock.tasks.config.broker_node import node_from_broker, prefix_from_broker
 from celery_redlock.tasks.config.mistakes import Mistakes
 from celery_redlock.tasks.config.options import (
@@ -30,24 +30,14 @@ from celery_redlock.tasks.config.options import (
     unknown_name,
 )
 from celery_redlock.tasks.config.skip_result import check_storable
-from celery_redlock.transport import parse_node
-
-__all__ = [
-    "BUILT_IN",
-    "DEFAULT_TTL",
-    "RedlockSettings",
-    "app_itself",
-    "check_settings",
-    "matches",
-    "read_settings",
-]
+from celery_redlock.transport import parse_node, split_nodes
 
 PREFIX = "redlock_"
-#: Seconds; a lock's TTL where nothing gives another, or `redlock_max_ttl` if that is shorter.
+#: Default TTL of a lock in seconds, unless `redlock_max_ttl` is shorter.
 DEFAULT_TTL = 30.0
-#: Begins the names of Celery's own tasks, which only a pattern that begins with it matches.
+#: Prefix of Celery's own tasks, which only a pattern with this prefix matches.
 BUILT_IN = "celery."
-#: Instead of nodes none of which can be read, while other mistakes are looked for.
+#: Replaces nodes that are all unreadable, while other mistakes are looked for.
 UNREADABLE = ("memory://unreadable",)
 RESERVED_SIGNALS = (
     "SIGKILL",
@@ -60,7 +50,7 @@ RESERVED_SIGNALS = (
     "SIGUSR1",
 )
 
-#: No signal where threads receive none (Windows).
+#: 0 where threads receive no signals (Windows).
 LOST_SIGNAL = int(signal.SIGURG) if hasattr(signal, "pthread_kill") else 0
 
 # `celery report` and `inspect conf` print every setting whose name does not match this pattern, and
@@ -80,24 +70,28 @@ class RedlockSettings:
     The reference of settings prints this text.
 
     Attributes:
-        given_nodes: URLs of three or five independent masters: `redis://`, `rediss://`, `unix://`;
-            `memory://name` for unit tests.
+        given_nodes: URLs of three or five independent masters: `redis://`, `rediss://`, `unix://`,
+            or `redis+sentinel://`; `memory://name` for unit tests.
         max_ttl: Longest TTL of a lock. All processes that use the same nodes need the same value,
             because restart quarantine lasts this long.
+        takeover: How long after a failover a process may still ask the former master of a node that
+            Sentinels watch. A promoted server is quarantined for this long in addition to
+            `redlock_max_ttl`, and like that it is one value for all processes. `None`: 30 seconds
+            if a node can fail over, otherwise 0.
         key_prefix: Prefix of every lock key on the nodes. Where the broker is the node, the
             `global_keyprefix` of `broker_transport_options` precedes it.
         drift_factor: Fraction of a TTL by which clocks may differ while it runs. Where chrony may
             slew at its default 100 000 ppm, use 0.1, or give chrony `maxslewrate 1000`.
-        node_timeout: How long a process waits for each reply of a node, those while it connects
-            included (TCP, login, scripts; a TLS handshake has three times as long). A node that
-            never replies costs a call this long; a first connection that is slow, but replies, or
-            that makes no TLS handshake, up to four times as long.
+        node_timeout: How long a process waits for each reply of a node, including those while it
+            connects (TCP, login, scripts); for a TLS handshake, three times as long. A node that
+            never replies delays a call by this time; a first connection on which each reply is
+            slow, or the TLS handshake never ends, by up to four times as much.
         on_unusable_node: Reaction to a node that can never serve (wrong password, missing right,
             cluster mode). `raise`: a worker or beat does not start, and the first publish of a
             process raises `ConfigurationError`. `warn`: they log it and use the other nodes;
             without a quorum a message is sent without its lock.
         guard: Whether restarted nodes are in restart quarantine until all older locks have expired.
-            `None`: with two or more nodes.
+            `None`: only with two or more nodes.
         dedupe: Run each message once, even if the broker delivers it twice; for all tasks. Set it
             in workers and publishers. Without it in the publisher, two messages with one task id
             count as one delivered twice, for `lock_dedupe_window`. Has an effect only in processes
@@ -126,6 +120,7 @@ class RedlockSettings:
 
     given_nodes: tuple[str, ...] = field(default=(), repr=False)
     max_ttl: float = 60.0
+    takeover: float | None = None
     key_prefix: str = "redlock:"
     drift_factor: float = 0.01
     node_timeout: float = 0.2
@@ -172,10 +167,14 @@ class RedlockSettings:
 
     def options_for(self, task_name: str) -> Mapping[str, Any]:
         """Return the `redlock_tasks` entry of a task: its exact name, else the first match."""
+        pattern = self.pattern_for(task_name)
+        return {} if pattern is None else self.tasks[pattern]
+
+    def pattern_for(self, task_name: str) -> str | None:
+        """Return the pattern of that entry; None if none matches."""
         if task_name in self.tasks:
-            return self.tasks[task_name]
-        found = (options for pattern, options in self.tasks.items() if matches(pattern, task_name))
-        return next(found, {})
+            return task_name
+        return next((pattern for pattern in self.tasks if matches(pattern, task_name)), None)
 
 
 def matches(pattern: str, task_name: str) -> bool:
@@ -185,17 +184,12 @@ def matches(pattern: str, task_name: str) -> bool:
     return fnmatchcase(task_name, pattern)
 
 
-def app_itself(app: Any) -> Any:
-    """Return an app; a task that was bound on first use has Celery's proxy of the current app."""
-    return app._get_current_object() if isinstance(app, Proxy) else app
-
-
 OnUnusableNode = Literal["raise", "warn"]
 Cached = tuple[dict[str, Any], RedlockSettings, Mistakes]
 _cache: weakref.WeakKeyDictionary[Any, Cached] = weakref.WeakKeyDictionary()
 
 
-def read_settings(app: Any) -> RedlockSettings:
+def read_settings(app: AppLike) -> RedlockSettings:
     """
     Return the app's settings, cached until one of them changes.
 
@@ -207,8 +201,8 @@ def read_settings(app: Any) -> RedlockSettings:
     return settings
 
 
-def check_settings(app: Any) -> tuple[RedlockSettings, Mistakes]:
-    """Return the app's settings, those that are wrong with their defaults, and what is wrong."""
+def check_settings(app: AppLike) -> tuple[RedlockSettings, Mistakes]:
+    """Return the app's settings, with defaults instead of invalid values, and the mistakes."""
     app, mistakes = app_itself(app), Mistakes()
     given = _given(app.conf, mistakes)
     known = _cache.get(app)
@@ -255,7 +249,7 @@ def _checked(
             if name in PER_TASK:
                 mistakes.add(
                     ConfigurationError(
-                        f"setting {label} would give every task one limit and the key of its name; "
+                        f"setting {label} would apply to every task, with the task's name as key; "
                         f"set lock_{name} on the tasks it is for, or in redlock_tasks."
                     )
                 )
@@ -267,7 +261,7 @@ def _checked(
                 values[name] = SELF_DESCRIBING_CHECKS[name](value, mistakes)
             else:
                 mistakes.add(ConfigurationError(f"setting {unknown_name(label, PREFIX, KNOWN)}"))
-    # The default, the broker, must not be looked at instead of nodes that cannot be read.
+    # Unreadable nodes must not be replaced by the default, which is the broker.
     nodes = values.pop("nodes", UNREADABLE if "redlock_nodes" in given else ())
     settings = RedlockSettings(given_nodes=nodes, defaults=defaults, app=app, **values)
     _check_together(settings, mistakes)
@@ -298,9 +292,9 @@ def _check_together(settings: RedlockSettings, mistakes: Mistakes) -> None:
     if settings.nodes_from_broker and not settings.key_prefix:
         mistakes.add(
             ConfigurationError(
-                "setting redlock_key_prefix='' needs nodes of their own: redlock_nodes is not set, "
-                "so the broker is the lock node, and a lock key could be one of Celery's keys. Set "
-                "redlock_nodes, or leave redlock_key_prefix out."
+                "setting redlock_key_prefix='' needs separate lock nodes: redlock_nodes is not "
+                "set, so the broker is the lock node, and a lock key could be one of Celery's "
+                "keys. Set redlock_nodes, or leave redlock_key_prefix out."
             )
         )
 
@@ -315,7 +309,7 @@ def _check(check: Callable[[Any], Any], label: str, value: Any) -> Any:
 def _nodes(value: Any, mistakes: Mistakes) -> tuple[str, ...]:
     # The messages must not print the value: it may contain passwords.
     advice = "give ['redis://host:6379/0', ...]."
-    urls = value.split(",") if isinstance(value, str) else value
+    urls = split_nodes(value) if isinstance(value, str) else value
     if not isinstance(urls, list | tuple) or not all(isinstance(url, str) for url in urls):
         raise ConfigurationError(f"setting redlock_nodes is not a list of node URLs; {advice}")
     nodes = tuple(url.strip() for url in urls)
@@ -413,6 +407,7 @@ def _scheduler(value: Any) -> str | type:
 #: `ConfigurationError` continues "setting redlock_guard=5 ...".
 CHECKS: dict[str, Callable[[Any], Any]] = {
     "max_ttl": seconds(SHORTEST_TTL),
+    "takeover": seconds(0.0),
     "key_prefix": _key_prefix,
     "node_timeout": seconds(0.001),
     "on_unusable_node": one_of(OnUnusableNode),
@@ -426,7 +421,7 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "beat_key": _lock_key,
 }
 #: Checks whose messages are complete: the value is secret or nested, or the client checks it too.
-#: They add to the mistakes what does not make the whole value unusable.
+#: They collect the mistakes that leave the rest of the value usable.
 SELF_DESCRIBING_CHECKS: dict[str, Callable[[Any, Mistakes], Any]] = {
     "nodes": _nodes,
     "tasks": _tasks,

@@ -1,5 +1,5 @@
 """
-`lock_skip_result`: what a task ends with that is skipped.
+`lock_skip_result`: the result of a skipped task.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from kombu.exceptions import SerializerNotInstalled
 from kombu.serialization import dumps
 
 from celery_redlock.errors import ConfigurationError
-
-__all__ = ["DESCRIBED", "SkippedResult", "check_storable", "is_skipped", "skip_result"]
+from celery_redlock.tasks.border import AppLike
 
 
 class SkippedResult(TypedDict):
     """
     The result of a task that was skipped, unless it has a `lock_skip_result` of its own.
 
-    A plain dict of strings, which every serializer and result backend keeps as it is. It counts as
-    true: code that tests a result by `if result:` needs `is_skipped`, or `lock_skip_result=None`.
+    It is a plain dict of strings, which every serializer and result backend keeps. It is true in a
+    boolean context: code that tests `if result:` needs `is_skipped`, or `lock_skip_result=None`.
 
     Attributes:
         celery_redlock: the word `skipped`, by which `is_skipped` recognises it.
@@ -31,7 +30,7 @@ class SkippedResult(TypedDict):
 
 
 class _Described:
-    """The default of `lock_skip_result`; its text is what the reference shows."""
+    """The default of `lock_skip_result`; the reference shows this text."""
 
     def __repr__(self) -> str:
         return '{"celery_redlock": "skipped", "reason": "..."}'
@@ -47,9 +46,9 @@ def skip_result(value: Any, reason: str) -> Any:
 
 def is_skipped(result: object) -> TypeGuard[SkippedResult]:
     """
-    Return whether a result is that of a task that was skipped, and not of one that ran.
+    Return whether a result is that of a task that was skipped, not of one that ran.
 
-    Limit: a task with a `lock_skip_result` of its own ends with that, which this does not know.
+    Limit: it does not recognise the result of a skipped task with its own `lock_skip_result`.
 
     Example:
         ```python
@@ -61,12 +60,12 @@ def is_skipped(result: object) -> TypeGuard[SkippedResult]:
     return isinstance(result, dict) and result.get("celery_redlock") == "skipped"
 
 
-def check_storable(value: Any, label: str, app: Any) -> None:
+def check_storable(value: Any, label: str, app: AppLike) -> None:
     """
     Check that the app's serializer for results takes a value.
 
     Raises:
-        ConfigurationError: it does not; `label` begins the text.
+        ConfigurationError: the serializer refuses it; `label` begins the text.
     """
     serializer = app.conf.result_serializer
     try:

@@ -16,18 +16,6 @@ from tenacity.wait import wait_base
 from celery_redlock.core import Lease, Limit, Rate
 from celery_redlock.errors import LockContended
 
-__all__ = [
-    "ConflictPolicies",
-    "LossPolicyName",
-    "ModeName",
-    "OverlapPolicyName",
-    "PublishPolicyName",
-    "RunPolicyName",
-    "TaskLockOptions",
-    "UnavailablePolicyName",
-    "lock_options",
-]
-
 ModeName = Literal[
     "while_executing",
     "until_executing",
@@ -35,53 +23,44 @@ ModeName = Literal[
     "until_and_while_executing",
     "until_expired",
 ]
-RunPolicyName = Literal["requeue", "skip", "reject", "raise"]
-PublishPolicyName = Literal["existing", "raise", "replace"]
+ConflictPolicyName = Literal["requeue", "skip", "stop", "reject", "raise"]
+DuplicatePolicyName = Literal["existing", "replace", "raise"]
 UnavailablePolicyName = Literal["requeue", "raise", "run_unlocked"]
 LossPolicyName = Literal["interrupt", "flag"]
-OverlapPolicyName = Literal["forbid", "queue", "replace", "allow"]
 
 _Key = str | Limit | Rate | Callable[..., Any]
 _Seconds = float | timedelta
 _AskOnConflict = Callable[[Any, LockContended], str]
 
 
-class ConflictPolicies(TypedDict, total=False):
-    """`lock_on_conflict` with a policy for each side."""
-
-    publish: PublishPolicyName | _AskOnConflict
-    run: RunPolicyName | _AskOnConflict
-
-
 class TaskLockOptions(TypedDict, total=False):
     """
     The `lock_*` options of a task, as `app.task` and `redlock_tasks` take them.
 
-    `None` leaves an option to `redlock_tasks`, the app's settings and the default; as
-    `lock_skip_result` it is the result.
+    `None` leaves an option to `redlock_tasks`, the app's settings and the default; only for
+    `lock_skip_result`, it is the value itself.
     """
 
     lock_key: _Key | Sequence[_Key] | Literal[True] | None
     lock_limit: int | Callable[..., int] | None
     lock_rate: str | float | None
     lock_mode: ModeName | None
+    lock_debounce: _Seconds | tuple[_Seconds, _Seconds] | None
     lock_ttl: _Seconds | None
     lock_queue_ttl: _Seconds | None
-    lock_publish_grace: _Seconds | None
     lock_window: _Seconds | None
     lock_dedupe_window: _Seconds | None
     lock_wait: _Seconds | None
     lock_retry: wait_base | BaseRetrying | None
-    lock_on_conflict: RunPolicyName | PublishPolicyName | _AskOnConflict | ConflictPolicies | None
+    lock_on_conflict: ConflictPolicyName | _AskOnConflict | None
+    lock_on_duplicate: DuplicatePolicyName | _AskOnConflict | None
     lock_skip_result: Any
     lock_give_up_after: _Seconds | None
-    lock_requeue_max: _Seconds | None
     lock_fair: bool | None
     lock_on_unavailable: UnavailablePolicyName | None
     lock_on_lost: LossPolicyName | Callable[[Any, Lease], str | None] | None
     lock_max_hold: _Seconds | None
     lock_at_least_for: _Seconds | None
-    lock_overlap: OverlapPolicyName | None
     lock_starting_deadline: _Seconds | None
 
 

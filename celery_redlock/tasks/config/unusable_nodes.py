@@ -10,27 +10,25 @@ from typing import Any
 
 from celery_redlock.core.failures import describe_problems
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.config.settings import app_itself
-
-__all__ = ["are_nodes_checked", "record_nodes_checked", "unusable_nodes_error"]
+from celery_redlock.tasks.border import AppLike, app_itself
 
 _checked: weakref.WeakSet[Any] = weakref.WeakSet()
 """Apps whose nodes were checked. Pool children inherit it, and do not check them again."""
 
 
-def record_nodes_checked(app: Any) -> None:
-    """Record that this process, or its parent, has found no node of the app that is unusable."""
+def record_nodes_checked(app: AppLike) -> None:
+    """Record that this process or its parent has found no unusable node of the app."""
     _checked.add(app_itself(app))
 
 
-def are_nodes_checked(app: Any) -> bool:
+def are_nodes_checked(app: AppLike) -> bool:
     """Return whether the app's nodes were checked in this process or its parent."""
     return app_itself(app) in _checked
 
 
 def unusable_nodes_error(problems: Mapping[str, str]) -> ConfigurationError:
     """
-    Return the error that names nodes which no waiting repairs.
+    Return the error that names nodes that can never serve.
 
     Args:
         problems: why each of them can never serve.

@@ -1,21 +1,19 @@
 """
-Whose code a body is at: the application's, or Celery's and ours.
+Whether a body is running the application's code, or Celery's and ours.
 
 A body calls Celery (`self.retry`, `apply_async`, a result's `get`) and this package (another lock).
-An exception from outside does harm there: Celery takes one during a retry's publish for a failure
-to send and rejects the message, and a connection that is left in the middle of a command is broken
-for its next user. So `LeaseLost` strikes only where all that runs is application code.
+An exception from outside does harm there: during the publish of a retry, Celery takes it for a
+failure to send and rejects the message, and a connection that is left in the middle of a command is
+broken for its next user. So `LeaseLost` strikes only where nothing but application code runs.
 """
 
 from __future__ import annotations
 
 from types import FrameType
 
-__all__ = ["is_application_code"]
-
-#: Whose work is not interrupted. `logging` swallows what is raised in a handler.
+#: Packages that are not interrupted. `logging` swallows what is raised in a handler.
 SPARED = frozenset({"celery", "kombu", "logging"})
-#: Our own that run in a body; what fences do is the application's work.
+#: Our subpackages that run in a body, without `fencing`, which does the application's work.
 SPARED_OF_OURS = frozenset(
     {"_greenlets", "_log", "beat", "core", "protocol", "schedules", "tasks", "transport"}
 )

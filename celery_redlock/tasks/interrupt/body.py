@@ -20,12 +20,10 @@ from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.errors import LeaseLost
 from celery_redlock.tasks.interrupt.application_code import is_application_code
 
-__all__ = ["Body", "InjectedLeaseLost"]
-
 
 class InjectedLeaseLost(LeaseLost):
     """
-    A `LeaseLost` raised into a body from outside; it knows whose it is.
+    A `LeaseLost` raised into a body from outside; it knows that body.
 
     An asynchronous exception is a class that the interpreter instantiates without arguments, so
     each loss gets a class of its own. Outside this process it is a plain `LeaseLost`.
@@ -42,7 +40,7 @@ class InjectedLeaseLost(LeaseLost):
         return LeaseLost, self.loss.args
 
     def plain(self) -> LeaseLost:
-        """Return the same error as the `LeaseLost` that everybody else knows."""
+        """Return the same error as a plain `LeaseLost`."""
         error = LeaseLost(*self.loss.args).with_traceback(self.__traceback__)
         error.__cause__, error.__context__ = self.__cause__, self.__context__
         error.__suppress_context__ = self.__suppress_context__
@@ -63,14 +61,14 @@ class Body:
     Attributes:
         pid: the process that runs it; a forked child neither owns nor leaves it.
         thread: the thread or greenlet that runs it.
-        frame: that of the call, while the interpreter is inside the body.
+        frame: the frame of the call, while the interpreter is inside the body.
         running: the interpreter is inside the body.
         over: Celery has ended it, by its retry or its replacement; nothing is raised any more.
         finished: the body has unwound; nothing is raised any more.
         due: what to raise in it, as soon as that is possible.
-        raised: it was thrown.
+        raised: the `LeaseLost` was thrown.
         landed: it has become an exception inside the body.
-        lock: serialises throwing and leaving where they happen in different threads.
+        lock: serialises throwing into the body and leaving it, from different threads.
     """
 
     __slots__ = (
@@ -98,8 +96,8 @@ class Body:
         """
         Return whether `LeaseLost` may strike now, while the body is at this frame.
 
-        Not in what Celery and this package do in the body: it waits until that is done. So for the
-        whole of a task that the body runs eagerly.
+        It may not while Celery or this package runs inside the body, but waits until they are done.
+        That includes the whole of a task that the body runs eagerly.
         """
         if not self.running or self.over or self.raised or self.due is None:
             return False
@@ -122,8 +120,8 @@ class Body:
         except BaseException as exc:
             error = exc
         while True:
-            # The interpreter may raise at any call, also at the one below: not in a function
-            # of its own, whose entry would lie outside the try.
+            # The interpreter may raise at any call, also at the one below. A function for this
+            # would not do: its entry would lie outside the try.
             try:
                 self.finish(cancel)
                 break

@@ -24,20 +24,18 @@ from celery_redlock._greenlets.threads import Hub, current_hub
 from celery_redlock._greenlets.unpatched import unpatched
 from celery_redlock.tasks.interrupt.body import Body, watch_unraisable
 
-__all__ = ["Interrupter", "choose_interrupter"]
-
 
 class Interrupter(Protocol):
     """One way into one body."""
 
     def interrupt(self, body: Body) -> None:
-        """Throw what is due, where it may strike. Called from another thread or greenlet."""
+        """Throw what is due, if it may strike now. Called from another thread or greenlet."""
 
     def recall(self) -> None:
-        """Take back what was thrown and has not landed; the body runs on. As `cancel`."""
+        """Take back what was thrown and has not landed; the body continues. Called as `cancel`."""
 
     def cancel(self) -> None:
-        """As `recall`, and throw nothing any more. Called from the body's own thread."""
+        """Recall what was thrown, and throw nothing more. Called from the body's own thread."""
 
 
 def choose_interrupter(body: Body, signum: int) -> Interrupter:
@@ -45,7 +43,7 @@ def choose_interrupter(body: Body, signum: int) -> Interrupter:
     watch_unraisable()
     if (hub := current_hub()) is not None:
         return GreenletInterrupter(hub)
-    # Where threads receive no signals (Windows), the main thread is one like the others.
+    # Where threads receive no signals (Windows), the main thread is treated like the others.
     main = threading.current_thread() is threading.main_thread()
     if main and hasattr(signal, "pthread_kill"):
         return SignalInterrupter(body, signum)
@@ -53,7 +51,7 @@ def choose_interrupter(body: Body, signum: int) -> Interrupter:
 
 
 _frames_lock = unpatched("_thread", "RLock")()
-# A child that is forked in between would collect no garbage, and wait for this without end.
+# A child forked while the lock is held would collect no garbage, and wait for the lock without end.
 register_at_fork(
     before=_frames_lock.acquire,
     after_in_parent=_frames_lock.release,
@@ -66,9 +64,9 @@ def _no_collection() -> Iterator[None]:
     """
     Keep the garbage collector from running while the frames of threads are looked at.
 
-    The interpreter holds a lock of its own then, and a collection that begins there may need it:
-    to drop a `threading.local`, or in another thread that a finalizer lets run. Then the process
-    is blocked without end (CPython issue 106883).
+    The interpreter then holds an internal lock, which a collection that begins there may need: to
+    drop a `threading.local`, or in another thread that a finalizer lets run. The process would be
+    blocked without end (CPython issue 106883).
     """
     with _frames_lock:
         collects = gc.isenabled()
@@ -86,7 +84,7 @@ _main_bodies: list[Body] = []
 
 class SignalInterrupter:
     """
-    The main thread, as in the prefork and solo pools.
+    Interrupts the main thread, as in the prefork and solo pools.
 
     The signal also ends a wait in `time.sleep` or on a socket. It has to be repeated: one that
     arrives just before such a wait begins does not end it.
@@ -102,14 +100,15 @@ class SignalInterrupter:
         _main_bodies.append(body)
 
     def interrupt(self, body: Body) -> None:
-        # The handler decides; this look spares Celery's system calls most of the signals.
+        # Checked here as well, to avoid interrupting Celery's system calls with signals that the
+        # handler would ignore.
         with _no_collection():
             frame = sys._current_frames().get(self._thread)
         if body.may_be_interrupted(frame):
             signal.pthread_kill(self._thread, self._signum)
 
     def recall(self) -> None:
-        """The exception that the handler raises has landed."""
+        """Do nothing: the handler raises the exception, so it lands at once."""
 
     def cancel(self) -> None:
         with contextlib.suppress(ValueError):
@@ -132,8 +131,8 @@ def _install_handler(signum: int) -> None:
                 if body.due is not None and body.may_be_interrupted(frame):
                     body.raised = True
                     raise body.due
-            # A signal of ours that comes too late is nobody's; any other was meant for the
-            # handler that was here before.
+            # A signal of ours that comes too late is dropped; any other was meant for the earlier
+            # handler.
             if callable(earlier) and not any(body.due for body in _main_bodies):
                 earlier(number, frame)
 
@@ -146,7 +145,7 @@ _throw_at = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
 class ThreadInterrupter:
-    """Any other thread, as in the threads pool: raised at its next bytecode."""
+    """Interrupts any other thread, as in the threads pool, at its next bytecode."""
 
     __slots__ = ("_id", "_thread")
 
@@ -161,8 +160,8 @@ class ThreadInterrupter:
                 return
             place, thread, loss = frame.f_lasti, self._thread, ctypes.py_object(body.due)
             body.raised = True
-            # The interpreter changes threads after a call and where a loop begins anew. There is
-            # neither from this look to the throw, so the thread is still where it may be struck.
+            # The interpreter changes threads after a call and where a loop begins anew. Neither
+            # comes between this look and the throw, so the thread is still where it may be struck.
             for frames in iter(sys._current_frames, {}):
                 if frames[self._id] is frame and frame.f_lasti == place:
                     _throw_at(thread, loss)
@@ -177,7 +176,7 @@ class ThreadInterrupter:
 
 
 class GreenletInterrupter:
-    """A greenlet: thrown by its hub, hence while it waits at a switch."""
+    """Interrupts a greenlet: its hub throws, hence while the greenlet waits at a switch."""
 
     __slots__ = ("_greenlet", "_hub")
 
@@ -194,6 +193,6 @@ class GreenletInterrupter:
             self._greenlet.throw(body.due)
 
     def recall(self) -> None:
-        """Nothing is ever thrown without landing at once."""
+        """Do nothing: what is thrown lands at once."""
 
     cancel = recall

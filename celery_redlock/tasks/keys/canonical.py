@@ -1,12 +1,12 @@
 """
 One text for all equal values, and different texts for values that differ.
 
-The Python class of a value does not count, so that a publisher and a worker agree whatever
-serializer is between them: numbers that are equal are one number (`1`, `1.0`, `True`,
+The Python class of a value does not count, so that a publisher and a worker agree under every
+serializer: numbers that are equal are one number (`1`, `1.0`, `True`,
 `Decimal("1.00")`), a list is a tuple, an enum is its value, a dataclass or pydantic model is the
 mapping of its fields, an aware datetime is its instant, and the names in a mapping are the texts
-that JSON makes of them (`{1: x}` is `{"1": x}`). Where in doubt two values count as equal: a false
-match makes one task wait, a false difference lets two run at once.
+that JSON makes of them (`{1: x}` is `{"1": x}`). In doubt, two values count as equal: a false match
+makes one task wait, a false difference lets two run at once.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from uuid import UUID
 
 from celery_redlock.errors import LockKeyError
 from celery_redlock.tasks.keys.received import MAX_DEPTH, alike, endless, json_name
-
-__all__ = ["canonical", "digest", "is_model", "model_fields", "scalar"]
 
 PLAIN_DIGITS = 40
 MICROSECOND = timedelta(microseconds=1)

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from celery_redlock.core import Limit, Rate
 from celery_redlock.errors import ConfigurationError, LockKeyError
-from celery_redlock.protocol.keys import LimitedKey, slot_count, validate_key
+from celery_redlock.protocol.keys import Key, validate_key
+from celery_redlock.tasks.border import TaskLike
 from celery_redlock.tasks.keys.canonical import canonical, digest
 from celery_redlock.tasks.keys.models import model_readers
 from celery_redlock.tasks.keys.received import as_received
 from celery_redlock.tasks.keys.templates import Template, type_of
-
-__all__ = ["KeyMaker"]
 
 MAX_KEY_BYTES = 512
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
@@ -32,32 +30,36 @@ ADVICE = (
 
 SEVERAL = "name those with a limit in lock_key, as Limit('key', 5) or Rate('key', '9/m')"
 
-Maker = Callable[[inspect.BoundArguments], list[str]]
+#: A key of a call: its text, how many may hold it (0: it has no limit), and its period in ms.
+_Named: TypeAlias = tuple[str, int, int]
+_Maker: TypeAlias = Callable[[inspect.BoundArguments], list[_Named]]
 
 
 class KeyMaker:
     """
-    Makes a task's lock keys; everything that can be wrong with the form is found at construction.
+    Makes a task's lock keys; mistakes that show without a call are found at construction.
 
     Args:
         task: the task or task class; its `run` gives the signature.
         spec: the value of `lock_key`. True: the task's name with a digest of all arguments. None:
             the same; with a limit or a rate the task's name alone. A string: a format template over
-            the arguments. A function: called with those arguments that it names, as a worker
-            receives them through JSON, returns a key or a list of keys. A `Limit` or `Rate` whose
-            key is a template: a key with one. A list of these: several keys.
+            the arguments. A function: it is called with the arguments that it names, as a worker
+            receives them through JSON, and returns a key or a list of keys. A `Limit` or `Rate`
+            whose key is a template: a key with that limit or rate. A list of these: several keys.
         limit: the value of `lock_limit`, a number or a function of the arguments; None: none.
         rate: the value of `lock_rate`; None: none.
 
     Attributes:
-        templates: the templates among these.
-        limits: what limits each template: `(template, limit or rate)`.
+        templates: the templates among the keys.
+        limits: each template that has a limit: `(template, limit or rate)`.
 
     Raises:
         LockKeyError: the template or function does not fit the task's arguments.
     """
 
-    def __init__(self, task: Any, spec: Any = None, limit: Any = None, rate: Any = None) -> None:
+    def __init__(
+        self, task: TaskLike, spec: Any = None, limit: Any = None, rate: Any = None
+    ) -> None:
         self._task = f"task {task.name!r}"
         self._name: str = task.name
         self._signature = _signature(task)
@@ -67,9 +69,9 @@ class KeyMaker:
         self.templates: list[Template] = []
         self.limits: list[tuple[Template, Any]] = []
         if spec is True or (spec is None and limit is None and rate is None):
-            self._makers: list[Maker] = [self._by_digest]
+            self._makers: list[_Maker] = [self._by_digest]
         elif spec is None:
-            self._makers = [lambda _bound: [self._name]]
+            self._makers = [lambda _bound: [(self._name, 0, 0)]]
         else:
             specs = spec if isinstance(spec, list | tuple) else (spec,)
             self._makers = [self._maker(part) for part in specs]
@@ -78,9 +80,14 @@ class KeyMaker:
         if limit is not None or rate is not None:
             self._makers = [self._limited(limit, rate)]
 
-    def keys_for(self, args: Any, kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    def keys_for(self, args: Any, kwargs: Mapping[str, Any], prefix: str) -> tuple[Key, ...]:
         """
-        Return the lock keys of one call: at least one, each once, in a fixed order.
+        Return the lock keys of one call: at least one, each once, in the order of `lock_key`.
+
+        Args:
+            args: the call's positional arguments.
+            kwargs: the call's keyword arguments.
+            prefix: key prefix of the client.
 
         Raises:
             LockKeyError: the arguments do not fit the signature, or one of them has no stable form.
@@ -92,14 +99,16 @@ class KeyMaker:
         bound.apply_defaults()
         for name, read in self._models.items():
             bound.arguments[name] = read(bound.arguments[name])
-        keys: dict[tuple[str, int, int], str] = {}
-        for key in (self._checked(key) for make in self._makers for key in make(bound)):
-            lock = _lock_of(key)
-            # Of two limits for one lock the lower keeps to both.
-            keys[lock] = min(key, keys.get(lock, key), key=slot_count)
-        return tuple(keys[lock] for lock in sorted(keys))
+        limits: dict[tuple[str, bool, int], int] = {}
+        for text, slots, period_ms in (key for make in self._makers for key in make(bound)):
+            lock = self._checked(text), slots > 0, period_ms
+            # The lower of two limits for one lock satisfies both.
+            limits[lock] = min(slots, limits.get(lock, slots))
+        return tuple(
+            Key.of(prefix, text, slots, period_ms) for (text, _, period_ms), slots in limits.items()
+        )
 
-    def _maker(self, spec: Any) -> Maker:
+    def _maker(self, spec: Any) -> _Maker:
         if isinstance(spec, str):
             return self._by_template(spec)
         if isinstance(spec, Limit | Rate):
@@ -110,7 +119,7 @@ class KeyMaker:
             f"lock_key cannot be {spec!r}; give a template, a function, a list of them, or True"
         )
 
-    def _limited(self, limit: Any, rate: Any) -> Maker:
+    def _limited(self, limit: Any, rate: Any) -> _Maker:
         """Return the maker of the only key under `lock_limit` and `lock_rate`."""
         if len(self._makers) != 1 or self.limits:
             raise self._error(f"lock_limit and lock_rate are for one key; {SEVERAL}")
@@ -121,51 +130,51 @@ class KeyMaker:
         appliers = [self._applier(spec, "lock_limit") for spec in specs]
         self.limits += [(template, spec) for template in named for spec in specs]
 
-        def make(bound: inspect.BoundArguments) -> list[str]:
+        def make(bound: inspect.BoundArguments) -> list[_Named]:
             keys = maker(bound)
-            if len(keys) != 1 or isinstance(keys[0], LimitedKey):
+            if len(keys) != 1 or keys[0][1]:
                 raise self._error(
                     f"lock_limit and lock_rate are for one key, and lock_key returned "
-                    f"{', '.join(map(repr, keys)):.200}; {SEVERAL}"
+                    f"{', '.join(repr(text) for text, *_ in keys):.200}; {SEVERAL}"
                 )
-            return [apply(keys[0], bound) for apply in appliers]
+            return [(keys[0][0], *apply(bound)) for apply in appliers]
 
         return make
 
-    def _by_limit(self, spec: Limit | Rate) -> Maker:
+    def _by_limit(self, spec: Limit | Rate) -> _Maker:
         if not isinstance(spec.key, str):
             raise self._error(f"lock_key: the key of {spec!r:.200} is no template; give a str")
         inner, apply = self._by_template(spec.key), self._applier(spec, "lock_key")
         self.limits.append((self.templates[-1], spec))
-        return lambda bound: [apply(key, bound) for key in inner(bound)]
+        return lambda bound: [(text, *apply(bound)) for text, *_ in inner(bound)]
 
     def _applier(
         self, spec: Limit | Rate, option: str
-    ) -> Callable[[str, inspect.BoundArguments], str]:
-        """Return what gives a key of a call its limit: a number, or a function of the arguments."""
+    ) -> Callable[[inspect.BoundArguments], tuple[int, int]]:
+        """Return a function that gives a call its slots and period."""
         limit = spec.limit if isinstance(spec, Limit) else None
         if not callable(limit):
-            self._limited_key(spec)
-            return lambda key, _bound: self._limited_key(replace(spec, key=key))
+            fixed = self._slots_and_period(spec)
+            return lambda _bound: fixed
         call = self._call_of(limit, _label(limit), option)
-        return lambda key, bound: self._limited_key(Limit(key, call(bound)))
+        return lambda bound: self._slots_and_period(Limit(spec.key, call(bound)))
 
-    def _limited_key(self, spec: Limit | Rate) -> str:
+    def _slots_and_period(self, spec: Limit | Rate) -> tuple[int, int]:
         try:
-            return spec.as_key()
+            return spec.slots_and_period()
         except ConfigurationError as exc:
             raise self._error(str(exc).rstrip(".")) from None
 
-    def _by_digest(self, bound: inspect.BoundArguments) -> list[str]:
+    def _by_digest(self, bound: inspect.BoundArguments) -> list[_Named]:
         parts = []
         for name, value in sorted(bound.arguments.items()):
             try:
                 parts.append(canonical(name) + canonical(value))
             except LockKeyError as exc:
                 raise self._error(f"argument {name!r} {exc}, {ADVICE}") from None
-        return [f"{self._name}:{digest(''.join(parts))}"]
+        return [(f"{self._name}:{digest(''.join(parts))}", 0, 0)]
 
-    def _by_template(self, source: str) -> Maker:
+    def _by_template(self, source: str) -> _Maker:
         try:
             template = Template(source)
         except LockKeyError as exc:
@@ -175,7 +184,7 @@ class KeyMaker:
         # Checked with one character for all placeholders; a constant key is checked as it is.
         self._checked(template.prefix + ("x" if template.names else ""))
 
-        def make(bound: inspect.BoundArguments) -> list[str]:
+        def make(bound: inspect.BoundArguments) -> list[_Named]:
             try:
                 key = template.fill(lambda name: self._argument(bound, name))
             except LockKeyError as exc:
@@ -186,35 +195,39 @@ class KeyMaker:
                     f"lock_key {source!r}: {empty} is empty, and so is the key; give it, or begin "
                     "the template with a text"
                 )
-            return [key]
+            return [(key, 0, 0)]
 
         return make
 
-    def _by_function(self, function: Callable[..., Any]) -> Maker:
+    def _by_function(self, function: Callable[..., Any]) -> _Maker:
         label = _label(function)
         call = self._call_of(function, label, "lock_key")
 
-        def make(bound: inspect.BoundArguments) -> list[str]:
+        def make(bound: inspect.BoundArguments) -> list[_Named]:
             answer = call(bound)
-            keys = list(answer) if isinstance(answer, list | tuple | set | frozenset) else [answer]
-            keys = [
-                self._limited_key(key) if isinstance(key, Limit | Rate) else key for key in keys
+            is_set = isinstance(answer, set | frozenset)
+            keys = list(answer) if is_set or isinstance(answer, list | tuple) else [answer]
+            named = [
+                (key.key, *self._slots_and_period(key))
+                if isinstance(key, Limit | Rate)
+                else (key, 0, 0)
+                for key in keys
             ]
-            if not keys or not all(isinstance(key, str) for key in keys):
+            if not named or not all(isinstance(text, str) for text, *_ in named):
                 raise self._error(
                     f"lock_key {label} returned {type_of(answer)}; it must return a str or "
                     "a non-empty list of str"
                 )
-            if not all(keys):
+            if not all(text for text, *_ in named):
                 raise self._error(f"lock_key {label} returned an empty key; return a name")
-            return keys
+            return sorted(named) if is_set else named  # a set has another order in each process
 
         return make
 
     def _call_of(
         self, function: Callable[..., Any], label: str, option: str
     ) -> Callable[[inspect.BoundArguments], Any]:
-        """Return what calls a function with those arguments of the task that it names."""
+        """Return a function that calls `function` with the arguments of the task that it names."""
         wanted = self._wanted(function, label, option)
 
         def call(bound: inspect.BoundArguments) -> Any:
@@ -256,7 +269,7 @@ class KeyMaker:
         """Refuse a function that cannot be called as the task is, with all its arguments."""
         parameters = self._signature.parameters.values()
         if any(p.kind in VARIADIC for p in parameters):
-            return  # what it is called with is not known yet
+            return  # the number and names of the arguments are not known yet
         by_name = {p.name: None for p in parameters if p.kind is p.KEYWORD_ONLY}
         signature = inspect.signature(function)
         try:
@@ -309,25 +322,17 @@ class KeyMaker:
         if len(raw) <= MAX_KEY_BYTES:
             return key
         suffix = f"#{digest(key)}"
-        short = raw[: MAX_KEY_BYTES - len(suffix)].decode(errors="ignore") + suffix
-        return LimitedKey(short, key.slots, key.period_ms) if isinstance(key, LimitedKey) else short
+        return raw[: MAX_KEY_BYTES - len(suffix)].decode(errors="ignore") + suffix
 
     def _error(self, problem: str) -> LockKeyError:
         return LockKeyError(f"{self._task}: {problem}")
-
-
-def _lock_of(key: str) -> tuple[str, int, int]:
-    """Return what makes keys one lock: two periods of one name are two locks."""
-    if isinstance(key, LimitedKey):
-        return str(key), 1, key.period_ms
-    return key, 0, 0
 
 
 def _label(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
-def _signature(task: Any) -> inspect.Signature:
+def _signature(task: TaskLike) -> inspect.Signature:
     """Return the signature that callers see; `self` is not part of it."""
     signature = inspect.signature(task.run)
     if not isinstance(task, type):

@@ -13,12 +13,11 @@ from dataclasses import is_dataclass
 from functools import partial
 from typing import Any
 
+from celery_redlock.tasks.border import TaskLike
 from celery_redlock.tasks.keys.canonical import is_model
 
-__all__ = ["model_readers"]
 
-
-def model_readers(task: Any, signature: inspect.Signature) -> dict[str, Callable[[Any], Any]]:
+def model_readers(task: TaskLike, signature: inspect.Signature) -> dict[str, Callable[[Any], Any]]:
     """
     Return a reader for each parameter whose annotation has a pydantic model, also in containers.
 
@@ -26,8 +25,8 @@ def model_readers(task: Any, signature: inspect.Signature) -> dict[str, Callable
     key in the worker equal to the key in the publisher, with the model's defaults filled in. A
     reader returns a value that does not fit as it is: the body raises its own error for that.
 
-    An annotation that allows one of several models in one place has none: which of them a mapping
-    was is not known.
+    An annotation that allows several models in one place has no reader: a mapping does not show
+    which model it was.
     """
     try:
         hints = typing.get_type_hints(inspect.unwrap(task.run))
@@ -74,7 +73,7 @@ def _is_or_holds_model(choice: Any, seen: set[Any]) -> bool:
     else:
         seen.add(choice)
         parts = typing.get_type_hints(choice).values()
-    found = [_has_model(part, seen) for part in parts]  # all of them may name several models
+    found = [_has_model(part, seen) for part in parts]  # not lazily: any part may raise
     return any(found)
 
 

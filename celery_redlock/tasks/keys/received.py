@@ -1,9 +1,9 @@
 """
-The arguments of a call as every worker receives them, whatever serializer is between.
+The arguments of a call as every worker receives them, whatever the serializer.
 
 JSON is the strictest of Celery's serializers: what it changes (names in mappings, tuples, classes
 of texts and numbers) counts as changed under all of them, and on both sides. So a publisher, a
-worker, a retry and `lock_holder` make one key of one call.
+worker, a retry and `lock_holder` make the same key from one call.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from typing import Any
 
 from celery_redlock.errors import LockKeyError
 
-__all__ = ["MAX_DEPTH", "alike", "as_received", "endless", "json_name", "named"]
-
 MAX_DEPTH = 64
 #: Types whose values every serializer returns as they are.
 PLAIN = frozenset({str, int, float, bool, type(None)})
-#: The texts that JSON has for names that are no text.
+#: Names that are no text, as JSON writes them.
 JSON_WORDS = {True: "true", False: "false", None: "null", "inf": "Infinity", "-inf": "-Infinity"}
 JSON_WORDS["nan"] = "NaN"
 
@@ -29,8 +27,8 @@ def as_received(value: Any, _depth: int = 0) -> Any:
     """
     Return `value` in the one form that a publisher and each worker can give a key function.
 
-    Lists, dicts with texts as names, and plain texts and numbers, as JSON returns them; values that
-    JSON does not have stay as they are. Under every serializer this is the same form on both sides.
+    It has lists, dicts with texts as names, and plain texts and numbers, as JSON returns them;
+    values that JSON does not have stay as they are. It is the same on both sides of any serializer.
 
     Raises:
         LockKeyError: two names of a mapping are one in JSON, or the nesting has no end.
@@ -59,7 +57,7 @@ def named(value: Mapping[Any, Any], name: str) -> list[Any]:
 
 
 def json_name(name: Any) -> Any:
-    """Return what JSON makes of a name in a mapping; one that JSON cannot write, as it is."""
+    """Return a mapping's name as JSON writes it; a name that JSON cannot write, as it is."""
     if isinstance(name, str):
         return str.__str__(name)
     if name is None or isinstance(name, bool):
@@ -75,7 +73,7 @@ def json_name(name: Any) -> Any:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """Return a text, number or datetime without its class: a serializer may keep it or not."""
+    """Return a text, number or datetime without its class, which a serializer may keep or not."""
     for kind, plain in ((str, str.__str__), (int, int), (float, float)):
         if isinstance(value, kind):
             return plain(value)

@@ -23,13 +23,11 @@ from celery_redlock.protocol.keys import MAX_NAME_BYTES
 from celery_redlock.tasks.keys.canonical import canonical, digest, model_fields, scalar
 from celery_redlock.tasks.keys.received import as_received, named
 
-__all__ = ["Template", "type_of"]
-
 FIELD = re.compile(r"(?P<name>[^\W\d]\w*)(?P<path>(?:\.[^\W_]\w*|\[[^\[\]]+\])*)")
 STEP = re.compile(r"\.(\w+)|\[([^\[\]]+)\]")
 
-#: Encoded in every value, whatever the template, so that one value gives one text in the templates
-#: of all tasks that share a key.
+#: Characters encoded in every value, whatever the template, so that one value gives one text in the
+#: templates of all tasks that share a key.
 RESERVED = frozenset(" %:/|,;#{}")
 #: The characters of an encoding. A separator of only these could be part of a value.
 ENCODING = frozenset("%0123456789ABCDEF")
@@ -39,7 +37,7 @@ DIGEST_MARK = "%%"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One placeholder: an argument, the steps into it, a format spec; after `!s` of its text."""
+    """One placeholder: an argument, the steps into it, a format spec, and whether `!s` is set."""
 
     source: str
     name: str

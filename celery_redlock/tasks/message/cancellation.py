@@ -1,5 +1,5 @@
 """
-Cancelling the reservation in a message's header.
+Clearing what nodes have of a message that never runs: its reservation, its places in wait queues.
 """
 
 from __future__ import annotations
@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_redlock._log import event_logger
-from celery_redlock.core import Redlock, Reservation
-from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.core import Client, Reservation
+from celery_redlock.protocol.keys import QUORUM
+from celery_redlock.tasks.border import AppLike
+from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
-from celery_redlock.tasks.message.owner_label import Role, parse_owner
+from celery_redlock.tasks.message.owner_label import parse_owner
+from celery_redlock.tasks.message.priority import rank_of
 from celery_redlock.tasks.message.withdrawal import withdraw
-
-__all__ = ["cancel_reservation"]
+from celery_redlock.tasks.rules.facts import Role
 
 logger = event_logger(__name__)
 
@@ -22,7 +24,7 @@ logger = event_logger(__name__)
 SHORTEST = 1.0
 
 
-def cancel_reservation(app: Any, header: Any) -> None:
+def cancel_reservation(app: AppLike | None, header: Any) -> None:
     """Cancel the reservation in a message's header, if no body has taken it over. Never raises."""
     if app is None or not isinstance(header, Mapping):
         return
@@ -31,13 +33,13 @@ def cancel_reservation(app: Any, header: Any) -> None:
     if reservation is None:
         return
     try:
-        redlock = redlock_for(app)
+        client = client_for(app)
         try:
             if envelope.handovers:
-                _mark_as_dropped(redlock, reservation)
+                _mark_as_dropped(client, reservation)
         finally:
-            # Even if the marker was not set: only the task before this message needs it.
-            redlock.reservations.cancel(reservation)
+            # Cancelled even without the marker, which only the task before this message needs.
+            client.cancel(reservation)
     except Exception as exc:
         logger.warning(
             "unused-lock-left",
@@ -48,9 +50,35 @@ def cancel_reservation(app: Any, header: Any) -> None:
         )
 
 
-def _mark_as_dropped(redlock: Redlock, reservation: Reservation) -> None:
+def forget_waiter(app: AppLike | None, header: Any, request: Any) -> None:
+    """
+    Have nodes forget a message that was requeued to wait for its keys. Never raises.
+
+    Args:
+        app: the app of its task.
+        header: its header `redlock`.
+        request: its request, in the worker's main process or in that of its body.
+    """
+    envelope = Envelope.read({HEADER: header})
+    keys = [key for key in envelope.waits_for if key != QUORUM]
+    if app is None or not keys:
+        return
+    try:
+        waiter = envelope.waiter(request.id, rank_of(app, request.delivery_info))
+        client_for(app).forget_waiter(keys, waiter)
+    except Exception as exc:
+        logger.warning(
+            "waiting-message-not-forgotten",
+            "A message that ended while it waited (%(keys).200s) may be woken in the place of "
+            "others: %(error)r",
+            keys=", ".join(keys),
+            error=exc,
+        )
+
+
+def _mark_as_dropped(client: Client, reservation: Reservation) -> None:
     """Keep the task before this message, which may still run, from handing over its lock."""
     owner = parse_owner(reservation.owner)
     if owner is not None:
-        life = max(SHORTEST, reservation.left_ms(redlock.transport.wall_us()) / 1000)
-        withdraw(redlock, owner, Role.REVOKED, by=owner.task_id, marker_ttl=life)
+        life = max(SHORTEST, reservation.left_ms(client.transport.wall_us()) / 1000)
+        withdraw(client, owner, Role.REVOKED, by=owner.task_id, marker_ttl=life)

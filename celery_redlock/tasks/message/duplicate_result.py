@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
@@ -12,9 +12,8 @@ from celery.result import AsyncResult
 
 from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.border import AppLike, TaskLike, app_of
 from celery_redlock.tasks.config.options import LockOptions
-
-__all__ = ["DuplicateResult", "result_of", "warn_of_unreadable"]
 
 logger = event_logger(__name__)
 
@@ -30,12 +29,9 @@ class DuplicateResult(AsyncResult):  # type: ignore[misc]  # Celery is untyped
     """
     The result of the existing task, for a duplicate that was not sent.
 
-    It has the existing task's id and behaves like any result of it. A plain `AsyncResult` has no
-    `is_duplicate`: test `isinstance(result, DuplicateResult)` or
-    `getattr(result, "is_duplicate", False)`.
+    It has the existing task's id and behaves like any result of it. `is_duplicate` recognises
+    it.
     """
-
-    is_duplicate = True
 
     @property
     def readable(self) -> bool:
@@ -44,7 +40,7 @@ class DuplicateResult(AsyncResult):  # type: ignore[misc]  # Celery is untyped
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         """
-        As `AsyncResult.get`.
+        Return the result, as `AsyncResult.get` does.
 
         Raises:
             ConfigurationError: this process can never read the result.
@@ -70,15 +66,18 @@ class DuplicateResult(AsyncResult):  # type: ignore[misc]  # Celery is untyped
 def _refuse(task_id: str, problem: str) -> NoReturn:
     raise ConfigurationError(
         f"The result of {task_id} cannot be read by the sender of its duplicate: {problem}, or do "
-        "not wait for it if isinstance(result, DuplicateResult)."
+        "not wait for it if is_duplicate(result)."
     )
 
 
-def result_of(task: Any, task_id: str, *, ignored: bool) -> DuplicateResult:
+def is_duplicate(result: object) -> TypeGuard[DuplicateResult]:
+    """Return whether the result of a call is that of an existing task: the call was a duplicate."""
+    return isinstance(result, DuplicateResult)
+
+
+def result_of(task: TaskLike, task_id: str, *, ignored: bool) -> DuplicateResult:
     """Return the result of an existing task; `ignored` if no worker stores it."""
-    result = DuplicateResult(
-        task_id, backend=task.backend, task_name=task.name, app=task._get_app()
-    )
+    result = DuplicateResult(task_id, backend=task.backend, task_name=task.name, app=app_of(task))
     result.ignored = ignored
     return result
 
@@ -86,9 +85,9 @@ def result_of(task: Any, task_id: str, *, ignored: bool) -> DuplicateResult:
 _warned: set[tuple[str, str]] = set()
 
 
-def warn_of_unreadable(cls: Any, app: Any, lock: LockOptions) -> None:
+def warn_of_unreadable(cls: Any, app: AppLike, lock: LockOptions) -> None:
     """Warn once that senders of a duplicate cannot read the existing task's result."""
-    if not lock.mode_spec.at_publish or lock.publish_policy in ("raise", "replace"):
+    if not lock.mode_spec.at_publish or lock.on_duplicate in ("raise", "replace"):
         return
     backend = app.backend_cls or app.conf.result_backend
     if cls.ignore_result or app.conf.task_ignore_result:
@@ -105,7 +104,7 @@ def warn_of_unreadable(cls: Any, app: Any, lock: LockOptions) -> None:
             "duplicate-result-unreadable",
             "Task %(task)s is unique, and the sender of a duplicate gets the existing task's "
             "result, which cannot be read: %(reason)s, or do not wait for it if "
-            "isinstance(result, DuplicateResult).",
+            "is_duplicate(result).",
             task=cls.name,
             reason=problem,
         )

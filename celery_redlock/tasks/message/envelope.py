@@ -12,25 +12,26 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from celery_redlock.core import Reservation
+from celery_redlock.protocol.commands import Waiter
+from celery_redlock.protocol.keys import can_hold_lock
+from celery_redlock.protocol.timing import milliseconds
 from celery_redlock.tasks.message.header_values import read_count, read_moment, read_text
-from celery_redlock.tasks.message.owner_label import LONGEST_ID, Role, parse_owner
+from celery_redlock.tasks.message.owner_label import LONGEST_ID, parse_owner
 from celery_redlock.tasks.message.tick import Tick
-
-__all__ = ["HEADER", "REMEMBERED_FOR", "Envelope", "Original", "WaitHistory"]
-__all__ += ["bounded_waits_for", "fresh_nonce", "waiter_name"]
+from celery_redlock.tasks.rules.facts import Role
 
 HEADER = "redlock"
 
 DIGEST = re.compile("[0-9a-f]{32}")
 
-#: In characters; `fresh_nonce` makes 16.
+#: Longest nonce in characters; `fresh_nonce` makes 16.
 LONGEST_NONCE = 64
-#: Of a reservation. All keys are sent to each node, so their total length is limited, too.
+#: Limits of a reservation: its number of keys and their total length, as all go to each node.
 MAX_KEYS = 1000
 LONGEST_KEYS = 1_000_000
-#: Of an owner value, in characters. It may be written to the nodes unchanged.
+#: Longest owner value in characters. It may be written to the nodes unchanged.
 LONGEST_OWNER = 4000
-#: Of the keys that a message waits for, in characters. Without them no release wakes it.
+#: Longest total of a header's `waits_for`, in characters. Without these no release wakes a message.
 LONGEST_WAITS_FOR = 20_000
 
 #: Seconds for which nodes keep a wait queue after its latest waiter: a delay, and time in a queue.
@@ -91,10 +92,13 @@ class Envelope:
         nonce: distinguishes two publishes of one task id; "" if the publisher set none.
         reservation: the lock that the publisher acquired, if any.
         handovers: how often the lock was handed over to a retry or a replacement.
-        episode: how long the message has waited for its lock, if it has.
-        window_until: until when the key stays taken (`until_expired`), in seconds since the epoch;
+        sent: when the call was sent, in seconds since the epoch, where the newest call of a task
+            wins its lock, or the newest of a burst runs; a retry and a replacement have the time
+            of their call.
+        wait_history: how long the message has waited for its lock, if it has.
+        window_until: when the window of the key ends (`until_expired`), in seconds since the epoch;
             a retry does not begin another window.
-        begun: a body may have begun for this message, and its worker was lost then.
+        begun: whether a body may have begun for this message, or for another of its tick.
         tick: the tick that a schedule sent the message for, if any.
         duplicate_of: the call of which the message is a duplicate that had to be sent, if any.
         after: id, as in an owner value, of a task that had ended when the message was sent. That
@@ -105,6 +109,7 @@ class Envelope:
     nonce: str = ""
     reservation: Reservation | None = None
     handovers: int = 0
+    sent: float | None = None
     wait_history: WaitHistory | None = None
     window_until: float | None = None
     begun: bool = False
@@ -123,6 +128,7 @@ class Envelope:
             nonce=read_text(header.get("nonce"), LONGEST_NONCE) or "",
             reservation=_reservation(header.get("lock")),
             handovers=read_count(header.get("handovers")) or 0,
+            sent=read_moment(header.get("sent")),
             wait_history=_wait_history(header),
             window_until=read_moment(header.get("window_until")),
             begun=header.get("begun") is True,
@@ -137,6 +143,8 @@ class Envelope:
         header: dict[str, Any] = {"nonce": self.nonce}
         if self.handovers:
             header["handovers"] = self.handovers
+        if self.sent is not None:
+            header["sent"] = self.sent
         if self.reservation is not None:
             lock = self.reservation
             header["lock"] = {
@@ -165,6 +173,12 @@ class Envelope:
             header["waits_for"] = list(self.waits_for)
         return header
 
+    def waiter(self, task_id: str, rank: int) -> Waiter:
+        """Return as which nodes know the message that was requeued with this header."""
+        since = 0.0 if self.wait_history is None else self.wait_history.first_seen
+        keep_ms = milliseconds(REMEMBERED_FOR)
+        return Waiter(waiter_name(task_id), milliseconds(since), keep_ms, rank=rank)
+
     def waiting(
         self, wait_history: WaitHistory, *, begun: bool, waits_for: Sequence[str] = ()
     ) -> Self:
@@ -178,13 +192,12 @@ def _reservation(lock: Any) -> Reservation | None:
     if not isinstance(lock, Mapping) or not isinstance(lock.get("keys"), list | tuple):
         return None
     keys = tuple(lock["keys"])
-    # None where only rates were taken, which stay as they are: the call has been counted.
+    # There are no keys if the publisher took only rates, which have counted the call for good.
     if len(keys) > MAX_KEYS:
         return None
-    if (
-        any(read_text(key, LONGEST_KEYS) is None for key in keys)
-        or sum(map(len, keys)) > LONGEST_KEYS
-    ):
+    if any(read_text(key, LONGEST_KEYS) is None or not can_hold_lock(key) for key in keys):
+        return None
+    if sum(map(len, keys)) > LONGEST_KEYS:
         return None
     value, expires_at = (
         read_text(lock.get("owner"), LONGEST_OWNER),
@@ -201,7 +214,8 @@ def bounded_waits_for(keys: Any) -> tuple[str, ...]:
     """Return the keys that a message waits for; none if they are too many for a header."""
     if not isinstance(keys, list | tuple) or len(keys) > MAX_KEYS:
         return ()
-    found = tuple(key for key in keys if read_text(key, LONGEST_WAITS_FOR) is not None)
+    texts = (key for key in keys if read_text(key, LONGEST_WAITS_FOR) is not None)
+    found = tuple(key for key in texts if can_hold_lock(key))
     return found if sum(map(len, found)) <= LONGEST_WAITS_FOR else ()
 
 

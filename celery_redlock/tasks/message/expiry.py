@@ -11,17 +11,20 @@ from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
+from celery_redlock.tasks.border import TaskLike, message_options
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.message.header_values import END_OF_TIME
 
-__all__ = ["lifetime", "reservation_end", "window_end"]
+#: TTL in seconds of a lock that the publisher acquired, until its message has been sent. A
+#: publisher that dies in between blocks the key no longer than this.
+PUBLISH_GRACE = 10.0
 
 #: Seconds for the difference between the clocks of publisher and worker.
 SLACK = 1.0
 
 
 def reservation_end(
-    task: Any, lock: LockOptions, options: Mapping[str, Any], now: float, *, continuation: bool
+    task: TaskLike, lock: LockOptions, options: Mapping[str, Any], now: float, *, continuation: bool
 ) -> float:
     """
     Return when the reservation of a message expires, in seconds since the epoch.
@@ -37,7 +40,7 @@ def reservation_end(
             for `lock_queue_ttl` at least, even if the window is shorter.
     """
     end = _due(task, options, now) + lifetime(lock, continuation=continuation)
-    expiry = _celery_moment(task, {**task._get_exec_options(), **options}.get("expires"), now)
+    expiry = expires_at(task, options, now)
     return end if expiry is None else max(now, min(end, expiry)) + SLACK
 
 
@@ -48,20 +51,25 @@ def lifetime(lock: LockOptions, *, continuation: bool) -> float:
     return max(lock.window, lock.queue_ttl) if continuation else lock.window
 
 
+def expires_at(task: TaskLike, options: Mapping[str, Any], now: float) -> float | None:
+    """Return when the message of a call expires, in seconds since the epoch, if it does."""
+    return _celery_moment(task, {**message_options(task), **options}.get("expires"), now)
+
+
 def window_end(
-    task: Any, lock: LockOptions, options: Mapping[str, Any], now: float
+    task: TaskLike, lock: LockOptions, options: Mapping[str, Any], now: float
 ) -> float | None:
     """Return when the `lock_window` of a call ends, in seconds since the epoch, if it has one."""
     return None if lock.window is None else _due(task, options, now) + lock.window
 
 
-def _due(task: Any, options: Mapping[str, Any], now: float) -> float:
+def _due(task: TaskLike, options: Mapping[str, Any], now: float) -> float:
     countdown = options.get("countdown")
     due = _celery_moment(task, countdown if countdown else options.get("eta"), now)
     return max(now, due or 0.0)
 
 
-def _celery_moment(task: Any, value: Any, now: float) -> float | None:
+def _celery_moment(task: TaskLike, value: Any, now: float) -> float | None:
     """Read a moment as Celery does: seconds from now, a datetime, or ISO 8601 text."""
     try:
         if isinstance(value, Real):

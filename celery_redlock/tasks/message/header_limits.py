@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from celery_redlock._log import event_logger
+from celery_redlock.tasks.border import RequestLike, TaskLike
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
 from celery_redlock.tasks.message.expiry import lifetime
@@ -22,17 +23,16 @@ from celery_redlock.tasks.message.owner_label import label_id
 from celery_redlock.tasks.message.periodic import NEXT_RUN_TTLS, is_continuation
 from celery_redlock.tasks.message.tick import LONGEST_INTERVAL, Tick
 
-__all__ = ["MAX_CLOCK_SKEW", "with_bounded_lifetime", "within_bounds"]
-
 logger = event_logger(__name__)
 
 #: Largest believable difference between the clocks of two hosts, in seconds.
 MAX_CLOCK_SKEW = 86_400.0
-#: Fields of the header, and the attribute with the value read; one field of each group.
+#: One header field of each group, and the attribute with the value that was read.
 FIELDS = {
     "nonce": "nonce",
     "lock": "reservation",
     "handovers": "handovers",
+    "sent": "sent",
     "first_seen": "wait_history",
     "window_until": "window_until",
     "tick": "tick",
@@ -42,7 +42,9 @@ FIELDS = {
 TICK_FIELDS = ("schedule", "token", "until", "part")
 
 
-def within_bounds(envelope: Envelope, task: Any, request: Any, options: LockOptions) -> Envelope:
+def within_bounds(
+    envelope: Envelope, task: TaskLike, request: RequestLike, options: LockOptions
+) -> Envelope:
     """
     Return the envelope without values that are out of bounds, and log a warning about these.
 
@@ -77,7 +79,9 @@ def within_bounds(envelope: Envelope, task: Any, request: Any, options: LockOpti
     return replace(envelope, wait_history=replace(wait_history, first_seen=now))
 
 
-def with_bounded_lifetime(envelope: Envelope, request: Any, options: LockOptions) -> Envelope:
+def with_bounded_lifetime(
+    envelope: Envelope, request: RequestLike, options: LockOptions
+) -> Envelope:
     """Return the envelope with a reservation that lasts no longer than the options allow."""
     lock = envelope.reservation
     latest = time.time() + _longest_lifetime(request, options)
@@ -86,14 +90,14 @@ def with_bounded_lifetime(envelope: Envelope, request: Any, options: LockOptions
     return replace(envelope, reservation=replace(lock, expires_at=latest))
 
 
-def _longest_lifetime(request: Any, options: LockOptions) -> float:
+def _longest_lifetime(request: RequestLike, options: LockOptions) -> float:
     """Return for how many seconds a due message may keep its reservation."""
     life = lifetime(options, continuation=is_continuation(request))
-    return max(life, NEXT_RUN_TTLS * options.ttl) if options.overlap == "replace" else life
+    return max(life, NEXT_RUN_TTLS * options.ttl) if options.stops else life
 
 
 def _limits(
-    envelope: Envelope, request: Any, options: LockOptions, now: float
+    envelope: Envelope, request: RequestLike, options: LockOptions, now: float
 ) -> Iterator[tuple[str, float | None, float, dict[str, Any]]]:
     """Yield each moment with its upper limit and the changes to make beyond it."""
     latest, lock, tick = now + MAX_CLOCK_SKEW, envelope.reservation, envelope.tick
@@ -104,6 +108,7 @@ def _limits(
     if envelope.window_until is not None:
         window = math.inf if options.window is None else options.window
         yield "window_until", envelope.window_until, latest + window, {"window_until": None}
+    yield "sent", envelope.sent, latest, {"sent": None}
     if envelope.wait_history is not None:
         yield "first_seen", envelope.wait_history.first_seen, latest, {"wait_history": None}
     if tick is not None:

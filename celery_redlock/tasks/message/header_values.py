@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["END_OF_TIME", "read_count", "read_moment", "read_text"]
-
 #: The end of the year 9999, in seconds since the epoch; no datetime is later.
 END_OF_TIME = 253_402_300_799.0
 MAX_COUNT = 1_000_000

@@ -9,29 +9,13 @@ import json
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from celery_redlock.core import Redlock
-from celery_redlock.errors import LockContended
-from celery_redlock.protocol.keys import (
-    META_PREFIX,
-    LimitedKey,
-    is_rate,
-    stored_under,
-    without_rates,
-)
+from celery_redlock.core import Client
+from celery_redlock.core.failures import Refusal
+from celery_redlock.protocol.keys import META_PREFIX, Key, given_back
 from celery_redlock.tasks.config.modes import Mode
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import TaskOwner
 from celery_redlock.tasks.message.tick import Tick
-
-__all__ = [
-    "dedupe_key_for",
-    "dedupe_key_of",
-    "does_same_work",
-    "is_limit",
-    "marker_of",
-    "stop_request_key",
-]
-__all__ += ["message_dedupe_key", "publish_keys", "queue_key", "tick_dedupe_key", "tick_id_of"]
 
 # Under the reserved prefix, which no lock key of a user can have.
 QUEUED = META_PREFIX + "queued:"
@@ -42,56 +26,52 @@ MARKER_DIGITS = 32
 TICK_ID_DIGITS = 12
 
 
-def queue_key(redlock: Redlock, key: str) -> str:
-    """Return the node key of a message that is queued for lock `key` while another task runs."""
-    return stored_under(QUEUED + redlock.node_key(str(key)), key)
+def queue_key(key: Key) -> Key:
+    """Return the record of a message that is queued for a lock while another task runs."""
+    return key.as_record(QUEUED)
 
 
-def stop_request_key(node_key: str) -> str:
-    """Return the node key by which a newer run requests the holder of a lock to stop."""
-    return RUNNING + node_key
+def stop_request_key(key: Key) -> Key:
+    """Return the record that a newer call takes to ask the holder of a lock to stop."""
+    return Key.record(RUNNING + key.stored, key.text)
 
 
-def publish_keys(redlock: Redlock, mode: Mode, keys: Iterable[str]) -> tuple[str, ...]:
+def stop_request_keys(keys: Iterable[Key]) -> tuple[Key, ...]:
+    """Return the records by which the only holder of each key is asked to stop."""
+    return tuple(stop_request_key(key) for key in keys if not key.is_shared)
+
+
+def publish_keys(mode: Mode, keys: Iterable[Key]) -> tuple[Key, ...]:
     """
-    Return the node keys that the publisher of a task acquires; none if the mode does not.
+    Return the keys that the publisher of a task acquires; none if the mode does not.
 
-    A key with a rate counts what takes the lock: a call, or a start where the worker takes it.
+    A key with a rate counts calls if the publisher acquires it, and starts if the worker does.
     """
     if not mode.at_publish:
         return ()
     if mode.own_queue_key:
-        return tuple(queue_key(redlock, key) for key in without_rates(keys))
-    return tuple(redlock.node_key(key) for key in keys)
-
-
-def is_limit(key: str | None) -> bool:
-    """Return whether several may hold a key, so that none of them does the work of a call."""
-    return is_rate(key) or (isinstance(key, LimitedKey) and key.slots > 1)
+        return tuple(map(queue_key, given_back(keys)))
+    return tuple(keys)
 
 
 def does_same_work(
-    redlock: Redlock,
-    node_keys: Collection[str],
-    name: str,
-    error: LockContended,
-    holder: TaskOwner | None,
+    keys: Collection[Key], name: str, refusal: Refusal, holder: TaskOwner | None
 ) -> bool:
     """
     Return whether a holder runs the same task and holds all these keys, not only some.
 
     One of several holders of a key does not do the work of a further call.
     """
-    if holder is None or not holder.runs(name) or is_limit(error.key):
+    if holder is None or not holder.runs(name) or refusal.is_shared:
         return False
-    ordinary = {redlock.user_key(node_key) for node_key in node_keys if not is_limit(node_key)}
-    if node_keys and not ordinary:
+    own = {key for key in keys if not key.is_shared}
+    if keys and not own:
         return False
-    return len(node_keys) == 1 or ordinary <= set(error.keys)
+    return len(keys) == 1 or own <= set(refusal.keys)
 
 
 def dedupe_key_for(
-    redlock: Redlock,
+    client: Client,
     envelope: Envelope,
     *,
     task_id: str,
@@ -101,9 +81,9 @@ def dedupe_key_for(
 ) -> str:
     """Return the node key of a message's dedupe marker: of its tick, if a schedule sent it."""
     if envelope.tick is not None:
-        return tick_dedupe_key(redlock, envelope.tick, name=name, retries=retries, nesting=nesting)
+        return tick_dedupe_key(client, envelope.tick, name=name, retries=retries, nesting=nesting)
     return message_dedupe_key(
-        redlock,
+        client,
         task_id=task_id,
         name=name,
         retries=retries,
@@ -123,7 +103,7 @@ def dedupe_key_of(digest: str) -> str:
 
 
 def message_dedupe_key(
-    redlock: Redlock, *, task_id: str, name: str, retries: int, nesting: int, nonce: str
+    client: Client, *, task_id: str, name: str, retries: int, nesting: int, nonce: str
 ) -> str:
     """
     Return the node key of a message's dedupe marker, which shows whether it runs or has run.
@@ -132,39 +112,39 @@ def message_dedupe_key(
     another one.
 
     Args:
-        redlock: the client; apps with different key prefixes have different keys.
+        client: the app's client; apps with different key prefixes have different keys.
         task_id: the message's task id.
         name: the task's name.
         retries: how often it has been retried.
         nesting: how often it has been replaced.
         nonce: distinguishes publishes of one task id.
     """
-    return _dedupe_key(redlock.settings.key_prefix, task_id, name, retries, nesting, nonce)
+    return _dedupe_key(client.settings.key_prefix, task_id, name, retries, nesting, nonce)
 
 
-def tick_dedupe_key(redlock: Redlock, tick: Tick, *, name: str, retries: int, nesting: int) -> str:
+def tick_dedupe_key(client: Client, tick: Tick, *, name: str, retries: int, nesting: int) -> str:
     """
     Return the node key of a tick's dedupe marker, which shows whether it runs or has run.
 
     The messages of all beats for one tick have the same key, whatever their task ids.
 
     Args:
-        redlock: the client; apps with different key prefixes have different keys.
+        client: the app's client; apps with different key prefixes have different keys.
         tick: the schedule, the entry, its due time, and the part.
         name: the task's name.
         retries: how often it has been retried.
         nesting: how often it has been replaced.
     """
-    prefix = redlock.settings.key_prefix
+    prefix = client.settings.key_prefix
     part = () if tick.part is None else (tick.part,)
     return _dedupe_key(
         prefix, "tick", tick.schedule, tick.entry, tick.due_us, name, retries, nesting, *part
     )
 
 
-def tick_id_of(redlock: Redlock, tick: Tick, *, name: str) -> str:
+def tick_id_of(client: Client, tick: Tick, *, name: str) -> str:
     """Return the id of a tick in owner values, also in those of retries and replacements."""
-    dedupe_key = tick_dedupe_key(redlock, tick, name=name, retries=0, nesting=0)
+    dedupe_key = tick_dedupe_key(client, tick, name=name, retries=0, nesting=0)
     return dedupe_key.removeprefix(MESSAGE)[:TICK_ID_DIGITS]
 
 

@@ -17,12 +17,14 @@ from celery_redlock.core.client_label import HOST, host_word
 from celery_redlock.tasks.message.header_values import END_OF_TIME
 from celery_redlock.tasks.rules.facts import Role
 
-__all__ = ["LONGEST_ID", "Role", "TaskOwner", "label_for", "label_id", "parse_owner"]
-
-#: Prefixes of the words with the digest of the dedupe key and of the task's name. No other word of
-#: a label has an equals sign.
+#: Prefixes of the words with the digest of the dedupe key, the digest of the task's name, the time
+#: at which the call was sent, the begin of the burst, and the marker of the replaced call. No other
+#: word of a label has an equals sign.
 MARKER = "marker="
 TASK = "task="
+SENT = "sent="
+BURST = "burst="
+REPLACES = "replaces="
 TASK_DIGITS = 8
 
 #: Limit of an id in stored characters: each node stores the owner value of each key.
@@ -43,10 +45,15 @@ class TaskOwner:
         since: when it began the attempt, in microseconds since the epoch.
         due_us: due time of the task's tick, in microseconds since the epoch; None without a tick.
         tick_id: id of the tick; the same for all messages of one tick.
-        nonce: of the ended message, in a dedupe marker that other messages may ignore.
+        nonce: the ended message's nonce, in a dedupe marker that other messages may ignore.
         marker: digest of the message's dedupe key (`node_keys.dedupe_key_of`), by which a duplicate
             can look the message up.
         task: digest of the task's name; several tasks may share a key.
+        sent_us: when the call was sent, in microseconds since the epoch, where the newest call of
+            the task wins.
+        burst_us: when the first call of its burst was made, in microseconds since the epoch; None
+            if it is no debounced call.
+        replaces: the marker of the call that its publisher replaces, or has replaced.
     """
 
     role: Role
@@ -59,6 +66,15 @@ class TaskOwner:
     nonce: str | None = None
     marker: str | None = None
     task: str | None = None
+    sent_us: int | None = None
+    burst_us: int | None = None
+    replaces: str | None = None
+
+    @property
+    def age_us(self) -> int:
+        """By when its call is compared with others: due, sent, or else its attempt."""
+        known = (self.due_us, self.sent_us, self.since)
+        return next(moment for moment in known if moment is not None)
 
     def runs(self, name: str) -> bool:
         """Return whether this is a call of the task with that name."""
@@ -83,7 +99,7 @@ def label_id(task_id: str) -> str:
 
 @lru_cache(maxsize=1024)
 def task_digest(name: str) -> str:
-    """Return the digest of a task's name that owner values have."""
+    """Return the digest of a task's name that owner values contain."""
     return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:TASK_DIGITS]
 
 
@@ -101,6 +117,9 @@ def label_for(
     nonce: str | None = None,
     marker: str | None = None,
     task: str | None = None,
+    sent_us: int | None = None,
+    burst_us: int | None = None,
+    replaces: str | None = None,
 ) -> str:
     """
     Return the label of an owner value that this process makes for a task.
@@ -116,6 +135,9 @@ def label_for(
         nonce: third tick field.
         marker: digest of the message's dedupe key.
         task: the task's name.
+        sent_us: see `TaskOwner`.
+        burst_us: see `TaskOwner`.
+        replaces: see `TaskOwner`.
     """
     label = f"{role} {_quoted(label_id(task_id))} {host_word(host or HOST)} {os.getpid()}"
     for tick_field in (due_us, tick_id, nonce and quote(nonce, safe="")):
@@ -123,7 +145,10 @@ def label_for(
             break
         label = f"{label} {tick_field}"
     label = f"{label} {MARKER}{marker}" if marker else label
-    return f"{label} {TASK}{task_digest(task)}" if task else label
+    label = label if sent_us is None else f"{label} {SENT}{sent_us}"
+    label = f"{label} {TASK}{task_digest(task)}" if task else label
+    label = label if burst_us is None else f"{label} {BURST}{burst_us}"
+    return f"{label} {REPLACES}{replaces}" if replaces else label
 
 
 def parse_owner(value: str | None) -> TaskOwner | None:
@@ -134,7 +159,8 @@ def parse_owner(value: str | None) -> TaskOwner | None:
         named = dict(word.split("=", 1) for word in rest if "=" in word)
         tick_fields: list[str | None] = [*tick, *[None] * (3 - len(tick))]
         due_us, tick_id, nonce = tick_fields
-        if not 0 <= int(since) <= END_OF_TIME * 1_000_000:
+        burst = named.get(BURST.removesuffix("="))
+        if not all(0 <= int(us) <= END_OF_TIME * 1_000_000 for us in (since, burst or "0")):
             return None
         return TaskOwner(
             role=Role(role),
@@ -147,6 +173,9 @@ def parse_owner(value: str | None) -> TaskOwner | None:
             nonce=None if nonce is None else unquote(nonce),
             marker=named.get(MARKER.removesuffix("=")),
             task=named.get(TASK.removesuffix("=")),
+            sent_us=int(named["sent"]) if "sent" in named else None,
+            burst_us=None if burst is None else int(burst),
+            replaces=named.get(REPLACES.removesuffix("=")),
         )
     except ValueError:
         return None

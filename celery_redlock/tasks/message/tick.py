@@ -11,12 +11,10 @@ from typing import Any, Self
 
 from celery_redlock.tasks.message.header_values import read_moment, read_text
 
-__all__ = ["LONGEST_INTERVAL", "PART_DIGITS", "Tick"]
-
 LARGEST_TOKEN = 2**53 - 1
-#: Of an entry or a schedule, in characters. The nodes store records under these names.
-MAX_NAME_BYTES = 1000
-#: From one tick of an entry to the next in a message, in seconds.
+#: Longest name of an entry or a schedule, in characters. The nodes store records under these names.
+MAX_NAME_LENGTH = 1000
+#: Longest time from one tick of an entry to the next in a message, in seconds.
 LONGEST_INTERVAL = 366 * 86_400.0
 #: Enough digits to distinguish the messages of one tick.
 PART_DIGITS = 16
@@ -57,7 +55,7 @@ class Tick:
     @property
     def due_at(self) -> datetime:
         """When it was due, in UTC."""
-        # Not from the float, which fromtimestamp() may round to another microsecond.
+        # Not made from the float, which fromtimestamp() may round to another microsecond.
         seconds, microseconds = divmod(self.due_us, 1_000_000)
         return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
 
@@ -66,14 +64,14 @@ class Tick:
         """Read the result of `write`; values that make no sense count as absent."""
         if not isinstance(value, Mapping):
             return None
-        entry, due = read_text(value.get("entry"), MAX_NAME_BYTES), read_moment(value.get("due"))
+        entry, due = read_text(value.get("entry"), MAX_NAME_LENGTH), read_moment(value.get("due"))
         if entry is None or due is None:
             return None
         token = value.get("token")
         return cls(
             entry=entry,
             due=due,
-            schedule=read_text(value.get("schedule"), MAX_NAME_BYTES) or "",
+            schedule=read_text(value.get("schedule"), MAX_NAME_LENGTH) or "",
             token=token if type(token) is int and 1 <= token <= LARGEST_TOKEN else None,
             until=read_moment(value.get("until")),
             part=read_text(value.get("part"), PART_DIGITS),

@@ -5,15 +5,14 @@ Withdrawing a queued message: its dedupe marker keeps it from running.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from celery_redlock._log import event_logger
-from celery_redlock.core import Redlock, Reservation
+from celery_redlock.core import Client, Reservation
 from celery_redlock.errors import LockContended
+from celery_redlock.tasks.border import AppLike
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
-from celery_redlock.tasks.message.owner_label import Role, TaskOwner, label_for, parse_owner
-
-__all__ = ["revoke", "revoke_in_workers", "withdraw"]
+from celery_redlock.tasks.message.owner_label import TaskOwner, label_for, parse_owner
+from celery_redlock.tasks.rules.facts import Role
 
 logger = event_logger(__name__)
 
@@ -22,13 +21,13 @@ RETRY_FOR = 1.0
 
 
 def withdraw(
-    redlock: Redlock, holder: TaskOwner, role: Role, *, by: str, marker_ttl: float
+    client: Client, holder: TaskOwner, role: Role, *, by: str, marker_ttl: float
 ) -> Reservation | None:
     """
     Set the dedupe marker of a queued message, so that the worker that receives it ends it.
 
     Args:
-        redlock: the client.
+        client: the app's client.
         holder: the message's owner value.
         role: `Role.REPLACED` or `Role.REVOKED`; with `Role.QUEUED` the worker requeues the message.
         by: id of the replacing task, or of the message's own.
@@ -39,13 +38,13 @@ def withdraw(
 
     Raises:
         LockContended: contenders share the nodes (`split`).
-        QuorumUnavailable: fewer nodes than a quorum answered.
+        QuorumUnavailable: fewer nodes than a quorum replied.
     """
     if holder.marker is None:
         return None
     node_key = dedupe_key_of(holder.marker)
     try:
-        return redlock.reservations.reserve(
+        return client.reserve(
             (node_key,),
             ttl=marker_ttl,
             grace=marker_ttl,
@@ -58,28 +57,28 @@ def withdraw(
         other = parse_owner(error.holder)
         if other is None or other.role is not role or not other.is_of(by):
             return None
-        # An earlier call has set it, and may not have completed the withdrawal.
+        # An earlier call has set the marker, and may not have completed the withdrawal.
         until = time.time() + (error.expires_in or 0.0)
         return Reservation(node_keys=(node_key,), owner=error.holder or "", expires_at=until)
 
 
-def revoke(redlock: Redlock, holder: TaskOwner, *, marker_ttl: float) -> bool:
+def revoke(client: Client, holder: TaskOwner, *, marker_ttl: float) -> bool:
     """
     Keep a queued message from running, whichever worker receives it; errors as `withdraw`.
 
     Args:
-        redlock: the client.
+        client: the app's client.
         holder: the message's owner value.
-        marker_ttl: for how long, in seconds; a message that arrives later runs.
+        marker_ttl: TTL of the marker in seconds; a message that arrives later runs.
 
     Returns:
-        False if its body has begun. True as well if it has no marker: nothing keeps it then.
+        False if its body has begun. True also if it has no marker, when nothing keeps it.
     """
-    marker = withdraw(redlock, holder, Role.REVOKED, by=holder.task_id, marker_ttl=marker_ttl)
+    marker = withdraw(client, holder, Role.REVOKED, by=holder.task_id, marker_ttl=marker_ttl)
     return marker is not None or holder.marker is None
 
 
-def revoke_in_workers(app: Any, task_id: str) -> None:
+def revoke_in_workers(app: AppLike, task_id: str) -> None:
     """Send the revocation of a withdrawn message to the workers. Never raises."""
     try:
         app.control.revoke(task_id)

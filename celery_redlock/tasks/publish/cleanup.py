@@ -7,29 +7,31 @@ the reservation over, cancelling it has no effect, because the owner value is an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import wraps
-from inspect import signature
 from typing import Any
+from weakref import WeakSet
 
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery import bootsteps, signals
-from celery.utils.functional import maybe_list
 
-from celery_redlock.tasks.message.cancellation import cancel_reservation
+from celery_redlock.tasks.border import context_of, is_revoked
+from celery_redlock.tasks.message.cancellation import cancel_reservation, forget_waiter
 from celery_redlock.tasks.message.envelope import HEADER
 from celery_redlock.tasks.run.kept_keys import cancel_for_steps
 
-__all__ = ["CleanupStep", "connect_cleanup"]
+#: The messages that this worker has received, for as long as Celery keeps them.
+_received: WeakSet[Any] = WeakSet()
 
 
 def connect_cleanup() -> None:
     """
     Connect the handlers. Idempotent.
 
-    Also in workers without a unique task: they may receive a message for an unknown task.
+    A worker without a unique task needs them, too: it may receive a message of an unknown task.
     """
     handlers = {
+        signals.task_received: _note,
         signals.task_revoked: _revoked,
         signals.task_unknown: _undeliverable,
         signals.task_rejected: _undeliverable,
@@ -41,10 +43,10 @@ def connect_cleanup() -> None:
 
 class CleanupStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is untyped
     """
-    Frees the locks of messages whose end Celery reports with no signal, or later.
+    Frees the locks of messages whose end Celery signals late or not at all.
 
-    Celery ends a message that it cannot decode with no signal, and a revoked one only when it is
-    due or a process is free, which may be in hours.
+    Celery sends no signal for a message that it cannot decode, and ends a revoked message only when
+    it is due or a process is free, which may take hours.
     """
 
     name = "celery-redlock cleanup"
@@ -70,101 +72,76 @@ def _follow_revocations() -> None:
     # Imports that only a worker needs.
     from celery.worker.control import Panel
 
-    for name, find in (
-        ("revoke", _with_ids),
-        ("terminate", _with_ids),
-        ("revoke_by_stamped_headers", _with_stamps),
-    ):
+    for name in ("revoke", "terminate", "revoke_by_stamped_headers"):
         command = Panel.data[name]
         if not getattr(command, "celery_redlock", False):
-            Panel.data[name] = _and_free(command, find)
+            Panel.data[name] = _and_free(command)
 
 
-def _and_free(command: Any, find: Callable[[Any, Mapping[str, Any]], list[Any]]) -> Any:
+def _and_free(command: Any) -> Any:
     """Return a remote control command that also frees the locks of the messages it revokes."""
-    from celery.worker import state as worker_state
-
-    parameters = signature(command)
 
     @wraps(command)
     def revoke_and_free(*args: Any, **kwargs: Any) -> Any:
         answer = command(*args, **kwargs)
-        given = parameters.bind(*args, **kwargs).arguments
-        for request in find(given["state"].consumer, given):
-            if request not in worker_state.active_requests:  # not in the hands of a pool process
-                cancel_reservation(request.app, _header(request.request_dict))
+        for request in list(_received):
+            with suppress(Exception):  # garbage in one message must not keep the others' locks
+                _free_if_revoked(request)
         return answer
 
     revoke_and_free.celery_redlock = True  # type: ignore[attr-defined]  # marks it as ours
     return revoke_and_free
 
 
-def _with_ids(consumer: Any, given: Mapping[str, Any]) -> list[Any]:
+def _note(sender: Any = None, request: Any = None, **_: Any) -> None:
+    """
+    Note a message that the worker has received, and free its locks if it is revoked by now.
+
+    Celery has checked that, but only by id, and in a greenlet pool a revocation may come later.
+    """
+    _received.add(request)
+    _free_if_revoked(request)
+
+
+def _free_if_revoked(request: Any) -> None:
+    """Free the locks of a revoked message, unless a pool process has it."""
     from celery.worker import state as worker_state
 
-    ids = set(maybe_list(given["task_id"]) or ())
-    listed = filter(None, map(worker_state.requests.get, ids))
-    return [*listed, *(request for request in _unlisted(consumer) if request.id in ids)]
-
-
-def _with_stamps(consumer: Any, given: Mapping[str, Any]) -> list[Any]:
-    from celery.worker import state as worker_state
-
-    named = given["headers"]
-    if not isinstance(named, Mapping):
-        named = [word.partition("=")[0] for word in named]
-    revoked = {name: maybe_list(worker_state.revoked_stamps.get(name, ())) for name in named}
-    return [
-        request
-        for request in (*list(worker_state.requests.values()), *_unlisted(consumer))
-        if any(
-            stamp in revoked.get(name, ())
-            for name, stamps in request.stamps.items()
-            for stamp in maybe_list(stamps) or ()
-        )
-    ]
-
-
-def _unlisted(consumer: Any) -> Iterator[Any]:
-    """Yield the requests that wait in this worker, and that its list `requests` does not have."""
-    from celery.worker import state as worker_state
-
-    for bucket in filter(None, consumer.task_buckets.values()):  # for a rate limit of Celery's
-        yield from (request for request, _ in list(bucket.contents))
-    if not hasattr(worker_state, "scheduled_requests"):  # Celery before 5.7: for their ETA
-        for timer in list(consumer.timer.schedule._queue):
-            for first in getattr(timer.entry, "args", ())[:1]:
-                if hasattr(first, "request_dict"):
-                    yield first
+    if is_revoked(request) and request not in worker_state.active_requests:
+        _received.discard(request)
+        cancel_reservation(request.app, _header(request.request_dict))
+        cancel_for_steps(request.app, context_of(request))
+        forget_waiter(request.app, _header(request.request_dict), request)
 
 
 def _revoked(sender: Any = None, request: Any = None, **_: Any) -> None:
-    """Revoked before its start, or expired; a terminated task has taken its lock over."""
+    """Free the locks of a revoked or expired message; a terminated task has taken its lock over."""
     _cancel_all(sender, request)
 
 
 def _failed(sender: Any = None, exception: Any = None, **_: Any) -> None:
-    """Its process was lost or killed. If the body had not begun, no process frees the lock."""
+    """Free the locks of a message whose process was lost or killed, perhaps before its body."""
     if isinstance(exception, WorkerLostError | TimeLimitExceeded):
         _cancel_all(sender, getattr(sender, "request", None))
 
 
 def _cancel_all(task: Any, request: Any) -> None:
-    """Cancel the reservation of a message, and those of the steps that would come after it."""
+    """Free what a message and the steps that would follow it have on the nodes."""
     app = getattr(task, "app", None)
     cancel_reservation(app, _header(request))
     if request is not None:
         cancel_for_steps(app, request)
+        forget_waiter(app, _header(request), request)
 
 
 def _undeliverable(sender: Any = None, message: Any = None, **_: Any) -> None:
-    """Of an unknown task, or malformed."""
+    """Free the lock of a message that is malformed, or of an unknown task."""
     headers = getattr(message, "headers", None)
     cancel_reservation(getattr(sender, "app", None), headers.get(HEADER) if headers else None)
 
 
 def _header(request: Any) -> Any:
-    """Return our header from a `Context`, or from the mapping of which a worker makes one."""
+    """Return our header from a `Context`, or from the mapping from which a worker makes one."""
     if request is None:
         return None
     return request.get(HEADER) or (request.get("headers") or {}).get(HEADER)  # protocol 2 or 1

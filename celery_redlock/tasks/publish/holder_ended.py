@@ -13,17 +13,17 @@ from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
 
 from celery_redlock._log import event_logger
-from celery_redlock.tasks.message.owner_label import Role, TaskOwner
+from celery_redlock.tasks.border import TaskLike
+from celery_redlock.tasks.message.owner_label import TaskOwner
+from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.run.ended_tasks import known_ended_tasks
-
-__all__ = ["has_ended"]
 
 logger = event_logger(__name__)
 
 
-def has_ended(task: Any, holder: TaskOwner) -> bool:
+def has_ended(task: TaskLike, holder: TaskOwner) -> bool:
     """
-    Return whether the publisher can know that the holder's task has ended, before its release.
+    Return whether the publisher can know that the holder's task has ended, before the release.
 
     It can if the result is readable, or if this process runs a successor of that task. Limit: the
     backend `rpc://` stores no results, so only the successor counts there.
@@ -35,7 +35,7 @@ def has_ended(task: Any, holder: TaskOwner) -> bool:
     )
 
 
-def _is_stored(task: Any, holder: TaskOwner) -> bool:
+def _is_stored(task: TaskLike, holder: TaskOwner) -> bool:
     backend = task.backend
     if isinstance(backend, DisabledBackend | RPCBackend):
         return False

@@ -1,22 +1,22 @@
 """
-Reports of a publisher about its lock nodes: an error, a line in each minute, a counter.
+Reports of a publisher about its lock nodes: an error, at most one log line a minute, and a counter.
 
 A publisher does not probe its nodes. It reports what the connections of its own call have shown, so
-a call takes no longer for it.
+the call takes no longer.
 """
 
 from __future__ import annotations
 
 import logging
 import weakref
-from typing import Any
 
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock._log import event_logger
-from celery_redlock.core import Redlock
+from celery_redlock.core import Client
 from celery_redlock.core.failures import describe_problems
 from celery_redlock.errors import LockNotAcquired
-from celery_redlock.protocol import quorum
+from celery_redlock.protocol.timing import quorum
+from celery_redlock.tasks.border import TaskLike
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.config.unusable_nodes import (
     are_nodes_checked,
@@ -27,17 +27,15 @@ from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.node_watch import is_watched
 from celery_redlock.transport.clock import now as clock
 
-__all__ = ["check_nodes", "report_failing_nodes", "warn_without_lock"]
-
 logger = event_logger(__name__)
 
 #: Seconds between two warnings of one kind.
 QUIET = 60.0
 
 
-def check_nodes(task: Any, redlock: Redlock) -> None:
+def check_nodes(task: TaskLike, client: Client) -> None:
     """
-    Check, until it has succeeded once, that no node has shown itself to be unusable for good.
+    Check that no node has turned out to be unusable for good, until this has succeeded once.
 
     Raises:
         ConfigurationError: a node refuses this process or can never serve, and
@@ -45,7 +43,7 @@ def check_nodes(task: Any, redlock: Redlock) -> None:
     """
     if are_nodes_checked(task.app):
         return
-    failures = redlock.transport.failures()
+    failures = client.transport.failures()
     lasting = {name: failure.reason for name, failure in failures.items() if failure.lasting}
     if lasting and read_settings(task.app).on_unusable_node == "raise":
         raise unusable_nodes_error(lasting)
@@ -53,20 +51,20 @@ def check_nodes(task: Any, redlock: Redlock) -> None:
         record_nodes_checked(task.app)
 
 
-def report_failing_nodes(task: Any, task_id: str, redlock: Redlock) -> None:
+def report_failing_nodes(task: TaskLike, task_id: str, client: Client) -> None:
     """
     Count, and warn, that a minority of nodes failed while a message got its lock.
 
     In a worker nothing is reported: the worker watches the nodes for all its processes.
     """
-    failures = redlock.transport.failures()
+    failures = client.transport.failures()
     if not failures or is_watched(task.app):
         return
     reasons = {name: failure.reason for name, failure in failures.items() if failure.tried}
     if not reasons:
         return
-    nodes = len(redlock.node_names)
-    suppressed, more = _admitted(redlock, Event.NODE_FAILED)
+    nodes = len(client.node_names)
+    suppressed, more = _admitted(client, Event.NODE_FAILED)
     logger.log(
         logging.DEBUG if suppressed is None else logging.WARNING,
         "lock-nodes-fail",
@@ -82,9 +80,9 @@ def report_failing_nodes(task: Any, task_id: str, redlock: Redlock) -> None:
     emit(Event.NODE_FAILED, task, task_id, nodes=reasons)
 
 
-def warn_without_lock(task: Any, task_id: str, redlock: Redlock, error: LockNotAcquired) -> None:
+def warn_without_lock(task: TaskLike, task_id: str, client: Client, error: LockNotAcquired) -> None:
     """Count, and warn, that a message is sent without its lock."""
-    suppressed, more = _admitted(redlock, type(error).__name__)
+    suppressed, more = _admitted(client, type(error).__name__)
     logger.log(
         logging.DEBUG if suppressed is None else logging.WARNING,
         "message-sent-without-lock",
@@ -107,7 +105,7 @@ class _Quiet:
         self._last: dict[str, tuple[float, int]] = {}
 
     def admit(self, kind: str) -> int | None:
-        """Return how many were suppressed since the last one; None if this one is as well."""
+        """Return how many warnings were suppressed since the last one; None: suppress this one."""
         now = clock()
         with self._lock:
             logged_at, suppressed = self._last.get(kind, (now - QUIET, 0))
@@ -116,12 +114,12 @@ class _Quiet:
         return suppressed if is_due else None
 
 
-# By client, which a forked child makes anew: it has not logged anything.
-_quiet: weakref.WeakKeyDictionary[Redlock, _Quiet] = weakref.WeakKeyDictionary()
+# By client: a forked child makes a new client, and has logged nothing yet.
+_quiet: weakref.WeakKeyDictionary[Client, _Quiet] = weakref.WeakKeyDictionary()
 
 
-def _admitted(redlock: Redlock, kind: str) -> tuple[int | None, str]:
-    """Return what `_Quiet.admit` does, and the end of the line about them."""
-    suppressed = _quiet.setdefault(redlock, _Quiet()).admit(kind)
+def _admitted(client: Client, kind: str) -> tuple[int | None, str]:
+    """Return the result of `_Quiet.admit`, and the end of the line about suppressed ones."""
+    suppressed = _quiet.setdefault(client, _Quiet()).admit(kind)
     more = f" ({suppressed} more like this since the last line.)" if suppressed else ""
     return suppressed, more

@@ -2,7 +2,7 @@
 Publishing a unique task: acquire its lock, send the message, extend the lock.
 
 The lock travels with the message (`Envelope`), and a worker takes it over. No process extends it in
-between, so its TTL is set twice: `lock_publish_grace` until the message is sent, because the
+between, so its TTL is set twice: `PUBLISH_GRACE` until the message is sent, because the
 publisher may die; then `lock_queue_ttl`.
 
 A publisher drops a duplicate only if no other program depends on that message: none knows its id,
@@ -19,23 +19,23 @@ from typing import Any
 from celery.utils import uuid
 
 from celery_redlock.errors import LockKeyError
-from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.border import TaskLike
+from celery_redlock.tasks.config.client import client_for, lock_keys
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.message.expiry import reservation_end, window_end
 from celery_redlock.tasks.message.node_keys import dedupe_key_for, marker_of, publish_keys
+from celery_redlock.tasks.publish.burst import debounced_call
 from celery_redlock.tasks.publish.unique_publish import UniquePublish, continues, send_as
-from celery_redlock.tasks.run.handover import handover_for, inherited_tick
+from celery_redlock.tasks.run.handover import handover_for, inherited
 from celery_redlock.tasks.ticks.tick_context import pending_tick, pending_tick_owns_id
-
-__all__ = ["publish"]
 
 #: With one of these options, Celery waits for the message's id or runs something after it.
 DEPENDENT_OPTIONS = ("chord", "chain", "group_id", "link", "link_error")
 
 
 def publish(
-    task: Any,
+    task: TaskLike,
     send: Callable[..., Any],
     args: Any,
     kwargs: Any,
@@ -57,30 +57,36 @@ def publish(
         The task's result, or a `DuplicateResult`.
 
     Raises:
-        DuplicateTask: the call is a duplicate, and `lock_on_conflict` is `raise`.
+        DuplicateTask: the call is a duplicate, and `lock_on_duplicate` is `raise`.
+        ConfigurationError: the task has `lock_debounce`, and the call an ETA of its own.
         LockKeyError: the lock key cannot be made from the arguments, and the message has no
             dependents.
     """
     lock: LockOptions = task.redlock_plan.options
     if (
-        (not lock.mode_spec.at_publish and not task_id)
+        (not lock.mode_spec.at_publish and not task_id and not lock.stops)
         or HEADER in (options.get("headers") or ())
         or task.app.conf.task_always_eager
         or not _callable_with(task, args, kwargs)
     ):
         return send(args, kwargs, task_id=task_id, **options)
+    now, debounced = time.time(), None
     # A retry and a replacement are sent by the body, with the body's own task id.
-    continued = inherited_tick(task_id) if continues(options) else None
+    continued, sent = inherited(task_id) if continues(options) else (None, None)
+    sent = (sent or now) if lock.stops else None
     if not lock.mode_spec.at_publish:
-        if task_id is None or continued is None:
+        if continued is None and sent is None:
             return send(args, kwargs, task_id=task_id, **options)
-        envelope = Envelope(nonce=fresh_nonce(), tick=continued)
-        return send_as(send, args, kwargs, task_id, options, envelope)
-    redlock = redlock_for(task.app)
+        envelope = Envelope(nonce=fresh_nonce(), tick=continued, sent=sent)
+        return send_as(send, args, kwargs, task_id or uuid(), options, envelope)
+    if lock.debounce is not None and not continues(options):
+        debounced = debounced_call(task, lock.debounce, options, now)
+        sent, options = debounced.made, debounced.with_eta(options)
+    client = client_for(task.app)
     named = bool(task_id) and not pending_tick_owns_id(task.name)
     has_dependents = named or any(options.get(option) for option in DEPENDENT_OPTIONS)
     try:
-        keys = task.redlock_plan.keys.keys_for(args, kwargs)
+        keys = lock_keys(client, task, args, kwargs)
     except LockKeyError:
         if not has_dependents:
             raise
@@ -89,12 +95,11 @@ def publish(
         return send_as(
             send, args, kwargs, task_id or uuid(), options, Envelope(nonce=fresh_nonce())
         )
-    node_keys = publish_keys(redlock, lock.mode_spec, keys)
-    now = time.time()
+    keys = publish_keys(lock.mode_spec, keys)
     tick, nonce, known_id = pending_tick(task.name), fresh_nonce(), bool(task_id)
     task_id = task_id or uuid()
     dedupe_key = dedupe_key_for(
-        redlock,
+        client,
         Envelope(nonce=nonce, tick=tick or continued),
         task_id=task_id,
         name=task.name,
@@ -104,7 +109,7 @@ def publish(
     if known_id:
         end = reservation_end(task, lock, options, now, continuation=True)
         handover = handover_for(
-            task.name, task_id, node_keys, end, nonce=nonce, marker=marker_of(dedupe_key)
+            task.name, task_id, keys, end, nonce=nonce, marker=marker_of(dedupe_key)
         )
         if handover is not None:
             envelope = replace(handover.envelope, tick=continued)
@@ -113,8 +118,8 @@ def publish(
             return sent
     message = UniquePublish(
         task=task,
-        redlock=redlock,
-        node_keys=node_keys,
+        client=client,
+        keys=keys,
         apply_async=send,
         args=args,
         kwargs=kwargs,
@@ -127,11 +132,13 @@ def publish(
         has_dependents=has_dependents,
         tick=tick,
         continued=continued,
+        sent=sent,
+        debounced=debounced,
     )
     return message.send()
 
 
-def _callable_with(task: Any, args: Any, kwargs: Any) -> bool:
+def _callable_with(task: TaskLike, args: Any, kwargs: Any) -> bool:
     """Return whether Celery can send the call; raise as Celery does for wrong arguments."""
     if not isinstance(args or (), list | tuple) or not isinstance(kwargs or {}, Mapping):
         return False

@@ -7,10 +7,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from celery_redlock._log import event_logger
-from celery_redlock.core import PendingReservation, Redlock, Reservation
+from celery_redlock.core import Client, PendingReservation, Reservation
+from celery_redlock.core.failures import Refusal
 from celery_redlock.errors import (
     ConfigurationError,
     DuplicateTask,
@@ -18,41 +19,42 @@ from celery_redlock.errors import (
     LockNotAcquired,
     QuorumUnavailable,
 )
-from celery_redlock.protocol.keys import all_places
+from celery_redlock.protocol.keys import Key, places_of
+from celery_redlock.tasks.border import TaskLike
 from celery_redlock.tasks.config.options import LockOptions
-from celery_redlock.tasks.config.policies import PUBLISH, resolve_policy
+from celery_redlock.tasks.config.policies import resolve_policy
 from celery_redlock.tasks.events import Event, emit
+from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult, result_of
 from celery_redlock.tasks.message.envelope import HEADER, Envelope, Original
+from celery_redlock.tasks.message.expiry import reservation_end
 from celery_redlock.tasks.message.in_words import in_words, lock_key_of, reason_of
 from celery_redlock.tasks.message.node_keys import (
     dedupe_key_of,
     does_same_work,
-    is_limit,
     tick_dedupe_key,
     tick_id_of,
 )
-from celery_redlock.tasks.message.owner_label import Role, TaskOwner, label_for, parse_owner
+from celery_redlock.tasks.message.owner_label import TaskOwner, label_for, parse_owner
 from celery_redlock.tasks.message.periodic import holder_may_expire
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.message.withdrawal import revoke_in_workers, withdraw
+from celery_redlock.tasks.publish.burst import DebouncedCall
 from celery_redlock.tasks.publish.holder_ended import has_ended
 from celery_redlock.tasks.publish.node_reports import (
     check_nodes,
     report_failing_nodes,
     warn_without_lock,
 )
-from celery_redlock.tasks.rules.facts import Holder, PublishPolicy
+from celery_redlock.tasks.rules.facts import Burst, DuplicatePolicy, Holder, Need, Role
 from celery_redlock.tasks.rules.publish import (
-    Contention,
+    Conflict,
     Publish,
     TickState,
-    on_contention,
+    on_conflict,
     on_reservation,
 )
 from celery_redlock.tasks.run.ended_tasks import sending_task
-
-__all__ = ["UniquePublish", "continues", "send_as"]
 
 logger = event_logger(__name__)
 
@@ -93,19 +95,22 @@ class UniquePublish:
     One call of `apply_async`.
 
     Attributes:
-        nonce: of the message.
+        nonce: the message's nonce.
         marker: digest of the message's dedupe key.
         end: when the reservation expires, in seconds since the epoch.
         window_until: when `lock_window` ends, in seconds since the epoch.
-        has_dependents: another program knows the message's id or something runs after it, so the
-            message must not be dropped.
+        has_dependents: whether another program knows the message's id or something runs after the
+            message, so that it must not be dropped.
         tick: the tick for which a schedule sends it, if any.
         continued: the tick of the run that it continues, if it is a retry or a replacement.
+        sent: when its call was sent, where the newest call of the task wins or is debounced.
+        debounced: the call, if its task has `lock_debounce`; the options then have its ETA.
+        replaces: the marker of the call that it replaces, if it does.
     """
 
-    task: Any
-    redlock: Redlock
-    node_keys: tuple[str, ...]
+    task: TaskLike
+    client: Client
+    keys: tuple[Key, ...]
     apply_async: Callable[..., Any]
     args: Any
     kwargs: Any
@@ -118,23 +123,28 @@ class UniquePublish:
     has_dependents: bool
     tick: Tick | None = None
     continued: Tick | None = None
+    sent: float | None = None
+    debounced: DebouncedCall | None = None
+    replaces: str | None = None
 
     @property
     def lock(self) -> LockOptions:
         """The task's lock options."""
         return self.task.redlock_plan.options  # type: ignore[no-any-return]
 
-    def send(self) -> Any:
-        """Send the message with a lock, without one, or not at all."""
-        return self._try_to_send()
+    def send(self, wait_for: str = "") -> Any:
+        """
+        Send the message with a lock, without one, or not at all.
 
-    def _try_to_send(self, wait_for: str = "") -> Any:
-        if not self.node_keys:
-            return self._send_without()  # rates only, which the worker takes in this mode
+        Args:
+            wait_for: owner value whose release this call waits for.
+        """
+        if not self.keys:
+            return self._send_without()  # it has only rates, which the worker takes in this mode
         try:
             reserved = self._reserve_checked(wait_for)
         except LockContended as error:
-            return self._contended(error, awaited=bool(wait_for))
+            return self._contended(error, awaited=error.holder == wait_for)
         except QuorumUnavailable as error:
             return self._unlocked(error)
         if self.tick is None:
@@ -143,13 +153,13 @@ class UniquePublish:
 
     def _send_once(self, reserved: PendingReservation, tick: Tick) -> Any:
         """Send the message of a tick, unless another message of the tick runs or has run."""
-        # Read while this message holds the lock: a worker that ends the other one frees the lock
-        # and sets its marker in one step.
+        # Read while this message holds the lock: a worker that ends the tick's other message frees
+        # the lock and sets its marker in one step.
         other = self._tick_owner(tick)
         action = on_reservation(TickState(tick=None if other is None else other.role))
         if action is Publish.SEND_WITH_LOCK or other is None:
             return self._send_with(reserved)
-        self.redlock.reservations.cancel(reserved.reservation, wait=True)
+        self.client.cancel(reserved.reservation, wait=True)
         if action is Publish.DROP_TICK:
             return self._drop_tick(tick, other)
         return self._send_without()
@@ -159,21 +169,21 @@ class UniquePublish:
         try:
             reserved = self._reserve(wait_for=wait_for)
         except LockNotAcquired:
-            check_nodes(self.task, self.redlock)
+            check_nodes(self.task, self.client)
             raise
         try:
-            check_nodes(self.task, self.redlock)
+            check_nodes(self.task, self.client)
         except ConfigurationError:
-            self.redlock.reservations.cancel(reserved.reservation, wait=True)
+            self.client.cancel(reserved.reservation, wait=True)
             raise
-        report_failing_nodes(self.task, self.task_id, self.redlock)
+        report_failing_nodes(self.task, self.task_id, self.client)
         return reserved
 
     def _tick_owner(self, tick: Tick) -> TaskOwner | None:
         """Return the task that runs or has run for a tick; None also if too few nodes replied."""
-        key = tick_dedupe_key(self.redlock, tick, name=self.task.name, retries=0, nesting=0)
+        key = tick_dedupe_key(self.client, tick, name=self.task.name, retries=0, nesting=0)
         try:
-            (held,) = self.redlock.reservations.inspect([key])
+            (held,) = self.client.inspect([key])
         except QuorumUnavailable:
             return None  # the worker that receives the message reads it again
         return None if held is None else parse_owner(held.owner)
@@ -193,7 +203,7 @@ class UniquePublish:
 
     def _reserve(
         self,
-        reserved_keys: tuple[str, ...] = (),
+        records: tuple[str, ...] = (),
         *,
         previous: str = "",
         previous_until: float = 0.0,
@@ -201,11 +211,11 @@ class UniquePublish:
     ) -> PendingReservation:
         life = max(SHORTEST_LIFE, self.end - time.time())
         try:
-            return self.redlock.reservations.reserve(
-                self.node_keys,
-                reserved_keys,
+            return self.client.reserve(
+                self.keys,
+                records,
                 ttl=life,
-                grace=min(life, self.lock.publish_grace),
+                grace=min(life, expiry.PUBLISH_GRACE),
                 label=self._label,
                 previous=previous,
                 previous_until=previous_until,
@@ -214,7 +224,7 @@ class UniquePublish:
                 wait_for_owner=wait_for,
             )
         except (LockContended, QuorumUnavailable) as error:
-            raise in_words(error, self.redlock) from None
+            raise in_words(error) from None
 
     @property
     def _label(self) -> str:
@@ -227,28 +237,30 @@ class UniquePublish:
             tick_id=self._tick_id,
             marker=self.marker,
             task=self.task.name,
+            burst_us=None if self.debounced is None else self.debounced.first_us,
+            replaces=self.replaces,
         )
 
     @property
     def _tick_id(self) -> str | None:
         tick = self.tick or self.continued
-        return None if tick is None else tick_id_of(self.redlock, tick, name=self.task.name)
+        return None if tick is None else tick_id_of(self.client, tick, name=self.task.name)
 
     def _contended(self, error: LockContended, *, awaited: bool) -> Any:
         holder = parse_owner(error.holder)
-        contention = self._contention(error, holder, awaited=awaited)
-        action = on_contention(contention)
-        if action is Publish.ASK_POLICY:
-            policy = resolve_policy(self.task, self.lock.publish_policy, error, PUBLISH)
-            action = on_contention(replace(contention, policy=PublishPolicy(policy)))
+        conflict = self._conflict(error, holder, awaited=awaited)
+        action = on_conflict(conflict)
+        if action is Need.POLICY:
+            policy = resolve_policy(self.task, "lock_on_duplicate", self.lock.on_duplicate, error)
+            action = on_conflict(replace(conflict, policy=DuplicatePolicy(policy)))
         if action is Publish.SEND_UNDECIDED:
             return self._unlocked(error)
         if action is Publish.FAIL:
             raise error
         if action is Publish.SEND or holder is None:
             return self._send_without()
-        effects: dict[Publish, Callable[[], Any]] = {
-            Publish.AWAIT_RELEASE: lambda: self._try_to_send(wait_for=error.holder or ""),
+        effects: dict[Publish | Need, Callable[[], Any]] = {
+            Publish.AWAIT_RELEASE: lambda: self.send(wait_for=error.holder or ""),
             Publish.SEND_AFTER: lambda: self._send_without(after=holder.task_id),
             Publish.SEND_AS_DUPLICATE: lambda: self._send_without(duplicate_of=_call_of(holder)),
             Publish.REPLACE: lambda: self._replace(error, holder, awaited=awaited),
@@ -257,18 +269,19 @@ class UniquePublish:
         }
         return effects[action]()
 
-    def _contention(
+    def _conflict(
         self, error: LockContended, holder: TaskOwner | None, *, awaited: bool
-    ) -> Contention:
-        """Return what is known, in the terms of the rules."""
-        policy = self.lock.publish_policy
-        same = does_same_work(self.redlock, self.node_keys, self.task.name, error, holder)
-        return Contention(
+    ) -> Conflict:
+        """Return the facts, in the terms of the rules."""
+        refusal = Refusal.of(error)
+        same = does_same_work(self.keys, self.task.name, refusal, holder)
+        return Conflict(
             split=error.split,
             holder=self._who(holder),
             role=Role.QUEUED if holder is None else holder.role,
             same_work=same,
-            is_limit=is_limit(error.key),
+            # The call is sent if it is paused, and the worker takes what refuses it.
+            is_limit=refusal.is_shared and not refusal.is_paused,
             holder_has_ended=holder is not None
             and same
             and not error.split
@@ -276,11 +289,26 @@ class UniquePublish:
             has_waited=awaited,
             has_dependents=self.has_dependents,
             continues=continues(self.options),
-            policy=PublishPolicy.FUNCTION if callable(policy) else PublishPolicy(policy),
+            policy=DuplicatePolicy.of(self.lock.on_duplicate),
             holder_may_be_skipped=holder is not None
             and holder_may_expire(holder, self.tick, self.lock),
-            held_in_body=self.lock.mode_spec.in_body and not self.lock.mode_spec.own_queue_key,
+            held_in_body=self.lock.mode_spec.held_in_body,
+            burst=self._burst_of(holder),
         )
+
+    def _burst_of(self, holder: TaskOwner | None) -> Burst:
+        if self.debounced is None or holder is None:
+            return Burst.NONE
+        return self.debounced.burst_of(holder, time.time())
+
+    def _replacing(self, holder: TaskOwner) -> Self:
+        """Return the publish that replaces the holder, as one more call of its burst."""
+        if self.debounced is None:
+            return replace(self, replaces=holder.marker)
+        debounced = self.debounced.replacing(holder)
+        options = debounced.with_eta(self.options)
+        end = reservation_end(self.task, self.lock, options, time.time(), continuation=False)
+        return replace(self, debounced=debounced, options=options, end=end, replaces=holder.marker)
 
     def _has_ended(self, holder: TaskOwner) -> bool:
         # A minimum hold keeps duplicates away even after the task has ended.
@@ -300,7 +328,7 @@ class UniquePublish:
         return Holder.SENDER if holder.is_of(sending_task()) else Holder.OTHER
 
     def _unlocked(self, error: LockNotAcquired) -> Any:
-        warn_without_lock(self.task, self.task_id, self.redlock, error)
+        warn_without_lock(self.task, self.task_id, self.client, error)
         return self._send_without()
 
     def _drop(self, error: LockContended, holder: TaskOwner, *, refused: bool) -> DuplicateResult:
@@ -313,14 +341,14 @@ class UniquePublish:
             role=holder.role,
             error=error,
         )
-        key = lock_key_of(self.redlock, error.key)
+        key = lock_key_of(error.key)
         emit(Event.DUPLICATE, self.task, holder.task_id, key=key, refused=refused)
         if not refused:
             return existing
         duplicate = DuplicateTask(
             f"Task {self.task.name} was not sent: {holder.task_id} is {holder.role} already, "
             f"since {holder.host}[{holder.pid}] acquired {key!r}. Its outcome is in .result; "
-            "lock_on_conflict='existing' would return that instead of raising.",
+            "lock_on_duplicate='existing' would return that instead of raising.",
             holder.task_id,
         )
         duplicate.result = existing
@@ -335,61 +363,72 @@ class UniquePublish:
         previous = error.holder or ""
         until = time.time() + (error.expires_in or 0.0)
         try:
-            reserved, withdrawn = self._take_over(holder, previous, until)
+            newer, reserved, withdrawn = self._take_over(holder, previous, until)
         except LockNotAcquired as exc:
             # The holder has begun to run, or another call was faster: decide about the new holder.
             if isinstance(exc, LockContended) and exc.holder != error.holder:
                 return self._contended(exc, awaited=awaited)
             return self._unlocked(exc)
-        sent = self._send_with(reserved, previous=previous, until=until, withdrawn=withdrawn)
-        if withdrawn is not None:
-            marker_ttl = (error.expires_in or 0.0) + self.lock.dedupe_window
-            label = label_for(Role.REPLACED, self.task_id)
-            self.redlock.reservations.relabel(withdrawn, label, marker_ttl)
-        # A minority of nodes may execute the reservation of the older message late.
-        places = all_places(self.node_keys)
+        sent = newer._send_with(reserved, previous=previous, until=until, withdrawn=withdrawn)
+        places = places_of(self.keys)
         older = Reservation(node_keys=places, owner=previous, expires_at=until)
-        self.redlock.reservations.cancel(older)
+        markers = [] if withdrawn is None else [withdrawn]
+        if holder.replaces is not None:
+            # The publisher of the older message may have died or failed before it had this done.
+            markers.append(replace(older, node_keys=(dedupe_key_of(holder.replaces),)))
+        label = label_for(Role.REPLACED, self.task_id)
+        for marker in markers:
+            marker_ttl = (error.expires_in or 0.0) + self.lock.dedupe_window
+            self.client.relabel(marker, label, marker_ttl)
+        # A minority of nodes may execute the reservation of the older message late.
+        self.client.cancel(older)
         logger.info(
             "message-replaces-older",
-            "Task %(task)s[%(task_id)s] replaces %(other_task_id)s, which is revoked",
+            "Task %(task)s[%(task_id)s] replaces %(other_task_id)s, which will not run",
             task=self.task.name,
             task_id=self.task_id,
             other_task_id=holder.task_id,
         )
         emit(Event.REPLACED, self.task, holder.task_id, by=self.task_id)
-        revoke_in_workers(self.task.app, holder.task_id)
+        # A later call of the burst may have the older one's id, and workers would discard it, too.
+        if self.debounced is None:
+            revoke_in_workers(self.task.app, holder.task_id)
         return sent
 
     def _take_over(
         self, older: TaskOwner, previous: str, until: float
-    ) -> tuple[PendingReservation, Reservation | None]:
+    ) -> tuple[Self, PendingReservation, Reservation | None]:
         """
-        Take the lock over from a queued message, and withdraw that one in the same step.
+        Take the lock over from a queued message, and withdraw that message in the same step.
 
-        Before this message is sent: it may have finished before a worker receives the older one.
-        Until it is sent the marker only makes workers requeue that one, as this process may die.
+        This comes before the new message is sent, which may finish before a worker receives the
+        older one. Until it is sent, workers only requeue the older one: this process may die.
+
+        Returns:
+            The publish with what it takes over from the older call's burst, its reservation, and
+            the older message's marker if it was set.
         """
         if older.marker is not None:
-            marker = (dedupe_key_of(older.marker),)
+            marker, newer = (dedupe_key_of(older.marker),), self._replacing(older)
             try:
-                reserved = self._reserve(marker, previous=previous, previous_until=until)
-                return reserved, replace(reserved.reservation, node_keys=marker)
+                reserved = newer._reserve(marker, previous=previous, previous_until=until)
+                return newer, reserved, replace(reserved.reservation, node_keys=marker)
             except LockContended as error:
                 if error.split:
                     raise
-        # Its marker is held: its body has begun, or another process ends it.
+        # The older message's marker is held: its body has begun, or another process ends it. So
+        # there is no burst to continue.
         reserved = self._reserve(previous=previous, previous_until=until)
-        return reserved, self._withdraw(older)
+        return self, reserved, self._withdraw(older)
 
     def _withdraw(self, older: TaskOwner) -> Reservation | None:
         try:
             return withdraw(
-                self.redlock,
+                self.client,
                 older,
                 Role.QUEUED,
                 by=self.task_id,
-                marker_ttl=self.lock.publish_grace,
+                marker_ttl=expiry.PUBLISH_GRACE,
             )
         except LockNotAcquired as exc:
             logger.warning(
@@ -399,7 +438,7 @@ class UniquePublish:
                 task=self.task.name,
                 task_id=self.task_id,
                 other_task_id=older.task_id,
-                reason=reason_of(exc, self.redlock),
+                reason=reason_of(exc),
             )
             return None
 
@@ -417,27 +456,29 @@ class UniquePublish:
         except BaseException:
             # Awaited, so that a caller that retries at once finds the lock free. The key before the
             # marker: a worker that receives the older message meanwhile requeues it, and does not
-            # end it for a call that is never sent.
+            # end it for a call that is never sent. A call that has taken the key over meanwhile
+            # needs the marker, and relabels it.
+            is_ours = True
             try:
-                self.redlock.reservations.cancel(
+                is_ours = self.client.cancel(
                     reservation, wait=True, previous=previous, previous_until=until
                 )
             finally:
-                if withdrawn is not None:
-                    self.redlock.reservations.cancel(withdrawn, wait=True)
+                if withdrawn is not None and is_ours:
+                    self.client.cancel(withdrawn, wait=True)
             raise
-        self.redlock.reservations.confirm(reserved)
+        self.client.confirm(reserved)
         took = time.monotonic() - began
-        if took >= self.lock.publish_grace:
+        if took >= expiry.PUBLISH_GRACE:
             logger.warning(
                 "publish-outlasted-grace",
-                "Sending task %(task)s[%(task_id)s] took %(seconds).1f s, longer than "
-                "lock_publish_grace=%(grace)g, so its lock has expired and a duplicate may be "
-                "sent, too; raise lock_publish_grace.",
+                "Sending task %(task)s[%(task_id)s] took %(seconds).1f s, longer than the "
+                "%(grace)g s for which its lock is kept meanwhile, so the lock has expired and a "
+                "duplicate may be sent, too. Find out why the broker is slow.",
                 task=self.task.name,
                 task_id=self.task_id,
                 seconds=took,
-                grace=self.lock.publish_grace,
+                grace=expiry.PUBLISH_GRACE,
             )
         return sent
 
@@ -451,6 +492,7 @@ class UniquePublish:
             nonce=self.nonce,
             reservation=reservation,
             window_until=self.window_until,
+            sent=self.sent,
             tick=self.continued,  # a beat adds its own at `before_task_publish`, see tick_context
             **facts,
         )

@@ -1,10 +1,10 @@
 """
 Decisions about a message that a worker received: it takes its lock, waits, is requeued, or ends.
 
-`ARRIVALS` decides before the message takes anything, `CONTENTION` when it did not get what it
-takes, and `REQUEUES` and `IN_PLACE` how it waits. A duplicate that had to be sent is judged by the
-call that it repeats, not by who holds the key when the worker looks. Any other message is judged by
-who holds the key.
+`ARRIVALS` decides before the message acquires anything, `CONTENTION` when it did not get its lock
+and marker, and `REQUEUES` and `IN_PLACE` decide how it waits. A duplicate that had to be sent is
+judged by the call that it repeats, not by the holder of the key when the worker looks. Any other
+message is judged by the holder of the key.
 """
 
 from __future__ import annotations
@@ -14,24 +14,19 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from celery_redlock.tasks.rules.facts import (
+    ConflictPolicy,
+    DuplicatePolicy,
     Evidence,
     Holder,
+    Need,
     Obstacle,
     Order,
-    Overlap,
-    PublishPolicy,
     Record,
     Role,
     Row,
-    RunPolicy,
     Unavailable,
     first_match,
 )
-
-__all__ = ["ARRIVALS", "CONTENTION", "FINAL", "IN_PLACE", "MARKERS", "REQUEUES"]
-__all__ += ["Action", "Arrival", "Contention", "InPlace", "Sighting", "Waiting"]
-__all__ += ["evidence_of", "how_to_wait", "is_final", "on_arrival", "on_contention"]
-__all__ += ["waits_in_place"]
 
 
 class Action(Enum):
@@ -39,33 +34,30 @@ class Action(Enum):
 
     TAKE = auto()  #: take its lock and marker
     RETAKE = auto()  #: evict the marker, which does not concern this message; take everything
-    READ_EVIDENCE = auto()  #: ask the nodes about the call that it repeats; then decide anew
-    READ_RECORD = auto()  #: read what the leaders recorded of its tick; then decide anew
-    ASK_POLICY = auto()  #: call the task's `lock_on_conflict`; then decide anew
     WAIT = auto()  #: it needs its lock later; `REQUEUES` decides how it waits
     TRY_BY_NAME = auto()  #: try once more; nodes that refuse it remember it; then decide anew
     REQUEUE = auto()  #: publish it again, for later
     WAIT_IN_PLACE = auto()  #: the same under `apply()`, which has no queue
-    REQUEUE_COPY = auto()  #: publish it again until the other delivery or message of it has ended
-    REQUEST_STOP = auto()  #: be the next run, ask the older one to stop, and requeue
-    OVERTAKE = auto()  #: be the next run instead of an older one that waits, and try for the lock
+    REQUEUE_COPY = auto()  #: publish it again until another delivery, or message of its tick, ends
+    REQUEST_STOP = auto()  #: be the next to run, ask the older call to stop, and requeue
+    OVERTAKE = auto()  #: be the next instead of an older call that waits, and try for the lock
     RUN_UNLOCKED = auto()
     SKIP = auto()  #: end it with `lock_skip_result`
     SKIP_AS_MISSED = auto()  #: the same, for a tick after its starting deadline
-    FAIL = auto()  #: raise why it did not get its lock
+    FAIL = auto()  #: raise the error of the failed acquire
     FAIL_NOT_REJECTED = auto()  #: the same, where the policy is to reject it and that is not safe
     FAIL_AS_DUPLICATE = auto()  #: raise `DuplicateTask`
     GIVE_UP = auto()  #: raise `LockNotAcquired`: `lock_give_up_after` is over
-    REJECT = auto()  #: to the dead letters
-    IGNORE = auto()  #: another delivery or message of it has ended; this one ends without a trace
+    REJECT = auto()  #: reject it to the dead letters
+    IGNORE = auto()  #: end it without a result: another delivery, or message of its tick, has ended
     DROP_AS_SUPERSEDED = auto()  #: the same, because a newer leader sends its tick
     END_AS_REPLACED = auto()  #: end it as revoked, because a newer call replaces it
     END_AS_REVOKED = auto()  #: end it as revoked
 
 
-#: The marker of a message that ended without its body. A worker that finds it while the message is
-#: being ended requeues; a tick's marker is *skipped* in place of all these (`ending.MARKERS`).
-MARKERS: Mapping[Action, Role] = {
+#: The marker of a message that has ended without its body; while it is being ended, workers requeue
+#: its other deliveries. A tick's marker is *skipped* instead of all these (`ending.MARKERS`).
+MARKED_AS: Mapping[Action, Role] = {
     Action.SKIP: Role.FINISHED,
     Action.SKIP_AS_MISSED: Role.FINISHED,
     Action.FAIL: Role.FAILED,
@@ -73,7 +65,7 @@ MARKERS: Mapping[Action, Role] = {
     Action.FAIL_AS_DUPLICATE: Role.FINISHED,
     Action.GIVE_UP: Role.FAILED,
     Action.END_AS_REPLACED: Role.FINISHED,
-    Action.END_AS_REVOKED: Role.FAILED,  # nobody does its work
+    Action.END_AS_REVOKED: Role.FAILED,  # no task does its work
 }
 
 
@@ -88,7 +80,7 @@ class Arrival:
         may_have_begun: a worker may have been lost in its body, or its body may run.
         names_original: it had to be sent although it repeats a call, which it names.
         evidence: what the nodes show of that call.
-        policy: `lock_on_conflict` at publish.
+        policy: `lock_on_duplicate`.
         from_leader: it is for a tick, and from a beat that records its ticks.
         brought_lock: it was sent with its lock, and others may have given way to it.
         record: what the leaders' record shows.
@@ -99,7 +91,7 @@ class Arrival:
     may_have_begun: bool
     names_original: bool
     evidence: Evidence
-    policy: PublishPolicy
+    policy: DuplicatePolicy
     from_leader: bool
     brought_lock: bool
     record: Record
@@ -111,7 +103,7 @@ class Arrival:
 
     @property
     def first_counts(self) -> bool:
-        """Whether it repeats a call that does the work, or did."""
+        """Whether it repeats a call that does or did the work."""
         return self.is_duplicate and self.evidence in (Evidence.UNDER_WAY, Evidence.FINISHED)
 
     @property
@@ -120,7 +112,7 @@ class Arrival:
         return self.from_leader and not self.continues and not self.brought_lock
 
 
-ARRIVALS: tuple[Row[Arrival, Action], ...] = (
+ARRIVALS: tuple[Row[Arrival, Action | Need], ...] = (
     Row(
         "its starting deadline has passed",
         lambda a: a.missed_deadline and not a.continues and not a.may_have_begun,
@@ -129,7 +121,7 @@ ARRIVALS: tuple[Row[Arrival, Action], ...] = (
     Row(
         "it repeats a call",
         lambda a: a.is_duplicate and a.evidence is Evidence.UNREAD,
-        Action.READ_EVIDENCE,
+        Need.EVIDENCE,
     ),
     Row(
         "the outcome of the first call is unknown",
@@ -143,23 +135,23 @@ ARRIVALS: tuple[Row[Arrival, Action], ...] = (
     ),
     Row(
         "the first call counts, and the policy is a function",
-        lambda a: a.first_counts and a.policy is PublishPolicy.FUNCTION,
-        Action.ASK_POLICY,
+        lambda a: a.first_counts and a.policy is DuplicatePolicy.FUNCTION,
+        Need.POLICY,
     ),
     Row(
         "the first call counts: raise",
-        lambda a: a.first_counts and a.policy is PublishPolicy.RAISE,
+        lambda a: a.first_counts and a.policy is DuplicatePolicy.RAISE,
         Action.FAIL_AS_DUPLICATE,
     ),
     Row(
         "the first call counts: existing",
-        lambda a: a.first_counts and a.policy is PublishPolicy.EXISTING,
+        lambda a: a.first_counts and a.policy is DuplicatePolicy.EXISTING,
         Action.SKIP,
     ),
     Row(
         "a leader sent it",
         lambda a: a.may_be_superseded and a.record is Record.UNREAD,
-        Action.READ_RECORD,
+        Need.RECORD,
     ),
     Row(
         "a newer leader sends its tick",
@@ -170,8 +162,8 @@ ARRIVALS: tuple[Row[Arrival, Action], ...] = (
 )
 
 
-def on_arrival(arrival: Arrival) -> Action:
-    """Return what becomes of a message before it takes anything."""
+def on_arrival(arrival: Arrival) -> Action | Need:
+    """Return the next step for a message that has not acquired anything."""
     return first_match(ARRIVALS, arrival).then
 
 
@@ -181,16 +173,17 @@ class Contention:
     The facts of a message that did not get its lock and marker.
 
     Attributes:
-        obstacle: why.
+        obstacle: why it did not get them.
         split: several contenders share the nodes, and none has a quorum.
-        holder: who holds the key.
+        holder: the holder of the key.
         role: the state of the holder's task.
-        order: the age of the holder's run.
+        order: the age of the holder's call.
         same_work: the holder's call is of the same task and has all keys, not only some.
         same_message: the marker is that of this very message, not of another one of its tick.
-        holds_until_result: the holder's lock lasts until its result is stored and what follows is
-            sent, so that what follows may find it held.
+        holds_until_result: the holder keeps its lock until its result is stored and its successors
+            are sent, so that a successor may find the lock held.
         holder_may_be_skipped: the holder is an earlier tick that may miss its starting deadline.
+        holder_is_newer: the holder is a newer call of the same burst, and its message is out.
         locks_at_publish: its mode takes a lock at publish.
         for_window: its mode keeps the key taken for `lock_window`.
         brought_lock: it was sent with its lock.
@@ -198,10 +191,9 @@ class Contention:
         may_have_begun: a worker may have been lost in its body, or its body may run.
         has_retaken: it has evicted a marker that did not concern it.
         has_taken_over: it was ending as replaced or revoked, and did not get its marker for that.
-        may_be_rejected: rejecting it loses nothing that anybody waits for.
-        overlap: `lock_overlap`.
-        at_publish: `lock_on_conflict` at publish.
-        at_run: `lock_on_conflict` at run.
+        may_be_rejected: its rejection loses nothing that another program waits for.
+        at_publish: `lock_on_duplicate`.
+        at_run: `lock_on_conflict`.
         unavailable: `lock_on_unavailable`.
         eager: it runs under `apply()`.
     """
@@ -215,6 +207,7 @@ class Contention:
     same_message: bool
     holds_until_result: bool
     holder_may_be_skipped: bool
+    holder_is_newer: bool
     locks_at_publish: bool
     for_window: bool
     brought_lock: bool
@@ -223,9 +216,8 @@ class Contention:
     has_retaken: bool
     has_taken_over: bool
     may_be_rejected: bool
-    overlap: Overlap
-    at_publish: PublishPolicy
-    at_run: RunPolicy
+    at_publish: DuplicatePolicy
+    at_run: ConflictPolicy
     unavailable: Unavailable
     eager: bool
 
@@ -234,7 +226,7 @@ class Contention:
         """
         Whether the holder is an earlier part of the same work, which releases the key in time.
 
-        Under `apply()` it would wait for itself.
+        Never under `apply()`, where the message would block that part, and so wait for itself.
         """
         if self.role is Role.FINISHED or self.eager:
             return False
@@ -246,6 +238,26 @@ class Contention:
     def was_replaced(self) -> bool:
         """Whether another call has taken over the lock that the message brought."""
         return self.brought_lock and self.role is not Role.FINISHED
+
+    @property
+    def stops(self) -> bool:
+        """Whether the newest call of its task wins a lock that the worker takes."""
+        return self.obstacle is Obstacle.LOCK and self.at_run is ConflictPolicy.STOP
+
+    @property
+    def others_gave_way(self) -> bool:
+        """Whether newer calls may have been dropped for the message, which has their key."""
+        replaces = self.at_publish is DuplicatePolicy.REPLACE
+        return self.locks_at_publish and self.brought_lock and not replaces
+
+    @property
+    def is_next(self) -> bool:
+        """Whether an earlier delivery of it, or of its tick, has asked an older call to stop."""
+        is_lock = self.obstacle is Obstacle.LOCK and not self.split
+        may_stop = is_lock and self.at_run in (ConflictPolicy.STOP, ConflictPolicy.FUNCTION)
+        is_queued = self.holder in (Holder.ITSELF, Holder.COPY) and self.role is Role.QUEUED
+        # A newer one may have been sent under its id.
+        return may_stop and is_queued and self.same_work and self.order is not Order.NEWER
 
     @property
     def has_begun(self) -> bool:
@@ -260,8 +272,8 @@ _NO_QUORUM, _MARKER, _RESERVED, _LOCK = (
     Obstacle.LOCK,
 )
 
-CONTENTION: tuple[Row[Contention, Action], ...] = (
-    # Too few nodes answered: `lock_on_unavailable`.
+CONTENTION: tuple[Row[Contention, Action | Need], ...] = (
+    # Too few nodes replied: `lock_on_unavailable`.
     Row(
         "no quorum: run_unlocked",
         lambda c: c.obstacle is _NO_QUORUM and c.unavailable is Unavailable.RUN_UNLOCKED,
@@ -295,13 +307,18 @@ CONTENTION: tuple[Row[Contention, Action], ...] = (
         ),
         Action.RETAKE,
     ),
-    # Its marker may differ from node to node. Each try to take one over could show another one.
+    # The marker may differ from node to node, so each try to take it over could meet another one.
     Row(
         "it was withdrawn, and another delivery has its marker",
         lambda c: (
             c.obstacle is _MARKER and c.role in (Role.REPLACED, Role.REVOKED) and c.has_taken_over
         ),
         Action.REQUEUE_COPY,
+    ),
+    Row(
+        "it was sent again under its id, which replaced it while it waited",
+        lambda c: c.obstacle is _MARKER and c.role is Role.REPLACED and c.holder is Holder.ITSELF,
+        Action.IGNORE,
     ),
     Row(
         "a newer call replaced it while it waited",
@@ -323,119 +340,123 @@ CONTENTION: tuple[Row[Contention, Action], ...] = (
         lambda c: c.obstacle is _MARKER,
         Action.REQUEUE_COPY,
     ),
-    # A holder that is no rival.
+    # Whatever the policies are about tasks that hold a key: a pause does no task's work.
+    Row("the key is paused", lambda c: c.holder is Holder.PAUSE, Action.WAIT),
+    # A holder that is no rival. Of the places as the next to run, those of a tick's messages are
+    # equal: one that its worker could not name in the message looks like that of another message.
+    Row("stop: it is the next itself, or its tick is", lambda c: c.is_next, Action.OVERTAKE),
     Row(
         "another message of its tick waits",
         lambda c: c.holder is Holder.COPY,
         Action.REQUEUE_COPY,
     ),
+    # It is known to be older only by the clocks of publishers: it has no lock that shows it.
+    Row(
+        "debounce: it was sent again under its id",
+        lambda c: c.holder_is_newer and c.holder is Holder.ITSELF,
+        Action.IGNORE,
+    ),
+    Row("debounce: a newer call waits", lambda c: c.holder_is_newer, Action.END_AS_REPLACED),
     Row(
         "an earlier part of its work holds the key", lambda c: c.holder_is_earlier_part, Action.WAIT
     ),
     Row(
         "no contender has a quorum",
-        lambda c: c.split and (c.locks_at_publish or c.overlap is not Overlap.NONE),
+        lambda c: c.split and c.locks_at_publish,
         Action.WAIT,
     ),
-    # A schedule's run: `lock_overlap`. Only a run known to be older is replaced, and only one known
-    # to be older gives way.
-    Row("overlap: queue", lambda c: c.overlap is Overlap.QUEUE, Action.WAIT),
-    Row("overlap: forbid", lambda c: c.overlap is Overlap.FORBID, Action.SKIP),
-    Row(
-        "overlap: replace, and nobody can be asked to stop",
-        lambda c: (
-            c.overlap is Overlap.REPLACE and (c.holder is Holder.FOREIGN or c.role is Role.FINISHED)
-        ),
-        Action.WAIT,
-    ),
-    Row(
-        "overlap: replace, and another task has the lock",
-        lambda c: c.overlap is Overlap.REPLACE and not c.same_work,
-        Action.WAIT,
-    ),
-    Row(
-        "overlap: replace, and a newer run has the lock",
-        lambda c: c.overlap is Overlap.REPLACE and c.order is Order.NEWER,
-        Action.SKIP,
-    ),
-    Row(
-        "overlap: replace, and an older run waits",
-        lambda c: c.overlap is Overlap.REPLACE and c.order is Order.OLDER and c.role is Role.QUEUED,
-        Action.OVERTAKE,
-    ),
-    Row(
-        "overlap: replace, and an older run has the lock",
-        lambda c: c.overlap is Overlap.REPLACE and c.order is Order.OLDER,
-        Action.REQUEST_STOP,
-    ),
-    Row(
-        "overlap: replace, and neither is older",
-        lambda c: c.overlap is Overlap.REPLACE,
-        Action.WAIT,
-    ),
-    # A lock that the worker takes: `lock_on_conflict` at run.
+    # A lock that the worker takes: `lock_on_conflict`.
     Row(
         "conflict at run, and the policy is a function",
-        lambda c: c.obstacle is _LOCK and c.at_run is RunPolicy.FUNCTION,
-        Action.ASK_POLICY,
+        lambda c: c.obstacle is _LOCK and c.at_run is ConflictPolicy.FUNCTION,
+        Need.POLICY,
     ),
-    # Were each contender to give way to the others, nobody would do the work.
+    # If each contender gave way to the others, no task would do the work.
     Row(
-        "conflict at run: nobody gives way in a split vote",
-        lambda c: c.obstacle is _LOCK and c.split and c.at_run is not RunPolicy.RAISE,
+        "conflict at run: no contender gives way in a split vote",
+        lambda c: c.obstacle is _LOCK and c.split and c.at_run is not ConflictPolicy.RAISE,
         Action.WAIT,
     ),
     Row(
         "conflict at run: requeue",
-        lambda c: c.obstacle is _LOCK and c.at_run is RunPolicy.REQUEUE,
+        lambda c: c.obstacle is _LOCK and c.at_run is ConflictPolicy.REQUEUE,
         Action.WAIT,
     ),
     Row(
         "conflict at run: skip",
-        lambda c: c.obstacle is _LOCK and c.at_run is RunPolicy.SKIP,
+        lambda c: c.obstacle is _LOCK and c.at_run is ConflictPolicy.SKIP,
         Action.SKIP,
     ),
+    # Only a call of the same task that is known to be older is stopped, or gives way.
+    Row(
+        "stop: no other call of this task has the lock",
+        lambda c: (
+            c.stops and (c.holder is Holder.FOREIGN or not c.same_work or c.role is Role.FINISHED)
+        ),
+        Action.WAIT,
+    ),
+    Row(
+        "stop: the body that sent it has the lock",
+        lambda c: c.stops and c.holder is Holder.SENDER,
+        Action.WAIT,
+    ),
+    Row(
+        "stop: a newer call has the lock, or waits for it",
+        lambda c: c.stops and c.order is Order.NEWER and not c.others_gave_way,
+        Action.END_AS_REPLACED,
+    ),
+    Row(
+        "stop: an older call waits for the lock",
+        lambda c: c.stops and c.order is Order.OLDER and c.role is Role.QUEUED,
+        Action.OVERTAKE,
+    ),
+    Row(
+        "stop: an older call has the lock",
+        lambda c: c.stops and c.order is Order.OLDER,
+        Action.REQUEST_STOP,
+    ),
+    Row("stop: neither is older", lambda c: c.stops, Action.WAIT),
     Row(
         "conflict at run: reject",
-        lambda c: c.obstacle is _LOCK and c.at_run is RunPolicy.REJECT and c.may_be_rejected,
+        lambda c: c.obstacle is _LOCK and c.at_run is ConflictPolicy.REJECT and c.may_be_rejected,
         Action.REJECT,
     ),
     Row(
         "conflict at run: reject, and that is not safe",
-        lambda c: c.obstacle is _LOCK and c.at_run is RunPolicy.REJECT,
+        lambda c: c.obstacle is _LOCK and c.at_run is ConflictPolicy.REJECT,
         Action.FAIL_NOT_REJECTED,
     ),
     Row("conflict at run: raise", lambda c: c.obstacle is _LOCK, Action.FAIL),
-    # A lock that is taken at publish: `lock_on_conflict` at publish.
+    # A lock that is taken at publish: `lock_on_duplicate`.
     Row("no task of this package", lambda c: c.holder is Holder.FOREIGN, Action.WAIT),
     Row("the holder does other work", lambda c: not c.same_work, Action.WAIT),
     Row("the holder may be skipped", lambda c: c.holder_may_be_skipped, Action.WAIT),
-    # To replace is for the publisher. A message that brought a lock and finds another call's in its
+    # Only a publisher replaces. A message that brought a lock and finds another call's lock in its
     # place was replaced itself.
     Row(
         "it continues work that has begun",
-        lambda c: c.has_begun and not (c.was_replaced and c.at_publish is PublishPolicy.REPLACE),
+        lambda c: c.has_begun and not (c.was_replaced and c.at_publish is DuplicatePolicy.REPLACE),
         Action.WAIT,
     ),
     Row(
         "a duplicate, and the policy is a function",
-        lambda c: c.at_publish is PublishPolicy.FUNCTION,
-        Action.ASK_POLICY,
+        lambda c: c.at_publish is DuplicatePolicy.FUNCTION,
+        Need.POLICY,
     ),
     Row(
         "a duplicate: raise",
-        lambda c: c.at_publish is PublishPolicy.RAISE,
+        lambda c: c.at_publish is DuplicatePolicy.RAISE,
         Action.FAIL_AS_DUPLICATE,
     ),
-    Row("a duplicate: existing", lambda c: c.at_publish is PublishPolicy.EXISTING, Action.SKIP),
+    Row("a duplicate: existing", lambda c: c.at_publish is DuplicatePolicy.EXISTING, Action.SKIP),
     Row("replace: its window's work is done", lambda c: c.role is Role.FINISHED, Action.SKIP),
     Row("replace: a newer call replaced it", lambda c: c.brought_lock, Action.END_AS_REPLACED),
     Row("replace: it runs after the older call", lambda _: True, Action.WAIT),
 )
 
 
-def on_contention(contention: Contention) -> Action:
-    """Return what becomes of a message that did not get what it takes."""
+def on_contention(contention: Contention) -> Action | Need:
+    """Return the next step for a message that did not get its lock and marker."""
     return first_match(CONTENTION, contention).then
 
 
@@ -447,14 +468,14 @@ class Waiting:
     Attributes:
         eager: it runs under `apply()`.
         is_exhausted: it has waited for `lock_give_up_after`.
-        is_refused: another has a key that it has just tried to take.
-        is_remembered: the nodes that refused it remember it, and will wake it.
+        is_refused: another task has a key that the message has just tried to acquire.
+        is_registered: the nodes that refused it remember it, and will wake it.
     """
 
     eager: bool
     is_exhausted: bool
     is_refused: bool
-    is_remembered: bool
+    is_registered: bool
 
 
 REQUEUES: tuple[Row[Waiting, Action], ...] = (
@@ -462,7 +483,7 @@ REQUEUES: tuple[Row[Waiting, Action], ...] = (
     Row("lock_give_up_after is over", lambda w: w.is_exhausted, Action.GIVE_UP),
     Row(
         "no node would wake it",
-        lambda w: w.is_refused and not w.is_remembered,
+        lambda w: w.is_refused and not w.is_registered,
         Action.TRY_BY_NAME,
     ),
     Row("later", lambda _: True, Action.REQUEUE),
@@ -470,14 +491,14 @@ REQUEUES: tuple[Row[Waiting, Action], ...] = (
 
 
 def how_to_wait(waiting: Waiting) -> Action:
-    """Return what becomes of a message that is to be requeued."""
+    """Return the next step for a message that needs its lock later."""
     return first_match(REQUEUES, waiting).then
 
 
-#: After these the message needs its lock later, or is decided anew.
+#: After these steps the message needs its lock later, or the rules decide anew.
 _STILL_NEEDS_IT = frozenset(
     {
-        *(Action.WAIT, Action.REQUEUE_COPY, Action.ASK_POLICY, Action.RETAKE),
+        *(Action.WAIT, Action.REQUEUE_COPY, Need.POLICY, Action.RETAKE),
         *(Action.REQUEST_STOP, Action.OVERTAKE),
     }
 )
@@ -486,8 +507,12 @@ FINAL: tuple[Row[Contention, bool], ...] = (
     Row("the marker is over", lambda c: c.obstacle is _MARKER and c.role.is_over, True),
     Row("the marker's task may end", lambda c: c.obstacle is _MARKER, False),
     Row("a window's key is over", lambda c: c.for_window and c.role.is_over, True),
+    Row(
+        "a newer call has the lock",
+        lambda c: c.stops and on_contention(c) is Action.END_AS_REPLACED,
+        True,
+    ),
     Row("lock_wait comes before the policy", lambda c: c.obstacle is not _RESERVED, False),
-    Row("a schedule's run", lambda c: c.overlap is not Overlap.NONE, False),
     Row("it needs the lock later", lambda c: on_contention(c) in _STILL_NEEDS_IT, False),
     Row("it ends without the lock", lambda _: True, True),
 )
@@ -506,15 +531,17 @@ class InPlace:
     Attributes:
         is_final: waiting cannot help.
         is_requeued: it would be requeued otherwise.
+        is_newer: an older call has the lock or waits for it, and has to give way.
         eager: it runs under `apply()`.
         wait_is_set: the task has a `lock_wait` of its own.
-        goes_later: the key is free, and another that was woken for it goes first.
-        is_far_behind: many others have waited longer.
+        goes_later: the key is free, and another message that was woken for it goes first.
+        is_far_behind: many other messages come before it.
         is_held_long: the holder has had the key for longer than a short body takes.
     """
 
     is_final: bool
     is_requeued: bool
+    is_newer: bool
     eager: bool
     wait_is_set: bool
     goes_later: bool
@@ -524,6 +551,7 @@ class InPlace:
 
 IN_PLACE: tuple[Row[InPlace, bool], ...] = (
     Row("waiting cannot help", lambda p: p.is_final, False),
+    Row("the older call is asked to stop first", lambda p: p.is_newer, False),
     Row("it would end without the lock", lambda p: not p.is_requeued, True),
     Row("apply() has no queue to wait in", lambda p: p.eager, True),
     Row("lock_wait is set", lambda p: p.wait_is_set, True),
@@ -563,12 +591,12 @@ def evidence_of(sightings: Sequence[Sighting], nodes: int) -> Evidence:
     """
     Return what the nodes' replies show of a call.
 
-    A quorum shows each call that waits or runs, in its key, its marker or both: on each node it
-    goes from one to the other in one step. A marker *finished* needs no quorum, because
-    it is written only when the work is done.
+    A quorum shows each call that waits or runs, in its key, its marker or both: on each node the
+    call changes from one to the other in one step. A marker *finished* needs no quorum, because it
+    is written only when the work is done.
 
     Args:
-        sightings: of the nodes that replied.
+        sightings: one of each node that replied.
         nodes: how many nodes there are.
     """
     markers = [sighting.marker for sighting in sightings]

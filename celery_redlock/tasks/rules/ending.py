@@ -2,8 +2,8 @@
 Decisions about a request's lock, marker and reservation when the request ends.
 
 A broker may deliver a message again after its task has run. The marker shows whether another body
-would be one too many: *finished* stays where the outcome is out, which is a result or a message
-that continues the task. The marker is deleted where the next delivery has to do the work.
+would be one too many: it stays, as *finished*, if the outcome is out (a result, or a message that
+continues the task). It is deleted if the next delivery has to do the work.
 """
 
 from __future__ import annotations
@@ -14,17 +14,12 @@ from enum import Enum, StrEnum, auto
 
 from celery_redlock.tasks.rules.facts import Raised, Role, Row, first_match
 
-__all__ = ["KEYS", "MARKERS", "MOMENTS", "MOVES", "OUTCOMES", "RESERVATIONS", "CeleryState"]
-__all__ += ["Ended", "IllegalMoveError", "Keys", "Leaving", "Moment", "Move", "Outcome"]
-__all__ += ["Remains", "State", "Unused"]
-__all__ += ["keeps_reservation", "keys_after", "marker_after", "moment_of", "moved", "outcome_of"]
-
 
 class State(Enum):
     """How far a request has come; its lease and its reservation are values beside this."""
 
     WAITING = auto()  #: its body has not begun
-    UNRUN = auto()  #: it ends without its body, and holds its marker alone
+    UNRUN = auto()  #: it ends without its body, and holds only its marker
     RUNNING = auto()  #: its body has begun
     CONTINUED = auto()  #: the same, and a retry or a replacement is out, without the lock
     HANDED_OVER = auto()  #: the same, and that message gets the lock
@@ -51,9 +46,9 @@ class Move(Enum):
     END = auto()
 
 
-#: Every legal move. A body may send several messages that continue it; the lock goes to the last
-#: that can have it. Where no body runs, the application may still continue the task: a function for
-#: `lock_on_conflict` before the body, a signal handler after it. That changes nothing here.
+#: Every legal move. A body may send several messages that continue it; the lock passes to the last
+#: one that can have it. The application may also continue the task before the body (in a function
+#: for `lock_on_conflict`) or after it (in a signal handler), which changes no state.
 MOVES: Mapping[tuple[State, Move], State] = {
     (State.WAITING, Move.MARK): State.UNRUN,
     (State.WAITING, Move.BEGIN): State.RUNNING,
@@ -79,7 +74,7 @@ def moved(state: State, move: Move) -> State:
     Return a request's next state.
 
     Raises:
-        IllegalMoveError: there is none.
+        IllegalMoveError: the state does not allow the move.
     """
     try:
         return MOVES[state, move]
@@ -90,7 +85,7 @@ def moved(state: State, move: Move) -> State:
 class CeleryState(StrEnum):
     """The state that Celery makes of what a body returned or raised."""
 
-    NONE = ""  #: an exception came before that
+    NONE = ""  #: an exception came before Celery made a state
     SUCCESS = "SUCCESS"
     FAILURE = "FAILURE"
     RETRY = "RETRY"
@@ -99,7 +94,7 @@ class CeleryState(StrEnum):
     OTHER = "OTHER"
 
 
-class Outcome(Enum):
+class Ending(Enum):
     """How a request ended, as far as its lock is concerned."""
 
     DONE = auto()  #: its outcome is out
@@ -141,32 +136,32 @@ class Ended:
         return eagerly or self.celery_state is CeleryState.FAILURE
 
 
-OUTCOMES: tuple[Row[Ended, Outcome], ...] = (
-    Row("another message continues it", lambda e: e.state.is_continued, Outcome.DONE),
-    Row("it ends without its body", lambda e: e.state is State.UNRUN, Outcome.DONE),
+ENDINGS: tuple[Row[Ended, Ending], ...] = (
+    Row("another message continues it", lambda e: e.state.is_continued, Ending.DONE),
+    Row("it ends without its body", lambda e: e.state is State.UNRUN, Ending.DONE),
     Row(
         "Reject, back to the queue",
         lambda e: e.rejection is Raised.REJECT_TO_QUEUE,
-        Outcome.REDELIVERED,
+        Ending.REDELIVERED,
     ),
-    Row("Reject", lambda e: e.rejection is Raised.REJECT, Outcome.REJECTED),
-    Row("the process ends", lambda e: e.process_ends, Outcome.INTERRUPTED),
+    Row("Reject", lambda e: e.rejection is Raised.REJECT, Ending.REJECTED),
+    Row("the process ends", lambda e: e.process_ends, Ending.INTERRUPTED),
     Row(
         "Retry, and its message is out",
         lambda e: e.celery_state is CeleryState.RETRY and e.retry_is_out and not e.eager,
-        Outcome.DONE,
+        Ending.DONE,
     ),
-    Row("Ignore", lambda e: e.celery_state is CeleryState.IGNORED, Outcome.IGNORED),
-    Row("success", lambda e: e.celery_state is CeleryState.SUCCESS, Outcome.DONE),
-    Row("failure", lambda e: e.failed and e.failure_is_final, Outcome.DONE),
-    Row("failure, and its message is rejected", lambda e: e.failed, Outcome.REJECTED),
-    Row("no outcome is out", lambda _: True, Outcome.INTERRUPTED),
+    Row("Ignore", lambda e: e.celery_state is CeleryState.IGNORED, Ending.IGNORED),
+    Row("success", lambda e: e.celery_state is CeleryState.SUCCESS, Ending.DONE),
+    Row("failure", lambda e: e.failed and e.failure_is_final, Ending.DONE),
+    Row("failure, and its message is rejected", lambda e: e.failed, Ending.REJECTED),
+    Row("no outcome is out", lambda _: True, Ending.INTERRUPTED),
 )
 
 
-def outcome_of(ended: Ended) -> Outcome:
+def ending_of(ended: Ended) -> Ending:
     """Return how a request ended."""
-    return first_match(OUTCOMES, ended).then
+    return first_match(ENDINGS, ended).then
 
 
 class Keys(Enum):
@@ -185,9 +180,9 @@ class Remains:
     The facts when the keys of a request are released.
 
     Attributes:
-        outcome: how it ended.
+        ending: how it ended.
         state: how far it came.
-        unrun_as: its marker, where it ends without its body: see `arrival.MARKERS`.
+        unrun_as: its marker, if it ends without its body: see `arrival.MARKED_AS`.
         for_tick: a schedule sent it.
         held_in_body: its mode holds the keys while the body runs.
         can_give_back: it brought a lock for the keys that it holds, which has not expired.
@@ -196,7 +191,7 @@ class Remains:
         has_minimum: `lock_at_least_for` has not passed.
     """
 
-    outcome: Outcome
+    ending: Ending
     state: State
     unrun_as: Role | None
     for_tick: bool
@@ -218,13 +213,13 @@ MARKERS: tuple[Row[Remains, Role | None], ...] = (
         lambda r: r.state is State.UNRUN and r.unrun_as is Role.FAILED,
         Role.FAILED,
     ),
-    # To other messages of the tick the work is over; the broker may deliver this one again.
+    # For other messages of the tick the work is over; the broker may deliver this one again.
     Row(
         "a tick whose body wants no outcome, or is rejected",
-        lambda r: r.for_tick and r.outcome in (Outcome.IGNORED, Outcome.REJECTED),
+        lambda r: r.for_tick and r.ending in (Ending.IGNORED, Ending.REJECTED),
         Role.ABANDONED,
     ),
-    Row("its outcome is out", lambda r: r.outcome is Outcome.DONE, Role.FINISHED),
+    Row("its outcome is out", lambda r: r.ending is Ending.DONE, Role.FINISHED),
     Row("the next delivery does the work", lambda _: True, None),
 )
 
@@ -238,7 +233,7 @@ KEYS: tuple[Row[Remains, Keys], ...] = (
     ),
     Row(
         "the broker delivers its message again",
-        lambda r: r.outcome is Outcome.REDELIVERED and r.can_give_back,
+        lambda r: r.ending is Ending.REDELIVERED and r.can_give_back,
         Keys.GIVE_BACK,
     ),
     # A retry or a replacement that did not get this lock may need it.
@@ -248,7 +243,7 @@ KEYS: tuple[Row[Remains, Keys], ...] = (
             r.has_window
             and (
                 r.state is State.CONTINUED
-                or r.outcome in (Outcome.REDELIVERED, Outcome.REJECTED, Outcome.INTERRUPTED)
+                or r.ending in (Ending.REDELIVERED, Ending.REJECTED, Ending.INTERRUPTED)
             )
         ),
         Keys.RELEASE,
@@ -261,7 +256,7 @@ KEYS: tuple[Row[Remains, Keys], ...] = (
 
 
 def marker_after(remains: Remains) -> Role | None:
-    """Return the marker from now on; None: it is deleted."""
+    """Return the role that the marker gets; None: it is deleted."""
     return first_match(MARKERS, remains).then
 
 
@@ -271,7 +266,7 @@ def keys_after(remains: Remains) -> Keys:
 
 
 class Moment(Enum):
-    """When what a request holds is let go."""
+    """When the keys of a request are released, kept or handed over."""
 
     NOW = auto()  #: its body has just unwound, or does not begin
     AT_POSTRUN = auto()  #: when Celery has stored the result and sent what follows
@@ -302,7 +297,7 @@ MOMENTS: tuple[Row[Leaving, Moment], ...] = (
 
 
 def moment_of(leaving: Leaving) -> Moment:
-    """Return when what a request holds is let go."""
+    """Return when the keys of a request are released, kept or handed over."""
     return first_match(MOMENTS, leaving).then
 
 
@@ -325,7 +320,7 @@ class Unused:
 RESERVATIONS: tuple[Row[Unused, bool], ...] = (
     Row("its body ran without the lock", lambda u: u.state.has_run, False),
     Row(
-        "Ignore: another delivery of its message has the lock, or nobody has",
+        "Ignore: this delivery never owned the reservation",
         lambda u: u.raised is Raised.IGNORE and u.state is not State.UNRUN,
         True,
     ),

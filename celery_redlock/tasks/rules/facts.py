@@ -7,10 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
-from typing import Generic, TypeVar
-
-__all__ = ["Evidence", "Holder", "Obstacle", "Order", "Overlap", "PublishPolicy", "Raised"]
-__all__ += ["Record", "Role", "Row", "RunPolicy", "Unavailable", "first_match"]
+from typing import Generic, Self, TypeVar
 
 _Facts = TypeVar("_Facts")
 _Action = TypeVar("_Action")
@@ -38,11 +35,20 @@ class Holder(Enum):
     """The holder of the key that a message or a call needs."""
 
     FOREIGN = auto()  #: no task of this package
+    PAUSE = auto()  #: nobody gets the key now: it is paused
     ITSELF = auto()  #: a message with the same task id
     COPY = auto()  #: another message of the same tick, whose work is not over
     PREDECESSOR = auto()  #: the task whose end sent this message
     SENDER = auto()  #: the task that sent this message, from its body or at its end
     OTHER = auto()  #: another task
+
+
+class Burst(Enum):
+    """The burst of calls that a call finds (`lock_debounce`)."""
+
+    NONE = auto()  #: the call is not debounced
+    OPEN = auto()  #: a waiting call is one of the same burst
+    DUE = auto()  #: its maximum is over: a worker is about to begin the waiting call
 
 
 class Evidence(Enum):
@@ -53,7 +59,7 @@ class Evidence(Enum):
     FINISHED = auto()  #: its work is done
     REPLACED = auto()  #: a newer call does its work
     UNCLEAR = auto()  #: some nodes show it, and with those that are silent they could be a quorum
-    GONE = auto()  #: nobody does its work: it was revoked, expired, failed early, or is forgotten
+    GONE = auto()  #: no task does its work: it was revoked, expired, failed early, or is forgotten
 
 
 class Record(Enum):
@@ -64,25 +70,42 @@ class Record(Enum):
     SUPERSEDED = auto()  #: a newer leader took over before this tick, and sends it itself
 
 
+class Need(Enum):
+    """A fact that the rules need before they can decide."""
+
+    EVIDENCE = auto()  #: ask the nodes about the call that it repeats; then decide anew
+    RECORD = auto()  #: read what the leaders recorded of its tick; then decide anew
+    POLICY = auto()  #: call the function of the policy; then decide anew
+
+
 class Obstacle(Enum):
     """Why a message did not get what it takes."""
 
-    NO_QUORUM = auto()  #: too few nodes answered
+    NO_QUORUM = auto()  #: too few nodes replied
     MARKER = auto()  #: another delivery, or another message of its tick, has the dedupe marker
     RESERVED = auto()  #: another call has a key that is taken at publish
     LOCK = auto()  #: another task has a key that is taken only by the worker
 
 
 class Order(Enum):
-    """The age of the holder's run, compared with the message's."""
+    """The age of the holder's call, compared with the message's."""
 
     OLDER = auto()
-    NEWER = auto()  #: both are ticks, and the holder's is the later one
+    NEWER = auto()
     UNKNOWN = auto()  #: of the same age, or not comparable
 
 
-class PublishPolicy(StrEnum):
-    """`lock_on_conflict` at publish."""
+class _Policy(StrEnum):
+    """A policy that an application may also decide by a function."""
+
+    @classmethod
+    def of(cls, policy: str | Callable[..., object]) -> Self:
+        """Return the policy of an option's value: a name, or a function."""
+        return cls("function" if callable(policy) else policy)
+
+
+class DuplicatePolicy(_Policy):
+    """`lock_on_duplicate`."""
 
     EXISTING = "existing"
     RAISE = "raise"
@@ -90,23 +113,15 @@ class PublishPolicy(StrEnum):
     FUNCTION = "function"  #: a function that has not been called yet
 
 
-class RunPolicy(StrEnum):
-    """`lock_on_conflict` at run."""
+class ConflictPolicy(_Policy):
+    """`lock_on_conflict`."""
 
     REQUEUE = "requeue"
     SKIP = "skip"
+    STOP = "stop"
     REJECT = "reject"
     RAISE = "raise"
     FUNCTION = "function"  #: a function that has not been called yet
-
-
-class Overlap(StrEnum):
-    """`lock_overlap`, for a run that a schedule started."""
-
-    NONE = "none"  #: no schedule started it, or it takes no lock key, or the option is not set
-    FORBID = "forbid"
-    QUEUE = "queue"
-    REPLACE = "replace"
 
 
 class Unavailable(StrEnum):

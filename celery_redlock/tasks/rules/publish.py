@@ -7,10 +7,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from celery_redlock.tasks.rules.facts import Holder, PublishPolicy, Role, Row, first_match
-
-__all__ = ["CONTENTION", "TICKS", "Contention", "Publish", "TickState"]
-__all__ += ["on_contention", "on_reservation"]
+from celery_redlock.tasks.rules.facts import (
+    Burst,
+    DuplicatePolicy,
+    Holder,
+    Need,
+    Role,
+    Row,
+    first_match,
+)
 
 
 class Publish(Enum):
@@ -22,10 +27,9 @@ class Publish(Enum):
     SEND_AFTER = auto()  #: without a lock, naming the holder as a task that is no obstacle
     SEND_AS_DUPLICATE = auto()  #: without a lock, naming the holder's call as the one it repeats
     AWAIT_RELEASE = auto()  #: try again for the lock, whose holder has ended; then decide anew
-    ASK_POLICY = auto()  #: call the task's `lock_on_conflict`; then decide anew
     REPLACE = auto()  #: take the lock over from the message that waits
     REFUSE = auto()  #: raise `DuplicateTask`
-    FAIL = auto()  #: raise why it did not get its lock
+    FAIL = auto()  #: raise the error of the failed acquire
     DROP = auto()  #: return the result of the holder's task
     DROP_TICK = auto()  #: return the result of the message that was run for the same tick
 
@@ -36,8 +40,8 @@ class TickState:
     The facts when the publisher has reserved the lock of a call.
 
     Attributes:
-        tick: the state of the tick that the call is for; None where it is for none, where nobody
-            has begun it, or where too few nodes answered.
+        tick: the state of the tick that the call is for; None if it is for none, if no worker has
+            begun the tick, or if too few nodes replied.
     """
 
     tick: Role | None
@@ -51,29 +55,30 @@ TICKS: tuple[Row[TickState, Publish], ...] = (
 
 
 def on_reservation(state: TickState) -> Publish:
-    """Return what becomes of a call that has its lock."""
+    """Return the next step for a call that has reserved its lock."""
     return first_match(TICKS, state).then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contention:
+class Conflict:
     """
     The facts when the lock of a call is held.
 
     Attributes:
         split: several contenders share the nodes, and none has a quorum.
-        holder: who holds the key.
+        holder: the holder of the key.
         role: the state of the holder's task.
         same_work: the holder's call is of the same task and has all keys, not only some.
-        is_limit: several may have the key, or so many get it in a time.
+        is_limit: the key has a limit or a rate, which is reached.
         holder_has_ended: the publisher can know that the holder's task has ended: its result is
             readable, or what follows it is running.
-        has_waited: the publisher has waited as long as the release of an ended task may take.
-        has_dependents: somebody waits for this very message, or something is to follow it.
+        has_waited: the publisher has waited for this holder for as long as a release may take.
+        has_dependents: another program waits for this very message, or something is to follow it.
         continues: the call continues work that has begun: a retry, or a replacement.
-        policy: `lock_on_conflict` at publish.
+        policy: `lock_on_duplicate`.
         holder_may_be_skipped: the holder is an earlier tick that may miss its starting deadline.
         held_in_body: a task holds the key while its body runs, not only until then.
+        burst: the burst of the call, if it is debounced.
     """
 
     split: bool
@@ -85,9 +90,10 @@ class Contention:
     has_waited: bool
     has_dependents: bool
     continues: bool
-    policy: PublishPolicy
+    policy: DuplicatePolicy
     holder_may_be_skipped: bool
     held_in_body: bool
+    burst: Burst
 
     @property
     def may_be_refused(self) -> bool:
@@ -95,28 +101,30 @@ class Contention:
         return self.is_limit and not self.has_dependents and not self.continues
 
 
-CONTENTION: tuple[Row[Contention, Publish], ...] = (
+CONFLICTS: tuple[Row[Conflict, Publish | Need], ...] = (
     Row("no contender has a quorum", lambda c: c.split, Publish.SEND_UNDECIDED),
-    # Not dropped: the beat that sent the other one may die before its message is out.
+    # The call is not dropped: the other message's beat may die before that message is out.
     Row("another message of its tick waits", lambda c: c.holder is Holder.COPY, Publish.SEND),
-    # As many have the key as may. That is no duplicate: the worker waits, unless the caller shall
-    # know at once.
+    # All slots are taken, which makes the call no duplicate: the worker waits, unless the policy
+    # is to notify the caller at once.
     Row(
         "a limit or rate is reached, and the policy is a function",
-        lambda c: c.may_be_refused and c.policy is PublishPolicy.FUNCTION,
-        Publish.ASK_POLICY,
+        lambda c: c.may_be_refused and c.policy is DuplicatePolicy.FUNCTION,
+        Need.POLICY,
     ),
     Row(
         "a limit or rate is reached: raise",
-        lambda c: c.may_be_refused and c.policy is PublishPolicy.RAISE,
+        lambda c: c.may_be_refused and c.policy is DuplicatePolicy.RAISE,
         Publish.FAIL,
     ),
     Row("a limit or rate is reached", lambda c: c.is_limit, Publish.SEND),
-    # A foreign holder does no task's work. To replace a message of the same id would revoke this
-    # one, too.
+    # A foreign holder does no task's work. A call with the same id is another one on purpose; a
+    # debounced one is not.
     Row(
         "the holder is no other task of this package",
-        lambda c: c.holder in (Holder.FOREIGN, Holder.ITSELF),
+        lambda c: (
+            c.holder is Holder.FOREIGN or (c.holder is Holder.ITSELF and c.burst is Burst.NONE)
+        ),
         Publish.SEND,
     ),
     Row("the holder does other work", lambda c: not c.same_work, Publish.SEND),
@@ -135,18 +143,25 @@ CONTENTION: tuple[Row[Contention, Publish], ...] = (
     # For a call that has to be sent, the worker calls the function.
     Row(
         "the policy is a function",
-        lambda c: c.policy is PublishPolicy.FUNCTION and not c.has_dependents,
-        Publish.ASK_POLICY,
+        lambda c: c.policy is DuplicatePolicy.FUNCTION and not c.has_dependents,
+        Need.POLICY,
+    ),
+    # Calls that follow each other faster than a worker gets them would otherwise replace each
+    # other without end.
+    Row(
+        "debounce: the burst is over, and a worker is about to begin its call",
+        lambda c: c.burst is Burst.DUE and not c.has_waited,
+        Publish.AWAIT_RELEASE,
     ),
     Row(
         "replace: the older message waits",
-        lambda c: c.policy is PublishPolicy.REPLACE and c.role is Role.QUEUED,
+        lambda c: c.policy is DuplicatePolicy.REPLACE and c.role is Role.QUEUED,
         Publish.REPLACE,
     ),
     Row(
         "replace: the older task releases the key before its body",
         lambda c: (
-            c.policy is PublishPolicy.REPLACE
+            c.policy is DuplicatePolicy.REPLACE
             and c.role is Role.RUNNING
             and not c.held_in_body
             and not c.has_waited
@@ -155,16 +170,16 @@ CONTENTION: tuple[Row[Contention, Publish], ...] = (
     ),
     Row(
         "replace: the older task runs",
-        lambda c: c.policy is PublishPolicy.REPLACE and c.role is Role.RUNNING,
+        lambda c: c.policy is DuplicatePolicy.REPLACE and c.role is Role.RUNNING,
         Publish.SEND,
     ),
     Row("the holder may be skipped", lambda c: c.holder_may_be_skipped, Publish.SEND),
-    Row("somebody depends on it", lambda c: c.has_dependents, Publish.SEND_AS_DUPLICATE),
-    Row("raise", lambda c: c.policy is PublishPolicy.RAISE, Publish.REFUSE),
+    Row("something depends on it", lambda c: c.has_dependents, Publish.SEND_AS_DUPLICATE),
+    Row("raise", lambda c: c.policy is DuplicatePolicy.RAISE, Publish.REFUSE),
     Row("a duplicate", lambda _: True, Publish.DROP),
 )
 
 
-def on_contention(contention: Contention) -> Publish:
-    """Return what becomes of a call whose key is held."""
-    return first_match(CONTENTION, contention).then
+def on_conflict(conflict: Conflict) -> Publish | Need:
+    """Return the next step for a call whose key is held."""
+    return first_match(CONFLICTS, conflict).then

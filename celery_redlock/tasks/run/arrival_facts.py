@@ -4,12 +4,15 @@ The facts about a message that a worker received, in the terms of the rules.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from celery.exceptions import Ignore, Reject, Retry
 
-from celery_redlock.errors import LockContended, LockNotAcquired
-from celery_redlock.protocol import owner_timestamp_us
-from celery_redlock.protocol.keys import GOES_FIRST, all_places, is_rate
-from celery_redlock.tasks.config.policies import PUBLISH, RUN, resolve_policy
+from celery_redlock.core.failures import Refusal
+from celery_redlock.errors import LockContended
+from celery_redlock.protocol.keys import GOES_FIRST, owner_timestamp_us, places_of
+from celery_redlock.tasks.config.policies import resolve_policy
+from celery_redlock.tasks.message.expiry import PUBLISH_GRACE
 from celery_redlock.tasks.message.node_keys import dedupe_key_of, does_same_work
 from celery_redlock.tasks.message.owner_label import TaskOwner, parse_owner
 from celery_redlock.tasks.message.periodic import holder_may_expire
@@ -19,46 +22,47 @@ from celery_redlock.tasks.rules.arrival import (
     Contention,
     InPlace,
     Sighting,
+    Waiting,
     is_final,
     on_contention,
 )
 from celery_redlock.tasks.rules.facts import (
+    ConflictPolicy,
+    DuplicatePolicy,
     Evidence,
     Holder,
+    Need,
     Obstacle,
     Order,
-    Overlap,
-    PublishPolicy,
     Raised,
     Record,
     Role,
-    RunPolicy,
     Unavailable,
 )
-from celery_redlock.tasks.run.lock_request import IN_PLACE, SHORT_BODY, TURN_IN_PLACE, LockRequest
-from celery_redlock.tasks.run.shown_end import Requeued
+from celery_redlock.tasks.run.lock_request import (
+    SHORT_BODY,
+    TURN_IN_PLACE,
+    WAIT_IN_PLACE,
+    LockRequest,
+)
+from celery_redlock.tasks.run.requeue import remaining_wait
+from celery_redlock.tasks.run.shown_end import Requeued, Withdrawn
 
-__all__ = ["arrival_of", "at_publish_policy", "at_run_policy", "contention_of", "is_in_chord"]
-__all__ += ["in_place_of", "raised_by", "sightings_of"]
-
-#: One that so many others go before has no turn while it may wait in its process.
+#: A message with this many others before it gets no turn while it may wait in its process.
 MOST_BEFORE = 10
-
-_OVERLAPS = tuple(overlap.value for overlap in Overlap)
 
 
 def arrival_of(lock_request: LockRequest, now: float) -> Arrival:
-    """Return what is known of a message before it takes anything, and before a node is asked."""
+    """Return the facts of a message before it acquires anything, and before a node is asked."""
     tick, envelope = lock_request.tick, lock_request.envelope
     deadline = lock_request.options.starting_deadline
-    policy = lock_request.options.publish_policy
     return Arrival(
         missed_deadline=tick is not None and deadline is not None and now > tick.due + deadline,
         continues=lock_request.is_continuation,
         may_have_begun=lock_request.may_have_begun,
         names_original=envelope.duplicate_of is not None and bool(lock_request.publish_keys),
         evidence=Evidence.UNREAD,
-        policy=PublishPolicy.FUNCTION if callable(policy) else PublishPolicy(policy),
+        policy=DuplicatePolicy.of(lock_request.options.on_duplicate),
         from_leader=tick is not None and tick.token is not None and bool(tick.schedule),
         brought_lock=lock_request.options.mode_spec.at_publish and envelope.reservation is not None,
         record=Record.UNREAD,
@@ -67,36 +71,31 @@ def arrival_of(lock_request: LockRequest, now: float) -> Arrival:
 
 def contention_of(
     lock_request: LockRequest,
-    error: LockNotAcquired,
+    refusal: Refusal | None,
     *,
     has_retaken: bool = False,
     has_taken_over: bool = False,
 ) -> Contention:
     """
-    Return what is known of a message that did not get what it takes.
+    Return the facts of a message that did not get its lock and marker.
 
     Args:
         lock_request: what it takes.
-        error: why it did not get that.
+        refusal: why the nodes refused it; None: no quorum replied.
         has_retaken: it has evicted a marker that did not concern it.
         has_taken_over: it was ending as replaced or revoked, and did not get its marker for that.
     """
     options, task, request = lock_request.options, lock_request.task, lock_request.request
-    contended = error if isinstance(error, LockContended) else None
-    owner = None if contended is None else parse_owner(contended.holder)
+    owner = None if refusal is None else parse_owner(refusal.holder)
     keys, mode = lock_request.publish_keys, options.mode_spec
-    at_publish, at_run = options.publish_policy, options.run_policy
-    # A run that may overlap others takes no key that could be held.
-    overlap = Overlap(lock_request.overlap) if lock_request.overlap in _OVERLAPS else Overlap.NONE
     may_be_rejected = bool(task.acks_late) and not request.is_eager and not is_in_chord(request)
     return Contention(
-        obstacle=_obstacle(lock_request, contended),
-        split=contended is not None and contended.split,
-        holder=_holder(lock_request, contended, owner),
+        obstacle=_obstacle(lock_request, refusal),
+        split=refusal is not None and refusal.split,
+        holder=_holder(lock_request, refusal, owner),
         role=Role.QUEUED if owner is None else owner.role,
         order=Order.UNKNOWN if owner is None else _order(lock_request, owner),
-        same_work=contended is not None
-        and does_same_work(lock_request.redlock, keys, task.name, contended, owner),
+        same_work=refusal is not None and does_same_work(keys, task.name, refusal, owner),
         same_message=owner is not None
         and owner.is_of(request.id)
         # The messages of several leaders for one tick have one task id, and each its own nonce.
@@ -105,6 +104,9 @@ def contention_of(
         or (owner is not None and (owner.due_us is not None or owner.marker is not None)),
         holder_may_be_skipped=owner is not None
         and holder_may_expire(owner, lock_request.tick, options),
+        holder_is_newer=refusal is not None
+        and owner is not None
+        and _is_newer_call(lock_request, refusal, owner),
         locks_at_publish=mode.at_publish,
         for_window=mode.for_window,
         brought_lock=lock_request.envelope.reservation is not None,
@@ -113,46 +115,82 @@ def contention_of(
         has_retaken=has_retaken,
         has_taken_over=has_taken_over,
         may_be_rejected=may_be_rejected,
-        overlap=overlap,
-        at_publish=PublishPolicy.FUNCTION if callable(at_publish) else PublishPolicy(at_publish),
-        at_run=RunPolicy.FUNCTION if callable(at_run) else RunPolicy(at_run),
+        at_publish=DuplicatePolicy.of(options.on_duplicate),
+        at_run=ConflictPolicy.of(options.on_conflict),
         unavailable=Unavailable(options.on_unavailable),
         eager=bool(request.is_eager),
     )
 
 
-def in_place_of(lock_request: LockRequest, error: LockContended) -> InPlace:
-    """Return what is known of a message that may wait in its process."""
-    contention, options = contention_of(lock_request, error), lock_request.options
-    taken_us = owner_timestamp_us(error.holder or "")
-    now_us = lock_request.redlock.transport.wall_us()
-    if is_rate(error.key):
-        is_held_long = not error.split and (error.expires_in or 0.0) > TURN_IN_PLACE
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The rules' decision about a message that others refused."""
+
+    lock_request: LockRequest
+    refusal: Refusal
+    contention: Contention
+    action: Action | Need
+
+
+def verdict_on(lock_request: LockRequest, refusal: Refusal) -> Verdict:
+    """Ask the rules about a message that others refused."""
+    contention = contention_of(lock_request, refusal)
+    return Verdict(lock_request, refusal, contention, on_contention(contention))
+
+
+def in_place_of(verdict: Verdict) -> InPlace:
+    """Return the facts of a message that may wait in its process."""
+    lock_request, refusal, contention = verdict.lock_request, verdict.refusal, verdict.contention
+    taken_us = owner_timestamp_us(refusal.holder or "")
+    now_us = lock_request.client.transport.wall_us()
+    if refusal.frees_later:
+        is_held_long = not refusal.split and (refusal.expires_in or 0.0) > TURN_IN_PLACE
     else:
         held_for = 0.0 if taken_us is None else (now_us - taken_us) / 1_000_000
-        # Each of those before us may have it for as long as the holder has had it already.
-        is_held_long = held_for > min(SHORT_BODY, IN_PLACE / (error.before + 1))
+        # Each waiter before this one may have the key for as long as the holder has had it.
+        is_held_long = held_for > min(SHORT_BODY, WAIT_IN_PLACE / (refusal.before + 1))
     return InPlace(
         is_final=is_final(contention),
-        is_requeued=on_contention(contention) is Action.WAIT,
+        is_requeued=verdict.action is Action.WAIT,
+        is_newer=verdict.action in (Action.REQUEST_STOP, Action.OVERTAKE),
         eager=contention.eager,
-        wait_is_set=options.wait is not None,
-        goes_later=(error.holder or "").startswith(GOES_FIRST),
-        is_far_behind=error.before >= MOST_BEFORE,
+        wait_is_set=lock_request.options.wait is not None,
+        goes_later=(refusal.holder or "").startswith(GOES_FIRST),
+        is_far_behind=refusal.before >= MOST_BEFORE,
         is_held_long=is_held_long,
     )
 
 
-def at_publish_policy(lock_request: LockRequest, error: LockContended) -> PublishPolicy:
-    """Call the task's function, and return what it answers."""
-    policy = lock_request.options.publish_policy
-    return PublishPolicy(resolve_policy(lock_request.task, policy, error, PUBLISH))
+def waiting_of(lock_request: LockRequest, *, is_refused: bool, is_registered: bool) -> Waiting:
+    """
+    Return the facts of a message that needs its lock later.
+
+    Args:
+        lock_request: what it takes.
+        is_refused: another task has a key that it has just tried to acquire.
+        is_registered: it has asked the nodes that refuse it to remember it.
+    """
+    eager = bool(lock_request.request.is_eager)
+    is_registered = is_registered or lock_request.is_registered
+    return Waiting(
+        eager=eager,
+        # A message that nodes remember comes back once more, so that they forget it.
+        is_exhausted=not (eager or is_registered) and remaining_wait(lock_request) <= 0,
+        is_refused=is_refused,
+        is_registered=is_registered,
+    )
 
 
-def at_run_policy(lock_request: LockRequest, error: LockContended) -> RunPolicy:
-    """As `at_publish_policy`, for a lock that the worker takes."""
-    policy = lock_request.options.run_policy
-    return RunPolicy(resolve_policy(lock_request.task, policy, error, RUN))
+def duplicate_policy(lock_request: LockRequest, error: LockContended) -> DuplicatePolicy:
+    """Call the function of `lock_on_duplicate`, and return its answer."""
+    task, policy = lock_request.task, lock_request.options.on_duplicate
+    return DuplicatePolicy(resolve_policy(task, "lock_on_duplicate", policy, error))
+
+
+def conflict_policy(lock_request: LockRequest, error: LockContended) -> ConflictPolicy:
+    """Call the function of `lock_on_conflict`, and return its answer."""
+    task, policy = lock_request.task, lock_request.options.on_conflict
+    return ConflictPolicy(resolve_policy(task, "lock_on_conflict", policy, error))
 
 
 def sightings_of(lock_request: LockRequest) -> list[tuple[Sighting, str | None]]:
@@ -169,8 +207,8 @@ def sightings_of(lock_request: LockRequest) -> list[tuple[Sighting, str | None]]
     if original is None:
         return []
     shown = []
-    node_keys = (dedupe_key_of(original.marker), *all_places(lock_request.publish_keys))
-    for marker, *keys in lock_request.redlock.reservations.owners_by_node(node_keys):
+    node_keys = (dedupe_key_of(original.marker), *places_of(lock_request.publish_keys))
+    for marker, *keys in lock_request.client.owners_by_node(node_keys):
         marked = parse_owner(marker)
         owners = {value: parse_owner(value) for value in keys}
         own = [value for value, at in owners.items() if at and at.task_id == original.task_id]
@@ -190,6 +228,7 @@ def raised_by(error: BaseException | None) -> Raised:
     if isinstance(error, Reject):
         return Raised.REJECT_TO_QUEUE if error.requeue else Raised.REJECT
     for kind, raised in (
+        (Withdrawn, Raised.EXCEPTION),  # Celery ignores it, but its message comes no more
         (Requeued, Raised.RETRY),
         (Retry, Raised.RETRY),
         (Ignore, Raised.IGNORE),
@@ -207,25 +246,25 @@ def is_in_chord(request: object) -> bool:
     return any((step.get("options") or {}).get("chord") for step in steps)
 
 
-def _obstacle(lock_request: LockRequest, error: LockContended | None) -> Obstacle:
+def _obstacle(lock_request: LockRequest, refusal: Refusal | None) -> Obstacle:
     mode = lock_request.options.mode_spec
-    if error is None:
+    if refusal is None:
         return Obstacle.NO_QUORUM
-    if lock_request.dedupe_key and error.key == lock_request.dedupe_key:
+    if refusal.key is not None and refusal.key.stored == lock_request.dedupe_key:
         return Obstacle.MARKER
-    if not mode.at_publish or (mode.own_queue_key and error.key in lock_request.keys):
+    if not mode.at_publish or (mode.own_queue_key and refusal.key in lock_request.keys):
         return Obstacle.LOCK
     return Obstacle.RESERVED
 
 
-def _holder(
-    lock_request: LockRequest, error: LockContended | None, owner: TaskOwner | None
-) -> Holder:
-    if owner is None or error is None:
+def _holder(lock_request: LockRequest, refusal: Refusal | None, owner: TaskOwner | None) -> Holder:
+    if refusal is not None and refusal.is_paused:
+        return Holder.PAUSE
+    if owner is None or refusal is None:
         return Holder.FOREIGN
     request, tick = lock_request.request, lock_request.tick
     is_copy = lock_request.tick_id is not None and owner.tick_id == lock_request.tick_id
-    if is_copy and owner.role is Role.QUEUED and not error.split:
+    if is_copy and owner.role is Role.QUEUED and not refusal.split:
         return Holder.COPY
     if tick is not None and owner.due_us not in (None, tick.due_us):
         return Holder.OTHER  # a schedule may send all its ticks under one id
@@ -236,15 +275,28 @@ def _holder(
     return Holder.SENDER if owner.is_of(request.parent_id) else Holder.OTHER
 
 
+def _is_newer_call(lock_request: LockRequest, refusal: Refusal, owner: TaskOwner) -> bool:
+    """
+    Return whether the holder is a debounced call that was made after the message's call.
+
+    Not by `_order`: in a burst each call replaces those before it, also the call of a tick that was
+    due long ago. A worker's order has to be that of the publishers, by when the calls were made.
+    """
+    sent = lock_request.envelope.sent
+    if sent is None or owner.burst_us is None or owner.role is not Role.QUEUED:
+        return False
+    if refusal.split or lock_request.is_continuation:
+        return False
+    # A reservation that ends so soon may be that of a publisher that dies before it sends.
+    is_out = (refusal.expires_in or 0.0) > PUBLISH_GRACE
+    same = does_same_work(lock_request.publish_keys, lock_request.task.name, refusal, owner)
+    return is_out and same and owner.since > sent * 1_000_000
+
+
 def _order(lock_request: LockRequest, owner: TaskOwner) -> Order:
-    """Return the holder's age: by due times, or else by when it took the key."""
-    tick, history = lock_request.tick, lock_request.envelope.wait_history
-    if tick is not None and owner.due_us is not None and owner.due_us > tick.due_us:
-        return Order.NEWER
-    if tick is not None:
-        mine = tick.due_us
-    else:
-        first_seen = lock_request.started if history is None else history.first_seen
-        mine = round(first_seen * 1_000_000)
-    theirs = owner.since if owner.due_us is None else owner.due_us
-    return Order.OLDER if theirs < mine else Order.UNKNOWN
+    mine, theirs = lock_request.age_us, owner.age_us
+    if theirs < mine:
+        return Order.OLDER
+    # The time at which it took the key is later than the time at which it was sent.
+    is_known = owner.due_us is not None or owner.sent_us is not None
+    return Order.NEWER if theirs > mine and is_known else Order.UNKNOWN

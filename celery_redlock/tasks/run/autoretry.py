@@ -1,5 +1,5 @@
 """
-Where a body ends that Celery sends again by itself (`autoretry_for`).
+The end of a body that Celery retries automatically (`autoretry_for`).
 """
 
 from __future__ import annotations
@@ -7,20 +7,19 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
+from celery_redlock.tasks.border import TaskLike, run_in_autoretry, set_run_in_autoretry
 from celery_redlock.tasks.run.running_lock import current_running_lock
 
-__all__ = ["end_before_autoretry"]
 
-
-def end_before_autoretry(task: Any) -> None:
+def end_before_autoretry(task: TaskLike) -> None:
     """
     Have a task's body end where Celery's autoretry takes over what it raised. Idempotent.
 
-    Celery wraps the task's `run`, so the retry is sent from inside what is called as the body. A
-    `LeaseLost` that was thrown at the application's code may land there, if that ends meanwhile:
-    it is taken back.
+    Celery wraps the task's `run`, so it sends the retry from inside the call of the body. A
+    `LeaseLost` that was thrown at the application's code could land in the retry if that code ends
+    meanwhile, so it is taken back.
     """
-    application = vars(task).get("_orig_run")
+    application = run_in_autoretry(task)
     if application is None or getattr(application, "celery_redlock", False):
         return
 
@@ -34,4 +33,4 @@ def end_before_autoretry(task: Any) -> None:
                 running_lock.defer_interrupt()
 
     run.celery_redlock = True  # type: ignore[attr-defined]  # marks it as wrapped
-    task._orig_run = run
+    set_run_in_autoretry(task, run)

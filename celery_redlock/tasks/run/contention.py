@@ -1,9 +1,9 @@
 """
 Carrying out what the rules decide about a message that does not simply get its lock.
 
-`judge_arrival` and `resolve` collect the facts, ask the rules, and call the one function that
-`EFFECTS` has for their answer. No decision is made here: a new one is a row in `rules.arrival` and
-a function here.
+`resolve` asks the rules for the next step until the message has its lock or has ended: a fact that
+they need (`LEARN`), or an action (`EFFECTS`). No decision is made here: a new one takes a row in
+`rules.arrival`, and a function here that carries it out.
 """
 
 from __future__ import annotations
@@ -13,33 +13,43 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 
 from celery.exceptions import Ignore, Reject
 
 from celery_redlock._log import event_logger
 from celery_redlock.core import Register
+from celery_redlock.core.failures import Refusal
 from celery_redlock.core.wait_limit import described, limited
 from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.events import Event, emit
+from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.duplicate_result import result_of
 from celery_redlock.tasks.message.envelope import WaitHistory
 from celery_redlock.tasks.message.in_words import lock_key_of, reason_of, sentence
-from celery_redlock.tasks.message.node_keys import is_limit, stop_request_key
-from celery_redlock.tasks.message.owner_label import Role, TaskOwner, label_id, parse_owner
+from celery_redlock.tasks.message.node_keys import stop_request_keys
+from celery_redlock.tasks.message.owner_label import TaskOwner, label_id, parse_owner
 from celery_redlock.tasks.message.periodic import NEXT_RUN_TTLS
 from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules import arrival as rules
-from celery_redlock.tasks.rules.arrival import Action, Waiting
-from celery_redlock.tasks.rules.facts import Evidence, Obstacle, Record, RunPolicy
+from celery_redlock.tasks.rules.arrival import Action, Arrival, Contention
+from celery_redlock.tasks.rules.facts import (
+    ConflictPolicy,
+    Evidence,
+    Need,
+    Obstacle,
+    Record,
+    Role,
+)
 from celery_redlock.tasks.run.arrival_facts import (
     arrival_of,
-    at_publish_policy,
-    at_run_policy,
+    conflict_policy,
     contention_of,
+    duplicate_policy,
     sightings_of,
+    waiting_of,
 )
 from celery_redlock.tasks.run.lock_request import LockRequest
 from celery_redlock.tasks.run.requeue import (
@@ -47,7 +57,6 @@ from celery_redlock.tasks.run.requeue import (
     fail_exhausted,
     ignores_result,
     longest_delay,
-    remaining_wait,
     republish,
     requeue,
     wait_history_of,
@@ -56,11 +65,10 @@ from celery_redlock.tasks.run.running_lock import RunningLock
 from celery_redlock.tasks.run.shown_end import Withdrawn
 from celery_redlock.tasks.ticks.entry_state import is_superseded
 
-__all__ = ["EFFECTS", "Case", "judge_arrival", "resolve"]
-
 logger = event_logger(__name__)
 
-LONGEST_PAUSE_IN_PLACE = 1.0
+#: Pauses of an eager call that waits, in seconds.
+FIRST_PAUSE_IN_PLACE, LONGEST_PAUSE_IN_PLACE = 0.01, 1.0
 #: Seconds after which an eager call that waits is logged.
 LOGGED_AFTER = 1.0
 #: How long a run that asks another to stop retries, in seconds, while several ask at once.
@@ -70,28 +78,46 @@ RETRY_FOR = 0.5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """
-    A message, and what it met.
+    A message, and how it failed to get its lock.
 
     Attributes:
-        running_lock: of its request.
+        running_lock: the running lock of its request.
+        arrival: the facts before it acquires anything; None: it has tried.
+        contention: the facts after it has tried; None: they have not been collected.
         error: the failed acquire, or a stand-in that names the call it repeats; None if there is
             neither.
         newest_token: fencing token of the newest leader that recorded its tick; None: not read.
         has_retaken: it has evicted a marker that did not concern it.
         has_taken_over: it was ending as replaced or revoked, and did not get its marker for that.
         is_refused: the error is that of its own attempt, not a stand-in.
-        is_remembered: the nodes that refused it remember it.
         answered: the holder for which `lock_on_conflict` was called, and its answer.
+        pauses: how often it has waited in place.
+        is_logged: it was logged that it waits in place.
     """
 
     running_lock: RunningLock
+    arrival: Arrival | None = None
+    contention: Contention | None = None
     error: LockNotAcquired | None = None
     newest_token: int | None = None
     has_retaken: bool = False
     has_taken_over: bool = False
     is_refused: bool = False
-    is_remembered: bool = False
-    answered: tuple[str, RunPolicy] | None = None
+    answered: tuple[str, ConflictPolicy] | None = None
+    pauses: int = 0
+    is_logged: bool = False
+
+    def met(self, error: LockNotAcquired, *, is_refused: bool = True, **changes: Any) -> Case:
+        """Return the case of a message that did not get its lock and marker."""
+        return replace(
+            self, arrival=None, contention=None, error=error, is_refused=is_refused, **changes
+        )
+
+    def knowing(self, **facts: Any) -> Case:
+        """Return the case with more facts about the message."""
+        if self.arrival is not None:
+            return replace(self, arrival=replace(self.arrival, **facts))
+        return replace(self, contention=self.contention and replace(self.contention, **facts))
 
     @property
     def lock_request(self) -> LockRequest:
@@ -105,7 +131,7 @@ class Case:
 
     @property
     def task_id(self) -> str:
-        """Its id."""
+        """The task's id."""
         return str(self.lock_request.request.id)
 
     @property
@@ -115,22 +141,22 @@ class Case:
 
     @property
     def why(self) -> LockNotAcquired:
-        """Why the message did not get what it takes."""
+        """The error because of which the message has no lock."""
         return self.error or LockNotAcquired(f"Task {self.name} did not take its lock.")
 
     @property
     def holder_value(self) -> str:
-        """The owner value that is in the way; empty where none is."""
+        """The owner value that is in the way; empty if none is."""
         return (self.error.holder if isinstance(self.error, LockContended) else None) or ""
 
     @property
     def holder(self) -> TaskOwner | None:
-        """The task behind it."""
+        """The task behind that owner value."""
         return parse_owner(self.holder_value)
 
     @property
     def holder_id(self) -> str:
-        """That task's id; empty where no task is in the way."""
+        """The id of the task that is in the way; empty if none is."""
         return "" if self.holder is None else self.holder.task_id
 
 
@@ -138,43 +164,15 @@ def judge_arrival(running_lock: RunningLock) -> bool:
     """
     Do what the rules decide about a message before it acquires anything.
 
-    Returns, and raises, as `resolve`.
+    Returns and raises the same as `resolve`.
     """
-    case = Case(running_lock=running_lock)
-    try:
-        action, case = _on_arrival(case)
-    except LockNotAcquired as error:
-        return resolve(replace(case, error=error))
-    return EFFECTS[action](case)
-
-
-def _on_arrival(case: Case) -> tuple[Action, Case]:
-    """Ask the rules about a message that has taken nothing, and the nodes where they need that."""
-    lock_request = case.lock_request
-    known = arrival_of(lock_request, time.time())
-    while True:
-        action = rules.on_arrival(known)
-        if action is Action.READ_EVIDENCE:
-            shown = sightings_of(lock_request)
-            nodes = len(lock_request.redlock.node_names)
-            evidence = rules.evidence_of([sighting for sighting, _ in shown], nodes)
-            holder = next((owner for _, owner in shown if owner is not None), None)
-            split = evidence is Evidence.UNCLEAR
-            known = replace(known, evidence=evidence)
-            case = replace(case, error=_repeats(lock_request, holder, split=split))
-        elif action is Action.READ_RECORD:
-            newest = _newest_leader(lock_request)
-            known = replace(known, record=Record.CURRENT if newest is None else Record.SUPERSEDED)
-            case = replace(case, newest_token=newest)
-        elif action is Action.ASK_POLICY and isinstance(case.error, LockContended):
-            known = replace(known, policy=at_publish_policy(lock_request, case.error))
-        else:
-            return action, case
+    known = arrival_of(running_lock.lock_request, time.time())
+    return resolve(Case(running_lock=running_lock, arrival=known))
 
 
 def resolve(case: Case) -> bool:
     """
-    Do what the rules decide about a message that did not get what it takes.
+    Do what the rules decide about a message that does not simply get its lock and marker.
 
     Returns:
         Whether the body runs; otherwise the task ends with `lock_skip_result`.
@@ -185,41 +183,83 @@ def resolve(case: Case) -> bool:
             that replaced this one.
         Reject: the message goes back to the broker or to the dead letters.
         LockNotAcquired: the task fails.
-        DuplicateTask: so does one whose work another task does.
+        DuplicateTask: the task fails, because another task does its work.
     """
-    error = case.why
+    outcome: Case | bool = case
+    while isinstance(outcome, Case):
+        step, case = _next_step(outcome)
+        outcome = LEARN[step](case) if isinstance(step, Need) else EFFECTS[step](case)
+    return outcome
+
+
+def _next_step(case: Case) -> tuple[Action | Need, Case]:
+    """Ask the rules, unless they were asked after the message's last attempt."""
+    if case.arrival is not None:
+        return rules.on_arrival(case.arrival), case
+    if case.contention is not None:
+        return rules.on_contention(case.contention), case
+    refusal = Refusal.of(case.error) if isinstance(case.error, LockContended) else None
+    verdict, has_flags = case.running_lock.verdict, case.has_retaken or case.has_taken_over
+    if (
+        verdict is not None
+        and not has_flags
+        and verdict.lock_request is case.lock_request
+        and verdict.refusal == refusal
+    ):
+        return verdict.action, replace(case, contention=verdict.contention)
     known = contention_of(
         case.lock_request,
-        error,
+        refusal,
         has_retaken=case.has_retaken,
         has_taken_over=case.has_taken_over,
     )
-    action = rules.on_contention(known)
-    if action is Action.ASK_POLICY and isinstance(error, LockContended):
-        if known.obstacle is Obstacle.LOCK:
-            holder, answer = case.answered or ("", None)
-            if answer is None or holder != case.holder_value:
-                answer = at_run_policy(case.lock_request, error)
-                case = replace(case, answered=(case.holder_value, answer))
-            known = replace(known, at_run=answer)
-        else:
-            known = replace(known, at_publish=at_publish_policy(case.lock_request, error))
-        action = rules.on_contention(known)
-    return EFFECTS[action](case)
+    return rules.on_contention(known), replace(case, contention=known)
+
+
+# Facts that the rules need.
+
+
+def _read_evidence(case: Case) -> Case:
+    lock_request = case.lock_request
+    try:
+        shown = sightings_of(lock_request)
+    except LockNotAcquired as error:
+        return case.met(error, is_refused=False)
+    nodes = len(lock_request.client.node_names)
+    evidence = rules.evidence_of([sighting for sighting, _ in shown], nodes)
+    holder = next((owner for _, owner in shown if owner is not None), None)
+    repeats = _repeats(lock_request, holder, split=evidence is Evidence.UNCLEAR)
+    return replace(case.knowing(evidence=evidence), error=repeats)
+
+
+def _read_record(case: Case) -> Case:
+    try:
+        newest = _newest_leader(case.lock_request)
+    except LockNotAcquired as error:
+        return case.met(error, is_refused=False)
+    record = Record.CURRENT if newest is None else Record.SUPERSEDED
+    return replace(case.knowing(record=record), newest_token=newest)
+
+
+def _ask_policy(case: Case) -> Case:
+    error = cast(LockContended, case.error)  # no other error leads here
+    if case.arrival is not None:
+        return case.knowing(policy=duplicate_policy(case.lock_request, error))
+    if case.contention is not None and case.contention.obstacle is not Obstacle.LOCK:
+        return case.knowing(at_publish=duplicate_policy(case.lock_request, error))
+    holder, answer = case.answered or ("", None)
+    if answer is None or holder != case.holder_value:
+        answer = conflict_policy(case.lock_request, error)
+    return replace(case.knowing(at_run=answer), answered=(case.holder_value, answer))
 
 
 def _repeats(lock_request: LockRequest, holder: str | None, *, split: bool) -> LockContended:
     original = lock_request.envelope.duplicate_of
-    keys = list(lock_request.keys)
-    return LockContended(
+    keys = lock_request.keys
+    return Refusal(keys[0], holder, None, split, keys).error(
         f"Task {lock_request.task.name}[{lock_request.request.id}] repeats "
-        f"{original.task_id if original else ''}, which had the lock {keys[0]!r} when this one was "
-        "sent.",
-        keys[0],
-        holder,
-        None,
-        split,
-        keys,
+        f"{original.task_id if original else ''}, which had the lock {keys[0].text!r} when this "
+        "one was sent."
     )
 
 
@@ -228,7 +268,7 @@ def _newest_leader(lock_request: LockRequest) -> int | None:
     tick = lock_request.tick
     if tick is None:
         return None
-    register = Register(lock_request.redlock, tick.schedule)
+    register = Register(lock_request.client, tick.schedule)
     recorded = register.read([tick.entry]).get(tick.entry)
     return recorded.token if recorded is not None and is_superseded(tick, recorded) else None
 
@@ -236,23 +276,18 @@ def _newest_leader(lock_request: LockRequest) -> int | None:
 # Messages that need their lock later.
 
 
-def _wait(case: Case) -> bool:
-    lock_request, error = case.lock_request, case.error
-    eager = bool(lock_request.request.is_eager)
-    is_held = isinstance(error, LockContended) and not error.split
-    is_remembered = case.is_remembered or lock_request.is_remembered
-    waiting = Waiting(
-        eager=eager,
-        # One that nodes remember comes back once more, so that they forget it.
-        is_exhausted=not (eager or is_remembered) and remaining_wait(lock_request) <= 0,
+def _wait(case: Case) -> bool | Case:
+    is_held = isinstance(case.error, LockContended) and not case.error.split
+    waiting = waiting_of(
+        case.lock_request,
         is_refused=case.is_refused and is_held,
-        is_remembered=is_remembered,
+        is_registered=case.running_lock.is_registered,
     )
     return EFFECTS[rules.how_to_wait(waiting)](case)
 
 
-def _try_by_name(case: Case) -> bool:
-    return _acquire_or_resolve(replace(case, is_remembered=True), by_name=True)
+def _try_by_name(case: Case) -> bool | Case:
+    return _acquire(case, by_name=True)
 
 
 def _requeue(case: Case) -> NoReturn:
@@ -270,66 +305,52 @@ def _give_up(case: Case) -> NoReturn:
     fail_exhausted(lock_request, case.why, history.waited(time.time()), history.requeues)
 
 
-def _wait_in_place(case: Case) -> bool:
-    """Under `apply()` there is no queue to go back to."""
+def _wait_in_place(case: Case) -> bool | Case:
+    """Pause in the caller's thread, and try again: under `apply()` there is no queue."""
     running_lock, lock_request, error = case.running_lock, case.lock_request, case.why
-    pause, attempts, is_logged = 0.01, 0, False
-    while True:
-        # Of several holders, another may release its slot.
-        if (
-            isinstance(error, LockContended)
-            and not is_limit(error.key)
-            and running_lock.is_held_around(error.holder)
-        ):
-            raise LockContended(
-                f"Task {case.name} was called eagerly by the body or block that holds its lock "
-                f"{shortened(error.key or '')!r}, and would wait for the end of its own caller. "
-                "Call it after that, or send it to a worker.",
-                error.key,
-                error.holder,
-                error.expires_in,
-                error.split,
-                error.keys,
-                error.nodes,
-                error.before,
-            ) from None
-        waited = max(0.0, time.time() - lock_request.started)
-        remaining = limited(lock_request.options.give_up_after) - waited
-        if remaining <= 0:
-            fail_exhausted(lock_request, error, waited, attempts)
-        if waited >= LOGGED_AFTER and not is_logged:
-            is_logged = True
-            logger.warning(
-                "eager-call-waits",
-                "Task %(task)s[%(task_id)s] was called eagerly and blocks its caller until it has "
-                "its lock, for up to %(limit)s: %(reason)s",
-                task=case.task_name,
-                task_id=case.task_id,
-                limit=described("lock_give_up_after", lock_request.options.give_up_after),
-                reason=reason_of(error, lock_request.redlock),
-            )
-        time.sleep(min(remaining, random.uniform(0.0, pause)))  # noqa: S311  # spreads load only
-        pause = min(LONGEST_PAUSE_IN_PLACE, pause * 2)
-        attempts += 1
-        try:
-            running_lock.acquire()
-        except LockNotAcquired as another:
-            error = another
-        else:
-            return True
+    # If the key has several holders, another one may release its slot.
+    if (
+        isinstance(error, LockContended)
+        and not Refusal.of(error).is_shared
+        and running_lock.is_held_around(error.holder)
+    ):
+        raise Refusal.of(error).error(
+            f"Task {case.name} was called eagerly by the body or block that holds its lock "
+            f"{shortened(error.key or '')!r}, and would wait for the end of its own caller. "
+            "Call it after that, or send it to a worker.",
+            nodes=error.nodes,
+        ) from None
+    waited = max(0.0, time.time() - lock_request.started)
+    remaining = limited(lock_request.options.give_up_after) - waited
+    if remaining <= 0:
+        fail_exhausted(lock_request, error, waited, case.pauses)
+    is_logged = case.is_logged or waited >= LOGGED_AFTER
+    if is_logged and not case.is_logged:
+        logger.warning(
+            "eager-call-waits",
+            "Task %(task)s[%(task_id)s] was called eagerly and blocks its caller until it has "
+            "its lock, for up to %(limit)s: %(reason)s",
+            task=case.task_name,
+            task_id=case.task_id,
+            limit=described("lock_give_up_after", lock_request.options.give_up_after),
+            reason=reason_of(error),
+        )
+    longest = min(LONGEST_PAUSE_IN_PLACE, FIRST_PAUSE_IN_PLACE * 2.0 ** min(case.pauses, 16))
+    time.sleep(min(remaining, random.uniform(0.0, longest)))  # noqa: S311  # spreads load only
+    return _acquire(replace(case, pauses=case.pauses + 1, is_logged=is_logged))
 
 
-def _retake(case: Case) -> bool:
+def _retake(case: Case) -> bool | Case:
     lock_request = case.lock_request
-    lock_request.redlock.reservations.evict(lock_request.dedupe_key, case.holder_value)
-    return _acquire_or_resolve(replace(case, has_retaken=True))
+    lock_request.client.evict(lock_request.dedupe_key, case.holder_value)
+    return _acquire(replace(case, has_retaken=True))
 
 
-def _acquire_or_resolve(case: Case, *, by_name: bool = False) -> bool:
+def _acquire(case: Case, *, by_name: bool = False) -> bool | Case:
     try:
         case.running_lock.acquire(by_name=by_name)
     except LockNotAcquired as error:
-        return resolve(replace(case, error=error, is_refused=True))
+        return case.met(error)
     return True
 
 
@@ -339,11 +360,11 @@ def _requeue_copy(case: Case) -> NoReturn:
     task, request = lock_request.task, lock_request.request
     runs = case.holder is not None and case.holder.role is Role.RUNNING
     earlier = wait_history_of(lock_request)
-    # Not counted as waiting for a lock: the other may run for as long as it likes.
+    # This is not counted as waiting for a lock: the other delivery may run for any time.
     history = WaitHistory(
         first_seen=time.time(), requeues=earlier.requeues, retries=earlier.retries
     )
-    # It has to come back while the other's marker still shows that it has finished.
+    # It has to come back while the marker still shows that the other one has finished.
     longest = min(longest_delay(lock_request), lock_request.options.dedupe_window / 2)
     delay = delay_after(history.requeues, longest)
     try:
@@ -380,62 +401,63 @@ def _requeue_copy(case: Case) -> NoReturn:
         came_again=_came_again(lock_request),
         holder_state="it runs" if runs else "another message of it waits",
         seconds=delay,
-        reason=reason_of(case.why, lock_request.redlock),
+        reason=reason_of(case.why),
     )
     emit(Event.REDELIVERY_REQUEUED, task, request.id, delay=delay, error=case.why)
     raise Ignore("an earlier delivery of this message runs")
 
 
-# A schedule's run that replaces an older one.
+# The newest call wins.
 
 
-def _request_stop(case: Case) -> bool:
-    """Ask an older run to stop; its lock is left alone until it has ended."""
+def _request_stop(case: Case) -> bool | Case:
+    """Ask an older call to stop; its lock is left alone until its body has ended."""
     _reserve_next_run(case)
     return _wait(case)
 
 
-def _overtake(case: Case) -> bool:
-    """Be the next run instead of an older one that waits, and try for the lock at once."""
+def _overtake(case: Case) -> bool | Case:
+    """Be the next instead of an older call that waits, and try for the lock at once."""
     _reserve_next_run(case)
-    # No run may have the lock any more; and by the time that this message comes back, there might
+    # Perhaps no call has the lock any more, and by the time that this message comes back, there may
     # be a newer one.
-    if case.lock_request.envelope.reservation is not None:
-        try:
-            case.running_lock.acquire()
-        except LockNotAcquired:
-            return _wait(case)
-        return True
-    return _wait(case)
+    if case.lock_request.envelope.reservation is None:
+        return _wait(case)
+    outcome = _acquire(case)
+    return _wait(outcome) if isinstance(outcome, Case) else outcome
 
 
 def _reserve_next_run(case: Case) -> None:
     """
-    Take the keys beside the lock whose loss asks its holder to stop.
+    Acquire the stop-request keys of the lock; their loss asks its holder to stop.
 
-    The holder's next extension, within a third of its TTL, finds them gone. Older runs find that a
-    newer one is the next, and are skipped.
+    The holder's next extension, within `STOP_SEEN_WITHIN`, finds these keys gone. Older calls find
+    that a newer one is the next, and end.
     """
     lock_request, error, holder = case.lock_request, case.error, case.holder
     if not isinstance(error, LockContended):
         return
-    reservations, options = lock_request.redlock.reservations, lock_request.options
-    before = lock_request.envelope.reservation
-    keys = [key for key in lock_request.keys if key in error.keys] or lock_request.keys
-    stop_keys = tuple(stop_request_key(lock_request.redlock.node_key(key)) for key in keys)
-    if before is not None and not set(stop_keys) <= set(before.node_keys):
-        # It is the next for other keys already, and a message carries one reservation.
+    if lock_request.request.is_eager and case.running_lock.is_held_around(error.holder):
+        return  # its own caller; it fails instead of waiting
+    client, options = lock_request.client, lock_request.options
+    before, refusal = lock_request.envelope.reservation, Refusal.of(error)
+    keys = [key for key in lock_request.keys if key in refusal.keys] or lock_request.keys
+    stop_keys = stop_request_keys(keys)
+    if before is not None and not set(stop_keys) <= set(before.keys):
+        # It is the next already, by the lock that it brought, and has one reservation only.
         for stop_key in stop_keys:
-            reservations.evict(stop_key, case.holder_value)
+            client.evict(stop_key.stored, case.holder_value)
         return
-    asked = before is not None and holder is not None and holder.role is Role.RUNNING
-    previous = before.owner if before is not None and asked else case.holder_value
+    previous, renews = case.holder_value, False
+    if before is not None and before.expires_at > time.time():
+        renews = holder is not None and holder.role is Role.RUNNING
+        previous = before.owner if renews else previous
     life = NEXT_RUN_TTLS * options.ttl
     try:
-        reserved = reservations.reserve(
+        reserved = client.reserve(
             stop_keys,
             ttl=life,
-            grace=min(life, options.publish_grace),
+            grace=min(life, expiry.PUBLISH_GRACE),
             label=lock_request.label_as(Role.QUEUED),
             retry_for=RETRY_FOR,
             previous=previous,
@@ -444,17 +466,18 @@ def _reserve_next_run(case: Case) -> None:
     except LockNotAcquired as failure:
         logger.info(
             "lock-request-repeated",
-            "Task %(task)s[%(task_id)s] cannot ask for its lock now, and will again: %(reason)s",
+            "Task %(task)s[%(task_id)s] cannot ask for its lock now, but will later: %(reason)s",
             task=case.task_name,
             task_id=case.task_id,
-            reason=reason_of(failure, lock_request.redlock),
+            reason=reason_of(failure),
         )
         return
-    reservations.confirm(reserved)
-    if holder is not None and not asked:
+    client.confirm(reserved)
+    is_its_own = case.contention is not None and case.contention.is_next
+    if holder is not None and not (renews or is_its_own):
         logger.info(
-            "newer-run-asks-to-stop",
-            "Task %(task)s[%(task_id)s] %(request)s the older run %(other_task_id)s on %(host)s",
+            "newer-call-asks-to-stop",
+            "Task %(task)s[%(task_id)s] %(request)s the older call %(other_task_id)s on %(host)s",
             task=case.task_name,
             task_id=case.task_id,
             request="asks to stop" if holder.role is Role.RUNNING else "goes before",
@@ -484,17 +507,9 @@ def _leave_marker(case: Case, action: Action) -> None:
     try:
         over = error if about_marker and isinstance(error, LockContended) else None
         running_lock.lease = lock_request.acquire_marker(over)
-        running_lock.end_without_body(rules.MARKERS[action])
+        running_lock.end_without_body(rules.MARKED_AS[action])
     except LockContended as met:
-        resolve(
-            replace(
-                case,
-                error=met,
-                is_refused=False,
-                has_retaken=True,
-                has_taken_over=about_marker,
-            )
-        )
+        resolve(case.met(met, is_refused=False, has_retaken=True, has_taken_over=about_marker))
     except LockNotAcquired as failure:
         logger.warning(
             "task-ended-without-marker",
@@ -510,8 +525,8 @@ def _skip(case: Case) -> bool:
     _leave_marker(case, Action.SKIP)
     lock_request, error = case.lock_request, case.why
     task, request = lock_request.task, lock_request.request
-    reason = sentence(reason_of(error, lock_request.redlock))
-    key = lock_key_of(lock_request.redlock, getattr(error, "key", None))
+    reason = sentence(reason_of(error))
+    key = lock_key_of(getattr(error, "key", None))
     holder = getattr(error, "holder", None)
     state_of(lock_request.request).last_words = partial(
         logger.info,
@@ -606,7 +621,7 @@ def _fail_as_duplicate(case: Case) -> NoReturn:
     """Fail a duplicate that had to be sent, as its publish would have failed."""
     _leave_marker(case, Action.FAIL_AS_DUPLICATE)
     task, request = case.lock_request.task, case.lock_request.request
-    key = lock_key_of(case.lock_request.redlock, getattr(case.why, "key", None))
+    key = lock_key_of(getattr(case.why, "key", None))
     existing = case.holder_id
     logger.warning(
         "task-fails-as-duplicate",
@@ -618,7 +633,7 @@ def _fail_as_duplicate(case: Case) -> NoReturn:
     emit(Event.DUPLICATE, task, existing, key=key, refused=True)
     duplicate = DuplicateTask(
         f"Task {case.name} was not run: {existing} has the lock {key!r} already. "
-        "lock_on_conflict='existing' would end it as a skip instead of a failure.",
+        "lock_on_duplicate='existing' would end it as a skip instead of a failure.",
         existing,
     )
     duplicate.result = result_of(task, existing, ignored=bool(ignores_result(task, request)))
@@ -679,9 +694,9 @@ def _ignore(case: Case) -> NoReturn:
     )
     emit(Event.REDELIVERY_IGNORED, lock_request.task, lock_request.request.id, finished_by=host)
     if lock_request.envelope.reservation is not None:
-        # Of another beat than the one that ran, which has taken its own lock over; or used up,
-        # and given back late on a node by a copy that had failed to take it.
-        lock_request.redlock.reservations.cancel(lock_request.envelope.reservation)
+        # It comes from another beat than the message that ran, which took its own lock over. Or it
+        # is used up, and a copy that had failed to take it over gave it back late on a node.
+        lock_request.client.cancel(lock_request.envelope.reservation)
     raise Ignore("this message's task has finished already")
 
 
@@ -715,7 +730,7 @@ def _run_unlocked(case: Case) -> bool:
     logger.error(
         "task-runs-without-lock",
         "Task %(task)s[%(task_id)s] runs WITHOUT its lock, as lock_on_unavailable allows; another "
-        "may run beside it, and it has no fencing token. %(error)s",
+        "task may run beside it, and it has no fencing token. %(error)s",
         task=case.task_name,
         task_id=case.task_id,
         error=case.why,
@@ -731,9 +746,17 @@ def _came_again(lock_request: LockRequest) -> str:
     return f"came once more for entry {tick.entry!r}, due at {tick.due_at.isoformat()},"
 
 
-#: One function for each action: it returns whether the body runs, or raises what ends the request.
-EFFECTS: Mapping[Action, Callable[[Case], bool]] = {
-    Action.TAKE: _acquire_or_resolve,
+#: One function for each need; it returns the case with the new fact.
+LEARN: Mapping[Need, Callable[[Case], Case]] = {
+    Need.EVIDENCE: _read_evidence,
+    Need.RECORD: _read_record,
+    Need.POLICY: _ask_policy,
+}
+
+#: One function for each action: it returns whether the body runs, or a case for the rules to
+#: decide, or it raises the exception that ends the request.
+EFFECTS: Mapping[Action, Callable[[Case], bool | Case]] = {
+    Action.TAKE: _acquire,
     Action.RETAKE: _retake,
     Action.WAIT: _wait,
     Action.TRY_BY_NAME: _try_by_name,

@@ -1,8 +1,8 @@
 """
 The ended tasks that the sender of a message can know of.
 
-A task's lock outlives its body: Celery sends on what follows and stores the result first. Whatever
-runs because a task has ended sends new calls, and no duplicates of that one.
+A task's lock outlives its body, because Celery first sends the task's successors and stores the
+result. Any code that runs because a task has ended sends new calls, not duplicates of that task.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.message.owner_label import label_id
 from celery_redlock.tasks.run.running_lock import running_lock_of
 
-__all__ = ["connect_ended_tasks", "known_ended_tasks", "sending_task"]
-
 
 def sending_task() -> str | None:
     """Return the id of the task that a worker, or `apply()`, is running here; None outside."""
@@ -28,18 +26,17 @@ def sending_task() -> str | None:
 
 def known_ended_tasks() -> frozenset[str]:
     """
-    Return the tasks that have ended, as can be known from the task that runs here.
+    Return the ids, as in owner values, of the tasks that are known here to have ended.
 
-    That is the task itself, once its body has ended; and the one whose end has sent it: as its
-    link, as the next step of its chain, or as the body of its chord. Each by its id as an owner
-    value names it.
+    These are the task that runs here, once its body has ended, and the task whose end has sent it:
+    as its link, as the next step of its chain, or as the body of its chord.
     """
     task = get_current_worker_task()
     if task is None:
         return frozenset()
     request = task.request
     running_lock = running_lock_of(request)
-    # A body that locks has its header taken away, so that what it sends does not carry it on.
+    # The header of a body that locks is taken away, so that messages of the body do not carry it.
     envelope = (
         Envelope.read(request.headers)
         if running_lock is None
@@ -69,7 +66,7 @@ def _name_ended(headers: Any = None, **_: Any) -> None:
     ended = _ended_here()
     if ended is None or not isinstance(headers, dict):
         return
-    # This header may be a signature's own, of which no copy was made.
+    # The header may be a signature's own object, which must not change.
     there = headers.get(HEADER)
     ours = dict(there) if isinstance(there, Mapping) else {"nonce": fresh_nonce()}
     headers[HEADER] = {**ours, "after": ended}

@@ -8,14 +8,14 @@ import os
 from dataclasses import dataclass
 
 from celery_redlock.core import Reservation
-from celery_redlock.protocol.keys import without_rates
+from celery_redlock.core.lease import holding_of
+from celery_redlock.protocol.keys import Key, given_back
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.owner_label import Role, label_for
+from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.rules.ending import Move
+from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.run.running_lock import RunningLock, current_running_lock
-
-__all__ = ["Handover", "handover_for", "inherited_tick"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +24,8 @@ class Handover:
     A lock on its way from a running body to a message.
 
     Attributes:
-        envelope: what the message is to carry.
-        running_lock: what the body holds.
+        envelope: the header that the message is to carry.
+        running_lock: the lock that the body holds.
     """
 
     envelope: Envelope
@@ -33,10 +33,10 @@ class Handover:
 
     def sent(self) -> None:
         """
-        The message is out: it gets the lock when the body has ended and its result is stored.
+        Note that the message is out: it gets the lock once the body's result is stored.
 
-        Until then it may well arrive; it finds the lock held by its own task, and waits. Of a limit
-        it may find another slot free, and begin there.
+        If it arrives before that, it finds the lock held by its own task, and waits. If the key has
+        a limit, it may find another slot free and begin there.
         """
         self.running_lock.handover_reservation = self.envelope.reservation
         self.running_lock.move(Move.HAND_OVER)
@@ -45,51 +45,60 @@ class Handover:
 def handover_for(
     name: str,
     task_id: str,
-    node_keys: tuple[str, ...],
+    keys: tuple[Key, ...],
     expires_at: float,
     *,
     nonce: str,
     marker: str,
 ) -> Handover | None:
     """
-    Return how the lock of the running body goes to a message that is about to be sent.
+    Return the hand-over of the running body's lock to a message that is about to be sent.
 
-    None where the message does not continue the task that runs here, or needs another lock than
-    that task has.
+    None if the message does not continue the task that runs here, or needs another lock than that
+    task has.
 
     Args:
         name: the task that is sent.
         task_id: the message's task id.
-        node_keys: the keys of its lock, as nodes store them.
-        expires_at: when that is to end if no worker takes it over, in seconds since the epoch.
+        keys: the keys of its lock.
+        expires_at: when the lock expires if no worker takes it over, in seconds since the epoch.
         nonce: distinguishes the message from others with its id.
-        marker: digest of its dedupe marker.
+        marker: digest of the message's dedupe marker.
     """
     running_lock = _continued_by(task_id)
     lease = None if running_lock is None else running_lock.body_lease
     if running_lock is None or lease is None:
         return None
-    lock_request, kept = running_lock.lock_request, without_rates(node_keys)
+    lock_request, kept = running_lock.lock_request, given_back(keys)
     if not kept or set(kept) != set(lock_request.transferable_keys):
         return None
     due_us = None if lock_request.tick is None else lock_request.tick.due_us
     label = label_for(
         Role.QUEUED, task_id, due_us=due_us, tick_id=lock_request.tick_id, marker=marker, task=name
     )
-    owner = lock_request.redlock.reservations.new_owner_value(label)
+    owner = lock_request.client.new_owner_value(label)
     envelope = Envelope(
         nonce=nonce,
-        reservation=Reservation(node_keys=lease.places(kept), owner=owner, expires_at=expires_at),
+        reservation=Reservation(
+            node_keys=holding_of(lease).names_of(kept), owner=owner, expires_at=expires_at
+        ),
         handovers=lock_request.envelope.handovers + 1,
         window_until=lock_request.window_until,
     )
     return Handover(envelope=envelope, running_lock=running_lock)
 
 
-def inherited_tick(task_id: str | None) -> Tick | None:
-    """Return the tick of the running body, if a message with this id continues its task."""
+def inherited(task_id: str | None) -> tuple[Tick | None, float | None]:
+    """
+    Return the tick of the running body and when its call was sent, for a message that continues it.
+
+    Both are None if a message with this id does not continue the task that runs here.
+    """
     running_lock = _continued_by(task_id)
-    return None if running_lock is None else running_lock.lock_request.tick
+    if running_lock is None:
+        return None, None
+    lock_request = running_lock.lock_request
+    return lock_request.tick, lock_request.age_us / 1_000_000
 
 
 def _continued_by(task_id: str | None) -> RunningLock | None:

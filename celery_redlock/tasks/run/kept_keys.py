@@ -2,7 +2,7 @@
 Keeping the keys of a task for the steps that replace it: a chain, a group or a chord.
 
 Only the last step has the id of the replaced task. Its message brings the keys, and a worker
-releases them when that step has ended, or when a step ends after which Celery sends no other.
+releases them when that step has ended, or when an earlier one ends after which Celery sends none.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from typing import Any
 from celery.canvas import Signature, maybe_signature
 
 from celery_redlock.core import Reservation
+from celery_redlock.core.lease import holding_of
 from celery_redlock.errors import LockKeyError
+from celery_redlock.tasks.border import AppLike, RequestLike, TaskLike
+from celery_redlock.tasks.config.client import lock_keys
 from celery_redlock.tasks.message.cancellation import cancel_reservation
 from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.message.expiry import reservation_end
 from celery_redlock.tasks.message.node_keys import marker_of, message_dedupe_key
-from celery_redlock.tasks.message.owner_label import Role, label_for, parse_owner
+from celery_redlock.tasks.message.owner_label import label_for, parse_owner
 from celery_redlock.tasks.rules.ending import State, Unused, keeps_reservation
-from celery_redlock.tasks.rules.facts import Raised
+from celery_redlock.tasks.rules.facts import Raised, Role
 from celery_redlock.tasks.run.handover import Handover
 from celery_redlock.tasks.run.running_lock import RunningLock
-
-__all__ = ["cancel_for_steps", "cancel_kept", "keep_for_steps"]
 
 
 def keep_for_steps(running_lock: RunningLock, replacement: Any) -> Handover | None:
     """
     Have the last of several steps that replace a running task bring the task's keys.
 
-    None where one step replaces it, which gets the keys when it is published; where the keys have a
-    window, do not outlast the body, or go to a newer call; and where a step may need them itself.
+    None if a single step replaces it, which gets the keys when it is published; if the keys have a
+    window, do not outlast the body, or may go to a newer call; or if a step may need them itself.
 
     Args:
-        running_lock: what the body holds.
+        running_lock: the lock that the body holds.
         replacement: the signature that is about to be sent, with all its ids.
     """
     lock_request, lease = running_lock.lock_request, running_lock.body_lease
@@ -47,14 +48,14 @@ def keep_for_steps(running_lock: RunningLock, replacement: Any) -> Handover | No
         (lease is None or not keys or last is None or len(steps) < 2)
         or (request.is_eager or running_lock.state is not State.RUNNING)
         or lock_request.window_ends is not None
-        or lock_request.options.publish_policy == "replace"  # which revokes a queued message
+        or lock_request.options.on_duplicate == "replace"  # which revokes a queued message
         or any(_may_need(running_lock, step) for step in steps if step is not last)
         or not _may_bring_keys(running_lock, last)
     ):
         return None
-    redlock, now = lock_request.redlock, time.time()
+    client, now = lock_request.client, time.time()
     dedupe_key = message_dedupe_key(
-        redlock, task_id=request.id, name=task.name, retries=0, nesting=0, nonce=fresh_nonce()
+        client, task_id=request.id, name=task.name, retries=0, nesting=0, nonce=fresh_nonce()
     )
     label = label_for(
         Role.QUEUED,
@@ -67,8 +68,8 @@ def keep_for_steps(running_lock: RunningLock, replacement: Any) -> Handover | No
     envelope = Envelope(
         nonce=fresh_nonce(),
         reservation=Reservation(
-            node_keys=lease.places(keys),
-            owner=redlock.reservations.new_owner_value(label),
+            node_keys=holding_of(lease).names_of(keys),
+            owner=client.new_owner_value(label),
             expires_at=reservation_end(task, lock_request.options, {}, now, continuation=True),
         ),
         handovers=lock_request.envelope.handovers + 1,
@@ -78,31 +79,31 @@ def keep_for_steps(running_lock: RunningLock, replacement: Any) -> Handover | No
     return Handover(envelope=envelope, running_lock=running_lock)
 
 
-def cancel_kept(task: Any, request: Any, raised: Raised) -> None:
+def cancel_kept(task: TaskLike, request: RequestLike, raised: Raised) -> None:
     """
-    Cancel the reservation of a last step, if this request is that step or the last that comes.
+    Cancel the reservation of a last step, if this request is that step, or keeps it from coming.
 
-    Limit: nobody cancels it for a step that ends with `Ignore`, which may also mean that another
-    message continues the step, as where it replaces itself.
+    Limit: it is not cancelled for a step that ends with `Ignore`, which may also mean that another
+    message continues the step, for example its replacement.
 
     Args:
         task: the task that has ended, of any class.
         request: its request.
-        raised: what it has ended with.
+        raised: the exception with which it has ended, if any.
     """
     unused = Unused(state=State.WAITING, raised=raised, acks_late=bool(task.acks_late))
     if keeps_reservation(unused):
         return
     own = Envelope.read(request.headers).reservation
     owner = None if own is None else parse_owner(own.owner)
-    # A call of the replaced task itself takes them over, as it does any reservation.
+    # A call of the replaced task itself takes the keys over, as it does with any reservation.
     if owner is not None and not owner.runs(task.name):
-        cancel_reservation(task.app, request.headers[HEADER])
+        cancel_reservation(task.app, (request.headers or {})[HEADER])
     if raised in (Raised.EXCEPTION, Raised.REJECT):
         cancel_for_steps(task.app, request)
 
 
-def cancel_for_steps(app: Any, request: Any) -> None:
+def cancel_for_steps(app: AppLike | None, request: RequestLike) -> None:
     """Cancel the reservations of the steps after a request, which Celery will not send."""
     for each in (*(request.chain or ()), *filter(None, [request.chord])):
         for step in _steps(maybe_signature(each)):
@@ -110,7 +111,7 @@ def cancel_for_steps(app: Any, request: Any) -> None:
 
 
 def _steps(node: Any) -> Iterator[Any]:
-    """Yield the tasks in a signature, and in the signatures that it has."""
+    """Yield the tasks in a signature, and in the signatures that it contains."""
     if isinstance(node, list | tuple):
         for each in node:
             yield from _steps(each)
@@ -123,28 +124,29 @@ def _steps(node: Any) -> Iterator[Any]:
 
 def _may_need(running_lock: RunningLock, step: Any) -> bool:
     """Return whether a step may lock one of the keys itself, as far as is known before it runs."""
-    plan = getattr(running_lock.task.app.tasks.get(step.task), "redlock_plan", None)
+    task = running_lock.task.app.tasks.get(step.task)
+    plan = getattr(task, "redlock_plan", None)
     if plan is None or plan.keys is None:
         return False
     if not step.immutable:
         return True  # another step's result is its first argument
     try:
-        keys = plan.keys.keys_for(step.args, step.kwargs)
+        keys = lock_keys(running_lock.lock_request.client, task, step.args, step.kwargs)
     except LockKeyError:
-        return False  # it fails
+        return False  # the step fails
     return not set(keys).isdisjoint(running_lock.lock_request.keys)
 
 
 def _may_bring_keys(running_lock: RunningLock, last: Any) -> bool:
-    """Return whether the last step locks and marks nothing, or takes the keys over: a same call."""
+    """Return whether the last step locks and marks nothing, or is a call that has the same keys."""
     task = running_lock.task
     if last.task != task.name:
-        # One that has a lock or a marker of its own gives up a reservation of other keys.
+        # A step with its own lock or marker gives up a reservation of other keys.
         return getattr(task.app.tasks.get(last.task), "redlock_plan", None) is None
     if not last.immutable:
         return False
     try:
-        keys = task.redlock_plan.keys.keys_for(last.args, last.kwargs)
+        keys = lock_keys(running_lock.lock_request.client, task, last.args, last.kwargs)
     except LockKeyError:
         return False
     return set(keys) == set(running_lock.lock_request.keys)

@@ -14,6 +14,7 @@ from celery_redlock._log import event_logger
 from celery_redlock.core import Lease
 from celery_redlock.errors import LeaseLost, LossReason
 from celery_redlock.protocol.texts import shortened
+from celery_redlock.tasks.border import RequestLike, TaskLike
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.interrupt.body import Body, InjectedLeaseLost
 from celery_redlock.tasks.interrupt.interrupters import Interrupter
@@ -21,11 +22,9 @@ from celery_redlock.tasks.message.in_words import lease_in_words
 from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.run.stop_request import StoppingLock
 
-__all__ = ["LeaseLostHandler"]
-
 logger = event_logger(__name__)
 
-#: Seconds; a body that is mostly at Celery's work is rarely met at its own.
+#: Seconds between two tries: a body that mostly runs Celery's code is rarely met in its own.
 INTERRUPT_PERIOD = 0.02
 
 
@@ -33,11 +32,11 @@ class LeaseLostHandler:
     """
     Notifies one body of the loss of its lease, in the way its task chose.
 
-    The lease calls it, once, mostly from the watchdog's thread. Everything that may take time
-    happens in a thread of its own, so that a loss never delays the extension of other leases: under
-    gevent and eventlet in a greenlet, where a function of the application and the receivers of
-    `lock_lost` may wait and lock like any other of its code. A body that does not let other
-    greenlets run is notified, like them, when it does; only `lease.check()` knows before.
+    The lease calls it once, mostly from the watchdog's thread. Everything that may take time
+    happens in another thread, so that a loss never delays the extension of other leases. Under
+    gevent and eventlet that is a greenlet, in which the application's function and the receivers of
+    `lock_lost` may wait and lock. A body that does not let other greenlets run is notified only
+    when it does; until then only `lease.check()` shows the loss.
     """
 
     __slots__ = ("_body", "_interrupter", "_on_lost", "_request", "_stopping_lock", "_task")
@@ -47,8 +46,8 @@ class LeaseLostHandler:
         *,
         body: Body,
         interrupter: Interrupter | None,
-        task: Any,
-        request: Any,
+        task: TaskLike,
+        request: RequestLike,
         on_lost: str | Callable[[Any, Lease], str | None],
         stopping_lock: StoppingLock | None = None,
     ) -> None:
@@ -63,19 +62,21 @@ class LeaseLostHandler:
         start_thread(lambda: self._handle(lease))
 
     def _handle(self, lease: Lease) -> None:
-        asked = self._stopping_lock is not None and self._stopping_lock.retain()
+        asked = False if self._stopping_lock is None else self._stopping_lock.retain()
         reason = LossReason.STOP_REQUESTED if asked else lease.lost
+        if self._stopping_lock is not None and asked is not False:
+            start_thread(self._stopping_lock.keep_trying)
         emit(Event.LOCK_LOST, self._task, self._request.id, key=lease.key, reason=reason)
         facts = {"key": lease.key, "fencing_token": lease.fencing_token, "reason": reason}
         send_monitor_event(MonitorEvent.LOST, self._task, self._request, **facts)
         if self._body.finished:
-            return  # found at release, which logs it
+            return  # the release finds the loss, and logs it
         choice = self._choose(lease)
         interrupts = choice == "interrupt" and self._interrupter is not None and not self._body.over
         logger.log(
             logging.WARNING if asked else logging.ERROR,
             "task-lost-lease",
-            "Task %(task)s[%(task_id)s] lost its %(lease)s (%(reason)s) while its body runs; "
+            "Task %(task)s[%(task_id)s] lost its %(lease)s (%(reason)s) while its body ran; "
             "fencing token %(token)s. %(consequence)s",
             task=self._task.name,
             task_id=self._request.id,

@@ -11,13 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from celery_redlock._log import event_logger
-from celery_redlock.core import Lease, Redlock, Reservation
-from celery_redlock.core.reservations import FAIR_GRACE
+from celery_redlock.core import Client, Lease, Reservation
+from celery_redlock.core.client import FAIR_GRACE
+from celery_redlock.core.failures import Refusal
 from celery_redlock.core.wait_limit import limited
+from celery_redlock.core.waiting import After
 from celery_redlock.errors import LockContended, LockKeyError, QuorumUnavailable
-from celery_redlock.protocol import Waiter, milliseconds
-from celery_redlock.protocol.keys import LimitedKey, is_rate, lock_of, without_rates
-from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.protocol.commands import Waiter
+from celery_redlock.protocol.keys import Key, given_back, has_limit, pause_of
+from celery_redlock.protocol.timing import milliseconds
+from celery_redlock.tasks.border import RequestLike, TaskLike
+from celery_redlock.tasks.config.client import client_for, lock_keys
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.message.envelope import REMEMBERED_FOR, Envelope, waiter_name
@@ -27,33 +31,31 @@ from celery_redlock.tasks.message.node_keys import (
     dedupe_key_for,
     marker_of,
     publish_keys,
-    stop_request_key,
+    stop_request_keys,
     tick_id_of,
 )
-from celery_redlock.tasks.message.owner_label import Role, label_for
+from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.message.periodic import (
     is_continuation,
-    overlap_of,
-    runs_unlocked,
     tick_of,
 )
+from celery_redlock.tasks.message.priority import rank_of
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.node_watch import report_unavailable
+from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.run.window import Window
-
-__all__ = ["IN_PLACE", "SHORT_BODY", "LockRequest", "lock_request_for"]
 
 logger = event_logger(__name__)
 
 #: Seconds in which a worker process retries where `lock_wait` is not set.
 DEFAULT_WAIT = 0.5
 
-#: Seconds that a short body takes: to wait beside it is faster than the way back to the queue.
+#: Longest time of a short body in seconds: waiting for its end is faster than a requeue.
 SHORT_BODY = 0.1
 
-#: Seconds for which a message may wait in its process: its next delivery would be later. One whose
-#: turn is within the first of these times may come at the end of the second.
-TURN_IN_PLACE, IN_PLACE = 0.25, 0.3
+#: A message waits in its process for up to `WAIT_IN_PLACE` seconds, because its next delivery would
+#: be later. If it waits for its turn, that must be at most `TURN_IN_PLACE` seconds away.
+TURN_IN_PLACE, WAIT_IN_PLACE = 0.25, 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,26 +67,24 @@ class LockRequest:
         task: the task that is to run.
         request: its request.
         plan: how it locks.
-        redlock: the client.
+        client: the app's client.
         keys: the lock keys of the call; none for a task that is only kept from running twice.
         dedupe_key: node key of the dedupe marker of the message or its tick; "" where it has none.
         envelope: what came with the message; without a reservation that is not for these keys.
         started: when the request got here, in seconds since the epoch.
         tick: the tick for which a schedule sent the message, if one did.
-        overlap: `lock_overlap`, where this is a schedule's run.
-        window_ends: until when its keys stay held (`until_expired`), on the client's own clock.
+        window_ends: when the window of its keys ends (`until_expired`), on the client's own clock.
     """
 
-    task: Any
-    request: Any
+    task: TaskLike
+    request: RequestLike
     plan: LockPlan
-    redlock: Redlock
-    keys: tuple[str, ...]
+    client: Client
+    keys: tuple[Key, ...]
     dedupe_key: str
     envelope: Envelope
     started: float
     tick: Tick | None = None
-    overlap: str | None = None
     window_ends: float | None = None
 
     @property
@@ -95,9 +95,9 @@ class LockRequest:
     @property
     def holds_until_postrun(self) -> bool:
         """
-        Whether what is taken is held until Celery has stored the result and sent on what follows.
+        Whether the keys are held until Celery has stored the result and sent the successors.
 
-        So for every message of some tasks, and for the messages of ticks, whatever the task.
+        This is so for every message of some tasks, and for the messages of ticks of any task.
         """
         return self.plan.marks_messages or self.tick is not None
 
@@ -121,7 +121,7 @@ class LockRequest:
         """The id in the owner values of all messages of its tick; None without a tick."""
         if self.tick is None or not self.dedupe_key:
             return None
-        return tick_id_of(self.redlock, self.tick, name=self.task.name)
+        return tick_id_of(self.client, self.tick, name=self.task.name)
 
     def label_as(self, role: Role) -> str:
         """Return the label in the owner value of this request."""
@@ -134,7 +134,22 @@ class LockRequest:
             nonce=self.envelope.nonce if role in (Role.SKIPPED, Role.ABANDONED) else None,
             marker=marker_of(self.dedupe_key) if self.options.mode_spec.at_publish else None,
             task=self.task.name,
+            sent_us=self.age_us if self.options.stops and self.tick is None else None,
         )
+
+    @property
+    def age_us(self) -> int:
+        """
+        By when its call is compared with others, in microseconds since the epoch.
+
+        That is when its tick is due, when the call was sent, or when a worker first looked at it.
+        """
+        if self.tick is not None:
+            return self.tick.due_us
+        history, sent = self.envelope.wait_history, self.envelope.sent
+        if sent is None:
+            sent = self.started if history is None else history.first_seen
+        return round(sent * 1_000_000)
 
     @property
     def is_continuation(self) -> bool:
@@ -142,43 +157,57 @@ class LockRequest:
         return is_continuation(self.request)
 
     @property
-    def node_keys(self) -> tuple[str, ...]:
-        """Where its lock keys stand on the nodes."""
-        return tuple(self.redlock.node_key(key) for key in self.keys)
+    def held_keys(self) -> tuple[Key, ...]:
+        """The lock keys that are held until they are released: all but those with a rate."""
+        return given_back(self.keys)
 
     @property
-    def stop_request_keys(self) -> tuple[str, ...]:
-        """The keys that a newer run acquires to ask this one to stop; held with the keys."""
-        if self.options.overlap != "replace":
+    def stop_request_keys(self) -> tuple[Key, ...]:
+        """The keys that a newer call acquires to ask this one to stop; held with the keys."""
+        if not self.options.stops:
             return ()
-        return tuple(map(stop_request_key, self.node_keys))
+        return stop_request_keys(self.keys)
 
     @property
-    def publish_keys(self) -> tuple[str, ...]:
+    def place(self) -> Reservation | None:
+        """The stop-request keys that it has, as the next to run; None if it has asked nobody."""
+        reservation, stop_keys = self.envelope.reservation, set(self.stop_request_keys)
+        if reservation is None or not stop_keys:
+            return None
+        return reservation if stop_keys.issuperset(reservation.keys) else None
+
+    @property
+    def records(self) -> tuple[Key, ...]:
+        """The records that it acquires with the keys; the marker first, to show a redelivery."""
+        marker = (Key.record(self.dedupe_key),) if self.dedupe_key else ()
+        queued = self.publish_keys if self.options.mode_spec.own_queue_key else ()
+        return (*marker, *queued, *self.stop_request_keys)
+
+    @property
+    def publish_keys(self) -> tuple[Key, ...]:
         """The keys of the reservation that a message of this call brings along."""
-        return without_rates(publish_keys(self.redlock, self.options.mode_spec, self.keys))
+        return given_back(publish_keys(self.options.mode_spec, self.keys))
 
     @property
-    def released_before_body(self) -> tuple[str, ...]:
-        """The keys released before the body, so that the next message may wait meanwhile."""
-        mode = self.options.mode_spec
-        return self.publish_keys if mode.own_queue_key or not mode.in_body else ()
+    def released_before_body(self) -> tuple[Key, ...]:
+        """The keys released before the body, so that the next message may wait while it runs."""
+        return () if self.options.mode_spec.held_in_body else self.publish_keys
 
     @property
-    def transferable_keys(self) -> tuple[str, ...]:
+    def transferable_keys(self) -> tuple[Key, ...]:
         """The keys acquired at publish and held in the body, so that they can be handed over."""
         return () if self.released_before_body else self.publish_keys
 
     @property
     def window_remaining(self) -> float | None:
-        """For how many seconds the keys stay taken after the body; None without a window."""
+        """The seconds for which the keys stay taken after the body; None without a window."""
         if self.window_ends is None:
             return None
-        return max(0.0, self.window_ends - self.redlock.transport.now())
+        return max(0.0, self.window_ends - self.client.transport.now())
 
     @property
     def window_until(self) -> float | None:
-        """The same moment in seconds since the epoch, for the message that continues this one."""
+        """The window's end in seconds since the epoch, for the message that continues this one."""
         left = self.window_remaining
         return None if left is None else time.time() + left
 
@@ -188,13 +217,13 @@ class LockRequest:
         window = self.options.dedupe_window
         if self.tick is None or self.tick.until is None:
             return window
-        # No clock makes it longer than from this tick to the next.
+        # However wrong this clock is, the time left is at most that from this tick to the next.
         left = min(self.tick.until - time.time(), self.tick.until - self.tick.due)
         return window + max(0.0, left)
 
     @property
     def start_deadline(self) -> float:
-        """Until when its body may begin (`lock_starting_deadline`), in seconds since the epoch."""
+        """The latest start of its body (`lock_starting_deadline`), in seconds since the epoch."""
         deadline = self.options.starting_deadline
         if self.tick is None or deadline is None or self.is_continuation or self.may_have_begun:
             return math.inf
@@ -202,21 +231,21 @@ class LockRequest:
 
     @property
     def may_have_begun(self) -> bool:
-        """Whether a worker may have been lost in this message's body, or its body sent it back."""
+        """Whether a worker may have been lost in the message's body, or the body returned it."""
         redelivered = (self.request.delivery_info or {}).get("redelivered")
         if self.options.mode_spec.at_publish:
-            # One that brought no lock was perhaps a duplicate from the start.
+            # A message that brought no lock was perhaps a duplicate from the start.
             accepted = self.envelope.reservation is not None
         else:
-            # Acknowledged before its body, it would not come again.
+            # A message that is acknowledged before its body does not come again.
             accepted = bool(self.task.acks_late)
         return self.envelope.begun or bool(redelivered and accepted)
 
     @property
-    def is_remembered(self) -> bool:
+    def is_registered(self) -> bool:
         """Whether nodes that refuse it remember it: it has waited, or will wait for its turn."""
         history = self.envelope.wait_history
-        if self.options.run_policy != "requeue" and self.overlap is None:
+        if not self.options.requeues:
             return False
         if history is None:
             return self._is_named_at_once
@@ -224,87 +253,109 @@ class LockRequest:
 
     @property
     def _is_named_at_once(self) -> bool:
-        """Whether its first try names it: a second one that does would come to the same."""
-        is_named = self.options.fair or any(isinstance(key, LimitedKey) for key in self.keys)
+        """
+        Whether the first attempt registers the message as a waiter.
+
+        With a limit, a first attempt without a name would gain nothing.
+        """
+        is_named = self.options.fair or has_limit(self.keys)
         return is_named and not (self.options.mode_spec.at_publish or self.request.is_eager)
 
     @property
     def _takes_turns(self) -> bool:
-        """Whether it acquires keys with a rate only: a node that refuses one gives it its turn."""
-        return self._is_named_at_once and all(map(is_rate, self.keys))
+        """Whether all its keys have a rate: a node that refuses one gives the message its turn."""
+        return self._is_named_at_once and all(key.is_rate for key in self.keys)
 
-    def _waiter(self, *, is_remembered: bool) -> Waiter:
+    def waiter(self, *, is_registered: bool) -> Waiter:
+        """Return the waiter that names the message in wait queues."""
         history = self.envelope.wait_history
         since = self.started if history is None else history.first_seen
-        name = waiter_name(self.request.id or "")
-        keep = milliseconds(self._remembered_for(since)) if is_remembered else 0
+        keep = milliseconds(self._remembered_for(since)) if is_registered else 0
         grace = milliseconds(FAIR_GRACE) if self.options.fair else 0
-        return Waiter(name, milliseconds(since), keep, grace, has_waited=history is not None)
+        return Waiter(
+            waiter_name(self.request.id or ""),
+            milliseconds(since),
+            keep,
+            grace,
+            has_waited=history is not None,
+            rank=rank_of(self.task.app, self.request.delivery_info),
+        )
 
-    def _first_waiter(self, waiter: Waiter, *, is_remembered: bool) -> Waiter | None:
-        # To go in order it has to be named from its first try on; nodes then forget it if it had
-        # waited, and do not begin to remember it.
-        if is_remembered or self.envelope.wait_history is not None or self.options.fair:
+    def _first_waiter(self, waiter: Waiter, *, is_registered: bool) -> Waiter | None:
+        # An order needs the name from the first attempt on. A keep time of 0 removes an earlier
+        # registration and adds none.
+        if is_registered or self.envelope.wait_history is not None or self.options.fair:
             return waiter
-        # Only one that will wait gives way: those that were woken may be gone. And a schedule's run
-        # goes by its own order.
-        gives_way = self._requeues and self.overlap is None
+        # Only a message that will wait gives way to woken waiters, because these may be gone; and
+        # where the newest call wins, to none.
+        gives_way = self._requeues and not self.options.stops
         return replace(waiter, name="") if gives_way else None
 
+    def forget_waiter(self) -> None:
+        """Have nodes forget it as a waiter, for it ends without its keys."""
+        pauses = filter(None, (pause_of(key.stored) for key in self.keys))
+        waiter = self.waiter(is_registered=False)
+        self.client.forget_waiter((*self.keys, *self.records, *pauses), waiter)
+
     def _remembered_for(self, since: float) -> float:
-        if not any(map(is_rate, self.keys)):
+        if not any(key.is_rate for key in self.keys):
             return REMEMBERED_FOR
-        # A turn after its end would be nobody's.
+        # Reserve no turn later than the moment at which the message gives up.
         return max(0.0, limited(self.options.give_up_after) - (self.started - since))
 
-    def acquire(self, is_final: Callable[[LockContended], bool], *, by_name: bool = False) -> Lease:
+    def acquire(
+        self,
+        decide: Callable[[Refusal], After],
+        registers_as: Callable[[], Waiter | None],
+        *,
+        by_name: bool = False,
+    ) -> Lease:
         """
         Acquire everything within `lock_wait`; the message's reservation is no obstacle.
 
         Args:
-            is_final: whether it waits no longer.
+            decide: returns what follows an attempt that others refused.
+            registers_as: returns the waiter of one more attempt, which registers it; None: no such.
             by_name: try once, so that nodes which refuse the message remember it.
 
         Raises:
             LockContended: one of the keys is held; the error names it.
-            QuorumUnavailable: too few nodes answered.
+            QuorumUnavailable: too few nodes replied.
         """
-        options, is_remembered = self.options, by_name or self.is_remembered
+        options, is_registered = self.options, by_name or self.is_registered
         mode, keys = options.mode_spec, self.keys
         if self.envelope.reservation is not None and not mode.waits_at_run:
-            keys = without_rates(keys)  # its publisher has counted the call
-        queued = self.publish_keys if mode.own_queue_key else ()
-        extras = (*queued, *self.stop_request_keys)
-        waiter = self._waiter(is_remembered=is_remembered)
+            keys = self.held_keys  # the publisher's rates have counted the call
+        waiter = self.waiter(is_registered=is_registered)
         try:
-            return self.redlock.reservations.acquire_for_task(
+            return self.client.acquire_for_task(
                 keys,
-                # The error names the first key that is held: a redelivery precedes all.
-                (self.dedupe_key, *extras) if self.dedupe_key else extras,
+                self.records,  # the error names the first held one
                 ttl=options.ttl,
                 wait=0.0 if by_name else self._wait_limit,
                 retry=options.retry,
                 label=self.label,
                 at_least_for=0.0 if self.holds_until_postrun else options.at_least_for,
                 reservation=self.envelope.reservation,
-                give_up_on=is_final,
+                decide=decide,
                 waiter=waiter,
-                first_waiter=self._first_waiter(waiter, is_remembered=is_remembered),
+                registers_as=registers_as,
+                first_waiter=self._first_waiter(waiter, is_registered=is_registered),
             )
         except LockContended as error:
-            raise in_words(error, self.redlock) from None
+            raise in_words(error) from None
         except QuorumUnavailable as error:
             report_unavailable(self.task, self.request.id, options, error)
-            raise in_words(error, self.redlock) from None
+            raise in_words(error) from None
 
     def acquire_marker(self, over: LockContended | None = None) -> Lease:
         """
         Acquire the marker alone, for a message that ends without its body; errors as `acquire`.
 
-        It does not state that a body runs: another delivery would take the work for begun.
+        Its role is not *running*: another delivery would take the work for begun.
 
         Args:
-            over: names the owner value of the marker that this one takes over.
+            over: the error with the marker's owner value, which this one takes over.
         """
         previous = None
         if over is not None and over.holder is not None:
@@ -314,11 +365,11 @@ class LockRequest:
             )
         label = self.label_as(Role.QUEUED)
         try:
-            return self.redlock.reservations.acquire_for_task(
+            return self.client.acquire_for_task(
                 (), (self.dedupe_key,), ttl=self.options.ttl, label=label, reservation=previous
             )
         except (LockContended, QuorumUnavailable) as error:
-            raise in_words(error, self.redlock) from None
+            raise in_words(error) from None
 
     @property
     def _wait_limit(self) -> float:
@@ -329,68 +380,68 @@ class LockRequest:
         if self.options.wait is not None:
             return min(self.options.wait, longest)
         returns = self._takes_turns or self._requeues
-        return min(IN_PLACE if returns else DEFAULT_WAIT, longest)
+        return min(WAIT_IN_PLACE if returns else DEFAULT_WAIT, longest)
 
     @property
     def _requeues(self) -> bool:
-        """Whether it goes back to its queue where another task has a key."""
-        return self.options.run_policy == "requeue" and not self.request.is_eager
+        """Whether it goes back to its queue if another task has a key."""
+        return self.options.requeues and not self.request.is_eager
 
 
 def lock_request_for(
-    task: Any, request: Any, plan: LockPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
+    task: TaskLike,
+    request: RequestLike,
+    plan: LockPlan,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> LockRequest:
     """
-    Return what a request has to take.
+    Return the keys that a request has to acquire.
 
     Raises:
-        LockKeyError: its arguments make no key.
+        LockKeyError: no key can be made from its arguments.
     """
-    redlock = redlock_for(task.app)
+    client = client_for(task.app)
     envelope = within_bounds(Envelope.read(request.headers), task, request, plan.options)
     tick = tick_of(request, envelope)
-    overlap = overlap_of(request, tick, plan.options)
-    maker = None if runs_unlocked(request, tick, plan.options) else plan.keys
     try:
-        keys = maker.keys_for(args, kwargs) if maker is not None else ()
+        keys = lock_keys(client, task, args, kwargs)
     except LockKeyError:
         if envelope.reservation is not None:
-            redlock.reservations.cancel(envelope.reservation)
+            client.cancel(envelope.reservation)
         raise
     lock_request = LockRequest(
         task=task,
         request=request,
         plan=plan,
-        redlock=redlock,
+        client=client,
         keys=keys,
-        dedupe_key=_dedupe_key(redlock, request, plan, task, envelope),
+        dedupe_key=_dedupe_key(client, request, plan, task, envelope),
         envelope=envelope,
         started=time.time(),
         tick=tick,
-        overlap=overlap,
     )
     lock_request = _with_fitting_reservation(lock_request)
     envelope, window_ends = Window(
-        redlock=redlock,
+        client=client,
         options=plan.options,
         request=request,
         envelope=lock_request.envelope,
-        publish_keys=lock_request.publish_keys,
     ).on_own_clock()
     envelope = with_bounded_lifetime(envelope, request, plan.options)
     return replace(lock_request, envelope=envelope, window_ends=window_ends)
 
 
 def _dedupe_key(
-    redlock: Redlock, request: Any, plan: LockPlan, task: Any, envelope: Envelope
+    client: Client, request: RequestLike, plan: LockPlan, task: TaskLike, envelope: Envelope
 ) -> str:
-    # Under `apply()` there is no message, and who names a task id twice means it.
+    # Under `apply()` there is no message, and a caller that uses a task id twice means it.
     if request.is_eager:
         return ""
     if envelope.tick is None and not plan.marks_messages:
         return ""
     return dedupe_key_for(
-        redlock,
+        client,
         envelope,
         task_id=request.id or "",
         name=task.name,
@@ -403,21 +454,19 @@ def _with_fitting_reservation(lock_request: LockRequest) -> LockRequest:
     reservation = lock_request.envelope.reservation
     if reservation is None:
         return lock_request
-    if set(map(lock_of, reservation.node_keys)) == set(lock_request.publish_keys):
+    if {key.lock for key in reservation.keys} == {key.stored for key in lock_request.publish_keys}:
         return lock_request
-    if lock_request.stop_request_keys and set(reservation.node_keys) <= set(
-        lock_request.stop_request_keys
-    ):
-        return lock_request  # it has asked an older run to stop, and is the next
+    if lock_request.place is not None:
+        return lock_request
     logger.warning(
         "publish-lock-given-up",
         "Task %(task)s[%(task_id)s] was sent with a lock on %(publish_keys).200s, but its "
-        "lock_key and lock_mode come to %(keys)s here; the former is given up. Let publishers and "
-        "workers run the same code.",
+        "lock_key and lock_mode make %(keys)s here; the lock of the message is given up. Let "
+        "publishers and workers run the same code.",
         task=lock_request.task.name,
         task_id=lock_request.request.id,
         publish_keys=", ".join(reservation.node_keys),
-        keys=", ".join(lock_request.publish_keys or lock_request.node_keys),
+        keys=", ".join(key.stored for key in lock_request.publish_keys or lock_request.keys),
     )
-    lock_request.redlock.reservations.cancel(reservation, wait=True)
+    lock_request.client.cancel(reservation, wait=True)
     return replace(lock_request, envelope=replace(lock_request.envelope, reservation=None))

@@ -1,5 +1,5 @@
 """
-Hearing from Celery when a request begins and when it has ended.
+Celery's signals that a request begins and that it has ended.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from typing import Any
 
 from celery import Task, signals
 
-from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.border import RequestLike, TaskLike
+from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.request_state import state_of
@@ -21,14 +22,12 @@ from celery_redlock.tasks.run.kept_keys import cancel_kept
 from celery_redlock.tasks.run.running_lock import running_lock_of
 from celery_redlock.tasks.run.shown_end import connect_log
 
-__all__ = ["connect_postrun"]
-
 
 def connect_postrun(plan: LockPlan) -> None:
     """
     Receive Celery's signals of the begin and end of requests. Idempotent.
 
-    Connected once a task needs it and not before: a receiver costs every task a little.
+    They are connected only once a task needs them: a receiver costs every task a little.
     """
     if plan.options.mode_spec.at_publish:
         connect_ended_tasks()
@@ -40,13 +39,13 @@ def connect_postrun(plan: LockPlan) -> None:
 
 def _begins(task: Any = None, **_: Any) -> None:
     """Note that Celery will signal the end of this request."""
-    # Others send these signals too, for things that are no tasks.
+    # Other packages send these signals too, for objects that are no tasks.
     if isinstance(task, Task):
         state_of(task.request).traced = True
 
 
 def _ended(task: Any = None, state: str | None = None, retval: Any = None, **_: Any) -> None:
-    """Finish what waited for the result, or what an exception inside the release has left."""
+    """Release the keys that waited for the result, or that an exception in the release has left."""
     request = task.request if isinstance(task, Task) else None
     running_lock = running_lock_of(request)
     if running_lock is not None:
@@ -66,7 +65,7 @@ def _raised(state: str | None, result: Any) -> Raised:
     return raised_by(result if isinstance(result, BaseException) else sys.exc_info()[1])
 
 
-def _cancel_unused(task: Any, request: Any, raised: Raised) -> None:
+def _cancel_unused(task: TaskLike, request: RequestLike, raised: Raised) -> None:
     """Free the lock of a message whose task ended on its way to the body (`before_start`)."""
     plan = getattr(task, "redlock_plan", None)
     if plan is None or not plan.options.mode_spec.at_publish:
@@ -74,4 +73,4 @@ def _cancel_unused(task: Any, request: Any, raised: Raised) -> None:
     reservation = Envelope.read(request.headers).reservation
     unused = Unused(state=State.UNRUN, raised=raised, acks_late=bool(task.acks_late))
     if reservation is not None and not keeps_reservation(unused):
-        redlock_for(task.app).reservations.cancel(reservation)
+        client_for(task.app).cancel(reservation)

@@ -1,9 +1,9 @@
 """
-Putting a message back into its queue because its lock cannot be taken now.
+Requeueing a message whose lock cannot be acquired now.
 
 The message is made anew from the request, so everything that Celery carries in it stays: id, chord,
-chain, group, links, expiry, limits, stamps and priority. How often and for how long is counted in
-our header, never in the task's `retries`; the message's identity and lock travel on in it.
+chain, group, links, expiry, limits, stamps and priority. Our header, never the task's `retries`,
+counts its requeues and its waiting time, and carries on its identity and its lock.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from typing import Any, NoReturn
 from celery.exceptions import Reject
 
 from celery_redlock._log import event_logger
+from celery_redlock.core.failures import Refusal
 from celery_redlock.core.wait_limit import described, limited
 from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
-from celery_redlock.protocol.keys import QUORUM, is_rate, node_key_of, waited_for, without_rates
+from celery_redlock.protocol.keys import QUORUM, given_back, in_header, pause_of
+from celery_redlock.tasks.border import AppLike, RequestLike, TaskLike
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.envelope import HEADER, WaitHistory, bounded_waits_for
 from celery_redlock.tasks.message.in_words import lock_key_of, reason_of
@@ -29,31 +31,23 @@ from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.run.lock_request import LockRequest
 from celery_redlock.tasks.run.shown_end import Requeued, store_wait
 
-__all__ = [
-    "delay_after",
-    "fail_exhausted",
-    "ignores_result",
-    "republish",
-    "requeue",
-    "wait_history_of",
-]
-__all__ += ["strip_header"]
-
 logger = event_logger(__name__)
 
-#: By then the run that requeues a message has left its process.
+#: Shortest delay in seconds: by then the run that requeues a message has left its process.
 SHORTEST_DELAY = 0.25
 FIRST_DELAY = 1.0
+#: Longest delay in seconds, after which a message tries again although no release has woken it.
+LONGEST_DELAY = 60.0
 #: Share of the time left until its deadline after which a message returns.
 LAST_TRY_SHARE = 0.9
 
-#: Seconds for which a worker may keep a message unacknowledged, where no setting names them: half
-#: an hour with RabbitMQ, an hour with Redis.
+#: Seconds for which a worker may keep a message unacknowledged, if no setting names them: half an
+#: hour with RabbitMQ, an hour with Redis.
 _UNACKNOWLEDGED_FOR = 1800.0
 
 
 def wait_history_of(lock_request: LockRequest) -> WaitHistory:
-    """Read the episode that a request belongs to, or begin one when it got here."""
+    """Return how long and how often a request has waited; from its arrival if it is new."""
     request, wait_history = lock_request.request, lock_request.envelope.wait_history
     # The body may have run for hours before its worker died; that was not waiting.
     redelivered = (request.delivery_info or {}).get("redelivered")
@@ -62,7 +56,7 @@ def wait_history_of(lock_request: LockRequest) -> WaitHistory:
     return wait_history
 
 
-def strip_header(request: Any) -> None:
+def strip_header(request: RequestLike) -> None:
     """Keep this message's header out of the messages that the body sends from its request."""
     headers = request.headers
     if headers and HEADER in headers:
@@ -83,14 +77,14 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
     wait_history = wait_history_of(lock_request)
     left = remaining_wait(lock_request)
     waits_for = _waits_for(lock_request, error)
-    delay = _delay(lock_request, wait_history, error, now, is_remembered=bool(waits_for))
+    delay = _delay(lock_request, wait_history, error, now, is_registered=bool(waits_for))
     delay = min(delay, max(SHORTEST_DELAY, left))
     store_wait(task, request, error, ignored=bool(ignores_result(task, request)))
     try:
         republish(lock_request, wait_history, delay, waits_for=waits_for)
     except Exception as exc:
         _not_published(lock_request, error, exc)
-    reason = reason_of(error, lock_request.redlock)
+    reason = reason_of(error)
     state_of(request).last_words = partial(
         logger.info,
         "task-requeued",
@@ -115,7 +109,7 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
         MonitorEvent.WAITING,
         task,
         request,
-        key=lock_key_of(lock_request.redlock, getattr(error, "key", None)),
+        key=lock_key_of(getattr(error, "key", None)),
         holder=getattr(error, "holder", None),
         reason=reason,
         delay=delay,
@@ -129,30 +123,34 @@ def _delay(
     error: LockNotAcquired,
     now: float,
     *,
-    is_remembered: bool,
+    is_registered: bool,
 ) -> float:
-    if isinstance(error, LockContended) and is_rate(error.key):
-        # Nodes have given it this time, and nothing makes it earlier.
-        turn = max(SHORTEST_DELAY, error.expires_in or 0.0)
-        if error.split:
-            # It was its turn, but nodes have granted different slots: another one may be free.
+    refusal = Refusal.of(error) if isinstance(error, LockContended) else None
+    if refusal is not None and refusal.frees_later:
+        # The nodes have given the message this turn, and nothing makes it earlier.
+        turn = max(SHORTEST_DELAY, refusal.expires_in or 0.0)
+        if refusal.is_paused:
+            # Messages that wait for the same pause must not come back together.
+            turn += delay_after(0, FIRST_DELAY)
+        if refusal.split:
+            # Its turn had come, but nodes granted different slots: another slot may be free.
             turn = delay_after(wait_history.requeues, turn)
         visible = _visible(lock_request, unset=_UNACKNOWLEDGED_FOR)
         return min(turn, visible, _until_deadline(lock_request, now))
     longest = _longest_delay(lock_request, now)
     if isinstance(error, QuorumUnavailable) and error.available_in is not None:
-        # Those that wait for the same nodes must not come back together.
+        # Messages that wait for the same nodes must not come back together.
         return min(longest, error.available_in + delay_after(0, longest))
-    is_held = is_remembered and isinstance(error, LockContended) and not error.split
-    # A key that is handed over to a message is not free for others at any time, and wakes nobody.
+    is_held = is_registered and isinstance(error, LockContended) and not error.split
+    # A key that is handed over to a message is never free for others, and wakes no waiter.
     is_released = is_held and lock_request.envelope.reservation is None
     if is_released and _is_kept_by_a_worker(lock_request.task.app):
-        # That worker is woken, and looks at the keys in between.
+        # The worker that keeps the message is woken, and looks at the keys in between.
         return random.uniform(longest / 2, longest)  # noqa: S311  # spreads load, protects nothing
     return delay_after(wait_history.requeues, longest)
 
 
-def _is_kept_by_a_worker(app: Any) -> bool:
+def _is_kept_by_a_worker(app: AppLike) -> bool:
     """Return whether a worker fetches each message, and keeps it until its ETA."""
     if app.conf.get("worker_eta_task_limit"):
         return False
@@ -163,8 +161,8 @@ def _is_kept_by_a_worker(app: Any) -> bool:
 
 def _longest_delay(lock_request: LockRequest, now: float) -> float:
     longest = longest_delay(lock_request)
-    if lock_request.overlap == "replace":
-        # A run may need this long to notice the stop request.
+    if lock_request.options.stops:
+        # It remains the next only for a while.
         longest = min(longest, max(FIRST_DELAY, lock_request.options.ttl / 3))
     return min(longest, _until_deadline(lock_request, now))
 
@@ -185,10 +183,10 @@ def republish(
     Publish the same message to arrive after `delay` seconds.
 
     Args:
-        lock_request: of the request.
-        episode: its way so far.
+        lock_request: what the message takes.
+        wait_history: how long and how often it has waited.
         delay: in seconds.
-        begun: a body is at this very piece of work.
+        begun: whether a body for the same work is running.
         waits_for: node keys whose release wakes it.
     """
     request = lock_request.request
@@ -213,18 +211,19 @@ def republish(
 
 
 def _waits_for(lock_request: LockRequest, error: LockNotAcquired) -> Sequence[str]:
-    """Return the node keys whose release may free the message's way; nobody releases a rate."""
+    """Return the node keys, or pauses, whose end may let the message run; a rate has no end."""
     if isinstance(error, QuorumUnavailable):
         return (QUORUM,) if error.available_in is None else ()
     if not isinstance(error, LockContended):
         return ()
-    # In a split vote no holder is known, and those that have the nodes have a key of these.
-    prefix, keys = lock_request.redlock.settings.key_prefix, without_rates(error.keys)
-    keys = keys or (without_rates(lock_request.keys) if error.split else ())
-    return bounded_waits_for([waited_for(node_key_of(prefix, key)) for key in keys])
+    # In a split vote no holder is known, but the contenders have some of these keys.
+    refusal = Refusal.of(error)
+    keys = given_back(refusal.keys) or (lock_request.held_keys if error.split else ())
+    pauses = [pause_of(key.stored) for key in refusal.keys if refusal.is_paused]
+    return bounded_waits_for([*map(in_header, keys), *dict.fromkeys(pauses)])
 
 
-def ignores_result(task: Any, request: Any) -> Any:
+def ignores_result(task: TaskLike, request: RequestLike) -> Any:
     """Return whether the task's result is ignored."""
     # The class of a request has False where the message has no value.
     requested = vars(request).get("ignore_result")
@@ -269,6 +268,9 @@ def _not_published(
             failure=failure,
             error=error,
         )
+        if lock_request.place is not None:
+            # The message that the broker delivers again does not name it.
+            lock_request.client.cancel(lock_request.place)
         raise Reject(failure, requeue=True) from failure
     logger.error(
         "requeue-failed-ended",
@@ -295,13 +297,13 @@ def delay_after(requeues: int, longest: float) -> float:
 
 def longest_delay(lock_request: LockRequest) -> float:
     """
-    Return the longest delay of a message, after which it looks again although nobody woke it.
+    Return the longest delay of a message, after which it tries again without a wake-up.
 
-    A holder that died wakes nobody, and its lock ends with its TTL. And a worker holds a delayed
+    A holder that died wakes no waiter, and its lock ends with its TTL. And a worker keeps a delayed
     message unacknowledged: when the visibility timeout passes, the broker delivers it once more.
     """
     options = lock_request.options
-    longest = min(options.requeue_max, max(FIRST_DELAY, options.ttl))
+    longest = min(LONGEST_DELAY, max(FIRST_DELAY, options.ttl))
     return min(longest, _visible(lock_request))
 
 

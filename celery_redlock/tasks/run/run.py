@@ -1,14 +1,17 @@
 """
-One run of a task under its lock: take it, run the body, let it go.
+One run of a task under its lock: acquire the lock, run the body, release the lock.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from celery_redlock.core import Lease
+from celery_redlock.core.lease import watch
 from celery_redlock.errors import LockNotAcquired
+from celery_redlock.tasks.border import RequestLike, TaskLike
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.config.skip_result import skip_result
 from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
@@ -18,19 +21,18 @@ from celery_redlock.tasks.run.lease_lost import LeaseLostHandler
 from celery_redlock.tasks.run.lock_request import lock_request_for
 from celery_redlock.tasks.run.requeue import strip_header
 from celery_redlock.tasks.run.running_lock import RunningLock, current_running_lock
-
-__all__ = ["lease_of", "run_locked"]
+from celery_redlock.tasks.run.stop_request import STOP_SEEN_WITHIN
 
 
 def run_locked(
-    task: Any,
-    request: Any,
+    task: TaskLike,
+    request: RequestLike,
     plan: LockPlan,
     call: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Run a task's body under its lock, or follow its policy where there is none."""
+    """Run a task's body under its lock, or follow the task's policy if it gets none."""
     if plan.keys is None and request.is_eager:
         return call(*args, **kwargs)  # no lock to take, and no message that could come twice
     running_lock = RunningLock(lock_request_for(task, request, plan, args, kwargs))
@@ -38,7 +40,7 @@ def run_locked(
     running_lock.begin()
     # Exceptions from outside (soft time limit, SIGTERM) can strike anywhere. From here on they
     # release the lock; one that strikes between the nodes' answer and the assignment of the lease,
-    # or inside the release itself, leaves it to the backstop in task_postrun or to its TTL.
+    # or inside the release itself, leaves the lock to the backstop in task_postrun or to its TTL.
     try:
         if not _acquire(running_lock):
             return skip_result(plan.options.skip_result, running_lock.skip_reason)
@@ -67,7 +69,7 @@ def _acquire(running_lock: RunningLock) -> bool:
 
 
 def _watch(running_lock: RunningLock, lease: Lease) -> None:
-    """Have the lease extended; its loss matters only to a body that is under it."""
+    """Have the lease extended; its loss matters only to a body that runs under it."""
     options = running_lock.lock_request.options
     on_lost = options.on_lost if running_lock.body_lease is not None else "flag"
     interrupter = (
@@ -75,7 +77,7 @@ def _watch(running_lock: RunningLock, lease: Lease) -> None:
         if on_lost == "flag"
         else running_lock.prepare_interrupter(running_lock.lock_request.plan.lost_signal)
     )
-    running_lock.lock_request.redlock.watch(
+    watch(
         lease,
         on_lost=LeaseLostHandler(
             body=running_lock.body,
@@ -86,10 +88,11 @@ def _watch(running_lock: RunningLock, lease: Lease) -> None:
             stopping_lock=running_lock.stopping_lock,
         ),
         max_hold=options.max_hold,
+        seen_within=math.inf if running_lock.stopping_lock is None else STOP_SEEN_WITHIN,
     )
 
 
-def lease_of(task: Any) -> Lease | None:
+def lease_of(task: TaskLike) -> Lease | None:
     """Return the lease under which a task's body runs here, or None."""
     running_lock = current_running_lock()
     return (

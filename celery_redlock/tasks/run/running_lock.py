@@ -21,37 +21,42 @@ from celery_redlock.core import (
     set_current_lease,
     set_current_leases,
 )
-from celery_redlock.errors import LockContended, LossReason, QuorumUnavailable
+from celery_redlock.core.failures import Refusal
+from celery_redlock.core.lease import holding_of, release_keys, release_with
+from celery_redlock.core.waiting import After
+from celery_redlock.errors import LossReason, QuorumUnavailable
+from celery_redlock.protocol.commands import Waiter
+from celery_redlock.tasks.border import RequestLike
 from celery_redlock.tasks.interrupt.body import Body
 from celery_redlock.tasks.interrupt.interrupters import Interrupter, choose_interrupter
+from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.in_words import lease_in_words
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
-from celery_redlock.tasks.message.owner_label import Role, parse_owner
+from celery_redlock.tasks.message.owner_label import parse_owner
 from celery_redlock.tasks.request_state import state_of
-from celery_redlock.tasks.rules.arrival import waits_in_place
+from celery_redlock.tasks.rules.arrival import Action, how_to_wait, waits_in_place
 from celery_redlock.tasks.rules.ending import (
     Leaving,
     Moment,
     Move,
     State,
     Unused,
+    ending_of,
     keeps_reservation,
     moment_of,
     moved,
-    outcome_of,
 )
-from celery_redlock.tasks.rules.facts import Raised
-from celery_redlock.tasks.run.arrival_facts import in_place_of, raised_by
+from celery_redlock.tasks.rules.facts import Raised, Role
+from celery_redlock.tasks.run.arrival_facts import (
+    Verdict,
+    in_place_of,
+    raised_by,
+    verdict_on,
+    waiting_of,
+)
 from celery_redlock.tasks.run.lock_request import LockRequest
-from celery_redlock.tasks.run.outcome import celery_state, ended_of, release_plan
+from celery_redlock.tasks.run.release_plan import celery_state, ended_of, release_plan
 from celery_redlock.tasks.run.stop_request import StoppingLock
-
-__all__ = [
-    "RunningLock",
-    "any_active",
-    "current_running_lock",
-    "running_lock_of",
-]
 
 logger = event_logger(__name__)
 
@@ -67,13 +72,15 @@ class RunningLock:
         enclosing: the running lock of the body that runs this task eagerly, if any.
         body: the running body; it decides when `LeaseLost` may be raised in it.
         lease: what was taken.
-        stopping_lock: keeps that where a newer run may ask for it; None where none may.
-        body_lease: the lease that the body is under; None where its lock is not for the body.
+        stopping_lock: keeps the lock when a newer call asks this one to stop; None if none can ask.
+        body_lease: the lease under which the body runs; None if it holds no lock key.
         handover_reservation: the lock of the message that continues this one: a retry, or a
             replacement.
         state: how far the request has come.
         unrun_as: its marker, where it ends without its body.
         skip_reason: why its body is skipped.
+        is_registered: whether it has asked the nodes that refuse it to remember it.
+        verdict: what the rules decided about its latest attempt that others refused.
     """
 
     __slots__ = (
@@ -85,6 +92,7 @@ class RunningLock:
         "body_lease",
         "enclosing",
         "handover_reservation",
+        "is_registered",
         "lease",
         "lock_request",
         "request",
@@ -93,6 +101,7 @@ class RunningLock:
         "stopping_lock",
         "task",
         "unrun_as",
+        "verdict",
     )
 
     def __init__(self, lock_request: LockRequest) -> None:
@@ -108,10 +117,12 @@ class RunningLock:
         self.state = State.WAITING
         self.unrun_as: Role | None = None
         self.skip_reason = ""
+        self.is_registered = False
+        self.verdict: Verdict | None = None
         self._interrupter: Interrupter | None = None
         self._leases_around: Any = ()
         self._taken_at = 0.0
-        # A task may be called where an exception is being handled; that one is not its own.
+        # A task may be called where an exception is being handled, which is not the task's own.
         self._surrounding = sys.exc_info()[1]
 
     @property
@@ -144,7 +155,7 @@ class RunningLock:
         self.unrun_as = role
 
     def is_held_around(self, owner: str | None) -> bool:
-        """Return whether the body or block that runs this task eagerly has the lock to its end."""
+        """Return whether a body or block that runs this task eagerly holds the lock to its end."""
         if any(lease.owner == owner for lease, _ in self._leases_around):
             return True
         around = self.enclosing
@@ -157,13 +168,27 @@ class RunningLock:
     def acquire(self, *, by_name: bool = False) -> None:
         """Acquire what the request takes, if anything; arguments and errors as `LockRequest`."""
         if not self.lock_request.is_empty:
-            self.lease = self.lock_request.acquire(self._is_final, by_name=by_name)
+            self.is_registered = self.is_registered or by_name
+            self.lease = self.lock_request.acquire(
+                self._decide, self._registers_as, by_name=by_name
+            )
 
-    def _is_final(self, error: LockContended) -> bool:
-        return not waits_in_place(in_place_of(self.lock_request, error))
+    def _decide(self, refusal: Refusal) -> After:
+        """Return what follows an attempt that others refused; `resolve` reuses the verdict."""
+        self.verdict = verdict = verdict_on(self.lock_request, refusal)
+        after = After.WAIT if waits_in_place(in_place_of(verdict)) else After.END
+        is_requeued = verdict.action is Action.WAIT and not refusal.split
+        return after | After.REGISTER if is_requeued else after
+
+    def _registers_as(self) -> Waiter | None:
+        waiting = waiting_of(self.lock_request, is_refused=True, is_registered=self.is_registered)
+        if how_to_wait(waiting) is not Action.TRY_BY_NAME:
+            return None
+        self.is_registered = True
+        return self.lock_request.waiter(is_registered=True)
 
     def hold(self) -> Lease | None:
-        """Release what is not held in the body, which may begin; return the lease of the rest."""
+        """Release the keys that the body does not hold; return the lease of the rest."""
         lease = self.lease
         if lease is None:
             return None
@@ -174,7 +199,7 @@ class RunningLock:
             self.lease = None
             return None
         if self.lock_request.released_before_body:
-            lease.release_keys(self.lock_request.released_before_body)
+            release_keys(lease, self.lock_request.released_before_body)
         if self.lock_request.stop_request_keys:
             self.stopping_lock = StoppingLock(self.lock_request, lease)
         if self.lock_request.keys and in_body:
@@ -184,7 +209,7 @@ class RunningLock:
         return lease
 
     def prepare_interrupter(self, lost_signal: int) -> Interrupter:
-        """Prepare the way for a `LeaseLost` into the body that is about to run here."""
+        """Choose how a `LeaseLost` is raised in the body that is about to run here."""
         self._interrupter = choose_interrupter(self.body, lost_signal)
         return self._interrupter
 
@@ -200,15 +225,15 @@ class RunningLock:
 
     def exit_body(self) -> None:
         """
-        The body has unwound, or will not begin.
+        Release the keys of a body that has unwound, or will not begin.
 
-        The keys are released; where the message has a marker, only when Celery has stored the
-        result and sent the task's successors (`task_postrun`), unless that will not come.
+        If the message has a marker, they are released only when Celery has stored the result and
+        sent the task's successors (`task_postrun`), unless that signal will not come.
         """
         error = self._unwinding()
         self._finish_body()
         if self.lease is None or self.state is State.UNRUN:
-            self._cancel_unused_reservation(error)
+            self._clear_unrun(error)
         if self.stopping_lock is not None and os.getpid() == self.body.pid:
             self.stopping_lock.close()
         leaving = Leaving(
@@ -221,7 +246,7 @@ class RunningLock:
             self.end(celery_state(error), error)
 
     def end(self, state: str | None = None, result: Any = None) -> None:
-        """Release or hand on what is held; a forked child leaves its parent's lock alone."""
+        """Release or hand over the keys; a forked child leaves its parent's lock alone."""
         self._finish_body()
         if self.lease is not None and os.getpid() == self.body.pid:
             lease, excused = self.lease, self.body.landed
@@ -230,7 +255,7 @@ class RunningLock:
                 excused = excused or asked
             lost = lease.lost
             # A body may release its own lease early, and nothing was lost then.
-            excused = excused or lease.released_in_time
+            excused = excused or holding_of(lease).released_in_time
             log_end = partial(
                 _log_end,
                 self.task.name,
@@ -258,21 +283,22 @@ class RunningLock:
         self, lease: Lease, state: str | None, result: Any, on_settled: Callable[[bool], object]
     ) -> None:
         if not self.lock_request.holds_until_postrun:
-            lease.release_with({}, wait=False, on_settled=on_settled)
+            release_with(lease, {}, wait=False, on_settled=on_settled)
             return
         ended = ended_of(self.lock_request, self.state, state, result, self._unwinding())
         actions, successor = release_plan(
             self.lock_request,
-            outcome_of(ended),
+            ending_of(ended),
             state=self.state,
             unrun_as=self.unrun_as,
             handover=self.handover_reservation,
             age=self.age,
         )
-        lease.release_with(
+        release_with(
+            lease,
             actions,
             successor,
-            grace=self.lock_request.options.publish_grace,
+            grace=expiry.PUBLISH_GRACE,
             wait=False,
             on_settled=on_settled,
         )
@@ -281,33 +307,39 @@ class RunningLock:
 
     def _cancel_if_unused(self, successor: Reservation) -> None:
         """
-        Free the lock that was handed on, if its message will not take it over any more.
+        Free the lock that was handed over, if its message will not take it over any more.
 
-        It has been dropped, or has begun in another slot of a limit. A worker that drops it sets
-        its marker and frees the lock after that; one that begins it acquires its marker and a slot
-        in one step. So the worker found the lock, or this process sees the marker.
+        The message may have been dropped, or have begun in another slot of a limit. A worker that
+        drops it sets its marker and then frees the lock; a worker that begins it acquires its
+        marker and a slot in one step. So the worker found the lock or this process sees the marker.
         """
-        redlock, owner = self.lock_request.redlock, parse_owner(successor.owner)
+        client, owner = self.lock_request.client, parse_owner(successor.owner)
         if owner is None or owner.marker is None:
             return
         try:
-            (found,) = redlock.reservations.inspect([dedupe_key_of(owner.marker)])
+            (found,) = client.inspect([dedupe_key_of(owner.marker)])
         except QuorumUnavailable:
             return
         marked = None if found is None else parse_owner(found.owner)
         if marked is not None and marked.role is not Role.QUEUED:
-            redlock.reservations.cancel(successor)
+            client.cancel(successor)
 
-    def _cancel_unused_reservation(self, error: BaseException | None) -> None:
-        """Cancel the lock that the message brought and that no body took over, unless kept."""
-        reservation = self.lock_request.envelope.reservation
-        if reservation is None or os.getpid() != self.body.pid:
-            return
+    def _clear_unrun(self, error: BaseException | None) -> None:
+        """
+        Clear what nodes have of a message that took no lock, unless it comes again.
+
+        That is the lock that it brought, and its places in wait queues.
+        """
         unused = Unused(
             state=self.state, raised=raised_by(error), acks_late=bool(self.task.acks_late)
         )
-        if not keeps_reservation(unused):
-            self.lock_request.redlock.reservations.cancel(reservation)
+        if os.getpid() != self.body.pid or keeps_reservation(unused):
+            return
+        lock_request, envelope = self.lock_request, self.lock_request.envelope
+        if envelope.reservation is not None:
+            lock_request.client.cancel(envelope.reservation)
+        if self.is_registered or lock_request.is_registered or envelope.wait_history is not None:
+            lock_request.forget_waiter()
 
     def _unwinding(self) -> BaseException | None:
         """Return the exception that passes through here, if any."""
@@ -325,21 +357,22 @@ def _log_end(
     under_lease: bool,
     excused: bool,
 ) -> None:
-    """Warn of a body that was not under its lock to its end, or of nodes that may still keep it."""
+    """Warn of a body that did not hold its lock to the end, or of nodes that may still keep it."""
     if held or excused:
         return
-    if lease.release_is_unconfirmed:
-        refused = f" ({lease.unreleased})" if lease.unreleased else ""
+    holding = holding_of(lease)
+    if holding.release_is_unconfirmed:
+        refused = f" ({holding.unreleased})" if holding.unreleased else ""
         logger.warning(
             "task-release-unconfirmed",
             "Task %(task)s[%(task_id)s] held its %(lease)s to the end, but no quorum of nodes "
-            "confirmed the release%(refusals)s. Nodes that did not take it keep the lock for up "
-            "to %(seconds).3g s more.",
+            "confirmed the release%(refusals)s. Nodes that missed it keep the lock for up to "
+            "%(seconds).3g s more.",
             task=task,
             task_id=task_id,
             lease=lease_in_words(lease),
             refusals=refused,
-            seconds=min(lease.ttl, max(0.0, lease.valid_until - lease.now())),
+            seconds=min(lease.ttl, max(0.0, holding.valid_until - holding.now())),
         )
         return
     logger.warning(
@@ -370,7 +403,7 @@ def any_active() -> bool:
     return any(running_lock.body.pid == os.getpid() for running_lock in tuple(_active))
 
 
-def running_lock_of(request: Any) -> RunningLock | None:
+def running_lock_of(request: RequestLike | None) -> RunningLock | None:
     """Return the lock of a request, until it is released."""
     held: RunningLock | None = None if request is None else state_of(request).running_lock
     return held
@@ -380,8 +413,8 @@ def _sweep_orphans() -> None:
     """
     End the running locks whose `task_postrun` never came.
 
-    A time limit may strike in Celery's tracer just before it sends the signal. Without this the
-    marker would be extended while the process lives.
+    A time limit may strike in Celery's tracer just before it sends the signal. The marker would
+    then be extended for as long as the process lives.
     """
     for running_lock in tuple(_active):
         if (

@@ -2,9 +2,9 @@
 How Celery shows a run that ends without its body: as waiting or revoked, not as an error.
 
 A message that waits could end its run with `Retry`. That calls `on_retry` and sends `task_retry`,
-which integrations count as an error. So it ends with `Ignore`, by which Celery acknowledges the
-message and does no more. This module does the rest of what a `Retry` does: it stores the state
-RETRY, and sends the event `task-retried`.
+which integrations count as an error. So it ends with `Ignore`: Celery acknowledges the message and
+does nothing else. This module does the rest of what a `Retry` does: it stores the state RETRY, and
+sends the event `task-retried`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from celery.exceptions import Ignore
 from kombu.utils.imports import symbol_by_name
 
 from celery_redlock._log import event_logger
-
-__all__ = ["Requeued", "Withdrawn", "announce_ends", "connect_log", "store_wait"]
+from celery_redlock.tasks.border import RequestLike, TaskLike
 
 logger = event_logger(__name__)
 
 
 class Requeued(Ignore):  # type: ignore[misc]  # Celery is untyped
     """
-    The run of a message ends, which has been published again to wait for its lock.
+    Ends the run of a message that has been published again to wait for its lock.
 
     Attributes:
         reason: what it waits for.
@@ -46,16 +45,16 @@ class Requeued(Ignore):  # type: ignore[misc]  # Celery is untyped
 
 
 class Withdrawn(Ignore):  # type: ignore[misc]  # Celery is untyped
-    """The run of a message ends, which was revoked or replaced."""
+    """Ends the run of a message that was revoked or replaced."""
 
     event = "task-revoked", {"terminated": False, "signum": None, "expired": False}
 
 
-def store_wait(task: Any, request: Any, error: Exception, *, ignored: bool) -> None:
+def store_wait(task: TaskLike, request: RequestLike, error: Exception, *, ignored: bool) -> None:
     """
     Store the state RETRY, with the error as its result. A failure of the backend is only logged.
 
-    To be called before the message is published again, whose run may store its result at once.
+    Call it before the message is published again: the next run may store its result at once.
     """
     if ignored and not task.store_errors_even_if_ignored:
         return
@@ -72,8 +71,8 @@ def store_wait(task: Any, request: Any, error: Exception, *, ignored: bool) -> N
         )
 
 
-def announce_ends(task: Any) -> None:
-    """Have a worker send the events of the runs of a task that end so. Idempotent."""
+def announce_ends(task: TaskLike) -> None:
+    """Have a worker send the events of runs that are requeued or withdrawn. Idempotent."""
     base = symbol_by_name(task.Request)
     if not issubclass(base, _AnnouncesEnds):
         task.Request = type(base.__name__, (_AnnouncesEnds, base), {})
@@ -81,14 +80,14 @@ def announce_ends(task: Any) -> None:
 
 class _AnnouncesEnds:
     """
-    Of a message in the worker's main process, which alone knows whether monitors listen.
+    A request in the worker's main process, which alone knows whether monitors listen.
 
     Without these events, monitors would continue to show the task as started.
     """
 
     def on_failure(self: Any, exc_info: Any, *args: Any, **options: Any) -> Any:
         result = super().on_failure(exc_info, *args, **options)  # type: ignore[misc]  # Celery's
-        # Wrapped by billiard, unless it comes from another process.
+        # billiard has wrapped the error, unless that comes from another process.
         error = getattr(exc_info.exception, "exc", exc_info.exception)
         if isinstance(error, Requeued | Withdrawn):
             kind, fields = error.event
@@ -97,7 +96,7 @@ class _AnnouncesEnds:
 
 
 def connect_log() -> None:
-    """Keep Celery from logging a message that waits as ignored. Idempotent."""
+    """Keep Celery from logging a waiting message as ignored. Idempotent."""
     trace.logger.addFilter(_logs_no_requeue)
 
 

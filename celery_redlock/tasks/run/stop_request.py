@@ -11,28 +11,30 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
 from celery_redlock._log import event_logger
 from celery_redlock.core import Lease, Reservation
-from celery_redlock.core.retry import DEFAULT_WAIT
+from celery_redlock.core.lease import holding_of, release_keys, watch
+from celery_redlock.core.retry import DEFAULT_POLICY
 from celery_redlock.errors import LockNotAcquired, LossReason
+from celery_redlock.protocol.keys import places_of
 from celery_redlock.tasks.message.in_words import reason_of
 from celery_redlock.tasks.run.lock_request import LockRequest
 
-__all__ = ["StoppingLock"]
-
 logger = event_logger(__name__)
 
-#: Retry budget in seconds while no quorum replies; the body is not notified meanwhile.
-RETRY_FOR = 1.0
+#: Seconds between the extensions of a body that may be asked to stop; the next one finds out.
+STOP_SEEN_WITHIN = 0.5
+#: Retry budget in seconds while no quorum replies; the body is not notified meanwhile. Later tries
+#: are `RETRY_PAUSE` seconds apart.
+RETRY_FOR, RETRY_PAUSE = 1.0, 0.25
 
 
 class StoppingLock:
     """
-    The lock of one run that newer runs may replace (`lock_overlap="replace"`).
+    The lock of one call that a newer one may ask to stop (`lock_on_conflict="stop"`).
 
-    A newer run asks by acquiring the stop-request keys, and so the lease is lost: the body has to
-    stop. A lost lease is not extended, but the body may take longer to unwind than the keys last.
-    So they are taken over from it here, under another owner value, and extended until the body has
-    ended; only then the newer run can acquire them.
-
+    A newer call asks the body to stop by acquiring the stop-request keys, so the body's lease is
+    lost. A lost lease is not extended, but the body may take longer to unwind than the lock keys
+    last. So these are taken over from the lease, under another owner value, and extended until the
+    body has ended; only then can the newer call acquire them.
     """
 
     __slots__ = ("_began", "_lease", "_lock", "_lock_request", "_over", "_retained")
@@ -45,30 +47,40 @@ class StoppingLock:
         self._over = False
         self._retained: Lease | None = None
 
-    def retain(self) -> bool:
+    def retain(self) -> bool | None:
         """
-        Keep the keys if a newer run has asked for them; return whether one has.
+        Keep the keys if a newer call has asked for them; return whether one has, None if unknown.
 
-        For the thread that is notified of the loss.
+        The thread that is notified of the loss calls it, and then `keep_trying`.
         """
         with self._lock:
-            if self._over or not self._is_stop_requested():
+            if self._over:
                 return False
-            self._retained = self._take_over()
-            return True
+            asked = self._is_stop_requested()
+            if asked:
+                self._retained = self._take_over()
+            return asked
+
+    def keep_trying(self) -> None:
+        """Repeat `retain` until the keys are kept, or the body or their validity has ended."""
+        holding = holding_of(self._lease)
+        while not self._over and self._retained is None and holding.now() < holding.valid_until:
+            time.sleep(RETRY_PAUSE)
+            if self.retain() is False:
+                return
 
     def close(self) -> None:
-        """The body has ended: from now on no newer run needs to ask it. For the body's thread."""
+        """Release the stop-request keys when the body has ended. The body's thread calls it."""
         if not self._lease.lost:
-            self._lease.release_keys(self._lock_request.stop_request_keys)
+            release_keys(self._lease, self._lock_request.stop_request_keys)
 
     def end(self) -> tuple[Lease, bool]:
-        """Return the lease that has the keys now, and whether all that it lost was asked for."""
+        """Return the lease that has the keys now, and whether a newer call's request ended it."""
         with self._lock:
             self._over = True
             if self._retained is None:
-                return self._lease, bool(self._lease.lost) and self._is_stop_requested()
-            # Its owner value may still stand on nodes that did not hear of the change.
+                return self._lease, bool(self._lease.lost and self._is_stop_requested())
+            # The first lease's owner value may still be on nodes that missed the change.
             self._lease.release()
             return self._retained, False
 
@@ -76,41 +88,48 @@ class StoppingLock:
     def _retry_for(self) -> float:
         return min(RETRY_FOR, self._lock_request.options.ttl / 3)
 
-    def _is_stop_requested(self) -> bool:
+    def _is_stop_requested(self) -> bool | None:
         lock_request, owner = self._lock_request, self._lease.owner
-        node_keys, stop_request_keys = lock_request.node_keys, lock_request.stop_request_keys
-        # A quorum has just replied that the keys are gone: one that is late now replies soon.
-        retry_for = self._retry_for if self._lease.lost is LossReason.GONE else 0.0
+        own = self._own_names
+        beside = places_of(lock_request.stop_request_keys)
+        # A quorum has just replied that the keys are gone, so a node that is late replies soon.
+        is_gone = self._lease.lost is LossReason.GONE
         asking = Retrying(
             retry=retry_if_exception_type(LockNotAcquired),
-            stop=stop_after_delay(retry_for),
-            wait=DEFAULT_WAIT,
+            stop=stop_after_delay(self._retry_for if is_gone else 0.0),
+            wait=DEFAULT_POLICY,
             reraise=True,
         )
-        inspect = lock_request.redlock.reservations.inspect
+        inspect = lock_request.client.inspect
         try:
-            held = asking(inspect, (*node_keys, *stop_request_keys))
+            held = asking(inspect, (*own, *beside))
         except LockNotAcquired as error:
             logger.warning(
                 "stop-request-unknown",
-                "Task %(task)s[%(task_id)s] lost its lease, and whether a newer run asked for it "
+                "Task %(task)s[%(task_id)s] lost its lease, and whether a newer call asked for it "
                 "is not known: %(reason)s",
                 task=lock_request.task.name,
                 task_id=lock_request.request.id,
-                reason=reason_of(error, lock_request.redlock),
+                reason=reason_of(error),
             )
-            return False
+            return None
         owners = [None if found is None else found.owner for found in held]
-        keys, beside = owners[: len(node_keys)], owners[len(node_keys) :]
-        return set(keys) == {owner} and set(beside) != {owner}
+        is_ours = set(owners[: len(own)]) == {owner}
+        # A request that came to nothing meanwhile has ended the lease all the same.
+        return is_ours and (is_gone or set(owners[len(own) :]) != {owner})
+
+    @property
+    def _own_names(self) -> tuple[str, ...]:
+        """The names on the nodes of the lock keys, and of the slots that the lease has."""
+        return holding_of(self._lease).names_of(self._lock_request.held_keys)
 
     def _take_over(self) -> Lease | None:
         lock_request, options = self._lock_request, self._lock_request.options
         extras = (lock_request.dedupe_key,) if lock_request.dedupe_key else ()
         age = time.monotonic() - self._began
         try:
-            retained = lock_request.redlock.reservations.acquire_for_task(
-                lock_request.keys,
+            retained = lock_request.client.acquire_for_task(
+                lock_request.held_keys,
                 extras,
                 ttl=options.ttl,
                 wait=self._retry_for,
@@ -119,22 +138,23 @@ class StoppingLock:
                 if lock_request.holds_until_postrun
                 else max(0.0, options.at_least_for - age),
                 reservation=Reservation(
-                    node_keys=(*lock_request.node_keys, *extras),
+                    node_keys=(*self._own_names, *extras),
                     owner=self._lease.owner,
                     expires_at=time.time() + options.ttl,
                 ),
+                is_held=True,
             )
         except LockNotAcquired as error:
             logger.warning(
                 "stop-request-lease-not-extended",
-                "The lock of task %(task)s[%(task_id)s], which a newer run has asked to stop, "
-                "cannot be extended until it has: if it takes longer than %(seconds).3g s, the "
-                "newer one begins beside it. %(reason)s",
+                "Task %(task)s[%(task_id)s] was asked to stop by a newer call, and its lock cannot "
+                "be extended until it has stopped: if that takes longer than %(seconds).3g s, the "
+                "newer call begins beside it. %(reason)s",
                 task=lock_request.task.name,
                 task_id=lock_request.request.id,
                 seconds=options.ttl,
-                reason=reason_of(error, lock_request.redlock),
+                reason=reason_of(error),
             )
             return None
-        lock_request.redlock.watch(retained, max_hold=max(options.ttl, options.max_hold - age))
+        watch(retained, max_hold=max(options.ttl, options.max_hold - age))
         return retained

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
-from celery_redlock.core import Redlock, Reservation
+from celery_redlock.core import Client, Reservation
 from celery_redlock.errors import QuorumUnavailable
+from celery_redlock.tasks.border import RequestLike
 from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.expiry import lifetime
-from celery_redlock.tasks.message.owner_label import Role, parse_owner
+from celery_redlock.tasks.message.owner_label import parse_owner
 from celery_redlock.tasks.message.periodic import is_continuation
+from celery_redlock.tasks.rules.facts import Role
 
-__all__ = ["Window"]
-
-#: A publisher extends a reservation once its message is out, and a worker may be faster: first
-#: pause before this worker reads the reservation again, in seconds.
+#: First pause in seconds before a worker reads a reservation again: it may have received the
+#: message before the publisher extended the reservation.
 FIRST_RECHECK = 0.002
 
 
@@ -34,18 +34,16 @@ class Window:
     The facts that decide when a message's window ends.
 
     Attributes:
-        redlock: the client.
-        options: the options of its task.
-        request: its request.
-        envelope: what came with it.
-        publish_keys: the keys of the reservation that it brings along.
+        client: the app's client.
+        options: the options of the message's task.
+        request: the message's request.
+        envelope: the message's header.
     """
 
-    redlock: Redlock
+    client: Client
     options: LockOptions
-    request: Any
+    request: RequestLike
     envelope: Envelope
-    publish_keys: tuple[str, ...]
 
     def on_own_clock(self) -> tuple[Envelope, float | None]:
         """
@@ -53,17 +51,17 @@ class Window:
 
         The end is on the client's monotonic clock; None without a window.
 
-        Guarantee: never longer than `lock_window` from here. Independent of the publisher's clock
-        where the reservation is still stored, or an earlier part of the task is about to hand it
-        over. Limit: where it does not (its worker was lost, nodes do not answer), the publisher's
-        clock is compared with this host's.
+        Guarantee: the window lasts no longer than `lock_window` from now. It does not depend on the
+        publisher's clock if the reservation is still stored, or an earlier part of the task is
+        about to hand it over. Limit: otherwise (the worker was lost, or no quorum replies) the
+        publisher's clock is compared with this host's.
         """
         window, envelope = self.options.window, self.envelope
         if window is None:
             return envelope, None
         reservation, until = envelope.reservation, envelope.window_until
         if until is None or (reservation is None and not is_continuation(self.request)):
-            # Nobody had the key for this message before.
+            # The key has not been held for this message before.
             return envelope, self._in(window)
         now = time.time()
         least, most = 0.0, window
@@ -72,17 +70,17 @@ class Window:
             life, surely = self._remaining_of(reservation, window - beyond)
             now = time.time()
             if life is not None:
-                # Not extended yet, or nearly expired: in between the publisher's clock decides.
+                # If unsure, it is unextended or nearly expired: the publisher's clock decides.
                 least = life + beyond
-                most = least if surely else window - (self.options.publish_grace - life)
-                # From here on its moments are those of this host's clock.
+                most = least if surely else window - (expiry.PUBLISH_GRACE - life)
+                # From here on the reservation's moments are those of this host's clock.
                 reservation = replace(reservation, expires_at=now + life)
         left = max(0.0, min(max(until - now, least), most, window))
         envelope = replace(envelope, reservation=reservation, window_until=now + left)
         return envelope, self._in(left)
 
     def _in(self, seconds: float) -> float:
-        return self.redlock.transport.now() + seconds
+        return self.client.transport.now() + seconds
 
     def _remaining_of(self, reservation: Reservation, whole: float) -> tuple[float | None, bool]:
         """
@@ -92,10 +90,10 @@ class Window:
 
         Args:
             reservation: what the message brought.
-            whole: how long the reservation lasts from when the message is due, or longer.
+            whole: how long the reservation lasts once the message is due, or longer.
         """
-        transport, grace = self.redlock.transport, self.options.publish_grace
-        give_up_at = transport.now() + self.redlock.settings.node_timeout
+        transport, grace = self.client.transport, expiry.PUBLISH_GRACE
+        give_up_at = transport.now() + self.client.settings.node_timeout
         pause = FIRST_RECHECK
         while True:
             life = self._read_remaining(reservation)
@@ -111,7 +109,7 @@ class Window:
         if not reservation.node_keys:
             return None
         try:
-            held = self.redlock.reservations.inspect(reservation.node_keys)
+            held = self.client.inspect(reservation.node_keys)
         except QuorumUnavailable:
             return None
         lives = [it.expires_in for it in held if it is not None and it.owner == reservation.owner]
@@ -122,6 +120,6 @@ class Window:
             holder is not None and holder.role is Role.RUNNING and holder.is_of(self.request.id)
             for holder in holders
         ):
-            # It is handed over in a moment, and lives from then on.
+            # The reservation is handed over in a moment, and its time begins then.
             return lifetime(self.options, continuation=True)
         return None

@@ -1,5 +1,5 @@
 """
-Copies of entries: a message may have other options than its entry, and another scheduler's changes.
+Copies of entries, which take a message's own options and a scheduler's changes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from celery.beat import BeatLazyFunc
 from celery_redlock._log import event_logger
 from celery_redlock.tasks.ticks.tick_context import no_tick
 
-__all__ = ["NO_OPTIONS", "entry_copy"]
-
 logger = event_logger(__name__)
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
@@ -22,11 +20,11 @@ NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 def entry_copy(entry: Any, options: Mapping[str, Any] = NO_OPTIONS) -> Any:
     """
-    Return a copy of an entry to be sent, so that the entry itself keeps what it has.
+    Return a copy of an entry to be sent, so that the entry itself does not change.
 
     Args:
         entry: the entry; it is returned itself if it cannot be copied.
-        options: these go before the entry's own.
+        options: these override the entry's own.
     """
     try:
         own = {**(entry.options or {}), **options}
@@ -43,7 +41,7 @@ def entry_copy(entry: Any, options: Mapping[str, Any] = NO_OPTIONS) -> Any:
     except Exception:
         logger.exception(
             "entry-not-stamped",
-            "Entry %(entry)r is sent with its own options alone",
+            "Entry %(entry)r is sent with only its own options",
             entry=entry.name,
         )
         return entry
@@ -51,7 +49,7 @@ def entry_copy(entry: Any, options: Mapping[str, Any] = NO_OPTIONS) -> Any:
 
 
 class _WithoutTick(BeatLazyFunc):  # type: ignore[misc]  # Celery is untyped
-    """An argument that is evaluated as the message is made; what it sends itself is no tick."""
+    """A lazy argument of a message; a message that it sends while it is evaluated has no tick."""
 
     def delay(self) -> Any:
         """Evaluate it."""

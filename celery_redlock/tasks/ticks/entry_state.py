@@ -14,22 +14,20 @@ from celery_redlock.tasks.message.tick import Tick
 if TYPE_CHECKING:
     from celery_redlock.core import VersionedValue
 
-__all__ = ["BegunTick", "EntryState", "is_superseded"]
-
-#: Changes of leadership that a message may lag behind and still be recognized as superseded.
+#: Most changes of leadership after which a message is still recognized as superseded.
 MAX_TAKEOVERS = 16
-#: Messages of one tick that are recorded while it is sent; a record has to stay small.
+#: Most messages of one tick that are recorded while it is sent; a record has to stay small.
 MAX_PARTS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BegunTick:
     """
-    A tick of which some messages were sent, and not all: a scheduler may send several for a tick.
+    A tick of which some but not all messages were sent: a scheduler may send several for a tick.
 
     Attributes:
         due_us: when it was due, in microseconds since the epoch.
-        parts: the parts of the messages that were sent, "" for the one without; at most
+        parts: the parts of the messages that were sent, "" for the message without a part; at most
             `MAX_PARTS`.
     """
 
@@ -46,8 +44,8 @@ class EntryState:
         due: the due time of the last tick that was sent whole, in seconds since the epoch.
         ran_at: when it was sent.
         count: how often the entry was sent.
-        takeovers: for each leader that took the entry over, its fencing token and, in microseconds
-            since the epoch, the last tick before it; oldest first, at most `MAX_TAKEOVERS`.
+        takeovers: for each leader that took the entry over, its fencing token and the last tick
+            before it (microseconds since the epoch); oldest first, at most `MAX_TAKEOVERS`.
         begun: a later tick that was sent in part; None if there is none.
         returned_at: when the entry returned to the schedule after the last tick, in seconds since
             the epoch: no tick before that was missed. `END_OF_TIME` while it is not in the
@@ -79,7 +77,7 @@ class EntryState:
         return self.returned_at < END_OF_TIME
 
     def scheduled(self, now: float | None) -> EntryState:
-        """Return the state once the entry has returned to the schedule at `now`, or has left it."""
+        """Return the state after a return to the schedule at `now`; None: the entry has left it."""
         at = END_OF_TIME if now is None else now
         return replace(self, returned_at=at, step=self.step + 1)
 
@@ -125,7 +123,7 @@ class EntryState:
     def _takeovers(self, token: int, previous_token: int | None) -> tuple[tuple[int, int], ...]:
         if token == previous_token:
             return self.takeovers
-        # This leader does not send again what an earlier one sent of a tick that it began.
+        # This leader does not repeat the messages of a tick that an earlier leader began.
         last = self.due_us if self.begun is None else max(self.due_us, self.begun.due_us)
         return (*self.takeovers, (token, last))[-MAX_TAKEOVERS:]
 
@@ -165,9 +163,9 @@ def is_superseded(tick: Tick, recorded: VersionedValue | None) -> bool:
     """
     Return whether a newer leader is responsible for a tick that an older one sent.
 
-    It is responsible for each tick after the one that it found recorded when it took over: it sends
-    these ticks itself, or lets them collapse into one. A message of an older leader for them is one
-    too many.
+    The newer leader is responsible for each tick after the one that it found recorded when it took
+    over: it sends these ticks itself, or lets them collapse into one. An older leader's message for
+    one of them is one too many.
     """
     if tick.token is None or recorded is None or recorded.token <= tick.token:
         return False

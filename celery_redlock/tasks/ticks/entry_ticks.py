@@ -12,18 +12,17 @@ from celery_redlock._log import event_logger
 from celery_redlock.schedules.due_times import due_times, latest_due, next_due, ran_already
 from celery_redlock.schedules.interval import on_grid
 from celery_redlock.schedules.timeutils import SECOND, to_us
+from celery_redlock.tasks.border import AppLike
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.message.tick import LONGEST_INTERVAL, Tick
 
-__all__ = ["EntryTicks", "schedule_name"]
-
 logger = event_logger(__name__)
 
-#: Seconds until a schedule is asked again that reports a tick as due which was sent already.
+#: Seconds until a schedule is asked again that still reports a tick as due after it was sent.
 PAUSE = 1.0
 
 
-def schedule_name(app: Any) -> str:
+def schedule_name(app: AppLike) -> str:
     """Return the name of an app's schedule, which keeps the ticks of several apps apart."""
     return read_settings(app).beat_key or f"beat:{app.main or 'celery'}"
 
@@ -33,7 +32,7 @@ class EntryTicks:
     The ticks of one scheduler's entries, as far as it knows them.
 
     A tick is the latest due time that has come when the scheduler reserves the entry. The entry
-    counts from that instant, so a tick that falls due meanwhile is neither lost nor sent twice.
+    counts from then on, so a tick that falls due before the send is neither lost nor sent twice.
 
     Nothing here raises: an entry whose tick is unknown is sent without one, and logged once.
 
@@ -43,7 +42,7 @@ class EntryTicks:
             may raise.
     """
 
-    def __init__(self, app: Any, protect: Callable[[Any], bool]) -> None:
+    def __init__(self, app: AppLike, protect: Callable[[Any], bool]) -> None:
         self._app = app
         self._protect = protect
         self._schedule = schedule_name(app)
@@ -63,7 +62,7 @@ class EntryTicks:
         """Align the entries of a schedule that was read again, and forget all others."""
         entries = list(entries)
         names = {entry.name for entry in entries}
-        # Entries may be made for one run each.
+        # A scheduler may make entries for one run each, whose records would pile up.
         self._stamped = {key: known for key, known in self._stamped.items() if key[0] in names}
         self._reserved_at = {name: at for name, at in self._reserved_at.items() if name in names}
         self._last_sent = {name: due for name, due in self._last_sent.items() if name in names}
@@ -72,7 +71,7 @@ class EntryTicks:
             self.align(entry)
 
     def align(self, entry: Any) -> None:
-        """Have a stamped interval fall due on the grid that all beats share."""
+        """Align a stamped entry's interval to the grid that all beats share."""
         if not self.stamps(entry):
             return
         try:
@@ -165,20 +164,20 @@ class EntryTicks:
             logger.warning(
                 "entry-without-name",
                 "Entry %(entry)r of the schedule has no name of its own, so the text of its call "
-                "identifies its ticks: with other arguments it is another entry, and beats that "
-                "see another text do not agree. Give it a name: add_periodic_task(..., "
+                "identifies its ticks: with other arguments it becomes another entry, and beats "
+                "whose texts differ send different ticks. Give it a name: add_periodic_task(..., "
                 "name='...').",
                 entry=entry.name,
             )
         return wanted
 
 
-def _has_own_name(app: Any, entry: Any) -> bool:
+def _has_own_name(app: AppLike, entry: Any) -> bool:
     """
     Return whether an entry was given a name.
 
-    `add_periodic_task` names an entry without one by its call, arguments and all: it is another
-    entry when these change, and another one in every beat where their text contains an address.
+    `add_periodic_task` names an unnamed entry by the text of its call. It becomes another entry if
+    an argument changes, and differs from beat to beat if the text contains a memory address.
     """
     call = app.signature(entry.task, args=entry.args or (), kwargs=entry.kwargs or {})
     return bool(repr(call) != entry.name)
@@ -187,5 +186,5 @@ def _has_own_name(app: Any, entry: Any) -> bool:
 def _until_next(schedule: Any, recorded: int, now: datetime) -> float | None:
     following = due_times(schedule).after(recorded)
     if following is None:
-        return None  # its last due time: put off, the entry would never count as run
+        return None  # its last due time: if it were postponed, the entry would never count as run
     return max(PAUSE, (following - to_us(now)) / SECOND)

@@ -9,15 +9,14 @@ from typing import Any
 
 from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.border import AppLike
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.ticks.entry_ticks import EntryTicks
 from celery_redlock.tasks.ticks.tick_stamping import TickScheduler, adopt
 
-__all__ = ["is_protected", "stamp_stock_beat"]
-
 logger = event_logger(__name__)
 
-#: A log line with all entries of a large schedule helps nobody.
+#: Most entries that one log line lists.
 MAX_NAMES = 20
 
 
@@ -47,7 +46,7 @@ def stamp_stock_beat(sender: Any) -> None:
     _announce(scheduler, ticks)
 
 
-def is_protected(app: Any, task_name: str) -> bool:
+def is_protected(app: AppLike, task_name: str) -> bool:
     """
     Return whether a worker of this app would run each tick of a task's entries once.
 

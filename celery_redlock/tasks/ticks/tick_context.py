@@ -1,8 +1,8 @@
 """
 The tick that the next message of a task carries.
 
-A beat sends a task in several ways: by the task's `apply_async`, with a lock, by name only. All of
-them emit `before_task_publish`, where the message gets its tick.
+A beat may send a task by its `apply_async`, with a lock, or by name only. Each way emits
+`before_task_publish`, where the message gets its tick.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from celery import signals
 
 from celery_redlock.tasks.message.envelope import HEADER, fresh_nonce
 from celery_redlock.tasks.message.tick import Tick
-
-__all__ = ["PendingTick", "connect_publishes", "no_tick", "sending_tick"]
-__all__ += ["pending_tick", "pending_tick_owns_id"]
 
 
 @dataclass(slots=True)
@@ -94,7 +91,7 @@ def _add_tick(sender: Any = "", headers: Any = None, **_: Any) -> None:
     tick, pending = pending_tick(sender), _pending.get()
     if tick is None or pending is None or not isinstance(headers, dict):
         return
-    # The header may be the entry's own object, which must not be written into.
+    # The header may be the entry's own object, which must not change.
     there = headers.get(HEADER)
     ours = dict(there) if isinstance(there, Mapping) else {"nonce": fresh_nonce()}
     headers[HEADER] = {**ours, "tick": tick.write()}

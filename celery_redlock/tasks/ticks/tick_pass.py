@@ -1,8 +1,8 @@
 """
-A pass: all that a scheduler sends when an entry is due, for one tick.
+A pass: all messages that a scheduler sends for one tick of an entry that is due.
 
-A scheduler may send an entry several times, as one does that sends it once for each tenant. Each of
-these messages is a part of the tick, and runs once.
+A scheduler may send an entry several times, for example once for each tenant. Each of these
+messages is a part of the tick, and runs once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from celery_redlock.errors import LockKeyError
 from celery_redlock.tasks.keys.canonical import canonical, digest
 from celery_redlock.tasks.message.tick import PART_DIGITS, Tick
 
-__all__ = ["TickPass"]
-
-#: Beginnings of the names of headers that tools for tracing fill anew for each message.
+#: Prefixes of headers that tracing tools fill anew for each message.
 TRACING = ("sentry-", "baggage", "traceparent", "tracestate", "x-datadog-", "b3")
 
 
@@ -29,10 +27,10 @@ class TickPass:
     """
     One pass of a scheduler over an entry that is due.
 
-    Another beat has to find the same parts, and so has the next leader. They are made from what a
-    message has in its arguments and headers that the entry has not; the order distinguishes
-    messages that are alike in that. The first message with nothing of its own has no part: so has
-    the only message of most schedulers.
+    Another beat and the next leader have to find the same parts. A part is made from the arguments
+    and headers in which a message differs from the entry; messages that differ from it in the same
+    way are distinguished by their order. The first message that does not differ has no part; most
+    schedulers send only that one.
 
     Attributes:
         entry: the entry, as it was before the scheduler counted it as run.
@@ -87,11 +85,11 @@ class TickPass:
         try:
             return canonical(own) if own else ""
         except LockKeyError:
-            return ""  # no other beat would find it again; the order decides
+            return ""  # another beat could not find the same content; the order decides
 
 
 def _content(entry: Any) -> dict[str, Any]:
-    """Return what may distinguish the messages of a pass, by names."""
+    """Return the values that may distinguish the messages of a pass, by name."""
     args, headers = list(entry.args or ()), (entry.options or {}).get("headers")
     content = {"args": len(args)}
     content |= {f"args {number}": value for number, value in enumerate(args)}

@@ -18,14 +18,13 @@ from celery.utils.imports import qualname
 
 from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.border import due_after, heap_of
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.ticks.entry_copies import NO_OPTIONS, entry_copy
 from celery_redlock.tasks.ticks.entry_ticks import EntryTicks
 from celery_redlock.tasks.ticks.tick_context import connect_publishes, sending_tick
 from celery_redlock.tasks.ticks.tick_pass import TickPass
-
-__all__ = ["TickScheduler", "adopt", "stamped"]
 
 logger = event_logger(__name__)
 
@@ -39,7 +38,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
 
     `adopt` gives a scheduler a subclass of its own class that has this one in front of it, so each
     method here runs first and calls the scheduler's own with `super()`. Attributes that are
-    not Celery's are named `redlock_*`, to stay apart from those of any scheduler class.
+    not Celery's are named `redlock_*`, so that they do not clash with those of a scheduler class.
     """
 
     #: No second stamping: `stamp_stock_beat` leaves such a scheduler alone.
@@ -48,7 +47,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
     redlock_current: TickPass | None = None
 
     def populate_heap(self, *args: Any, **kwargs: Any) -> Any:
-        """Put the entries on their grids before the scheduler asks when they are due."""
+        """Align the entries to their grids before the scheduler asks when they are due."""
         try:
             self.redlock_ticks.load(self.schedule.values())
         except Exception:
@@ -67,7 +66,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         return reserved
 
     def is_due(self, entry: Any) -> Any:
-        """Answer as the scheduler does, except for ticks that were sent, and without haste."""
+        """Answer as the scheduler does, but not for a tick that was sent, and not 10 ms early."""
         ticks = self.redlock_ticks
         if not ticks.stamps(entry):
             return super().is_due(entry)
@@ -81,7 +80,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
     def apply_entry(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
         """Send all that the scheduler sends for an entry that is due: one tick, in parts."""
         with self.redlock_pass(entry) as sending:
-            # The scheduler may write into what it sends, which is compared with the entry.
+            # A copy, because the scheduler may change it; later it is compared with the entry.
             own = entry if sending.tick is None else entry_copy(entry)
             return super().apply_entry(own, *args, **kwargs)
 
@@ -127,7 +126,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
 
     def redlock_send(self, sending: TickPass, entry: Any, tick: Tick | None, send: Send) -> Any:
         """
-        Send a message of a pass, or several if the scheduler sends more than one by one call.
+        Send a message of a pass, or several if the scheduler sends more than one in one call.
 
         Args:
             sending: the pass.
@@ -145,7 +144,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
             with sending_tick(entry.task, tick, owns_id=owns_id) as pending:
                 result = send(entry_copy(entry, options))
             is_stamped = pending.sent or isinstance(result, DuplicateResult | EagerResult)
-        if sending.begun == begun:  # else these messages have noted themselves
+        if sending.begun == begun:  # else `redlock_message` has noted each message
             self.redlock_note_sent(sending, tick)
             if not is_stamped:
                 self.redlock_ticks.warn_once(entry, f"no message of {entry.task} was sent")
@@ -158,7 +157,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
     def redlock_options(
         self, sending: TickPass, entry: Any, tick: Tick | None
     ) -> Mapping[str, Any]:
-        """Return options of a message that go before those of its entry."""
+        """Return options of a message that override those of its entry."""
         return NO_OPTIONS
 
     def redlock_note_sent(self, sending: TickPass, tick: Tick | None) -> None:
@@ -166,7 +165,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         sending.sent += 1
 
     def redlock_end(self, sending: TickPass) -> None:
-        """Note that a scheduler has sent all that it sends in a pass."""
+        """Note that the scheduler has sent all messages of a pass."""
         if sending.sent and sending.tick is not None:
             self.redlock_ticks.note_sent(sending.entry, sending.tick)
 
@@ -177,9 +176,9 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
 
 class LastScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
     """
-    A scheduler that each message passes, after the scheduler's own classes and before Celery's.
+    The class that each message passes after the scheduler's own classes and before Celery's.
 
-    The scheduler may call this method several times in one pass, and with an entry that it changed.
+    A scheduler may call `apply_async` several times in one pass, with an entry that it has changed.
     """
 
     def apply_async(
@@ -228,11 +227,11 @@ def stamped(
 
 def adopt(scheduler: Any, mixin: type[TickScheduler], ticks: EntryTicks, **attributes: Any) -> None:
     """
-    Make a scheduler one of a `stamped` subclass of its class; only this instance changes.
+    Make a scheduler an instance of a `stamped` subclass of its class; only this instance changes.
 
     Args:
         scheduler: any scheduler derived from Celery's; it stays as it was if this raises.
-        mixin: what goes in front of its class.
+        mixin: the class to put in front of its class.
         ticks: becomes its `redlock_ticks`.
         attributes: other attributes that the mixin needs.
 
@@ -253,8 +252,8 @@ def adopt(scheduler: Any, mixin: type[TickScheduler], ticks: EntryTicks, **attri
         scheduler.__class__ = adopted
     except TypeError as exc:
         raise ConfigurationError(
-            f"The scheduler {qualname(own)} cannot become one of a subclass ({exc}), and its "
-            "messages carry ticks only as such. Choose another scheduler class."
+            f"The scheduler {qualname(own)} cannot become an instance of a subclass ({exc}), and "
+            "only a subclass adds ticks to its messages. Choose another scheduler class."
         ) from exc
     vars(scheduler).update(attributes, redlock_ticks=ticks)
     connect_publishes()
@@ -268,21 +267,21 @@ def _overridden(mixin: type) -> set[str]:
 
 def _postpone(scheduler: Any, entry: Any, pause: float) -> float:
     """Move an entry back on the scheduler's heap; return how long the scheduler may sleep."""
-    heap = getattr(scheduler, "_heap", None)
+    heap = heap_of(scheduler)
     if not heap or not isinstance(heap[0], event_t) or heap[0].entry is not entry:
         return pause
-    # Older schedulers leave it on top, where it keeps all others from their turn.
-    when = scheduler._when
-    heapq.heapreplace(heap, event_t(when(entry, pause), heap[0].priority, entry))
-    return max(0.0, float(heap[0].time - when(entry, 0)))
+    # Older schedulers leave the entry on top, where it keeps all others from their turn.
+    later = due_after(scheduler, entry, pause)
+    heapq.heapreplace(heap, event_t(later, heap[0].priority, entry))
+    return max(0.0, float(heap[0].time - due_after(scheduler, entry, 0.0)))
 
 
 def _undo_adjust(scheduler: Any, delay: Any) -> Any:
     """
     Return a longer delay, which the scheduler's own `adjust` turns into the given one.
 
-    `adjust` wakes the scheduler 10 ms early; it would find that nothing is due, and not sleep at
-    all until it is.
+    `adjust` wakes the scheduler 10 ms early; it would find nothing due, and ask again without any
+    sleep until the entry is due.
     """
     if not isinstance(delay, int | float) or not 0 < delay < float("inf"):
         return delay

@@ -27,7 +27,7 @@ from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.scripts import ARM_SOURCE
 from celery_redlock.testing.server import LocalClusterError
 
-#: On every container and network made here, to find what a killed run has left.
+#: Labels of every container and network made here, to find what a killed run has left.
 LABELS = {"creator": "celery-redlock"}
 
 _LOG_TAIL = 40
@@ -40,7 +40,7 @@ class HostContainer(CeleryTestContainer):
 
     def get_addr(self, port: str) -> tuple[str, int]:
         """Return where the engine publishes a port of the container on this machine."""
-        # pytest-docker-tools gives the port inside where the tests run in a container themselves.
+        # If the tests themselves run in a container, pytest-docker-tools gives the port inside.
         return ("127.0.0.1", self.ports[port][0])
 
     def pause(self) -> None:
@@ -61,7 +61,7 @@ class HostContainer(CeleryTestContainer):
         self.reload()
 
     def leave(self, network: str) -> None:
-        """Disconnect the container from a network: nobody answers what it sends there."""
+        """Disconnect the container from a network: what it sends there gets no answer."""
         self._container.client.networks.get(network).disconnect(self.id)
         self.reload()
 
@@ -234,7 +234,7 @@ def running_container(
         try:
             wait_for_callable(f"Waiting for {wrapper.__name__}", container.ready, int(timeout))
         except (ContainerError, TimeoutError) as error:
-            # Quoted now: the container is removed before anybody handles the error.
+            # Quoted now: the container is removed before the error is handled.
             raise LocalClusterError(
                 f"{wrapper.__name__} {raw.name} is not ready ({error}); its log:\n"
                 f"{raw.logs(tail=_LOG_TAIL).decode(errors='replace')}"

@@ -1,5 +1,5 @@
 """
-The fixtures; a `conftest.py` may override each of them, as those of pytest-celery.
+The fixtures. A `conftest.py` may override each of them, like those of pytest-celery.
 
 Fixtures without `redlock` in their name replace those of pytest-celery, so that its setup has lock
 nodes and its workers have this package.
@@ -51,7 +51,7 @@ def _fixture(doc: str, value: object, scope: Literal["function", "session"] = "f
 
 
 def _server(name: str, wrapper: type[Any], timeout: float, **options: Any) -> Any:
-    """Return the fixture of a server's container, made of pytest-celery's fixtures of that name."""
+    """Return a server's container fixture, made from pytest-celery's fixtures of that name."""
     return container(
         image=f"{{{name}_image}}",
         ports=fxtr(f"{name}_ports"),

@@ -81,7 +81,7 @@ class RedlockTestWorker(HostNode, CeleryTestWorker):
 
 def this_package() -> str | Path:
     """
-    Return what `pip` installs to get this package as it is installed here.
+    Return the argument with which `pip` installs this package as it is installed here.
 
     That is the source tree or wheel if it still exists, else a requirement with the version.
     """
@@ -96,7 +96,7 @@ def this_package() -> str | Path:
 
 def make_context(directory: Path, package: str | Path) -> str:
     """
-    Write the build context of a worker's image, and return what `pip` installs in it.
+    Write the build context of a worker's image; return the argument for `pip` in it.
 
     Args:
         directory: an empty directory.

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import hiredis
 
-from celery_redlock.protocol import Command, Failed, Phase, Round, Script
-from celery_redlock.protocol.commands import NOT_TEXT, read_reply
+from celery_redlock.protocol.commands import NOT_TEXT, Command, Script, read_reply
+from celery_redlock.protocol.rounds import Phase, Round
 from celery_redlock.protocol.scripts import SHA, SOURCE
+from celery_redlock.protocol.votes import Failed
 from celery_redlock.transport.base import AckedNodes, VoteReceiver
 from celery_redlock.transport.clock import now as clock
 from celery_redlock.transport.redis.connection import (
@@ -29,8 +30,8 @@ _nonces = itertools.count(1)
 #: A connection that was idle for longer is checked before an attempt relies on it.
 _IDLE = 1.0
 
-#: A node whose reply is read later than this gets no follow-up: a follow-up names a duration, which
-#: began when the follow-up was made.
+#: Seconds after which a reply brings no follow-up: a follow-up names a duration, which begins when
+#: the follow-up is made.
 _FOLLOWUP_WINDOW = 1.0
 
 #: Reply of a node that has executed the whole command.
@@ -55,6 +56,7 @@ class RedisChannel:
         self._health = nodes.health
         self._has_deferred = nodes.has_deferred
         self._node_timeout = nodes.node_timeout
+        self._watch = nodes.watch
         self._connections = Connections(nodes, self._send_deferred, native=native)
         self._by_node = self._connections.by_node
         self._used_at = clock()
@@ -68,7 +70,13 @@ class RedisChannel:
         """Wait, within bounds, until a quorum of nodes is connected."""
         now = clock()
         idle = now - self._used_at >= _IDLE
-        if not idle and self._connections.complete:
+        watch = self._watch
+        if watch is not None:
+            watch.use(limit)
+        is_complete = self._connections.complete and (
+            watch is None or not self._connections.lead_to_former()
+        )
+        if is_complete and not idle:
             return
         if idle:
             self._receive_replies(0.0)
@@ -154,7 +162,7 @@ class RedisChannel:
         Send deferred releases where that is possible, and begin to connect to the other nodes.
 
         Returns:
-            Whether none is deferred, and the nodes have replied to those that were sent here.
+            Whether no release is deferred, and the nodes have replied to those that were sent here.
         """
         self._receive_replies(0.0)
         self._send_deferred_to(self._connections.connect_to_deferred(clock()))
@@ -188,7 +196,7 @@ class RedisChannel:
         self._connections.reset_after_fork()
 
     def _send_batch(self, data: bytes, entries: list[PendingReply], now: float) -> None:
-        """Send to every healthy node; to the others as far as that is of use."""
+        """Send to every healthy node, and to each other node if that is of use."""
         count = len(entries)
         unhealthy: list[int] = []
         for index, connection in enumerate(self._by_node):
@@ -248,7 +256,7 @@ class RedisChannel:
         """Send a node's deferred releases; the thread that has just connected calls this, too."""
         now = clock()
         data = b""
-        # All are pending before one is sent: where the connection breaks, all are deferred again.
+        # All are pending before one is sent, so that all are deferred again if a send fails.
         for command, receiver in self._health[index].take_deferred():
             nonce = b"%x" % next(_nonces)
             data += _pack(command, nonce)
@@ -311,7 +319,9 @@ class RedisChannel:
         current = pending.exchange == self._number and index in self._unanswered
         if isinstance(reply, Exception):
             text = str(reply)
-            if text.startswith("NOSCRIPT") and (current or _may_run_late(pending)):
+            if text.startswith("NOSCRIPT") and (
+                current or _may_run_late(pending, connection.pending)
+            ):
                 # The node has not executed it; send it again, with the script's source.
                 data = _pack(pending.command, pending.nonce, in_full=True)
                 self._send_to(index, connection, data, [pending])
@@ -322,9 +332,13 @@ class RedisChannel:
         else:
             if self._health[index].refusals and reply[:1] == _ACKNOWLEDGED:
                 self._health[index].refusals.pop(pending.command.script, None)
-            vote = read_reply(reply) if current or pending.receiver is not None else None
+            matters = current or pending.receiver is not None or connection.master is not None
+            vote = read_reply(reply) if matters else None
         if pending.receiver is not None:
             self._give(pending.receiver, index, connection, vote)
+        now = clock()
+        if connection.master is not None:
+            vote = connection.master.counted(vote, pending.command.script, pending.sent_at, now)
         if not current or vote is None or pending.round is None:
             return
         unanswered = self._unanswered.get(index, 0) - 1
@@ -332,7 +346,7 @@ class RedisChannel:
             self._unanswered[index] = unanswered
         else:
             self._unanswered.pop(index, None)
-        self._vote(pending.round, index, vote, clock())
+        self._vote(pending.round, index, vote, now)
 
     def _give(
         self, receiver: VoteReceiver, index: int, connection: NodeConnection, vote: Any
@@ -367,7 +381,9 @@ class RedisChannel:
 def _pack(command: Command, nonce: bytes, *, in_full: bool = False) -> bytes:
     script = command.script
     head = ("EVAL", SOURCE[script]) if in_full else ("EVALSHA", SHA[script])
-    words: Any = (*head, len(command.keys), *command.keys, nonce, *command.args)
+    # Only text: a signal handler that raises while hiredis converts a number crashes the process.
+    args = [word if isinstance(word, str) else str(word) for word in command.args]
+    words: Any = (*head, str(len(command.keys)), *command.keys, nonce, *args)
     try:
         packed: bytes = hiredis.pack_command(words)
     except UnicodeEncodeError:
@@ -378,12 +394,19 @@ def _pack(command: Command, nonce: bytes, *, in_full: bool = False) -> bytes:
     return packed
 
 
-def _may_run_late(pending: PendingReply) -> bool:
-    """Return whether a command is of use whenever it runs: it sets no key that was not there."""
-    script = pending.command.script
-    if script in (Script.RELEASE, Script.ENQUEUE):
+def _may_run_late(pending: PendingReply, sent_since: Collection[PendingReply]) -> bool:
+    """
+    Return whether a command may run behind those that were sent after it.
+
+    A release and the extension of an owner's keys affect that owner alone. A command that enters or
+    removes a waiter would undo a later command of the same waiter.
+    """
+    command = pending.command
+    if command.script is Script.ENQUEUE or command.forgets_a_waiter:
+        return not sent_since
+    if command.script is Script.RELEASE:
         return True
-    return script is Script.EXTEND and pending.round is None
+    return command.script is Script.EXTEND and pending.round is None
 
 
 def _no_answer(seconds: float) -> str:

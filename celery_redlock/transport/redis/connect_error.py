@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from redis.exceptions import (
     AuthenticationError,
@@ -27,7 +28,7 @@ _REFUSALS = (
     NoPermissionError,
 )
 
-#: Begins the reply of a server in which a script runs for long.
+#: The beginning of the reply of a server in which a script runs for long.
 _BUSY = "BUSY "
 
 _no_tls_reply = re.compile(r"(?i)wrong.version.number|record.layer.failure|unknown.protocol").search
@@ -39,13 +40,38 @@ _WRONG_MODES = {
         "runs in cluster mode (cluster-enabled yes), which refuses scripts with several keys; name "
         "independent masters without cluster mode"
     ),
-    "sentinel": "is a Sentinel, which stores no keys; name the masters themselves",
+    "sentinel": (
+        "is a Sentinel, which stores no keys; name the group that it watches: "
+        "redis+sentinel://sentinel-1:26379,sentinel-2,sentinel-3/group"
+    ),
 }
 
 _KEEPS_ITS_ID = (
     "has another run_id than before and the same master_replid, so the restart quarantine does not "
     "notice its restarts; name a Redis or Valkey server that answers INFO itself"
 )
+
+
+class Spelling(NamedTuple):
+    """
+    How a node's URL names what a connection needs.
+
+    Attributes:
+        password: a password.
+        plain: no TLS.
+        tls: TLS.
+    """
+
+    password: str
+    plain: str
+    tls: str
+
+
+OF_SERVER = Spelling("redis://:password@host", "redis://", "rediss://")
+OF_MASTER = Spelling(
+    "redis+sentinel://:password@sentinels/group", "redis+sentinel://", "rediss+sentinel://"
+)
+OF_SENTINEL = Spelling("?sentinel_password=password", "sentinel_tls=false", "sentinel_tls=true")
 
 
 class ConnectError(Exception):
@@ -61,7 +87,14 @@ class ConnectError(Exception):
         self.lasting = lasting
 
 
-def explained(exc: BaseException, *, tls: bool, has_password: bool, timeout: float) -> ConnectError:
+def explained(
+    exc: BaseException,
+    *,
+    tls: bool,
+    has_password: bool,
+    timeout: float,
+    spelling: Spelling = OF_SERVER,
+) -> ConnectError:
     """
     Return the error that names why a connection was not made.
 
@@ -70,6 +103,7 @@ def explained(exc: BaseException, *, tls: bool, has_password: bool, timeout: flo
         tls: whether the URL asks for TLS.
         has_password: whether the URL has a password.
         timeout: seconds that each step had.
+        spelling: how the URL names what is needed.
     """
     text = str(exc)
     # The other kinds of a ResponseError, such as LOADING, are those of a server that serves later.
@@ -79,18 +113,18 @@ def explained(exc: BaseException, *, tls: bool, has_password: bool, timeout: flo
     if isinstance(exc, TimeoutError):
         reason = f"no answer within {timeout:.3g} s while connecting"
         if tls:
-            reason += "; a port without TLS does not answer rediss://, so write redis:// for one"
+            reason += f"; a port without TLS does not answer {spelling.tls}: write {spelling.plain}"
         return ConnectError(reason, lasting=False)
     if isinstance(exc, AuthenticationError) and not has_password:
         return ConnectError(
-            "asks for a password, and its URL has none; write redis://:password@host", lasting=True
+            f"asks for a password, and its URL has none; write {spelling.password}", lasting=True
         )
     reason = describe_failure(exc)
     if tls and _no_tls_reply(text):
-        reason = "answers without TLS; write redis:// instead of rediss://"
+        reason = f"answers without TLS; write {spelling.plain} instead of {spelling.tls}"
         lasting = True
     elif not tls and not lasting and _closed_at_first_command(text):
-        reason = f"{reason.rstrip('.')}; a TLS port does that, so write rediss:// for one"
+        reason = f"{reason.rstrip('.')}; a TLS port does that: write {spelling.tls} for it"
     return ConnectError(reason, lasting=lasting)
 
 
@@ -106,9 +140,26 @@ def check_mode(info: Mapping[str, str] | None) -> None:
     """
     if info is None:
         return
-    mode = "cluster" if info.get("cluster_enabled") == "1" else info.get("redis_mode", "")
+    named = info.get("redis_mode", info.get("server_mode", ""))  # Valkey 9 has the second alone
+    mode = "cluster" if info.get("cluster_enabled") == "1" else named
     if mode in _WRONG_MODES:
         raise ConnectError(_WRONG_MODES[mode], lasting=True)
+
+
+def check_role(info: Mapping[str, str] | None) -> None:
+    """
+    Check that the server that was named as the master of a node takes writes.
+
+    Raises:
+        ConnectError: it is a replica, perhaps of the master that is promoted now.
+    """
+    if info is not None and info.get("role") != "master":
+        raise ConnectError("is a replica, so a failover is under way", lasting=False)
+
+
+def hides_ids(info: Mapping[str, str] | None) -> bool:
+    """Return whether this user cannot see the ids by which a restart or a failover is noticed."""
+    return info is None or "run_id" not in info or "master_replid" not in info
 
 
 def check_identity(info: Mapping[str, str] | None, record: str) -> None:

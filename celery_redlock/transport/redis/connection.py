@@ -11,7 +11,9 @@ from typing import Any
 
 import hiredis
 
-from celery_redlock.protocol import Command, Round, Script
+from celery_redlock.protocol.commands import Command, Script
+from celery_redlock.protocol.mastership import Master
+from celery_redlock.protocol.rounds import Round
 from celery_redlock.transport.base import VoteReceiver
 from celery_redlock.transport.redis.framing import Framing, GarbageError
 
@@ -40,10 +42,10 @@ class PendingReply:
     Attributes:
         nonce: what the reply must echo.
         command: the command.
-        round: the round in which the reply counts, while `exchange` is the one under way.
+        round: the round in which the reply counts, while its `exchange` is under way.
         exchange: number of the exchange that sent the command; 0 if no caller waits for the reply.
         sent_at: when the command was sent.
-        receiver: what gets the reply, whenever it comes, if anything.
+        receiver: gets the reply, whenever it comes; None if nothing does.
     """
 
     nonce: bytes
@@ -60,6 +62,11 @@ class NodeConnection:
 
     The socket comes from redis-py's own connection object, which has done TLS, AUTH and HELLO and
     is kept to close it.
+
+    Attributes:
+        fd: the socket's descriptor.
+        pending: the unanswered commands, oldest first.
+        master: whom the socket leads to, for a node that can fail over; else None.
     """
 
     __slots__ = (
@@ -70,10 +77,11 @@ class NodeConnection:
         "_settings",
         "_socket",
         "fd",
+        "master",
         "pending",
     )
 
-    def __init__(self, connection: Any, sock: Any) -> None:
+    def __init__(self, connection: Any, sock: Any, master: Master | None = None) -> None:
         sock.setblocking(False)
         self._redis_connection = connection
         self._socket = sock
@@ -82,6 +90,7 @@ class NodeConnection:
         self._outgoing = b""
         self.fd: int = sock.fileno()
         self.pending: deque[PendingReply] = deque()
+        self.master = master
         self._settings: tuple[PendingReply, set[str | int]] | None = None
 
     @property

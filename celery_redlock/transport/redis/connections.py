@@ -14,18 +14,18 @@ from celery_redlock._greenlets.poller import READ, WRITE, as_milliseconds, new_p
 from celery_redlock._greenlets.threads import raise_if_finalizing, start_native_thread
 from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock
 from celery_redlock._greenlets.wakeup import WakeupPipe
-from celery_redlock.protocol import Command, Script
+from celery_redlock.protocol.commands import Command, Script
 from celery_redlock.transport.base import VoteReceiver
 from celery_redlock.transport.clock import now as clock
 from celery_redlock.transport.redis.connect_error import ConnectError, describe_failure
 from celery_redlock.transport.redis.connection import ConnectionBrokenError, NodeConnection
 from celery_redlock.transport.redis.node_set import NodeSet, PendingConnects
 
-#: How long to wait for a fresh connection attempt although a quorum is connected: a lease on all
+#: Seconds to wait for a fresh connection attempt although a quorum is connected: a lease on all
 #: nodes survives more failures than one on a bare quorum.
 _GRACE = 0.05
 
-#: A connection silent for longer may lead nowhere, so it gets a replacement (decision 0002).
+#: A connection that is silent for more seconds may lead nowhere and is replaced (decision 0002).
 _DEAD_AFTER = 2.0
 
 
@@ -57,6 +57,7 @@ class Connections:
         self._connected: deque[tuple[int, NodeConnection | None, str, bool]] = deque()
         self._on_connect = on_connect
         self._connecting: dict[int, float] = {}
+        self._replace_at: dict[int, float] = {}
         self._retired: list[tuple[float, NodeConnection]] = []
         self._closed = False
         self._handover_lock = native_lock()
@@ -81,9 +82,18 @@ class Connections:
         health = self._nodes.health
         complete = True
         for index, connection in enumerate(self.by_node):
-            if connection is None or connection.is_overdue(now, _DEAD_AFTER):
+            if connection is not None and self._nodes.leads_to_former(index, connection):
+                self._retire(index, connection, now)
+                connection = None
+            if connection is None:
                 complete = False
                 if not health[index].is_backing_off(now):
+                    self._start_connect(index, now)
+            elif connection.is_overdue(now, _DEAD_AFTER):
+                complete = False
+                # Not after a back-off: every call to a silent node begins another one.
+                if now >= self._replace_at.get(index, now):
+                    self._replace_at[index] = now + _DEAD_AFTER
                     self._start_connect(index, now)
             elif connection.is_overdue(now, self._nodes.node_timeout):
                 complete = False
@@ -100,8 +110,15 @@ class Connections:
             self._retired.pop(0)[1].close()
         return fresh
 
+    def lead_to_former(self) -> bool:
+        """Return whether a connection leads to a server that is no longer its node's master."""
+        return any(
+            connection is not None and self._nodes.leads_to_former(index, connection)
+            for index, connection in enumerate(self.by_node)
+        )
+
     def connect_to_deferred(self, now: float) -> list[int]:
-        """Begin to connect to nodes that are to get deferred releases; return those that can."""
+        """Begin to connect to nodes with deferred releases; return those that are connected."""
         fresh = self.take_connected()
         for index, health in enumerate(self._nodes.health):
             if not health.has_deferred:
@@ -179,7 +196,7 @@ class Connections:
             self._nodes.health[index].defer(command, receiver)
 
     def _awaited_until(self, now: float) -> float:
-        """Return until when the connection attempts under way are worth a wait."""
+        """Return the time until which the connection attempts under way are worth a wait."""
         health = self._nodes.health
         lacking = [index for index in self._connecting if self.by_node[index] is None]
         if lacking and self._usable(now) < self._nodes.quorum:
@@ -256,7 +273,7 @@ class Connections:
         self, index: int, connection: NodeConnection | None, reason: str, lasting: bool
     ) -> None:
         with self._handover_lock:
-            # Deferred releases are sent here, because nobody may ever take the connection over.
+            # Deferred releases are sent here, because no caller may ever take the connection over.
             if connection is not None:
                 try:
                     self._on_connect(index, connection)
@@ -292,14 +309,21 @@ class Connections:
             connection.close()
             return
         if old is not None:
-            # The old connection may lead nowhere, or to a stopped server that will execute its
-            # buffer, the release included. So it stays open for one longest lease.
-            self._detach(index, old)
-            self._defer_unanswered(index, old)
-            self._retired.append((now + self._nodes.max_ttl, old))
+            self._retire(index, old, now)
         self.by_node[index] = connection
         self._index_of[connection.fd] = index
         self._poller.register(connection.fd, READ)
+
+    def _retire(self, index: int, connection: NodeConnection, now: float) -> None:
+        """
+        Use a connection no more, and keep it open for one longest lease.
+
+        It may lead nowhere, or to a stopped server that will execute its buffer, the release
+        included.
+        """
+        self._detach(index, connection)
+        self._defer_unanswered(index, connection)
+        self._retired.append((now + self._nodes.max_ttl, connection))
 
     def _detach(self, index: int, connection: NodeConnection) -> None:
         self.by_node[index] = None

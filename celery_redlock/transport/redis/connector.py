@@ -8,6 +8,7 @@ import contextlib
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -21,13 +22,17 @@ from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock._greenlets.unpatched import unpatched
 from celery_redlock._log import event_logger
 from celery_redlock.protocol.keys import GUARD_KEY
+from celery_redlock.protocol.mastership import Master
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.redis.connect_error import (
+    OF_SERVER,
     ConnectError,
     check_identity,
     check_mode,
+    check_role,
     explained,
+    hides_ids,
 )
 from celery_redlock.transport.redis.connection import NodeConnection
 from celery_redlock.transport.redis.framing import Framing, GarbageError
@@ -64,19 +69,27 @@ class CheckingParser(DefaultParser):  # type: ignore[misc, valid-type]
         self._reader: Any = _CheckedReader(self._reader)
 
 
-#: For how many node timeouts a TLS handshake may take: two round trips in TLS 1.2, and some work.
+#: Node timeouts that a TLS handshake may take: TLS 1.2 needs two round trips, and some work.
 _TLS_HANDSHAKE = 3
 
 
 @cache
-def _driver_options() -> dict[str, Any]:
+def _driver_info() -> Any:
     """
-    Return the option that names the library to servers, where redis-py has it.
+    Return redis-py's option that names the library to servers, or None if it has none.
 
     Without it redis-py reads its version from its installed files, again for every connection.
     """
-    info = getattr(Connection(), "driver_info", None)  # type: ignore[no-untyped-call]
-    return {} if info is None else {"driver_info": info}
+    return getattr(Connection(), "driver_info", None)  # type: ignore[no-untyped-call]
+
+
+def _name_library(options: dict[str, Any]) -> None:
+    """Name the library to servers, by the option that this version of redis-py has for it."""
+    if (info := _driver_info()) is None:
+        return
+    own = {"name": "lib_name", "lib_version": "lib_version"}
+    given = {field: options.pop(name) for field, name in own.items() if name in options}
+    options["driver_info"] = replace(info, **given)
 
 
 class Connector:
@@ -86,7 +99,10 @@ class Connector:
     Attributes:
         address: the node.
         warned: whether warnings about this node's configuration have been logged.
+        spelling: what errors name as the right URL.
     """
+
+    spelling = OF_SERVER
 
     def __init__(self, address: NodeAddress, timeout: float) -> None:
         self.address = address
@@ -105,8 +121,7 @@ class Connector:
             encoding="utf-8",
             encoding_errors="strict",
         )
-        if not options.keys() & {"lib_name", "lib_version"}:
-            options.update(_driver_options())
+        _name_library(options)
         self._type = options.pop("connection_class", Connection)
         if issubclass(self._type, SSLConnection):
             options["socket_timeout"] = _TLS_HANDSHAKE * timeout  # redis-py has none of its own
@@ -123,7 +138,8 @@ class Connector:
         Raises:
             ConnectError: the node cannot be used; the text gives the reason.
         """
-        connection, info = self.open(native=native)
+        master = self.master()
+        connection, info = self.open_at(master, native=native)
         try:
             if not self.warned:
                 self.warned = True
@@ -138,14 +154,26 @@ class Connector:
             sock = connection._sock
             if native:
                 sock = _unpatched_socket(connection)
-            return NodeConnection(connection, sock), info.get("run_id") if info else None
+            return NodeConnection(connection, sock, master), info.get("run_id") if info else None
         except BaseException:
             connection.disconnect()
             raise
 
-    def open_unchecked(self) -> tuple[Any, Any]:
+    def master(self) -> Master | None:
         """
-        Connect in a native thread to a node that other connections check and give its scripts.
+        Return the server to connect to, for a node that can fail over; None: that of the URL.
+
+        Raises:
+            ConnectError: nobody names one now.
+        """
+        return None
+
+    def open_unchecked(self, master: Master | None) -> tuple[Any, Any]:
+        """
+        Connect in a native thread, but leave it to other connections to check and load scripts.
+
+        Args:
+            master: what `master` returned.
 
         Returns:
             The connection as redis-py has it, and its socket.
@@ -153,8 +181,8 @@ class Connector:
         Raises:
             ConnectError: as `connect`.
         """
-        # Published messages are lists then, with whatever protocol the node's URL names.
-        connection = _native_type(self._type)(**{**self._options, "protocol": 2})
+        # With RESP2, published messages are lists; the node's URL may name another protocol.
+        connection = self._connection(master, native=True, protocol=2)
         with self._explained(connection):
             connection.connect()
         return connection, _unpatched_socket(connection)
@@ -162,14 +190,14 @@ class Connector:
     @contextlib.contextmanager
     def visit(self) -> Iterator[Any]:
         """
-        Connect and authenticate for a block that asks the node for itself.
+        Connect and authenticate for a block, without checking the node.
 
         Gives the connection as redis-py has it, and closes it at the end.
 
         Raises:
             ConnectError: the node cannot be used, or failed within the block.
         """
-        connection = self._type(**{**self._options, "protocol": 2})
+        connection = self._connection(self.master(), native=False, protocol=2)
         with self._explained(connection):
             connection.connect()
             yield connection
@@ -185,10 +213,25 @@ class Connector:
         Raises:
             ConnectError: the node cannot be used; the text gives the reason.
         """
-        connection = (_native_type(self._type) if native else self._type)(**self._options)
+        return self.open_at(self.master(), native=native)
+
+    def open_at(
+        self, master: Master | None, *, native: bool = False
+    ) -> tuple[Any, dict[str, str] | None]:
+        """Connect as `open` does, to what `master` returned."""
+        connection = self._connection(master, native=native)
         with self._explained(connection):
             connection.connect()
-            return connection, self._handshake(connection)
+            info = self._handshake(connection)
+            if master is not None:
+                check_role(info)
+                self._admit(connection, info, master)
+            return connection, info
+
+    def _connection(self, master: Master | None, *, native: bool, **more: Any) -> Any:
+        kind = _native_type(self._type) if native else self._type
+        place = dict(zip(("host", "port"), master.address, strict=True)) if master else {}
+        return kind(**{**self._options, **place, **more})
 
     @contextlib.contextmanager
     def _explained(self, connection: Any) -> Iterator[None]:
@@ -198,17 +241,21 @@ class Connector:
         except (RedisError, OSError) as exc:
             connection.disconnect()
             if missing := missing_files(self._options):
-                reason = f"its URL names what is not there on this machine: {', '.join(missing)}"
+                reason = f"its URL names files that this machine lacks: {', '.join(missing)}"
                 raise ConnectError(reason, lasting=True) from exc
             raise explained(
                 exc,
                 tls=issubclass(self._type, SSLConnection),
                 has_password=bool(self._options.get("password")),
                 timeout=self._options["socket_timeout"],
+                spelling=self.spelling,
             ) from exc
         except BaseException:
             connection.disconnect()
             raise
+
+    def _admit(self, connection: Any, info: dict[str, str] | None, master: Master) -> None:
+        """Prepare a server that was named as the master for its votes."""
 
     @staticmethod
     def _handshake(connection: Any) -> dict[str, str] | None:
@@ -244,8 +291,8 @@ def read_info(text: str | bytes) -> dict[str, str]:
 
 
 def warnings_about(info: Mapping[str, str] | None) -> list[str]:
-    """Return how a node's configuration weakens locks on it, each with its remedy."""
-    if info is None or "run_id" not in info or "master_replid" not in info:
+    """Return each way in which a node's configuration weakens locks on it, with its remedy."""
+    if info is None or hides_ids(info):
         return [
             "hides INFO from this user, so a restart that loads an old snapshot cannot be noticed "
             "and two holders are possible after it. Grant +info."
@@ -288,7 +335,7 @@ class _NativeLookupConnection(Connection):
 
 
 def _native_type(kind: type[Any]) -> type[Any]:
-    """Return a type of connections that a native thread can make, whatever is patched."""
+    """Return a connection type that a native thread can use, whatever is patched."""
     if unpatched("socket", "getaddrinfo") is socket.getaddrinfo or not issubclass(kind, Connection):
         return kind
     if kind is Connection:

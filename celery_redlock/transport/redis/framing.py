@@ -1,5 +1,5 @@
 """
-Checks what a node's bytes announce before they are parsed.
+Reads a node's bytes, and checks what they announce before they are parsed.
 
 A header of a dozen bytes makes the parser allocate memory for billions of elements, with the
 interpreter lock held: one faulty node would stop all threads of the process for seconds.
@@ -8,6 +8,10 @@ interpreter lock held: one faulty node would stop all threads of the process for
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Any
+
+_RECEIVE_SIZE = 65536
 
 #: A reply with a whole register of a lock node is far below this.
 MAX_ELEMENTS = 1_000_000
@@ -156,3 +160,23 @@ def _partial_line(line: bytes) -> bytes:
     if b"\n" in line:
         raise GarbageError(f"no reply has the line {line[:40]!r}")
     return line
+
+
+def received(sock: Any, framing: Framing) -> Iterator[bytes]:
+    """
+    Yield the checked bytes that have come on a socket, once a poll has shown that there are some.
+
+    Raises:
+        OSError: the node closed the connection.
+        GarbageError: it sent anything else than replies.
+    """
+    more = True
+    while more:
+        data: bytes = sock.recv(_RECEIVE_SIZE)
+        if not data:
+            raise OSError("closed the connection")
+        framing.check(data)
+        yield data
+        # TLS hands out one record at a time, and a poll does not see what it has buffered.
+        pending = getattr(sock, "pending", None)
+        more = pending is not None and pending() > 0

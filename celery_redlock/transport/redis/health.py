@@ -12,7 +12,7 @@ from collections import deque
 
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock._log import event_logger
-from celery_redlock.protocol import Command, Script
+from celery_redlock.protocol.commands import Command, Script
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport import clock
@@ -24,7 +24,7 @@ _MIN_BACKOFF = 0.05
 _MAX_BACKOFF = 2.0
 _MAX_DEFERRED = 1000
 
-#: A release, and what gets the node's reply, if anything.
+#: A release, and the receiver of the node's reply, if any.
 DeferredRelease = tuple[Command, VoteReceiver | None]
 
 #: Seconds between two log lines about the failures of one node.
@@ -33,7 +33,7 @@ _QUIET = 60.0
 #: Names of the nodes whose failures a worker or a publisher logs, for all clients of the process.
 logged_elsewhere: set[str] = set()
 
-#: The consequence of a refused script that no caller waits for or needs a quorum of.
+#: Consequences of refused scripts, for those whose refusal may reach no caller.
 _CONSEQUENCES = {
     Script.RELEASE: "Released locks stay held there until their TTL expires",
     Script.EXTEND: "Leases and reservations expire there although they are extended",
@@ -88,8 +88,8 @@ class NodeHealth:
         """
         Let the node back off for a jittered time that doubles with each failure in a row.
 
-        The second in a row is logged, once in a minute: the first may be a connection that the
-        server closed because it was idle.
+        Failures are logged from the second in a row on, at most once in a minute: the first may be
+        a connection that the server closed because it was idle.
         """
         self.reason, self.lasting = reason, lasting
         if now < self._backoff_until:
@@ -139,7 +139,7 @@ class NodeHealth:
         return reason
 
     def defer(self, command: Command, receiver: VoteReceiver | None = None) -> None:
-        """Keep a release until the node is connected; of more than a thousand, the newest."""
+        """Keep a release until the node is connected, but only the newest thousand."""
         self.deferred_at = clock.now()
         self._deferred.append((command, receiver))
 

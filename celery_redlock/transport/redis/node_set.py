@@ -9,19 +9,21 @@ import time
 from collections.abc import Sequence
 
 from celery_redlock._greenlets.unpatched import native_lock
-from celery_redlock.protocol import Script, quorum
+from celery_redlock.protocol.commands import Script
+from celery_redlock.protocol.timing import milliseconds, quorum
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.base import NodeFailure
-from celery_redlock.transport.redis.connector import Connector
+from celery_redlock.transport.redis.connection import NodeConnection
 from celery_redlock.transport.redis.health import NodeHealth
+from celery_redlock.transport.redis.sentinel import MasterWatch, connector_to
 
-#: Node timeouts of a connection attempt: one each for look-up, TCP, HELLO, AUTH, SELECT, INFO and
-#: scripts, and more for TLS. A node that never replies ends its attempt with the first of them.
+#: Node timeouts that a connection attempt may take: one each for look-up, TCP, HELLO, AUTH, SELECT,
+#: INFO and scripts, and more for TLS. With a node that never replies, it ends after the first.
 _CONNECT_STEPS = 10
 
-#: For how many node timeouts a caller waits for first connections: those of a slow but working node
-#: over TLS take several round trips, and without them the first lock would not be taken.
+#: Node timeouts for which a caller waits for first connections, without which the first lock would
+#: not be acquired: over TLS, a slow but working node needs several round trips for them.
 _FIRST_CONNECT_WAIT = 4
 
 
@@ -32,6 +34,7 @@ class NodeSet:
     Attributes:
         names: the nodes' display names, without passwords.
         connectors: one for each node.
+        watch: knows the masters of the nodes that can fail over; None if none can.
         health: one for each node.
         quorum: size of a quorum.
         node_timeout: seconds in which a node has to answer, also in each step of connecting.
@@ -41,14 +44,27 @@ class NodeSet:
     """
 
     def __init__(
-        self, addresses: Sequence[NodeAddress], *, node_timeout: float, max_ttl: float
+        self,
+        addresses: Sequence[NodeAddress],
+        *,
+        node_timeout: float,
+        max_ttl: float,
+        takeover: float,
     ) -> None:
         self.node_timeout = node_timeout
         self.first_connect_wait = _FIRST_CONNECT_WAIT * node_timeout
         self.max_ttl = max_ttl
         self.names = tuple(address.name for address in addresses)
         self.quorum = quorum(len(addresses))
-        self.connectors = [Connector(address, node_timeout) for address in addresses]
+        watched = [address for address in addresses if address.fails_over]
+        # Without a takeover the guard is off.
+        quarantine_ms = milliseconds(max_ttl + takeover) if takeover else 0
+        self.watch = (
+            MasterWatch(watched, node_timeout, takeover=takeover, quarantine_ms=quarantine_ms)
+            if watched
+            else None
+        )
+        self.connectors = [connector_to(address, node_timeout, self.watch) for address in addresses]
         self.health = [NodeHealth(name) for name in self.names]
         self.reset_after_fork()
 
@@ -57,6 +73,15 @@ class NodeSet:
         self.pending_connects = PendingConnects()
         self._run_ids: dict[int, str] = {}
         self._lock = native_lock()
+        if self.watch is not None:
+            self.watch.reset_after_fork()
+
+    def leads_to_former(self, index: int, connection: NodeConnection) -> bool:
+        """Return whether a connection leads to a server that is no longer its node's master."""
+        if self.watch is None or connection.master is None:
+            return False
+        group = self.watch.groups[self.connectors[index].address.identity]
+        return group.master is not connection.master
 
     def refusals(self, script: Script) -> dict[str, str]:
         """Return the nodes that answered a script with an error the last time, and the error."""
@@ -104,7 +129,7 @@ class NodeSet:
 
 
 def same_server_as(other: str) -> str:
-    """Return why a node may not vote that is the server of another node, too."""
+    """Return why a node must not vote: it is the same server as another node."""
     return f"is the same server as {other}, which would have two votes; name independent servers"
 
 
@@ -119,7 +144,7 @@ class PendingConnects:
         self._attempts.add(attempt)
 
     def end(self, attempt: object) -> None:
-        """Count an attempt no longer. Idempotent."""
+        """Stop counting an attempt. Idempotent."""
         self._attempts.discard(attempt)
 
     def wait_for_none(self, limit: float) -> None:

@@ -14,14 +14,14 @@ from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._greenlets.threads import on_native_thread
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock._log import event_logger
-from celery_redlock.protocol import Command, Script
+from celery_redlock.protocol.commands import Command, Script
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.base import AckedNodes, Channel, NodeFailure
 from celery_redlock.transport.listeners import WaitingCall
 from celery_redlock.transport.redis.channel import RedisChannel
 from celery_redlock.transport.redis.node_set import NodeSet
-from celery_redlock.transport.redis.wake_ups import WakeUps
+from celery_redlock.transport.redis.wake_ups import RedisWakeUps
 
 _logger = event_logger(__name__)
 
@@ -37,8 +37,9 @@ class RedisTransport:
         nodes: the servers.
         node_timeout: seconds in which a node has to answer.
         max_ttl: longest lease, in seconds.
-        on_deferred: called when releases are deferred; has `deliver_deferred` called until it
-            returns True.
+        takeover: seconds after a promotion in which a former master's votes may count.
+        on_deferred: called when releases are deferred; has to arrange that `deliver_deferred` is
+            called until it returns True.
     """
 
     def __init__(
@@ -47,9 +48,10 @@ class RedisTransport:
         *,
         node_timeout: float,
         max_ttl: float,
+        takeover: float,
         on_deferred: Callable[[RedisTransport], object],
     ) -> None:
-        self._nodes = NodeSet(nodes, node_timeout=node_timeout, max_ttl=max_ttl)
+        self._nodes = NodeSet(nodes, node_timeout=node_timeout, max_ttl=max_ttl, takeover=takeover)
         self._closed = False
         self._on_deferred = on_deferred
         self._reset_pool()
@@ -59,7 +61,7 @@ class RedisTransport:
         self._idle: deque[RedisChannel] = deque()
         self._idle_native: deque[RedisChannel] = deque()
         self._lock = native_lock()
-        self._wake_ups = WakeUps(self._nodes)
+        self._wake_ups = RedisWakeUps(self._nodes)
         self._delivers = False
 
     @property
@@ -88,16 +90,16 @@ class RedisTransport:
         time.sleep(seconds)
 
     def wait(self, call: WaitingCall, seconds: float) -> bool:
-        """Let so many seconds pass, or fewer if a call is woken; return whether it was."""
+        """Let this time pass, or less if a call is woken; return whether it was."""
         return call.sleep(seconds)
 
     @property
-    def wake_ups(self) -> WakeUps:
-        """The wake-ups that the nodes publish; connects when somebody listens."""
+    def wake_ups(self) -> RedisWakeUps:
+        """The wake-ups that the nodes publish; connects when there is a listener."""
         return self._wake_ups
 
     def checkout(self) -> RedisChannel:
-        """Borrow the idle channel used last, so that a lease meets its own connections again."""
+        """Borrow the idle channel used last, so that a lease uses the same connections again."""
         native = on_native_thread()
         try:
             return (self._idle_native if native else self._idle).pop()
@@ -146,13 +148,13 @@ class RedisTransport:
             goes_on = not (is_done or self._closed or self._deferred_are_old())
         finally:
             self._delivers = goes_on
-            # This failed, or a call has deferred another and relied on this to deliver it.
+            # This failed, or another release was deferred meanwhile, for this call to deliver.
             if not self._deferred_are_old():
                 self._report_deferred()
         return not goes_on
 
     def _deferred_are_old(self) -> bool:
-        """Return whether their keys have expired on the nodes, unless reserved for a message."""
+        """Return whether all keys of deferred releases have expired, except those of messages."""
         return self._nodes.deferred_at() < self.now() - self._nodes.max_ttl
 
     def _report_deferred(self) -> None:
@@ -167,7 +169,7 @@ class RedisTransport:
                     raise
 
     def drain(self, channel: Channel) -> None:
-        """Take the replies that have come on a channel; its borrower takes them, if it has one."""
+        """Take the replies that have come on a channel; a borrowed one is left to its borrower."""
         assert isinstance(channel, RedisChannel)
         idle = self._idle_native if channel.native else self._idle
         with self._lock:
@@ -230,6 +232,8 @@ class RedisTransport:
             for channel in channels:
                 channel.closed = True
         self._wake_ups.close()
+        if self._nodes.watch is not None:
+            self._nodes.watch.close()
         until = clock.now() + self._nodes.node_timeout
         for channel in channels:
             channel.await_receivers(until)
@@ -239,7 +243,7 @@ class RedisTransport:
     def reset_after_fork(self) -> None:
         """Begin anew in a forked child: its connections are the parent's."""
         channels = (*self._idle, *self._idle_native)
-        # First of all: whatever goes wrong below, the child waits for nothing of the parent's.
+        # First, so that the child waits for nothing of the parent's, whatever goes wrong below.
         self._reset_pool()
         self._nodes.reset_after_fork()
         for channel in channels:

@@ -1,5 +1,5 @@
 """
-The options of a node's URL: what redis-py makes of them, and which one it refuses.
+The options of a node's URL: how redis-py reads them, and which one it refuses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REMEDIES = {
     "protocol": "write 2 or 3",
 }
 
-#: Takes an object, which no URL can give, or names another server than the rest of the URL.
+#: Options that take an object, which no URL can give, or that name another server than the URL.
 _NOT_IN_A_URL = frozenset(
     {
         *("command_packer", "credential_provider", "redis_connect_func"),
@@ -37,10 +37,10 @@ _invalid_name = re.compile(r"Invalid value for ['`](\w+)['`]").search
 
 def read_options(address: NodeAddress) -> dict[str, Any]:
     """
-    Return what redis-py makes of a URL, and `connection_class` unless it is plain TCP.
+    Return the options that redis-py reads in a URL, and `connection_class` unless it is plain TCP.
 
     Raises:
-        ConfigurationError: it takes no such option or value.
+        ConfigurationError: redis-py does not take an option of the URL, or its value.
     """
     try:
         options: dict[str, Any] = dict(parse_url(address.url))  # type: ignore[no-untyped-call]
@@ -90,7 +90,7 @@ def _takes(kind: Any, options: Mapping[str, Any]) -> bool:
     try:
         kind(**options)
     except Exception:
-        # Of many types: its own, built-in ones, and those of what it does with a value.
+        # It raises many types: its own, built-in ones, and those of code that reads a value.
         return False
     return True
 

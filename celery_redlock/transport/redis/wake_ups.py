@@ -1,14 +1,14 @@
 """
-Wake-ups: one connection to each node, on which it publishes who may try again for a lock.
+Wake-ups: one connection to each node, on which it publishes the waiters that may try again.
 
 They only save time. A node that is not connected, or whose user has no right to its channels, wakes
-nobody; a waiter tries again by itself.
+no waiter; waiters then try again by themselves.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import hiredis
@@ -20,31 +20,28 @@ from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock._log import event_logger
 from celery_redlock.transport import clock
 from celery_redlock.transport.listeners import Listener
-from celery_redlock.transport.redis.framing import Framing
+from celery_redlock.transport.redis.framing import Framing, received
 from celery_redlock.transport.redis.node_set import NodeSet
 
 _logger = event_logger(__name__)
 
-#: Seconds for which connections are kept when nobody waits any more.
+#: Seconds for which connections are kept after the last listener has gone.
 _IDLE = 30.0
 
-#: Seconds after which a silent node is asked for a sign of life: its reply to a subscription that
-#: it has already.
+#: Seconds after which a silent node is asked for a sign of life, with a repeated subscription.
 _PING_AFTER = 10.0
 
 #: Seconds until the next attempt to connect to a node, doubled after each that fails.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 
-#: The same where the node refuses its user, which may get the right meanwhile.
+#: The same if the node refuses its user, who may get the right meanwhile.
 _REFUSED_PAUSE = 300.0
 
 #: Seconds after which a session looks at the clock, if nothing happens.
 _POLL = 5.0
 
-_RECEIVE_SIZE = 65536
 
-
-class WakeUps:
+class RedisWakeUps:
     """
     The wake-ups of all nodes of a client. Thread-safe.
 
@@ -62,12 +59,12 @@ class WakeUps:
 
     @property
     def channels(self) -> frozenset[str]:
-        """The channels on which somebody listens."""
+        """The channels that have listeners."""
         with self.lock:
             return frozenset(self._by_channel)
 
     def add(self, listener: Listener, channels: Iterable[str]) -> None:
-        """Begin to call a listener for some channels; connects in the background where need be."""
+        """Begin to call a listener for some channels; connects in the background if needed."""
         with self.lock:
             self.closed = False
             for channel in channels:
@@ -76,7 +73,7 @@ class WakeUps:
                 reader.notice()
 
     def remove(self, listener: Listener, channels: Iterable[str]) -> None:
-        """Call a listener no more for some channels. Idempotent."""
+        """Stop calling a listener for some channels. Idempotent."""
         with self.lock:
             for channel in channels:
                 there = self._by_channel.get(channel)
@@ -109,7 +106,7 @@ class WakeUps:
             listener.on_wake(name, channel)
 
     def subscribed(self, channel: str) -> None:
-        """Call the listeners of a channel that a quorum of nodes publishes to by now."""
+        """Call the listeners of a channel if a quorum of nodes now publishes to it."""
         with self.lock:
             listeners = tuple(self._by_channel.get(channel, ()))
         for listener in listeners:
@@ -119,13 +116,13 @@ class WakeUps:
 
 class _Reader:
     """
-    Reads one node's wake-ups, in a native thread that runs while somebody listens.
+    Reads one node's wake-ups, in a native thread that runs while there are listeners.
 
     Attributes:
-        live: the channels that the node publishes to us.
+        live: the channels on which the node publishes to us.
     """
 
-    def __init__(self, wake_ups: WakeUps, nodes: NodeSet, index: int) -> None:
+    def __init__(self, wake_ups: RedisWakeUps, nodes: NodeSet, index: int) -> None:
         self.live: frozenset[str] = frozenset()
         self._wake_ups = wake_ups
         self._nodes = nodes
@@ -134,7 +131,7 @@ class _Reader:
         self._has_warned = False
 
     def notice(self) -> None:
-        """Look again at what is listened to. The caller has the lock of the wake-ups."""
+        """Adapt to a change of the channels. The caller holds the lock of the wake-ups."""
         if self._pipe is not None:
             self._pipe.wake()
         elif self._wake_ups.channels:
@@ -158,24 +155,31 @@ class _Reader:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _log(self, exc: Exception) -> None:
-        """Log why nobody is woken: a refusal, as of a user without the right, once as a warning."""
+        """Log why the node wakes no waiter; a refusal, as of a missing right, once as a warning."""
         warns = isinstance(exc, hiredis.ReplyError) and not self._has_warned
         self._has_warned |= warns
         call_in_app(
             _logger.log,
             logging.WARNING if warns else logging.DEBUG,
             "node-wakes-nobody",
-            "Lock node %(node)s wakes nobody, so those who wait look again after a delay: "
-            "%(error)s",
+            "Lock node %(node)s cannot publish wake-ups; waiting tasks poll instead: %(error)s",
             node=self._nodes.names[self._index],
             error=exc,
         )
 
     def _serve(self) -> None:
-        """Subscribe and read until nobody has listened for a while."""
-        connection, sock = self._nodes.connectors[self._index].open_unchecked()
+        """Subscribe, and read while there are listeners and a while longer."""
+        connector = self._nodes.connectors[self._index]
+        master = connector.master()
+        connection, sock = connector.open_unchecked(master)
+
+        def is_over() -> bool:
+            """Watch the node's master on, and return whether it is another one now."""
+            return master is not None and connector.master() is not master
+
         try:
-            _Session(self, self._wake_ups, sock, self._nodes.node_timeout).serve(self._pipe)
+            timeout = self._nodes.node_timeout
+            _Session(self, self._wake_ups, sock, timeout, is_over).serve(self._pipe)
         finally:
             self.live = frozenset()
             connection.disconnect()
@@ -191,7 +195,7 @@ class _Reader:
                 self._pipe.drain()
 
     def _end(self) -> bool:
-        """End the thread, unless somebody listens again."""
+        """End the thread, unless there are listeners again."""
         with self._wake_ups.lock:
             if self._wake_ups.channels:
                 return False
@@ -204,7 +208,15 @@ class _Reader:
 class _Session:
     """One connection to one node."""
 
-    def __init__(self, reader: _Reader, wake_ups: WakeUps, sock: Any, timeout: float) -> None:
+    def __init__(
+        self,
+        reader: _Reader,
+        wake_ups: RedisWakeUps,
+        sock: Any,
+        timeout: float,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._is_over = is_over
         self._reader = reader
         self._wake_ups = wake_ups
         self._socket = sock
@@ -215,7 +227,7 @@ class _Session:
         self._asked: frozenset[str] = frozenset()
 
     def serve(self, pipe: Any) -> None:
-        """Read until nobody has listened for a while; raises what breaks the connection."""
+        """Read while there are listeners, and a while longer; raises what breaks the connection."""
         poller = new_poller(native=True)
         poller.register(self._socket.fileno(), READ)
         poller.register(pipe.fd, READ)
@@ -227,6 +239,8 @@ class _Session:
             used_at = now if wanted else used_at
             if now - used_at > _IDLE:
                 return
+            if self._is_over():
+                raise OSError("is no longer the node's master")
             if now - heard_at > _PING_AFTER + self._timeout and is_asked:
                 raise OSError(f"no answer within {self._timeout:.3g} s")
             if now - heard_at > _PING_AFTER and not is_asked:
@@ -236,11 +250,11 @@ class _Session:
             if pipe.fd in ready:
                 pipe.drain()
             if self._socket.fileno() in ready:
-                self._receive()
+                self._handle_received()
                 heard_at, is_asked = clock.now(), False
 
     def _subscribe(self, wanted: frozenset[str]) -> None:
-        # None is given up: who waits for a key waits for it again soon, and there are 256.
+        # No subscription is ended: keys with waiters often have some again, and 256 are few.
         if new := wanted - self._asked:
             self._send("SUBSCRIBE", *sorted(new))
             self._asked |= new
@@ -248,19 +262,11 @@ class _Session:
     def _send(self, *words: str) -> None:
         self._socket.sendall(hiredis.pack_command(words))  # type: ignore[arg-type]
 
-    def _receive(self) -> None:
-        more = True
-        while more:
-            data = self._socket.recv(_RECEIVE_SIZE)
-            if not data:
-                raise OSError("closed the connection")
-            self._framing.check(data)
+    def _handle_received(self) -> None:
+        for data in received(self._socket, self._framing):
             self._parser.feed(data)
             while (reply := self._parser.gets()) is not False:
                 self._handle(reply)
-            # TLS hands out one record at a time, and a poll does not see what it has buffered.
-            pending = getattr(self._socket, "pending", None)
-            more = pending is not None and pending() > 0
 
     def _handle(self, reply: Any) -> None:
         if isinstance(reply, Exception):

@@ -61,21 +61,16 @@ def options() -> list[Described]:
     """
     texts = attributes_of(LockOptions)
     defaults = {field.name: field.default for field in fields(LockOptions)}
-    found = {}
-    for field in defaults:
-        name = field.replace("run_policy", "on_conflict").replace("publish_policy", "on_conflict")
-        if name in found:
-            continue
-        if name == "on_conflict":
-            text = " ".join(_text(texts, part) for part in ("run_policy", "publish_policy"))
-            run, publish = defaults["run_policy"], defaults["publish_policy"]
-            default = f"`{run}` at run, `{publish}` at publish"
-        else:
-            text, default = _text(texts, field), f"`{defaults[field]}`"
-        takes = _takes(OPTIONS[name]) if name in OPTIONS else ""
-        found[name] = Described(name=f"lock_{name}", default=default, takes=takes, text=text)
-    _complete(set(found), set(OPTIONS), "lock_", LockOptions)
-    return list(found.values())
+    _complete(set(defaults), set(OPTIONS), "lock_", LockOptions)
+    return [
+        Described(
+            name=f"lock_{name}",
+            default=f"`{default}`",
+            takes=_takes(OPTIONS[name]),
+            text=_text(texts, name),
+        )
+        for name, default in defaults.items()
+    ]
 
 
 def settings() -> list[Described]:

@@ -5,14 +5,18 @@ The figures of the last whole run of the benchmark (`python -m bench --publish`)
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Comparison", "comparisons", "machine"]
+__all__ = ["Comparison", "Cost", "comparisons", "cost_of_a_lock", "machine"]
 
 MEASURED = Path(__file__).resolve().parents[2] / "measured.json"
+#: The row of tasks that lock, and its figures.
+LOCKED = "RedlockTask / plain task, tasks per second, prefork"
+RATES = re.compile(r"(\d+) and (\d+) tasks/s, (\d+) processes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,36 @@ class Comparison:
         """Return a figure as a multiple of its goal; above 1 it misses it."""
         assert self.limit is not None
         return value / self.limit if self.at_most else self.limit / value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """
+    The cost of a lock for a task.
+
+    Attributes:
+        locked: tasks per second that lock.
+        plain: tasks per second that do not.
+        processes: the worker processes that run them.
+    """
+
+    locked: int
+    plain: int
+    processes: int
+
+    @property
+    def seconds(self) -> float:
+        """The time by which a task keeps its process longer."""
+        return self.processes * (1 / self.locked - 1 / self.plain)
+
+
+def cost_of_a_lock() -> Cost:
+    """Return the cost of a lock for a task, from the rates of tasks whose bodies do nothing."""
+    (detail,) = (row.detail for row in comparisons() if row.what == LOCKED)
+    found = RATES.fullmatch(detail)
+    assert found is not None, detail
+    locked, plain, processes = map(int, found.groups())
+    return Cost(locked=locked, plain=plain, processes=processes)
 
 
 def comparisons() -> list[Comparison]:

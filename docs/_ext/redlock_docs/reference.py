@@ -17,20 +17,48 @@ import celery_redlock
 from celery_redlock import errors, signals
 from celery_redlock.cli.commands import redlock
 from celery_redlock.tasks.config.modes import MODES
-from celery_redlock.tasks.events import Event
+from celery_redlock.tasks.config.options import PER_TASK, PREFIX
 from celery_redlock.tasks.rules import arrival, ending
 from celery_redlock.tasks.rules import publish as rules_publish
 from celery_redlock.tasks.rules.facts import Row
 from celery_redlock.testing import plugin
 
-from .described import Described, options, settings
+from .described import Described, attributes_of, options, settings
 from .log_events import log_events
-from .measured import comparisons, machine
+from .measured import comparisons, cost_of_a_lock, machine
 
 __all__ = ["PAGES"]
 
 ROOT = Path(__file__).resolve().parents[3]
 CONTAINERS = ROOT / "docker" / "README.md"
+
+#: The options by what people ask for when they look for one.
+OPTION_GROUPS = {
+    "Which calls belong together?": ("lock_key", "lock_limit", "lock_rate"),
+    "When is the key taken and released?": (
+        "lock_mode",
+        "lock_debounce",
+        "lock_window",
+        "lock_at_least_for",
+    ),
+    "What if the key is taken when a worker looks?": ("lock_on_conflict",),
+    "What if the key is taken when a publisher sends?": ("lock_on_duplicate",),
+    "How does a task wait?": (
+        "lock_wait",
+        "lock_retry",
+        "lock_fair",
+        "lock_give_up_after",
+        "lock_starting_deadline",
+        "lock_skip_result",
+    ),
+    "How long do things last?": (
+        "lock_ttl",
+        "lock_max_hold",
+        "lock_queue_ttl",
+        "lock_dedupe_window",
+    ),
+    "What if something fails?": ("lock_on_unavailable", "lock_on_lost"),
+}
 
 #: Links to files that are no pages of the site.
 FILE_LINK = re.compile(r"\[([^\]]+)\]\((?![a-z]+:|#|/)[^)]*\)")
@@ -46,16 +74,27 @@ def setting_sections() -> str:
     return "\n\n".join(_section(setting, _setting_facts(setting)) for setting in settings())
 
 
-def option_table() -> str:
-    """All options at a glance."""
-    rows = ((f"[`{o.name}`](#{_anchor(o)})", _cell(o.default)) for o in options())
-    return _table(("option", "default"), rows)
+def grouped_options() -> str:
+    """
+    All options at a glance, by the question that they answer.
+
+    Raises:
+        LookupError: an option is in no group, or in two.
+    """
+    by_name = {option.name: option for option in options()}
+    grouped = [name for names in OPTION_GROUPS.values() for name in names]
+    if sorted(grouped) != sorted(by_name):
+        odd = ", ".join(sorted({*grouped} ^ {*by_name})) or "a name is there twice"
+        raise LookupError(f"OPTION_GROUPS needs each option once: {odd}.")
+    return "\n\n".join(
+        f"**{question}**\n\n" + _at_a_glance("option", [by_name[name] for name in names])
+        for question, names in OPTION_GROUPS.items()
+    )
 
 
 def setting_table() -> str:
     """All settings at a glance."""
-    rows = ((f"[`{s.name}`](#{_anchor(s)})", _cell(s.default)) for s in settings())
-    return _table(("setting", "default"), rows)
+    return _at_a_glance("setting", settings())
 
 
 def mode_table() -> str:
@@ -140,6 +179,19 @@ def error_sections() -> str:
     return "\n".join(_rst(f".. autoexception:: celery_redlock.{name}") for name in named)
 
 
+def error_entries() -> str:
+    """Each error with its attributes, where no cross-reference leads to it."""
+    return "\n\n".join(map(_error_entry, error_names()))
+
+
+def _error_entry(name: str) -> str:
+    cls = getattr(errors, name)
+    text = (inspect.getdoc(cls) or "").partition("\nAttributes:")[0].strip()
+    rows = [(f"`{name}`", _cell(what)) for name, what in attributes_of(cls).items()]
+    table = f"\n\n{_table(('attribute', 'what it is'), rows)}" if rows else ""
+    return f"### `{name}`\n\nA kind of `{cls.__base__.__name__}`. {text}{table}"
+
+
 def signal_tables() -> str:
     """
     The signals' own docstring, with its tables.
@@ -149,7 +201,7 @@ def signal_tables() -> str:
     """
     doc = (inspect.getdoc(signals) or "").partition("\n\nExample:\n")[0]
     named = set(re.findall(r"^\| `(\w+)`", doc, flags=re.MULTILINE))
-    odd = named ^ {name for name in signals.__all__ if name != "counters"}
+    odd = named ^ set(signals.__all__)
     if odd:
         raise LookupError(
             f"{', '.join(sorted(odd))}: in only one of celery_redlock.signals and the tables in "
@@ -162,11 +214,6 @@ def signal_example() -> str:
     """The example in the signals' own docstring."""
     doc = inspect.getdoc(signals) or ""
     return inspect.cleandoc(doc.partition("Example:\n")[2])
-
-
-def counter_list() -> str:
-    """The names that `counters()` returns."""
-    return ", ".join(f"`{kind.value}`" for kind in Event)
 
 
 def log_tables() -> str:
@@ -231,6 +278,21 @@ def version() -> str:
     return celery_redlock.__version__
 
 
+def cost_table() -> str:
+    """The time that a lock adds to a task, also as a share of bodies of two lengths."""
+    cost = cost_of_a_lock()
+    rows = [
+        (length, f"{cost.seconds * 1e6:.0f} µs", f"{100 * cost.seconds / seconds:.2g} %")
+        for length, seconds in (("10 ms", 0.01), ("1 s", 1))
+    ]
+    table = _table(("if the body takes", "the lock adds", "that is"), rows)
+    return (
+        f"{table}\n\nCalculated from rates with five nodes: {cost.processes} worker processes ran "
+        f"{cost.locked} empty tasks per second with a lock, and {cost.plain} without. "
+        "The nodes and the broker ran on the same cores."
+    )
+
+
 def measured_table() -> str:
     """The rows of the last whole run of the benchmark, and the machine that it ran on."""
     rows = [
@@ -248,7 +310,7 @@ def measured_table() -> str:
 
 #: The parts of the directive `redlock`.
 PAGES: dict[str, Callable[[], str]] = {
-    "option-table": option_table,
+    "option-table": grouped_options,
     "options": option_sections,
     "setting-table": setting_table,
     "settings": setting_sections,
@@ -258,7 +320,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors": error_sections,
     "signals": signal_tables,
     "signal-example": signal_example,
-    "counters": counter_list,
     "log": log_tables,
     "commands": command_sections,
     "fixtures": fixtures,
@@ -266,6 +327,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "containers": containers,
     "container-sections": container_sections,
     "rights": rights,
+    "cost": cost_table,
     "measured": measured_table,
 }
 
@@ -276,7 +338,22 @@ def _section(described: Described, facts: list[str]) -> str:
     return f"({_anchor(described)})=\n\n## `{described.name}`\n\n{text}\n\n{listed}"
 
 
+def _at_a_glance(kind: str, entries: list[Described]) -> str:
+    rows = (
+        (f"[`{entry.name}`](#{_anchor(entry)})", _cell(entry.default), _cell(_gist(entry.text)))
+        for entry in entries
+    )
+    return _table((kind, "default", "meaning"), rows)
+
+
+def _gist(text: str) -> str:
+    """Return the first sentence of a description, or its part before an explanation."""
+    return re.split(r"[.:;](?: |$)", text)[0]
+
+
 def _option_facts(option: Described) -> list[str]:
+    if option.name.removeprefix(PREFIX) in PER_TASK:
+        return [*_setting_facts(option), "Of each task: there is no setting for all tasks"]
     setting = option.name.replace("lock_", "redlock_", 1)
     return [*_setting_facts(option), f"Default for all tasks that lock: the setting `{setting}`"]
 

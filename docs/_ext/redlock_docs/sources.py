@@ -1,11 +1,13 @@
 """
-Pages are also read in the repository, where links lead to files that are no pages of the site.
+Pages are also read in the repository, where links lead to files, and parts are without labels.
 """
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
+
+from .repository import for_the_site
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -23,7 +25,7 @@ def connect(app: Sphinx) -> None:
 
 
 def _rewrite(_app: Sphinx, docname: str, source: list[str]) -> None:
-    source[0] = inside_the_site(source[0])
+    source[0] = inside_the_site(for_the_site(source[0]))
     if docname == DECISIONS:
         # For those who read it in the repository it is a list, and nothing else.
         source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"

@@ -1,4 +1,4 @@
-"""Jobs that take longer than their interval, with each overlap policy, and one that is brief."""
+"""Jobs that take longer than their interval, with each policy, and one that is brief."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.acceptance.apps.beat_tasks import running
 from tests.acceptance.apps.beat_times import AT_LEAST_FOR, LONG, TTL
 from tests.acceptance.apps.stage import app
 
-POLICIES = ("forbid", "queue", "replace", "allow")
+POLICIES = ("requeue", "skip", "stop")
 OPTIONS = {
     "lock_ttl": TTL,
     # Jobs wait for seconds here; the default is for jobs that take minutes.
@@ -32,8 +32,8 @@ for _policy in POLICIES:
         bind=True,
         name=f"overlap.{_policy}",
         lock_key="{key}",
-        lock_overlap=_policy,
-        **(OPTIONS if _policy != "allow" else {}),
+        lock_on_conflict=_policy,
+        **OPTIONS,
     )
 
 
@@ -42,7 +42,7 @@ for _policy in POLICIES:
     bind=True,
     name="overlap.brief",
     lock_key="{key}:{entry}",
-    lock_overlap="forbid",
+    lock_on_conflict="skip",
     lock_at_least_for=AT_LEAST_FOR,
 )
 def brief(self: Any, key: str, entry: str) -> None:

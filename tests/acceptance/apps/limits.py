@@ -12,7 +12,7 @@ from typing import Any
 from celery import Celery
 
 from celery_redlock import Limit, Rate, RedlockTask
-from celery_redlock.protocol import owner_timestamp_us
+from celery_redlock.protocol.keys import owner_timestamp_us
 from tests.acceptance.apps.visible import await_gate, note
 
 LIMIT = 2
@@ -24,10 +24,9 @@ MODES = {
     "until_executing": {},
     "until_executed": {},
     "until_and_while_executing": {},
-    # No release wakes a message when a window ends.
-    "until_expired": {"lock_window": 2.0, "lock_requeue_max": 2.0},
+    "until_expired": {"lock_window": 2.0},
 }
-#: Of how many starts in a second, in `limits.rated`.
+#: Of how many starts in a second, in `limits.rated`; in an hour, where more are dropped.
 RATE = 5
 
 
@@ -87,6 +86,10 @@ def declare(app: Celery) -> None:
     app.task(_start, name="limits.rated", **rated)
     app.task(_start, name="limits.counted", lock_mode="until_executed", **rated)
     app.task(_last, name="limits.long", lock_ttl=SHORT_TTL, **rated)
+    app.task(_start, name="limits.rated_late", acks_late=True, **rated)
+    few = {**rated, "lock_rate": f"{RATE}/h", "acks_late": True}
+    app.task(_start, name="limits.dropped", lock_on_conflict="skip", **few)
+    app.task(_start, name="limits.refused", lock_on_conflict="raise", **few)
     several = ["plain:{key}:{n}", Limit("{key}", LIMIT), Rate("{key}", f"{RATE}/s")]
 
     @app.task(name="limits.several", lock_key=several, **base)

@@ -14,4 +14,5 @@ declare(app)
 
 @task_requeued.connect
 def _note_requeue(sender: Any, task_id: str, **_: Any) -> None:
-    note(sender.request.args[0], "requeued", id=task_id)
+    if sender.name.startswith("limits."):
+        note(sender.request.args[0], "requeued", id=task_id)

@@ -53,9 +53,9 @@ def be_told(self: Any, key: str) -> str:
     return "went on"
 
 
-@app.task(name="give_way", lock_overlap="replace", **{**BASE, "lock_ttl": RENEWED_TTL})
+@app.task(name="give_way", **{**BASE, "lock_ttl": RENEWED_TTL, "lock_on_conflict": "stop"})
 def give_way(self: Any, key: str) -> str:
-    """Take its time to stop when a newer run asks it to."""
+    """Take its time to stop when a newer call asks it to."""
     with visiting(self, key):
         try:
             await_gate(key)

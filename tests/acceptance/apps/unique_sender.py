@@ -11,7 +11,8 @@ from typing import Any
 
 from celery import Celery, signals
 
-from tests.acceptance.apps.unique_tasks import declare
+from celery_redlock.tasks.message import expiry
+from tests.acceptance.apps.unique_tasks import GRACE, declare
 from tests.acceptance.apps.visible import await_gate, note, stage
 
 
@@ -23,6 +24,7 @@ def stand_still(body: Any, **_: Any) -> None:
 
 
 def main(name: str, key: str) -> None:
+    expiry.PUBLISH_GRACE = GRACE
     urls, conf = stage()["urls"], stage()["conf"]
     app = Celery("sender", broker=urls["broker"], backend=urls["backend"])
     app.conf.update({option: value for option, value in conf.items() if option != "include"})

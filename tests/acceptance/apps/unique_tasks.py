@@ -13,7 +13,7 @@ from typing import Any
 from celery import Celery, chain, chord
 from celery.exceptions import Ignore, Reject
 
-from celery_redlock import RedlockTask
+from celery_redlock import RedlockTask, is_duplicate
 from tests.acceptance.apps.visible import await_gate, note, times, visiting
 
 MODES = ("until_executing", "until_executed", "until_and_while_executing", "until_expired")
@@ -25,6 +25,10 @@ WINDOW = 60.0
 BRIEF_WINDOW = 5.0
 BRIEFLY = "until_expired.brief"
 RETRY_DELAY = 0.5
+# `lock_debounce`: shorter than what a dead publisher leaves behind.
+DEBOUNCE = (1.0, 3.0)
+# After which the lock of a publisher that dies is free, in `unique_sender`.
+GRACE = 2.0
 
 
 def _hold(self: Any, key: str, run: int) -> str:
@@ -109,7 +113,7 @@ def _replace_by_a_chord(self: Any, key: str, run: int) -> None:
 
 def _send_itself(self: Any, key: str, run: int) -> list[Any]:
     again = self.delay(key)
-    return [again.id, getattr(again, "is_duplicate", False)]
+    return [again.id, is_duplicate(again)]
 
 
 ENDINGS: dict[str, Callable[[Any, str, int], Any]] = {
@@ -142,6 +146,11 @@ def _act(self: Any, key: str, how: str = "hold", gate: str = "") -> Any:
     with visiting(self, key):
         await_gate(key, f"run-{run}", *([gate] if gate else []))
         return ENDINGS[how](self, key, run)
+
+
+def _ran(self: Any, key: str, number: int = 0) -> int:
+    note(key, "ran", number=number, id=self.request.id, at=time.time())
+    return number
 
 
 def _tell(self: Any, key: str) -> None:
@@ -212,6 +221,10 @@ def declare(app: Celery) -> None:
             app.task(_act, name=f"{name}{ack}.held_up", **{**held, "base": HeldUp})
     options = {**plain, "base": RedlockTask, "lock_mode": "until_executed", "lock_key": "{key}"}
     for policy, value in (("raise", "raise"), ("replace", "replace"), ("decide", _decide)):
-        app.task(_act, name=f"unique.{policy}", lock_on_conflict=value, **options)
+        app.task(_act, name=f"unique.{policy}", lock_on_duplicate=value, **options)
     options = {**options, "lock_mode": "until_and_while_executing"}
-    app.task(_act, name="unique.reject.late", lock_on_conflict={"run": "reject"}, **options, **late)
+    app.task(_act, name="unique.reject.late", lock_on_conflict="reject", **options, **late)
+    options = {"base": RedlockTask, "bind": True, "shared": False, "lock_key": "{key}"}
+    for mode in ("until_executing", "until_and_while_executing"):
+        options |= {"lock_mode": mode, "lock_debounce": DEBOUNCE}
+        app.task(_ran, name=f"unique.debounced.{mode}", **options)

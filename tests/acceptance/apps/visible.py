@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
+from urllib.parse import urlsplit
 
-import redis
+import hiredis
 from celery import Task
 
+# Of a URL that names no port, as those of containers do.
+REDIS_PORT = 6379
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -25,29 +29,53 @@ def stage() -> Any:
     return json.loads(os.environ["ACCEPTANCE_STAGE"])
 
 
-def _store() -> redis.Redis:
-    # A connection for each use: bodies are interrupted anywhere, in a reply too, and fork.
-    return redis.Redis.from_url(stage()["urls"]["journal"])
+class _Store:
+    """
+    A connection for one use: bodies are interrupted anywhere, in a reply too, and fork.
+
+    It is no client of redis-py: those have a `__del__`, and Python only prints an exception that a
+    signal's handler raises in one. A body that a test terminates at that moment would go on.
+    """
+
+    def __init__(self) -> None:
+        url = urlsplit(stage()["urls"]["journal"])
+        self._socket = socket.create_connection((str(url.hostname), url.port or REDIS_PORT))
+        self._reader = hiredis.Reader()
+        self.ask("SELECT", url.path.removeprefix("/"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, *words: str) -> Any:
+        """Send a command, and return the reply."""
+        self._socket.sendall(hiredis.pack_command(words))
+        while (reply := self._reader.gets()) is False:
+            self._reader.feed(self._socket.recv(65536))
+        return reply
 
 
 def note(key: str, event: str, **facts: Any) -> None:
     """Write an entry into the journal of this key."""
-    with _store() as store:
-        store.rpush(f"journal:{key}", json.dumps({"event": event, "pid": os.getpid(), **facts}))
+    with _Store() as store:
+        entry = json.dumps({"event": event, "pid": os.getpid(), **facts})
+        store.ask("RPUSH", f"journal:{key}", entry)
 
 
 def await_gate(key: str, *gates: str) -> None:
     """Hold the body up until the test opens the gate "go" or one of those named."""
     names = [f"gate:{key}:{gate}" for gate in ("go", *gates)]
-    with _store() as store:
-        while not store.exists(*names):
+    with _Store() as store:
+        while not store.ask("EXISTS", *names):
             time.sleep(0.02)
 
 
 def times(key: str) -> int:
     """Return how often this was called for this key, over all processes."""
-    with _store() as store:
-        return int(store.incr(f"times:{key}"))
+    with _Store() as store:
+        return int(store.ask("INCR", f"times:{key}"))
 
 
 def first_time(key: str) -> bool:

@@ -25,3 +25,8 @@ app.task(_run, name="waiting.run", **BASE)
 app.task(_run, name="waiting.run_late", acks_late=True, **BASE)
 app.task(_run, name="waiting.run_fair", lock_fair=True, **BASE)
 app.task(_run, name="waiting.run_limited", rate_limit="30/m", **BASE)
+
+#: Of `waiting.run_patient`: longer than a release takes to reach all nodes.
+PATIENCE = 2.0
+
+app.task(_run, name="waiting.run_patient", lock_wait=PATIENCE, **BASE)

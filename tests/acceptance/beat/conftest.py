@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from tests.acceptance.beat.beats import OVERLAP, REDLOCK, TASKS, Beat
-from tests.acceptance.conftest import WORKERS_OF_TEST
 from tests.acceptance.program import stop_all
-from tests.acceptance.worker import Worker, kept_workers
+from tests.acceptance.worker import Worker
 
 StartBeat = Callable[..., Beat]
 
@@ -20,13 +19,6 @@ StartBeat = Callable[..., Beat]
 def conf(conf: dict[str, Any]) -> dict[str, Any]:
     """The settings of all workers here, with the modules that they load."""
     return {**conf, "include": [TASKS, OVERLAP]}
-
-
-@pytest.fixture(scope="session")
-def shared_workers() -> Iterator[dict[str, Worker]]:
-    """The workers of this folder: they load other tasks than those outside it."""
-    with kept_workers() as workers:
-        yield workers
 
 
 @pytest.fixture
@@ -48,8 +40,7 @@ def start_beat(
         more = {"key": key, "urls": urls, "logs": logs, **more}
         beat = Beat(schedule=schedule, conf=settings, **more)
         beats.append(beat)
-        request.node.stash.setdefault(WORKERS_OF_TEST, []).append(beat)
-        return beat
+        return beat.show_if_it_fails(request.node)
 
     yield start
     stop_all(beats)

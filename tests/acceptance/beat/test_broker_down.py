@@ -18,6 +18,8 @@ from tests.acceptance.conftest import StartWorker
 from tests.acceptance.scene import Journal
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 EVERY = 8.0
 # Of the interval, how long the broker is away beyond the due time.
 BEYOND = 1.5

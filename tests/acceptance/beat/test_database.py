@@ -25,6 +25,8 @@ from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT
 
+pytestmark = pytest.mark.full
+
 TTL = 4.0
 DJANGO = {"DJANGO_SETTINGS_MODULE": f"{APPS}.beat_django_settings"}
 

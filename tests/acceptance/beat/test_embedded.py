@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.acceptance.beat.beats import LEADER, OVERLAP, REDLOCK, TASKS, WATCH, watched
 from tests.acceptance.beat.checker import check_arrival, check_dated, check_once, check_reigns
 from tests.acceptance.beat.scenes import Watch, assert_none, entry, settled
@@ -12,6 +14,8 @@ from tests.acceptance.conftest import StartWorker
 from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.full
 
 # Longer than any wait in these tests: nobody leads because a lease has ended by itself.
 TTL = 600.0

@@ -30,6 +30,8 @@ from tests.acceptance.conftest import PauseNodes
 from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
 
+pytestmark = pytest.mark.full
+
 DURATION = 60.0
 EVERY = 1.0
 TTL = 5.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import redis
 
 from celery_redlock.testing import LocalCluster
@@ -75,6 +76,7 @@ def test_the_message_of_a_woken_leader_is_dropped_and_the_record_stays(
     assert sum(note["token"] == old_token for note in watch.sent) == sent_by_old + 1
 
 
+@pytest.mark.full
 def test_a_tick_whose_sending_a_killed_leader_could_not_record_is_sent_again_and_runs_once(
     worker: Worker, key: str, journal: Journal, start_beat: StartBeat
 ) -> None:

@@ -23,6 +23,8 @@ from tests.acceptance.conftest import StartWorker
 from tests.acceptance.scene import Journal
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 OUTAGE = 10.0
 TTL = 4.0
 # So long a restarted node sits out.

@@ -1,4 +1,4 @@
-"""A job of five seconds on a schedule of one second, under each overlap policy."""
+"""A job of five seconds on a schedule of one second, under each policy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tests.acceptance.beat.checker import (
     check_dated,
     check_exclusion,
     check_once,
-    find_overlaps,
 )
 from tests.acceptance.beat.conftest import StartBeat
 from tests.acceptance.beat.history import History
@@ -51,8 +50,8 @@ def scene(worker: Worker, journal: Journal, start_beat: StartBeat) -> Scene:
     return Scene(worker, journal, start_beat)
 
 
-def test_forbidden_to_overlap_jobs_that_come_too_early_are_skipped_visibly(scene: Scene) -> None:
-    history = scene.play("forbid", begun=3)
+def test_jobs_that_come_too_early_are_skipped_visibly(scene: Scene) -> None:
+    history = scene.play("skip", begun=3)
 
     assert_none(check_exclusion(history.runs))
     assert_none(check_arrival(history, excused=["task_skipped"]))
@@ -66,8 +65,9 @@ def test_forbidden_to_overlap_jobs_that_come_too_early_are_skipped_visibly(scene
         wait_until(lambda task_id=task_id: scene.worker.app.AsyncResult(task_id).successful())
 
 
-def test_told_to_queue_all_jobs_run_one_after_the_other(scene: Scene) -> None:
-    history = scene.play("queue", sent=3)
+@pytest.mark.full
+def test_jobs_that_are_requeued_run_one_after_the_other(scene: Scene) -> None:
+    history = scene.play("requeue", sent=3)
 
     assert_none(check_exclusion(history.runs))
     assert_none(check_arrival(history))
@@ -75,10 +75,10 @@ def test_told_to_queue_all_jobs_run_one_after_the_other(scene: Scene) -> None:
     assert {run.by for run in history.runs} == {None}
 
 
-def test_told_to_replace_the_newest_job_runs_and_the_one_before_is_interrupted(
+def test_the_newest_job_runs_and_the_one_before_is_interrupted(
     scene: Scene,
 ) -> None:
-    history = scene.play("replace", begun=3)
+    history = scene.play("stop", begun=3)
 
     assert_none(check_exclusion(history.runs))
     *before, newest = sorted(history.runs, key=lambda run: run.began)
@@ -87,11 +87,3 @@ def test_told_to_replace_the_newest_job_runs_and_the_one_before_is_interrupted(
     assert newest.due == max(message.due for message in history.sent)
     dues = [run.due for run in history.runs]
     assert dues == sorted(dues)
-
-
-def test_allowed_to_overlap_all_jobs_run_at_once(scene: Scene) -> None:
-    history = scene.play("allow", sent=4)
-
-    assert list(find_overlaps(history.runs))
-    assert_none(check_arrival(history))
-    assert {run.by for run in history.runs} == {None}

@@ -56,6 +56,7 @@ def test_three_beats_that_start_when_they_like_run_each_tick_once(
     assert len(history.sent) > len(history.runs)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_a_crontab_tick_runs_once_though_a_beat_catches_it_up_later(
     worker: Worker, key: str, journal: Journal, start_beat: StartBeat

@@ -24,6 +24,8 @@ from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT
 
+pytestmark = pytest.mark.full
+
 SKEWS = (-2.0, 0.0, 2.0)
 APART = max(SKEWS) - min(SKEWS)
 # The lock outlasts the last beat's message, and is free again before the first one's next.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.acceptance.beat.checker import check_dated, check_once
 from tests.acceptance.beat.conftest import StartBeat
 from tests.acceptance.beat.history import date_by_sending
@@ -9,6 +11,8 @@ from tests.acceptance.beat.scenes import end_all, entry, settled
 from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.full
 
 SENT_BY_EACH = 5
 

@@ -10,7 +10,7 @@ from celery import Celery
 
 from celery_redlock.tasks.config.client import close_clients
 from tests.acceptance.apps.limits import declare
-from tests.acceptance.worker import Worker, kept_workers
+from tests.acceptance.worker import Worker
 
 
 @pytest.fixture(scope="session")
@@ -20,12 +20,6 @@ def conf(conf: dict[str, Any]) -> dict[str, Any]:
         "redlock_node_timeout": 1.0,  # nodes are as busy as the machine
         "include": ["tests.acceptance.apps.plain", "tests.acceptance.apps.limits_stage"],
     }
-
-
-@pytest.fixture(scope="session")
-def shared_workers() -> Iterator[dict[str, Worker]]:
-    with kept_workers() as workers:
-        yield workers
 
 
 @pytest.fixture

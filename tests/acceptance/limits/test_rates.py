@@ -1,4 +1,4 @@
-"""Real workers begin no more bodies in a time than the rate, and requeue each message once."""
+"""Real workers begin no more bodies per period than the rate, and requeue each message once."""
 
 from __future__ import annotations
 

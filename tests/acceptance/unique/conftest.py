@@ -12,12 +12,11 @@ from kombu import Connection
 from kombu.transport.redis import Channel
 
 from celery_redlock.testing import LocalCluster
-from tests.acceptance.conftest import WORKERS_OF_TEST
 from tests.acceptance.program import stop_all
 from tests.acceptance.scene import Lock
 from tests.acceptance.unique.crowd import Crowd
 from tests.acceptance.unique.publisher import Publisher
-from tests.acceptance.worker import Worker, kept_workers
+from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT
 
 MakePublisher = Callable[..., Publisher]
@@ -43,13 +42,6 @@ def conf(conf: dict[str, Any]) -> dict[str, Any]:
         "redlock_node_timeout": 1.0,  # nodes are as busy as the machine
         "include": ["tests.acceptance.apps.plain", "tests.acceptance.apps.unique_stage"],
     }
-
-
-@pytest.fixture(scope="session")
-def shared_workers() -> Iterator[dict[str, Worker]]:
-    """The workers of this folder: they load other tasks than those outside it."""
-    with kept_workers() as workers:
-        yield workers
 
 
 @pytest.fixture
@@ -182,8 +174,7 @@ def start_impatient(
             logs=logs,
         )
         workers.append(worker)
-        request.node.stash.setdefault(WORKERS_OF_TEST, []).append(worker)
-        return worker
+        return worker.show_if_it_fails(request.node)
 
     yield start
     stop_all(workers)
@@ -217,8 +208,7 @@ def pair(
         workers.append(
             Worker(pool="prefork", urls=impatient_urls, conf={**settings, **queue}, logs=logs)
         )
-    request.node.stash.setdefault(WORKERS_OF_TEST, []).extend(workers)
-    return [worker.wait_until_ready() for worker in workers]
+    return [worker.show_if_it_fails(request.node).wait_until_ready() for worker in workers]
 
 
 @pytest.fixture

@@ -25,11 +25,13 @@ import redis
 from celery import Celery
 from celery.signals import task_postrun
 
-from celery_redlock import RedlockTask
-from celery_redlock.signals import counters
-from celery_redlock.tasks.message.owner_label import Role, parse_owner
+from celery_redlock import RedlockTask, is_duplicate
+from celery_redlock.tasks.message import expiry
+from celery_redlock.tasks.message.owner_label import parse_owner
+from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.testing import LocalCluster
 from tests.acceptance.program import ROOT
+from tests.support.events import counters
 from tests.support.waiting import wait_until
 
 STAGE = "REDLOCK_LOAD_STAGE"
@@ -41,6 +43,7 @@ FAR_NODES = (3, 4)
 
 def make_app(store: str, nodes: list[str], grace: float) -> Celery:
     """Return an app with one task, whose settled messages are counted: run, or skipped."""
+    expiry.PUBLISH_GRACE = grace
     app = Celery("load", broker=f"{store}/0", set_as_current=False)
     app.conf.update(
         redlock_nodes=nodes,
@@ -65,7 +68,6 @@ def make_app(store: str, nodes: list[str], grace: float) -> Celery:
         base=RedlockTask,
         lock_key="{key}",
         lock_mode="until_executed",
-        lock_publish_grace=grace,
         lock_dedupe_window=60.0,
     )(run)
     return app
@@ -113,7 +115,7 @@ class Publisher:
         result = self._task.delay(key)
         with self._lock:
             self.published += 1
-            self.sent += not getattr(result, "is_duplicate", False)
+            self.sent += not is_duplicate(result)
 
     def publish_for(self, seconds: float, most: int) -> None:
         until = time.monotonic() + seconds
@@ -216,7 +218,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument("--most", type=int, default=1_000_000, help="calls of apply_async")
     parser.add_argument("--far", type=float, default=0.0, help="seconds to two of the nodes")
-    parser.add_argument("--grace", type=float, default=10.0, help="lock_publish_grace")
+    parser.add_argument("--grace", type=float, default=10.0, help="seconds of the publish grace")
     found = run(**vars(parser.parse_args()))
     print(json.dumps(asdict(found), indent=2))
     return int(bool(found.after_grace) or found.unlocked_then > 0)

@@ -36,8 +36,3 @@ class Publisher:
         # Results that nobody has read unsubscribe when they go; their server has to be there then.
         self.app.backend._pending_results.concrete.clear()
         self.app.close()
-
-
-def is_duplicate(result: AsyncResult) -> bool:
-    """Whether a publish came to nothing because the task that the result points at was there."""
-    return bool(getattr(result, "is_duplicate", False))

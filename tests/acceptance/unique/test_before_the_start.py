@@ -16,17 +16,23 @@ import pytest
 from celery import states
 from kombu.exceptions import OperationalError
 
-from celery_redlock import RedlockTask, is_skipped
+from celery_redlock import RedlockTask, is_duplicate, is_skipped
 from celery_redlock.testing.ports import ReservedPort
-from tests.acceptance.apps.unique_tasks import BRIEF_WINDOW, BRIEFLY, FREE_AT_THE_END, MODES, WINDOW
+from tests.acceptance.apps.unique_tasks import (
+    BRIEF_WINDOW,
+    BRIEFLY,
+    FREE_AT_THE_END,
+    GRACE,
+    MODES,
+    WINDOW,
+)
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.conftest import MakePublisher
-from tests.acceptance.unique.publisher import Publisher, is_duplicate
+from tests.acceptance.unique.publisher import Publisher
 from tests.acceptance.worker import ROOT, Worker
 from tests.support.waiting import TIMEOUT, wait_until
 
 HOUR = 3600.0
-GRACE = 2.0
 QUEUE_TTL = 3.0
 EXPIRES = dt.timedelta(seconds=1)
 # What a lock may last beyond its task: clocks differ, and the worker looks when it comes to it.
@@ -179,7 +185,7 @@ def start_sender(
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(task: str) -> subprocess.Popen[bytes]:
-        settings = {**conf, "task_default_queue": key, "redlock_publish_grace": GRACE}
+        settings = {**conf, "task_default_queue": key}
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.acceptance.apps.unique_sender", task, key],
             cwd=ROOT,

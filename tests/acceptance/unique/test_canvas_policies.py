@@ -8,10 +8,10 @@ import pytest
 from celery import chain, chord, group, states
 from celery.exceptions import ChordError
 
-from celery_redlock import DuplicateTask
+from celery_redlock import DuplicateTask, is_duplicate
 from tests.acceptance.apps.unique_tasks import MODES
 from tests.acceptance.scene import Journal, Lock
-from tests.acceptance.unique.publisher import Publisher, is_duplicate
+from tests.acceptance.unique.publisher import Publisher
 from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT, wait_until
 

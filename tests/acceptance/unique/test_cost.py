@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from celery_redlock import is_duplicate
 from celery_redlock.transport.redis.channel import RedisChannel
 from tests.acceptance.apps.unique_tasks import MODES
 from tests.acceptance.unique.conftest import MakePublisher
-from tests.acceptance.unique.publisher import Publisher, is_duplicate
+from tests.acceptance.unique.publisher import Publisher
 
 
 class Waits:

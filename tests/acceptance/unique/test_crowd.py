@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from celery_redlock import is_duplicate
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.crowd import TASK, Crowd, one_of_each_turn
-from tests.acceptance.unique.publisher import Publisher, is_duplicate
+from tests.acceptance.unique.publisher import Publisher
 from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT, wait_until
+
+pytestmark = pytest.mark.full
 
 TURNS = 50
 

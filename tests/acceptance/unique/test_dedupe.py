@@ -31,6 +31,7 @@ def impatient_conf() -> dict[str, Any]:
     return {"redlock_dedupe": True}
 
 
+@pytest.mark.full
 def test_without_it_a_message_that_is_redelivered_runs_twice_at_once(
     start_impatient: StartImpatient, journal: Journal
 ) -> None:
@@ -80,6 +81,7 @@ def test_a_message_of_a_producer_that_knows_nothing_of_us_is_protected_as_well(
     assert len(journal.of("entered")) == 1
 
 
+@pytest.mark.full
 def test_a_redelivered_copy_of_a_plain_task_does_the_work_when_the_first_one_is_killed(
     start_impatient: StartImpatient, journal: Journal
 ) -> None:
@@ -98,6 +100,7 @@ def test_a_redelivered_copy_of_a_plain_task_does_the_work_when_the_first_one_is_
     assert len(journal.of("entered")) == 2
 
 
+@pytest.mark.full
 def test_a_plain_task_that_was_finished_and_not_acknowledged_is_not_run_again(
     start_impatient: StartImpatient,
     publish_to: PublishTo,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from celery import states
 
+from celery_redlock import is_duplicate
 from tests.acceptance.apps.unique_tasks import BRIEF_WINDOW, BRIEFLY, FREE_AT_THE_END
 from tests.acceptance.scene import Journal, Lock
-from tests.acceptance.unique.publisher import Publisher, is_duplicate
+from tests.acceptance.unique.publisher import Publisher
 from tests.support.waiting import TIMEOUT, wait_until
 
 

@@ -9,10 +9,11 @@ import pytest
 from celery.result import AsyncResult
 from kombu.serialization import codec, registry
 
+from celery_redlock import is_duplicate
 from celery_redlock.testing import LocalCluster
 from tests.acceptance.apps.unique_tasks import MODES
 from tests.acceptance.scene import Journal, Lock
-from tests.acceptance.unique.publisher import Publisher, is_duplicate
+from tests.acceptance.unique.publisher import Publisher
 from tests.acceptance.worker import Worker, kept_workers
 from tests.support.waiting import TIMEOUT, wait_until
 

@@ -6,9 +6,10 @@ import pytest
 from celery import states
 from celery.result import AsyncResult
 
+from celery_redlock import is_duplicate
 from tests.acceptance.apps.unique_tasks import BRIEF_WINDOW, BRIEFLY, MODES
 from tests.acceptance.scene import Journal, Lock
-from tests.acceptance.unique.publisher import Publisher, is_duplicate
+from tests.acceptance.unique.publisher import Publisher
 from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT, wait_until
 

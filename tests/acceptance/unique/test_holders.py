@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from celery_redlock import is_duplicate
 from celery_redlock.errors import QuorumUnavailable
 from tests.acceptance.apps.unique_tasks import MODES
 from tests.acceptance.conftest import PauseNodes
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.conftest import MakePublisher
-from tests.acceptance.unique.publisher import Publisher, is_duplicate
+from tests.acceptance.unique.publisher import Publisher
 from tests.support.waiting import TIMEOUT, wait_until
 
 FREE_IN_THE_BODY = "until_executing"

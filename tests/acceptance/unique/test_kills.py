@@ -10,11 +10,12 @@ import celery
 import pytest
 from celery.exceptions import WorkerLostError
 
+from celery_redlock import is_duplicate
 from tests.acceptance.apps.unique_tasks import MODES, SHORT_TTL
 from tests.acceptance.conftest import StartWorker
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.conftest import MakePublisher
-from tests.acceptance.unique.publisher import Publisher, is_duplicate
+from tests.acceptance.unique.publisher import Publisher
 from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT, wait_until
 

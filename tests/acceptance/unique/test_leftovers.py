@@ -7,7 +7,9 @@ import pytest
 from tests.acceptance.unique.load import Found, run
 
 
-@pytest.fixture(scope="module", params=[0.0, 0.04], ids=["near", "far"])
+@pytest.fixture(
+    scope="module", params=[0.0, pytest.param(0.04, marks=pytest.mark.full)], ids=["near", "far"]
+)
 def found(request: pytest.FixtureRequest) -> Found:
     """What some hundred calls have left behind, with nodes near to the publisher or some far."""
     return run(seconds=60.0, most=800, far=request.param, grace=1.0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock import is_skipped
+from celery_redlock import is_duplicate, is_skipped
 from tests.acceptance.apps.unique_tasks import MODES
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.conftest import MakePublisher
-from tests.acceptance.unique.publisher import Publisher, is_duplicate
+from tests.acceptance.unique.publisher import Publisher
 from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT, wait_until
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 from celery import states
 
-from celery_redlock import DuplicateTask
+from celery_redlock import DuplicateTask, is_duplicate
 from tests.acceptance.apps.unique_tasks import Refused
 from tests.acceptance.conftest import PauseNodes
 from tests.acceptance.scene import Journal, Lock
-from tests.acceptance.unique.publisher import Publisher, is_duplicate
+from tests.acceptance.unique.publisher import Publisher
 from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT, wait_until
 

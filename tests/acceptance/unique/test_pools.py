@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from celery_redlock import is_duplicate
 from tests.acceptance.matrix import POOLS
 from tests.acceptance.scene import Journal, Lock
-from tests.acceptance.unique.publisher import Publisher, is_duplicate
+from tests.acceptance.unique.publisher import Publisher
 from tests.support.waiting import TIMEOUT
 
 NAME = "unique.until_executed"

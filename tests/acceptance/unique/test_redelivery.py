@@ -9,7 +9,7 @@ import pytest
 from celery import chord, states
 
 from celery_redlock.admin.lock_release import release_lock
-from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.config.client import client_for
 from tests.acceptance.apps.unique_tasks import MODES
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.conftest import PublishTo, StartImpatient
@@ -54,6 +54,7 @@ def members(key: str, urls: dict[str, str]) -> Iterator[list[Journal]]:
         journal.close()
 
 
+@pytest.mark.full
 def test_a_redelivered_member_of_a_chord_is_counted_once(
     pair: list[Worker], publish_to: PublishTo, journal: Journal, members: list[Journal]
 ) -> None:
@@ -89,6 +90,7 @@ def test_the_copies_of_a_message_wait_while_one_of_them_runs(
     assert result.state == states.SUCCESS
 
 
+@pytest.mark.full
 def test_a_redelivered_copy_does_the_work_when_the_worker_with_the_first_one_is_killed(
     start_impatient: StartImpatient, publish_to: PublishTo, lock: Lock, journal: Journal
 ) -> None:
@@ -110,6 +112,7 @@ def test_a_redelivered_copy_does_the_work_when_the_worker_with_the_first_one_is_
     lock.wait_until_gone()
 
 
+@pytest.mark.full
 def test_a_message_that_was_finished_and_not_acknowledged_calls_nobody_back_again(
     start_impatient: StartImpatient, publish_to: PublishTo, lock: Lock, journal: Journal
 ) -> None:
@@ -134,6 +137,7 @@ def test_a_message_that_was_finished_and_not_acknowledged_calls_nobody_back_agai
     assert result.state == states.SUCCESS
 
 
+@pytest.mark.full
 def test_messages_of_a_killed_worker_that_are_revoked_do_not_run_when_they_are_delivered_again(
     start_impatient: StartImpatient,
     publish_to: PublishTo,
@@ -152,7 +156,7 @@ def test_messages_of_a_killed_worker_that_are_revoked_do_not_run_when_they_are_d
     killed.signal(signal.SIGKILL)
     killed.wait_for_exit()
 
-    redlock = redlock_for(publisher.app)
+    redlock = client_for(publisher.app)
     released = [release_lock(redlock, member.key, revoke=True) for member in members]
 
     assert [entry.task_id for (entry,) in released] == [result.id for result in lost]

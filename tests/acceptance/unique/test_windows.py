@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from celery.result import AsyncResult
 
+from celery_redlock import is_duplicate
 from tests.acceptance.apps.unique_tasks import WINDOW
-from tests.acceptance.conftest import StartWorker
+from tests.acceptance.conftest import KeepWorker
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.conftest import MakePublisher
-from tests.acceptance.unique.publisher import Publisher, is_duplicate
+from tests.acceptance.unique.publisher import Publisher
 from tests.support.skew import clock_off_by
 from tests.support.waiting import wait_until
 
@@ -42,17 +43,18 @@ def test_a_publisher_with_a_wrong_clock_gets_one_run_in_a_window(
     assert_runs_once_in_its_window(first, publisher, lock, journal, skew)
 
 
+@pytest.mark.full
 @by_minutes
 @through_all_hands
 def test_a_worker_with_a_wrong_clock_keeps_a_key_for_its_window(
     how: str,
     skew: float,
-    start_worker: StartWorker,
+    keep_worker: KeepWorker,
     make_publisher: MakePublisher,
     lock: Lock,
     journal: Journal,
 ) -> None:
-    worker = start_worker("solo", skew=skew).wait_until_ready()
+    worker = keep_worker("solo", skew=skew)
     publisher = make_publisher(worker.name)
     journal.open()
     first = publisher.send(TASK, journal.key, how)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_redlock import Lease, Redlock
+from celery_redlock import Lease, Limit, Redlock
 from celery_redlock.errors import StaleFencingToken
 from celery_redlock.fencing import slot_resource
 from celery_redlock.testing.plugin import ClusterFactory
@@ -33,7 +33,7 @@ def guarded(
 def acquire(redlock_memory_nodes: list[str]) -> Iterator[Callable[..., Lease]]:
     """Acquire a slot of a key that two may hold."""
     with Redlock(redlock_memory_nodes) as redlock:
-        yield lambda **options: redlock.acquire("seats", limit=2, **options)
+        yield lambda **options: redlock.acquire(Limit("seats", 2), **options)
 
 
 def seat_of(lease: Lease) -> str:

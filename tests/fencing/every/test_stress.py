@@ -83,6 +83,7 @@ def opener(
     return partial(open_redis, RedisStore, redlock_cluster_factory(1).urls[0])
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_no_accepted_write_is_lost_and_the_highest_token_s_write_is_left(
     redlock_cluster: LocalCluster, opener: Opener
@@ -91,6 +92,7 @@ def test_no_accepted_write_is_lost_and_the_highest_token_s_write_is_left(
     check(run_stress(redlock_cluster.urls, opener, load), load)
 
 
+@pytest.mark.full
 def test_without_the_guard_accepted_writes_are_lost(
     redlock_cluster: LocalCluster, redlock_cluster_factory: ClusterFactory
 ) -> None:

@@ -70,6 +70,7 @@ def test_killed_writers_leave_no_lock_and_no_litter(path: Path) -> None:
     ]
 
 
+@pytest.mark.full
 def test_killed_at_any_moment_the_file_is_whole_and_its_token_never_goes_back(
     path: Path,
 ) -> None:

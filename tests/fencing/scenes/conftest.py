@@ -11,6 +11,7 @@ from celery_redlock.testing import LocalCluster
 from tests.acceptance.conftest import (
     cluster,
     journal,
+    keep_worker,
     key,
     lock,
     logs,
@@ -25,6 +26,7 @@ from tests.acceptance.conftest import (
 __all__ = [
     "cluster",
     "journal",
+    "keep_worker",
     "key",
     "lock",
     "logs",

@@ -23,6 +23,7 @@ RECORD = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_no_deposit_is_lost_that_looks_before_its_claim(engine: Engine, url: str) -> None:
     with Session(engine) as session, session.begin():

@@ -82,6 +82,7 @@ def prepared(engine: Engine, url: str) -> Iterator[str]:
     Base.metadata.drop_all(engine)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_no_accepted_write_is_lost_and_the_highest_token_s_write_is_left(
     redlock_cluster: LocalCluster, prepared: str
@@ -91,6 +92,7 @@ def test_no_accepted_write_is_lost_and_the_highest_token_s_write_is_left(
     check(run_stress(redlock_cluster.urls, partial(open_row, Row, prepared), load), load)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_without_the_guard_accepted_writes_are_lost(
     redlock_cluster: LocalCluster, prepared: str

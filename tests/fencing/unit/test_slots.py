@@ -26,12 +26,12 @@ def test_the_slot_is_the_end_of_the_name() -> None:
 
 
 def test_the_slot_is_the_current_lease_s(redlock: Redlock) -> None:
-    with redlock.lock("seats", limit=5) as lease:
+    with redlock.lock(Limit("seats", 5)) as lease:
         assert slot_resource("seat") == f"seat#{lease.slot}"
 
 
 def test_a_given_slot_goes_before_the_current_lease_s(redlock: Redlock) -> None:
-    with redlock.lock("seats", limit=5):
+    with redlock.lock(Limit("seats", 5)):
         assert slot_resource("seat", 100) == "seat#100"
 
 
@@ -49,7 +49,7 @@ def test_what_is_no_slot_is_refused(slot: Any) -> None:
 
 @pytest.mark.parametrize("resource", ["", b"seat", None, Path("seat")], ids=repr)
 def test_what_is_no_name_is_refused(resource: Any) -> None:
-    with pytest.raises(InvalidResourceName, match="not empty"):
+    with pytest.raises(InvalidResourceName, match="non-empty str"):
         slot_resource(resource, 1)
 
 
@@ -92,7 +92,7 @@ def refusal(store: MemoryTokenStore, token: int | None = None) -> str:
 
 
 def test_a_valid_holder_of_a_slot_learns_what_keeps_slots_apart(redlock: Redlock) -> None:
-    with redlock.lock("seats", limit=5):
+    with redlock.lock(Limit("seats", 5)):
         message = refusal(MemoryTokenStore())
 
     assert "slot_resource(name)" in message
@@ -102,13 +102,13 @@ def test_a_valid_holder_of_a_slot_learns_what_keeps_slots_apart(redlock: Redlock
 def test_a_holder_of_a_slot_that_has_lost_it_learns_that_there_is_another(
     redlock: Redlock,
 ) -> None:
-    with redlock.lock("seats", limit=5) as lease:
+    with redlock.lock(Limit("seats", 5)) as lease:
         lease.mark_lost()
         assert ANOTHER_HOLDER in refusal(MemoryTokenStore())
 
 
 def test_a_token_of_another_lease_learns_nothing_of_this_one_s_slot(redlock: Redlock) -> None:
-    with redlock.lock("seats", limit=5):
+    with redlock.lock(Limit("seats", 5)):
         assert ANOTHER_HOLDER in refusal(MemoryTokenStore(), 5)
 
 

@@ -63,7 +63,7 @@ def test_messages_that_a_worker_has_and_the_broker_will_deliver_again_are_counte
         queue.close()
     assert (finding.code, finding.severity) == ("messages-unacknowledged", Severity.INFO)
     assert "in no queue: 2." in finding.message
-    (seconds,) = re.findall(r"the first of all in ([\d.]+) s", finding.message)
+    (seconds,) = re.findall(r"the oldest in ([\d.]+) s", finding.message)
     assert 0 < float(seconds) <= 100
     assert codes(app) == []
 

@@ -92,6 +92,8 @@ def test_facts_are_those_that_the_server_shows(
         maxmemory_policy="noeviction",
         backlog_ttl=3600,
         is_replicated=False,
+        replicas=0,
+        min_replicas=0,
         guard=Guard.SERVING,
         clock_skew=one.clock_skew,
         skew_from_nodes=one.skew_from_nodes,

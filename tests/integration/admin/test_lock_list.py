@@ -11,12 +11,15 @@ import pytest
 
 from celery_redlock import Limit, LockContended, LockKeyError, QuorumUnavailable, Rate, Redlock
 from celery_redlock.admin.lock_list import LEFTOVER, LockEntry, list_locks, show_lock
-from celery_redlock.admin.node_reader import SCANNED_AT_ONCE
-from celery_redlock.core.client_label import HOST, client_of
-from celery_redlock.protocol import Waiter, acquire
-from celery_redlock.protocol.keys import META_PREFIX, fence_key, wait_queue_key
+from celery_redlock.core import client_of
+from celery_redlock.core.client_label import HOST, process_of
+from celery_redlock.protocol.commands import MAX_RANK, Waiter
+from celery_redlock.protocol.keys import META_PREFIX, Key, fence_key, wait_queue_key
 from celery_redlock.tasks.message.node_keys import QUEUED, dedupe_key_of, stop_request_key
-from celery_redlock.tasks.message.owner_label import Role, label_for, task_digest
+from celery_redlock.tasks.message.owner_label import label_for, task_digest
+from celery_redlock.tasks.rules.facts import Role
+from celery_redlock.transport.kinds import SCANNED_AT_ONCE
+from tests.support.commands import acquire
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
 
 EVERYWHERE = range(5)
@@ -29,7 +32,7 @@ def states(redlock: Redlock, pattern: str = "*") -> dict[str, str]:
 
 
 def running(nodes: Nodes, redlock: Redlock, key: str | Limit | Rate) -> None:
-    lease = redlock.reservations.acquire_for_task(
+    lease = client_of(redlock).acquire_for_task(
         (key,), ttl=60, label=label_for(Role.RUNNING, "id-1", "w@host", task="job")
     )
     if isinstance(key, str):
@@ -44,6 +47,12 @@ def hold_many(nodes: Nodes, count: int = MANY) -> None:
 
 def test_free_nodes_have_no_locks(nodes: Nodes) -> None:
     assert list(list_locks(nodes.client())) == []
+
+
+def test_a_key_without_waiters_has_no_wait(nodes: Nodes) -> None:
+    nodes.hold("key", "them", EVERYWHERE)
+    (entry,) = list_locks(nodes.client())
+    assert (entry.waiting, entry.waiting_since) == (0, None)
 
 
 def test_a_running_task_is_listed_with_all_that_is_known(nodes: Nodes) -> None:
@@ -76,8 +85,8 @@ def test_a_holder_outside_celery_without_a_label_is_its_process(nodes: Nodes) ->
     assert abs(entry.since.timestamp() - time.time()) < 60
     with pytest.raises(LockContended, match=f"held by 'client {HOST} {os.getpid()}'"):
         nodes.connected().acquire("key")
-    assert client_of(lease.owner) is not None
-    assert client_of(lease.owner + " x") is None
+    assert process_of(lease.owner) is not None
+    assert process_of(lease.owner + " x") is None
 
 
 def test_a_key_of_a_minority_is_a_leftover(nodes: Nodes) -> None:
@@ -118,7 +127,7 @@ def test_a_slot_of_a_rate_is_listed_as_one(nodes: Nodes) -> None:
 
 def test_the_lock_of_a_queued_message_has_the_key_of_the_task(nodes: Nodes) -> None:
     redlock = nodes.connected()
-    owner = redlock.reservations.new_owner_value(label_for(Role.QUEUED, "id", "pub"))
+    owner = client_of(redlock).new_owner_value(label_for(Role.QUEUED, "id", "pub"))
     nodes.hold(QUEUED + PREFIX + "key", owner, EVERYWHERE)
     nodes.hold(f"{META_PREFIX}limit:{QUEUED}{PREFIX}limited#1", owner, EVERYWHERE)
     found = {(entry.key, entry.slot, entry.state) for entry in list_locks(redlock)}
@@ -129,7 +138,7 @@ def test_the_lock_of_a_queued_message_has_the_key_of_the_task(nodes: Nodes) -> N
     "name",
     [
         dedupe_key_of("0" * 32),
-        stop_request_key(PREFIX + "key"),
+        stop_request_key(Key.of(PREFIX, "key")).stored,
         META_PREFIX + "poll",
         META_PREFIX + "limit:nothing",
         f"{META_PREFIX}limit:other:key#0",
@@ -325,7 +334,21 @@ def test_one_key_is_shown_with_those_that_wait(nodes: Nodes) -> None:
     assert since is not None
     assert since.timestamp() == pytest.approx((now - 5000) / 1000, abs=0.01)
     (entry,) = list_locks(nodes.client())
-    assert (entry.waiting, entry.waiters) == (3, ())
+    assert (entry.waiting, entry.waiting_since, entry.waiters) == (3, since, ())
+
+
+@pytest.mark.parametrize("rank", [7, -7, MAX_RANK, -MAX_RANK])
+def test_a_waiter_is_shown_with_its_priority_and_since_when_it_waits(
+    nodes: Nodes, rank: int
+) -> None:
+    nodes.hold("key", "them", EVERYWHERE)
+    since_ms = round((time.time() - 3600) * 1000)
+    for node in EVERYWHERE:
+        waiter = Waiter("us", since_ms, 60_000, rank=rank)
+        nodes.run(node, acquire((PREFIX + "key",), "us", 60_000, 0, 0, "", waiter))
+    ((shown,),) = (entry.waiters for entry in show_lock(nodes.client(), "key"))
+    assert shown.since is not None
+    assert (shown.priority, round(shown.since.timestamp() * 1000)) == (abs(rank), since_ms)
 
 
 @pytest.mark.parametrize("score", ["inf", "-inf", "1e300", "-1e18", "1e15"])
@@ -365,6 +388,7 @@ def test_a_value_that_is_no_text_is_foreign(servers: ServerNodes) -> None:
     assert entry.expires_in < 0
 
 
+@pytest.mark.full
 def test_many_locks_are_listed_from_the_first_step_on_in_little_memory(
     servers: ServerNodes,
 ) -> None:

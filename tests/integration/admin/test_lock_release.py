@@ -13,12 +13,16 @@ from celery_redlock.admin import lock_list
 from celery_redlock.admin.lock_list import show_lock
 from celery_redlock.admin.lock_release import release_lock, release_task
 from celery_redlock.admin.node_readers import Readers
+from celery_redlock.core import client_of
 from celery_redlock.fencing import FileFence
-from celery_redlock.protocol import Command, Vote, Waiter, acquire
-from celery_redlock.protocol.keys import LimitedKey
+from celery_redlock.protocol.commands import Command, Waiter
+from celery_redlock.protocol.keys import Key
+from celery_redlock.protocol.votes import Vote
 from celery_redlock.tasks.message.node_keys import QUEUED
-from celery_redlock.tasks.message.owner_label import Role, label_for
+from celery_redlock.tasks.message.owner_label import label_for
+from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.testing import LocalCluster
+from tests.support.commands import acquire
 from tests.support.nodes import CALM, PREFIX, Nodes, ServerNodes, place
 from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until
 
@@ -27,7 +31,7 @@ EVERYWHERE = range(5)
 
 def owner_of(nodes: Nodes, role: Role, task: str = "job", task_id: str = "id") -> str:
     label = label_for(role, task_id, "host", task=task)
-    return nodes.client().reservations.new_owner_value(label)
+    return client_of(nodes.client()).new_owner_value(label)
 
 
 def test_the_body_loses_its_lease_and_the_next_gets_the_lock(nodes: Nodes) -> None:
@@ -145,7 +149,7 @@ def test_those_who_wait_for_a_foreign_owner_are_woken(nodes: Nodes) -> None:
 
 def test_one_more_is_woken_than_slots_become_free(servers: ServerNodes) -> None:
     redlock, slots = servers.connected(), 4
-    key = LimitedKey("key", slots).on_nodes(PREFIX + "key")
+    key = Key.of(PREFIX, "key", slots)
     for _ in range(slots):
         redlock.acquire(Limit("key", slots), ttl=60)
     assert servers.woken(0) == []

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from celery_redlock import AsyncLease, AsyncRedlock, LeaseLost
+from celery_redlock.core.lease import holding_of
 from tests.integration.aio.test_taking import client, turns
 from tests.support.nodes import CALM, Nodes, ServerNodes
 from tests.support.waiting import TIMEOUT, wait_until
@@ -186,9 +187,9 @@ def test_a_block_that_wants_no_interruption_can_look(nodes: Nodes) -> None:
 def test_a_lease_is_renewed_while_the_loop_stands_still(nodes: Nodes) -> None:
     async def main() -> None:
         async with client(nodes) as redlock, redlock.lock("key", ttl=6.0) as lease:
-            trusted = lease.lease.valid_until
+            trusted = holding_of(lease.lease).valid_until
             # Blocks the event loop, which is wrong and happens.
-            wait_until(lambda: lease.lease.valid_until > trusted or lease.lost)
+            wait_until(lambda: holding_of(lease.lease).valid_until > trusted or lease.lost)
             assert lease.lost is None
 
     asyncio.run(main())

@@ -14,11 +14,12 @@ import pytest
 import redis
 
 from celery_redlock import AsyncRedlock, Redlock, current_lease
+from celery_redlock.core import client_of
 from celery_redlock.core.failures import NO_REPLY, VOTED
 from celery_redlock.errors import ConfigurationError, LockContended, QuorumUnavailable
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import WaitingCall, parse_node
-from celery_redlock.transport.memory import MemoryNode, memory_node
+from celery_redlock.transport.memory.transport import MemoryNode, memory_node
 from tests.support.nodes import CALM
 from tests.support.waiting import wait_until
 
@@ -249,8 +250,8 @@ def test_a_missing_quorum_names_every_node(redlock: Redlock, nodes: list[MemoryN
 ACQUIRE: dict[str, Callable[[Redlock], Any]] = {
     "acquire": lambda redlock: redlock.acquire("report"),
     "lock": lambda redlock: redlock.lock("report").__enter__(),
-    "acquire_for_task": lambda redlock: redlock.reservations.acquire_for_task(["report"]),
-    "reserve": lambda redlock: redlock.reservations.reserve(
+    "acquire_for_task": lambda redlock: client_of(redlock).acquire_for_task(["report"]),
+    "reserve": lambda redlock: client_of(redlock).reserve(
         ["redlock:report"], ttl=1, grace=1, label="", retry_for=0.0
     ),
 }
@@ -268,14 +269,14 @@ def test_a_client_that_is_closed_while_it_waits_acquires_nothing(
     redlock: Redlock, other: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = other.acquire("report")
-    wait = redlock.transport.wait
+    wait = client_of(redlock).transport.wait
 
     def close_meanwhile(call: WaitingCall, seconds: float) -> None:
         redlock.close()
         held.release()
         wait(call, seconds)
 
-    monkeypatch.setattr(redlock.transport, "wait", close_meanwhile)
+    monkeypatch.setattr(client_of(redlock).transport, "wait", close_meanwhile)
     with pytest.raises(ConfigurationError, match="is closed"):
         redlock.acquire("report", wait=10)
     assert other.holder("report") is None
@@ -284,14 +285,14 @@ def test_a_client_that_is_closed_while_it_waits_acquires_nothing(
 def test_a_client_that_is_closed_during_its_attempt_keeps_no_lock(
     redlock: Redlock, other: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = redlock.transport.now
+    now = client_of(redlock).transport.now
 
     def close_meanwhile() -> float:
         monkeypatch.undo()
         redlock.close()
         return now()
 
-    monkeypatch.setattr(redlock.transport, "now", close_meanwhile)
+    monkeypatch.setattr(client_of(redlock).transport, "now", close_meanwhile)
     with pytest.raises(ConfigurationError, match="is closed"):
         redlock.acquire("report")
     assert other.holder("report") is None

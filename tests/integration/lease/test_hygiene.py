@@ -10,6 +10,8 @@ import threading
 import pytest
 
 from celery_redlock import LockNotAcquired, Redlock
+from celery_redlock.core import client_of
+from celery_redlock.core.lease import holding_of
 from celery_redlock.testing import LocalCluster
 from tests.support.nodes import ServerNodes
 from tests.support.waiting import wait_until
@@ -43,8 +45,8 @@ def test_closing_leaves_no_thread_descriptor_or_key(nodes: ServerNodes) -> None:
     threads, open_before = set(threading.enumerate()), descriptors()
     with Redlock(nodes.urls, node_timeout=5.0) as client:
         with client.lock("block", ttl=5.0) as lease:
-            trust = lease.valid_until
-            wait_until(lambda: lease.valid_until > trust)
+            trust = holding_of(lease).valid_until
+            wait_until(lambda: holding_of(lease).valid_until > trust)
         client.watch(client.acquire("left over", ttl=5.0))
         client.acquire("left over, too", ttl=60.0)
         assert descriptors() > open_before
@@ -74,6 +76,7 @@ def test_closing_at_once_waits_for_connections_that_are_being_made(nodes: Server
     wait_for_end_of_threads(but=threads)
 
 
+@pytest.mark.full
 def test_a_thousand_clients_opened_and_closed_leak_nothing(nodes: ServerNodes) -> None:
     def open_and_close(times: int) -> None:
         for _ in range(times):
@@ -109,9 +112,9 @@ def test_what_is_said_to_a_stopped_node_is_bounded(nodes: ServerNodes) -> None:
         nodes.pause(0, 1)
         for number in range(3000):
             client.acquire(f"key-{number}", wait=5.0).release()
-        channel = client.transport.checkout()
+        channel = client_of(client).transport.checkout()
         pending = [len(connection.pending) for connection in channel._by_node if connection]  # type: ignore[attr-defined]
-        client.transport.checkin(channel)
+        client_of(client).transport.checkin(channel)
         assert max(pending) <= 2000
         nodes.resume(0, 1)
         wait_until(lambda: client.acquire("last", wait=5.0).release() and not lock_keys(nodes))
@@ -124,8 +127,8 @@ def test_leases_that_are_left_to_end_are_forgotten(redlock_memory_nodes: list[st
         wait_until(lambda: not any(lease.is_valid for lease in ended))
         for number in range(501):
             client.acquire(f"more-{number}", ttl=60.0)
-        assert kept in client._leases
-        assert not set(ended) & set(client._leases)
+        assert kept in client_of(client)._leases
+        assert not set(ended) & set(client_of(client)._leases)
 
 
 def test_many_threads_share_few_connections_afterwards(nodes: ServerNodes) -> None:
@@ -141,7 +144,7 @@ def test_many_threads_share_few_connections_afterwards(nodes: ServerNodes) -> No
             worker.start()
         for worker in workers:
             worker.join()
-        assert len(client.transport._idle) <= 16  # type: ignore[attr-defined]
+        assert len(client_of(client).transport._idle) <= 16  # type: ignore[attr-defined]
 
 
 def test_locks_of_many_keys_leave_few_counters(nodes: ServerNodes) -> None:

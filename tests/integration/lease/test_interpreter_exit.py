@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 BEGIN = """
 import logging, sys, time
 from celery_redlock import Redlock
+from celery_redlock.core import client_of
 from celery_redlock.core.watchdog import process_watchdog
 from tests.integration.lease.daemons import ended_in, ended_in_use
 
@@ -43,7 +44,7 @@ next(left)
 client = Redlock(nodes)
 left = hold(client)
 next(left)
-client.transport._idle.clear()
+client_of(client).transport._idle.clear()
 """,
     "the watchdog's lock": """
 left = hold(Redlock(nodes))
@@ -52,19 +53,19 @@ ended_in(process_watchdog()._lock)
 """,
     "the lease's lock": """
 left = hold(Redlock(nodes))
-ended_in(next(left)._lock)
+ended_in(next(left)._holding._lock)
 """,
     "the lock of the connections": """
 client = Redlock(nodes)
 left = hold(client)
 next(left)
-ended_in(client.transport._lock)
+ended_in(client_of(client).transport._lock)
 """,
     "the lock of what is handed over": """
 client = Redlock(nodes)
 left = hold(client)
 next(left)
-for channel in client.transport._idle:
+for channel in client_of(client).transport._idle:
     ended_in(channel._connections._handover_lock)
     for node in range(len(nodes)):
         channel._connections.drop(node, "broken")
@@ -75,12 +76,12 @@ logging._handlerList.clear()  # or logging's own end would wait for it
 client = Redlock(nodes)
 left = hold(client)
 next(left)
-client.transport.checkout = None
+client_of(client).transport.checkout = None
 ended_in(logging.getLogger().handlers[0].lock)
 """,
     "the lock of a node in memory": """
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory import memory_node
+from celery_redlock.transport.memory.transport import memory_node
 
 left = hold(Redlock("memory://here"))
 next(left)
@@ -131,6 +132,7 @@ def test_what_a_suspended_generator_held_is_free_when_its_process_has_ended(
     nodes.wait_free("key")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("program", [SHAPES["a generator that has a client"], CROWD])
 def test_many_processes_end_one_like_the_other(nodes: ServerNodes, program: str) -> None:
     program = program.replace("hold(client)", "hold(client, name)")

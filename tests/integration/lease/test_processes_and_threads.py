@@ -16,6 +16,7 @@ from types import FrameType
 import pytest
 
 from celery_redlock import LockNotAcquired
+from celery_redlock.core.lease import holding_of
 from celery_redlock.testing import LocalCluster
 from tests.support.nodes import ServerNodes
 from tests.support.waiting import wait_until
@@ -121,14 +122,14 @@ def test_a_forked_child_holds_nothing_and_the_parent_goes_on(nodes: ServerNodes)
             with pytest.raises(LockNotAcquired):
                 client.acquire("key")
             with client.lock("other", ttl=5.0, wait=10.0) as own:
-                trust = own.valid_until
-                wait_until(lambda: own.valid_until > trust)
+                trust = holding_of(own).valid_until
+                wait_until(lambda: holding_of(own).valid_until > trust)
             client.close()
 
         assert end_of(in_child(check)) == 0
         nodes.wait_held(lease)
-        trust = lease.valid_until
-        wait_until(lambda: lease.valid_until > trust)
+        trust = holding_of(lease).valid_until
+        wait_until(lambda: holding_of(lease).valid_until > trust)
         lease.check()
     nodes.wait_free("key")
 

@@ -176,7 +176,7 @@ def test_a_forked_child_can_use_the_servers_but_not_break_them(
         os.wait()"""
     )
     assert owner.line() == "True True"
-    assert re.fullmatch(r"the cluster belongs to process \d+: .*", owner.line())
+    assert re.fullmatch(r"<LocalCluster of 2 .*> belongs to process \d+: .*", owner.line())
 
 
 def test_servers_end_with_their_owner_even_if_its_forked_child_lives_on(

@@ -11,8 +11,9 @@ import pytest
 from celery_redlock import LockContended, QuorumUnavailable
 from celery_redlock.core import options
 from celery_redlock.core.failures import NO_REPLY, VOTED
-from celery_redlock.core.retry import SPLIT_BUDGET, RetryBudget
-from celery_redlock.protocol import Granted, Phase, Refused
+from celery_redlock.core.waiting import SPLIT_BUDGET, RetryOptions
+from celery_redlock.protocol.rounds import Phase
+from celery_redlock.protocol.votes import Granted, Refused
 from tests.support.nodes import Nodes
 from tests.support.waiting import wait_until
 
@@ -68,8 +69,8 @@ def test_a_split_vote_is_no_conflict(any_nodes: Nodes) -> None:
 def test_a_split_vote_is_tried_again_even_without_patience(
     any_nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patient = partial(RetryBudget, undecided_wait=20 * SPLIT_BUDGET)
-    monkeypatch.setattr(options, "RetryBudget", patient)
+    patient = partial(RetryOptions, undecided=20 * SPLIT_BUDGET)
+    monkeypatch.setattr(options, "RetryOptions", patient)
     client = any_nodes.connected()
     any_nodes.hold("key", "a", [0, 1])
     any_nodes.hold("key", "b", [2, 3], ttl=0.05)

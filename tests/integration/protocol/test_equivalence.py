@@ -8,52 +8,59 @@ Time is compared where both can be held still: the same random commands go to a 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from celery_redlock.protocol import (
-    MAX_TOKEN,
+from celery_redlock.protocol.commands import (
     Command,
-    Failed,
-    KeyHolder,
-    KeyState,
-    KeyStates,
-    NotHeld,
-    Quarantined,
-    Refused,
     ReleaseAction,
-    Vote,
     Waiter,
-    acquire,
-    extend,
+    enqueue,
     extend_together,
-    fence_key,
-    heal,
     inspect,
-    raise_fence,
+    pause,
     read_register,
-    release,
+    read_reply,
+    resume,
     write_register,
 )
-from celery_redlock.protocol.commands import enqueue, move, read_reply
 from celery_redlock.protocol.keys import (
+    FENCE_PREFIX,
     GUARD_KEY,
     REGISTER_PREFIX,
     TURNS_PREFIX,
     WAIT_QUEUE_PREFIX,
     WOKEN_PREFIX,
-    LimitedKey,
-    is_lock_key,
-    slots_of,
+    Key,
+    fence_key,
     turns_key,
     wait_queue_key,
 )
 from celery_redlock.protocol.node_model import GuardRecord, Identity, ModelNode, StoredKey
 from celery_redlock.protocol.scripts import SOURCE
+from celery_redlock.protocol.timing import MAX_TOKEN
+from celery_redlock.protocol.votes import (
+    Failed,
+    KeyStates,
+    NotHeld,
+    Quarantined,
+    Refused,
+    Vote,
+)
 from celery_redlock.testing import LocalCluster
+from tests.support.commands import (
+    acquire,
+    extend,
+    forget_waiter,
+    heal,
+    move,
+    raise_fence,
+    release,
+)
 from tests.support.nodes import PREFIX, ServerNodes
 
 IDENTITY = Identity("x", "x")
@@ -97,16 +104,37 @@ waiters = st.builds(
     st.integers(1, 5),
     st.sampled_from([0, LONG, LONG, LONGER]),
     st.sampled_from([0, LONGER]),
+    rank=st.sampled_from([0, 0, 1, 9]),
 )
 waiting = st.builds(
     acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(0), st.just(""), waiters
 )
 
 put_back = st.builds(
-    lambda key, name, since: enqueue([(key, Waiter(name, since, LONG))]),
+    lambda key, name, since, rank: enqueue([(key, Waiter(name, since, LONG, rank=rank))]),
     st.sampled_from([PREFIX + "a", PREFIX + "b"]),
     st.sampled_from(["w1", "w2", "w3"]),
     st.integers(1, 5),
+    st.sampled_from([0, 0, 1, 9]),
+)
+
+
+def forgotten_by(keys: st.SearchStrategy[Any]) -> st.SearchStrategy[Command]:
+    """Return commands by which nodes forget a waiter, if it began to wait then."""
+    return st.builds(
+        lambda of, name, since, rank: forget_waiter(of, Waiter(name, since, LONG, rank=rank)),
+        keys,
+        st.sampled_from(["w1", "w2", "w3"]),
+        st.integers(1, 5),
+        st.sampled_from([0, 0, 1, 9]),
+    )
+
+
+paused = names.map(lambda chosen: Key.of(PREFIX, chosen[0]))
+pauses = st.one_of(
+    st.builds(pause, paused, owners, lifetimes),
+    st.builds(pause, paused, owners, lifetimes),
+    st.builds(resume, paused),
 )
 
 extensions = st.builds(extend, keys, owners, lifetimes, tokens)
@@ -116,9 +144,14 @@ commands = st.one_of(
     st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(LONG)),
     st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(0), owners),
     st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(LONG), owners),
+    st.builds(
+        acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(0), passes_pauses=st.just(True)
+    ),
     waiting,
     waiting,
     put_back,
+    forgotten_by(keys),
+    pauses,
     st.builds(raise_fence, keys, owners, tokens),
     extensions,
     st.builds(extend_together, st.lists(extensions, min_size=2, max_size=4)),
@@ -133,15 +166,22 @@ steps = st.lists(st.one_of(commands, commands, commands, events), min_size=1, ma
 
 # Keys with limits, of which two disagree on their slots, and a rate; beside an ordinary one.
 LIMITED = [
-    LimitedKey("a", 3).on_nodes(PREFIX + "a"),
-    LimitedKey("a", 2).on_nodes(PREFIX + "a"),
-    LimitedKey("b", 2, LONG).on_nodes(PREFIX + "b"),
-    PREFIX + "c",
+    Key.of(PREFIX, "a", 3),
+    Key.of(PREFIX, "a", 2),
+    Key.of(PREFIX, "b", 2, LONG),
+    Key.of(PREFIX, "c"),
 ]
 limited = st.lists(st.sampled_from(LIMITED), min_size=1, max_size=3, unique=True).map(tuple)
 slots = st.lists(st.integers(0, 1), min_size=3, max_size=3).map(tuple)
-places = st.sampled_from([place for key in LIMITED for place in slots_of(key)])
-held = st.lists(places, min_size=1, max_size=3, unique=True).map(tuple)
+# Of some slots it is known how many there are, of others it is not.
+SLOTS = [slot for key in LIMITED for slot in map(Key.read, key.places)]
+KNOWN = [LIMITED[0].at(0), LIMITED[2].at(0)]
+held = st.lists(
+    st.sampled_from([*KNOWN, *(slot for slot in SLOTS if slot not in KNOWN)]),
+    min_size=1,
+    max_size=3,
+    unique=True,
+).map(tuple)
 limited_waiting = st.builds(
     acquire,
     limited,
@@ -158,18 +198,14 @@ limited_commands = st.one_of(
     st.builds(acquire, limited, owners, lifetimes, NO_CANDIDATE, st.just(LONG), owners),
     limited_waiting,
     limited_waiting,
+    forgotten_by(limited),
+    pauses,
     st.builds(move, limited, owners, tokens, slots, lifetimes, st.sampled_from([0, 0, LONG])),
     st.builds(extend, held, owners, lifetimes, tokens),
     st.builds(heal, held, owners, lifetimes, tokens),
-    st.builds(
-        release,
-        held,
-        owners,
-        tokens,
-        limits=st.just({LIMITED[0] + "0": 3, LIMITED[2] + "0": 2}),
-    ),
+    st.builds(release, held, owners, tokens),
     st.builds(release, limited, owners, st.just(0)),
-    st.builds(inspect, held),
+    st.builds(inspect, held.map(lambda keys: tuple(key.stored for key in keys))),
 )
 limited_steps = st.lists(
     st.one_of(limited_commands, limited_commands, limited_commands, events), min_size=5, max_size=30
@@ -267,7 +303,7 @@ class Pair:
             if key == GUARD_KEY:
                 identity, _, not_before = value.rpartition(" ")
                 stored[key] = (identity[:40], identity[40:], int(not_before) > 0)
-            elif is_lock_key(key):
+            elif not key.startswith(FENCE_PREFIX):
                 stored[key] = (value, roughly(self._redis.pttl(key)))
             else:
                 stored[key] = int(value)
@@ -320,20 +356,19 @@ def comparable(vote: Vote) -> Vote:
     if isinstance(vote, Quarantined):
         return Quarantined(roughly(vote.remaining * 1000))
     if isinstance(vote, Refused):
-        return Refused(
-            tuple(
-                KeyHolder(held.key, held.owner, roughly(held.expires_in * 1000))
-                for held in vote.holders
+        return replace(
+            vote,
+            holders=tuple(
+                replace(held, expires_in=roughly(held.expires_in * 1000)) for held in vote.holders
             ),
-            roughly(vote.turn_in * 1000),
+            turn_in=roughly(vote.turn_in * 1000),
         )
     if isinstance(vote, NotHeld):
-        return NotHeld(vote.missing, roughly(vote.turn_in * 1000))
+        return replace(vote, turn_in=roughly(vote.turn_in * 1000))
     if isinstance(vote, KeyStates):
         return KeyStates(
             tuple(
-                KeyState(record.owner, roughly(record.expires_in * 1000), record.counter)
-                for record in vote.states
+                replace(state, expires_in=roughly(state.expires_in * 1000)) for state in vote.states
             )
         )
     return Failed("") if isinstance(vote, Failed) else vote

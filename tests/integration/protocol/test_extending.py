@@ -7,17 +7,12 @@ import uuid
 import pytest
 
 from celery_redlock import LeaseLost, QuorumUnavailable
-from celery_redlock.protocol import (
-    Acknowledged,
-    BatchRound,
-    LeaseVotes,
-    NotHeld,
-    Phase,
-    Quarantined,
-    extend,
-    extend_together,
-    heal,
-)
+from celery_redlock.core import client_of
+from celery_redlock.core.lease import holding_of
+from celery_redlock.protocol.commands import extend_together
+from celery_redlock.protocol.rounds import BatchRound, Phase
+from celery_redlock.protocol.votes import Acknowledged, LeaseVotes, NotHeld, Quarantined
+from tests.support.commands import extend, heal
 from tests.support.nodes import CALM, PREFIX, Nodes, ServerNodes
 from tests.support.waiting import wait_until
 
@@ -66,15 +61,16 @@ def test_of_leases_that_are_extended_together_only_the_lost_one_is_lost(any_node
     leases = [client.acquire(key, ttl=5.0) for key in ("first", "lost", "last")]
     for lease in leases:
         any_nodes.wait_held(lease)
-        lease.ttl = 30.0
+        holding_of(lease).ttl = 30.0
     for node in range(5):
         any_nodes.forget(node, "lost")
 
-    extensions = [lease.extend_command(client.transport.now()) for lease in leases]
+    now = client_of(client).transport.now()
+    extensions = [holding_of(lease).extend_command(now) for lease in leases]
     together = extend_together([command for command, _ in extensions])
-    channel = client.transport.checkout()
+    channel = client_of(client).transport.checkout()
     channel.exchange([(together, BatchRound([own for _, own in extensions]))], CALM)
-    client.transport.checkin(channel)
+    client_of(client).transport.checkin(channel)
 
     phases = [round_.phase for _, round_ in extensions]
     assert phases == [Phase.GRANTED, Phase.GONE, Phase.GRANTED]
@@ -193,6 +189,7 @@ def test_heal_reaches_a_quarantined_node_too(any_nodes: Nodes) -> None:
     any_nodes.wait_free("key")
 
 
+@pytest.mark.full
 def test_a_rolling_restart_of_all_nodes_does_not_end_a_long_task(nodes: Nodes) -> None:
     client = nodes.connected()
     with client.lock("key", ttl=CALM) as lease:

@@ -10,10 +10,10 @@ from typing import cast
 import pytest
 
 from celery_redlock import LockNotAcquired, QuorumUnavailable, Redlock
-from celery_redlock.core import redlock
+from celery_redlock.core import client, client_of
 from celery_redlock.core.failures import NO_REPLY, VOTED
-from celery_redlock.protocol import Quarantined
 from celery_redlock.protocol.keys import GUARD_KEY
+from celery_redlock.protocol.votes import Quarantined
 from tests.support.nodes import CALM, Nodes, ServerNodes
 from tests.support.waiting import wait_until
 
@@ -77,7 +77,7 @@ def test_the_error_names_when_enough_quarantined_nodes_vote_again(any_nodes: Nod
     with pytest.raises(QuorumUnavailable) as refused:
         client.acquire("key")
     assert refused.value.available_in is not None
-    assert 0 < refused.value.available_in <= client.settings.max_ttl
+    assert 0 < refused.value.available_in <= client_of(client).settings.max_ttl
 
 
 @pytest.mark.parametrize("lose", LOSSES)
@@ -158,7 +158,7 @@ def test_a_single_node_is_not_guarded_unless_asked(nodes: Nodes) -> None:
 def test_a_single_node_is_told_about_in_the_log_unless_it_is_in_memory(
     nodes: Nodes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redlock, "logged_nodes", set())
+    monkeypatch.setattr(client, "logged_nodes", set())
     with caplog.at_level(logging.INFO, logger="celery_redlock"):
         nodes.client(nodes=nodes.urls[:1])
     told = "restart quarantine is off; guard=True or redlock_guard switches it on" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redlock import LeaseLost, LockKeyError, QuorumUnavailable
+from celery_redlock.core import client_of
 from tests.support.nodes import PREFIX, Nodes
 
 PLACE = PREFIX + "key"
@@ -14,7 +15,7 @@ def test_a_look_tells_owner_time_left_and_token(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     lease = client.acquire("key", ttl=30.0, label="running task-1")
     any_nodes.wait_held(lease)
-    held, free = client.reservations.inspect([PLACE, PREFIX + "other"])
+    held, free = client_of(client).inspect([PLACE, PREFIX + "other"])
     assert held is not None
     assert (held.owner, held.token) == (lease.owner, lease.fencing_token)
     assert 0 < held.expires_in <= 30
@@ -24,14 +25,14 @@ def test_a_look_tells_owner_time_left_and_token(any_nodes: Nodes) -> None:
 def test_what_a_minority_has_is_held_by_nobody(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     any_nodes.hold("key", "them", [0, 1])
-    assert client.reservations.inspect([PLACE]) == (None,)
+    assert client_of(client).inspect([PLACE]) == (None,)
 
 
 def test_a_look_names_the_holder_that_a_quorum_has(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     any_nodes.hold("key", "them", [0, 2, 4])
     any_nodes.hold("key", "others", [1, 3])
-    (held,) = client.reservations.inspect([PLACE])
+    (held,) = client_of(client).inspect([PLACE])
     assert held is not None
     assert (held.owner, held.token) == ("them", None)
 
@@ -44,7 +45,7 @@ def test_a_token_that_is_not_certain_is_not_told(any_nodes: Nodes) -> None:
     lease = client.acquire("key")
     any_nodes.wait_held(lease)
     assert lease.fencing_token == ahead + 1
-    (held,) = client.reservations.inspect([PLACE])
+    (held,) = client_of(client).inspect([PLACE])
     assert held is not None
     assert (held.owner, held.token) == (lease.owner, None)
 
@@ -54,7 +55,7 @@ def test_a_holder_is_seen_with_a_minority_of_nodes_down(nodes: Nodes) -> None:
     lease = client.acquire("key")
     nodes.wait_held(lease)
     nodes.kill(0, 1)
-    (held,) = client.reservations.inspect([PLACE])
+    (held,) = client_of(client).inspect([PLACE])
     assert held is not None
     assert held.owner == lease.owner
 
@@ -63,20 +64,20 @@ def test_without_a_quorum_nothing_is_known_about_holders(nodes: Nodes) -> None:
     client = nodes.connected()
     nodes.kill(0, 1, 2)
     with pytest.raises(QuorumUnavailable) as unknown:
-        client.reservations.inspect([PLACE])
+        client_of(client).inspect([PLACE])
     assert len(unknown.value.nodes) >= 3
 
 
 def test_the_protocols_own_records_are_not_looked_at(nodes: Nodes) -> None:
     with pytest.raises(LockKeyError):
-        nodes.client().reservations.inspect(["redlock-meta:guard"])
+        client_of(nodes.client()).inspect(["redlock-meta:guard"])
 
 
 def test_an_evicted_holder_finds_its_lease_lost(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     lease = client.acquire("key")
     any_nodes.wait_held(lease)
-    assert client.reservations.evict(PLACE, lease.owner)
+    assert client_of(client).evict(PLACE, lease.owner)
     any_nodes.wait_free("key")
     with pytest.raises(LeaseLost):
         lease.extend()
@@ -86,5 +87,5 @@ def test_a_holder_that_has_changed_is_not_evicted(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     lease = client.acquire("key")
     any_nodes.wait_held(lease)
-    assert not client.reservations.evict(PLACE, "the one before")
+    assert not client_of(client).evict(PLACE, "the one before")
     any_nodes.wait_held(lease)

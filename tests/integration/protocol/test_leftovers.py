@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_redlock import Redlock
-from celery_redlock.core import PendingReservation, Reservation
+from celery_redlock.core import PendingReservation, Reservation, client_of
+from celery_redlock.core.lease import release_with
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport.redis import channel
 from tests.support.nodes import ServerNodes
@@ -67,12 +68,13 @@ def deliver(nodes: ServerNodes, *after: Redlock) -> None:
 
 def reserve(client: Redlock, **options: object) -> PendingReservation:
     options = {"ttl": HOUR, "grace": GRACE, "label": "queued", "retry_for": 5.0, **options}
-    return client.reservations.reserve([client.node_key("key")], **options)  # type: ignore[arg-type]
+    return client_of(client).reserve([client_of(client).key_of("key").stored], **options)  # type: ignore[arg-type]
 
 
 def run_task(client: Redlock, reservation: Reservation) -> None:
     """Take a message's lock over on every node that lets it, and end."""
-    assert client.reservations.acquire_for_task(["key"], reservation=reservation).release_with({})
+    lease = client_of(client).acquire_for_task(["key"], reservation=reservation)
+    assert release_with(lease, {})
 
 
 def has(nodes: ServerNodes, which: tuple[int, ...], reservation: Reservation) -> Callable[[], bool]:
@@ -91,7 +93,7 @@ def test_a_far_node_that_grants_when_the_task_has_ended_is_freed_as_its_answer_i
     run_task(near, reserved.reservation)
     deliver(nodes, near)
     wait_until(has(nodes, FAR_NODES, reserved.reservation))
-    far.reservations.confirm(reserved)
+    client_of(far).confirm(reserved)
     read_answers(far, nodes)
     nodes.wait_free("key")
 
@@ -101,7 +103,7 @@ def test_a_far_node_that_grants_when_the_task_has_ended_keeps_the_key_for_the_gr
 ) -> None:
     reserved = reserve(far)
     run_task(near, reserved.reservation)
-    far.reservations.confirm(reserved)
+    client_of(far).confirm(reserved)
     deliver(nodes, near)
     wait_until(has(nodes, FAR_NODES, reserved.reservation))
     # It runs down: nobody has lengthened it.
@@ -115,7 +117,7 @@ def test_with_a_dead_node_the_key_is_reserved_at_once_when_a_task_has_ended(
     run_task(near, reserved.reservation)
     deliver(nodes, near)
     wait_until(has(nodes, FAR_NODES, reserved.reservation))
-    far.reservations.confirm(reserved)
+    client_of(far).confirm(reserved)
     read_answers(far, nodes)
     nodes.wait_free("key")
 
@@ -129,7 +131,7 @@ def test_a_far_node_that_grants_before_anybody_else_has_been_there_keeps_the_key
     nodes: ServerNodes, far: Redlock
 ) -> None:
     reserved = reserve(far)
-    far.reservations.confirm(reserved)
+    client_of(far).confirm(reserved)
     deliver(nodes)
     wait_until(has(nodes, FAR_NODES, reserved.reservation))
     read_answers(far, nodes)
@@ -140,12 +142,12 @@ def test_a_far_node_that_grants_when_the_message_was_dropped_is_freed_as_its_ans
     nodes: ServerNodes, far: Redlock, near: Redlock
 ) -> None:
     reserved = reserve(far)
-    assert near.reservations.cancel(reserved.reservation, wait=True)
+    assert client_of(near).cancel(reserved.reservation, wait=True)
     for node in range(5):
         wait_until(lambda node=node: nodes.fence(node, "key") > number_of(reserved))
     deliver(nodes)
     wait_until(has(nodes, FAR_NODES, reserved.reservation))
-    far.reservations.confirm(reserved)
+    client_of(far).confirm(reserved)
     read_answers(far, nodes)
     nodes.wait_free("key")
 
@@ -162,11 +164,11 @@ def test_what_a_far_node_hands_on_when_the_next_task_has_ended_lasts_for_the_gra
     nodes.wait_held(lease)
     hold_back(nodes)
     onward = Reservation(
-        node_keys=(far.node_key("key"),),
-        owner=far.reservations.new_owner_value("queued"),
+        node_keys=(client_of(far).key_of("key").stored,),
+        owner=client_of(far).new_owner_value("queued"),
         expires_at=time.time() + HOUR,
     )
-    assert lease.release_with({}, onward, grace=GRACE)
+    assert release_with(lease, {}, onward, grace=GRACE)
     run_task(near, onward)
     deliver(nodes, near)
     wait_until(has(nodes, FAR_NODES, onward))
@@ -182,7 +184,7 @@ def test_a_node_that_is_cut_off_from_one_side_is_free_once_it_answers_again(
     publisher, worker = (cut, near) if who == "publisher" else (near, cut)
     nodes.cluster.partition(4)
     reserved = reserve(publisher)
-    publisher.reservations.confirm(reserved)
+    client_of(publisher).confirm(reserved)
     run_task(worker, reserved.reservation)
     nodes.cluster.heal(4)
     nodes.connect(cut)
@@ -195,7 +197,7 @@ def test_a_node_that_was_stopped_is_free_once_it_answers_again(
     publisher = nodes.connected()
     nodes.pause(4)
     reserved = reserve(publisher)
-    publisher.reservations.confirm(reserved)
+    client_of(publisher).confirm(reserved)
     run_task(near, reserved.reservation)
     nodes.resume(4)
     nodes.connect(publisher)

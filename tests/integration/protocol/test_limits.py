@@ -9,27 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from celery_redlock import LeaseLost, Limit, LockContended, Rate, Redlock
-from celery_redlock.core import Lease
+from celery_redlock.core import Lease, client_of
 from celery_redlock.core import attempt as attempt_module
-from celery_redlock.protocol import (
-    Acknowledged,
-    Granted,
-    NotHeld,
-    Quarantined,
-    Refused,
-    Vote,
-    Waiter,
-    acquire,
-    release,
-)
-from celery_redlock.protocol.commands import move
+from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import (
     GOES_FIRST,
     LIMIT_PREFIX,
     MAX_SLOTS,
     RATE_PREFIX,
-    LimitedKey,
+    Key,
 )
+from celery_redlock.protocol.votes import Acknowledged, Granted, NotHeld, Quarantined, Refused, Vote
+from tests.support.commands import acquire, move, release
 from tests.support.nodes import CALM, PREFIX, Nodes, ServerNodes
 from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until
 
@@ -43,7 +34,7 @@ def slot(number: int, name: str = "key") -> str:
 
 def fill(client: Redlock, limit: int, name: str = "key") -> list[Lease]:
     """Acquire every slot of a key."""
-    return [client.acquire(name, limit=limit, wait=CALM) for _ in range(limit)]
+    return [client.acquire(Limit(name, limit), wait=CALM) for _ in range(limit)]
 
 
 def owners(nodes: Nodes, lease: Lease) -> list[str | None]:
@@ -76,10 +67,10 @@ def test_as_many_as_the_limit_hold_the_key_each_in_a_slot_of_its_own(any_nodes: 
 
 def test_one_more_is_refused_with_the_key_and_the_time_of_the_first_slot(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    client.acquire("key", limit=2, ttl=20.0, wait=CALM)
-    client.acquire("key", limit=2, ttl=60.0, wait=CALM)
+    client.acquire(Limit("key", 2), ttl=20.0, wait=CALM)
+    client.acquire(Limit("key", 2), ttl=60.0, wait=CALM)
     with pytest.raises(LockContended, match="Lock 'key' is held by 2 others") as refused:
-        client.acquire("key", limit=2)
+        client.acquire(Limit("key", 2))
     assert refused.value.key == "key"
     assert refused.value.expires_in is not None
     assert 0 < refused.value.expires_in <= 20
@@ -89,14 +80,14 @@ def test_a_released_slot_is_taken_by_the_next(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     first, *_ = fill(client, 2)
     first.release()
-    assert client.acquire("key", limit=2, wait=CALM).slot == first.slot
+    assert client.acquire(Limit("key", 2), wait=CALM).slot == first.slot
 
 
 def test_tokens_of_one_slot_increase(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     tokens: dict[int | None, list[int]] = {}
     for _ in range(12):
-        lease = client.acquire("key", limit=3, wait=CALM)
+        lease = client.acquire(Limit("key", 3), wait=CALM)
         tokens.setdefault(lease.slot, []).append(lease.fencing_token)
         lease.release()
     assert all(sorted(set(found)) == found for found in tokens.values())
@@ -107,7 +98,7 @@ def test_a_free_slot_takes_one_round_trip(
 ) -> None:
     client = any_nodes.connected()
     monkeypatch.setattr(attempt_module, "move", pytest.fail)
-    assert client.acquire("key", limit=5, wait=CALM).is_valid
+    assert client.acquire(Limit("key", 5), wait=CALM).is_valid
 
 
 def test_only_so_many_are_in_their_blocks_at_once(nodes: Nodes) -> None:
@@ -117,7 +108,7 @@ def test_only_so_many_are_in_their_blocks_at_once(nodes: Nodes) -> None:
         nonlocal inside, most
         client = nodes.connected()
         for _ in range(8):
-            with client.lock("key", limit=2, wait=TIMEOUT):
+            with client.lock(Limit("key", 2), wait=TIMEOUT):
                 with mutex:
                     inside += 1
                     most = max(most, inside)
@@ -136,14 +127,14 @@ def test_only_so_many_are_in_their_blocks_at_once(nodes: Nodes) -> None:
 def test_nodes_that_granted_different_slots_agree_after_the_second_round(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     share_out(any_nodes, [0, 1], [2, 3])
-    lease = client.acquire("key", limit=2, wait=CALM)
+    lease = client.acquire(Limit("key", 2), wait=CALM)
     wait_until(lambda: owners(any_nodes, lease).count(lease.owner) == 3)
 
 
 def test_a_node_that_has_moved_gives_the_other_slot_back(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     share_out(any_nodes, [0, 1], [2])
-    lease = client.acquire("key", limit=3, wait=CALM)
+    lease = client.acquire(Limit("key", 3), wait=CALM)
     wait_until(lambda: owners(any_nodes, lease).count(lease.owner) >= 3)
     for node, owner in enumerate(owners(any_nodes, lease)):
         others = [any_nodes.owner(node, slot(n)) for n in range(3) if n != lease.slot]
@@ -153,7 +144,7 @@ def test_a_node_that_has_moved_gives_the_other_slot_back(any_nodes: Nodes) -> No
 def test_a_release_deletes_what_a_minority_granted_in_other_slots(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     share_out(any_nodes, [0, 1], [2, 3])
-    lease = client.acquire("key", limit=2, ttl=60.0, wait=CALM)
+    lease = client.acquire(Limit("key", 2), ttl=60.0, wait=CALM)
     wait_until(lambda: owners(any_nodes, lease).count(lease.owner) == 3)
     wait_until(lambda: strays(any_nodes, lease, 2) == 2)
     assert lease.release()
@@ -164,7 +155,7 @@ def test_an_attempt_that_is_refused_leaves_nothing(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     share_out(any_nodes, [0, 1, 2], [0, 1, 2])
     with pytest.raises(LockContended):
-        client.acquire("key", limit=2)
+        client.acquire(Limit("key", 2))
     for number in range(2):
         place = slot(number)
         wait_until(lambda place=place: any_nodes.owners(place)[3:] == [None, None])
@@ -175,11 +166,11 @@ def test_slots_that_several_contenders_share_are_no_conflict(any_nodes: Nodes) -
     any_nodes.hold(slot(0), "one", [0, 1])
     any_nodes.hold(slot(0), "two", [2, 3])
     with pytest.raises(LockContended) as refused:
-        client.acquire("key", limit=1)
+        client.acquire(Limit("key", 1))
     assert refused.value.split
 
 
-PAIR = LimitedKey("key", 2).on_nodes(PREFIX + "key")
+PAIR = Key.of(PREFIX, "key", 2)
 
 
 def move_to_the_second(nodes: Nodes, quarantine_ms: int = 0) -> Vote:
@@ -231,14 +222,14 @@ def test_the_script_confirms_a_slot_that_is_ours_in_quarantine_too(any_nodes: No
 
 def test_a_slot_is_extended(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.acquire("key", limit=2, ttl=5.0, wait=CALM)
+    lease = client.acquire(Limit("key", 2), ttl=5.0, wait=CALM)
     lease.extend(50.0)
     assert 5 < lease.expires_in <= 50
 
 
 def test_a_slot_that_a_quorum_has_lost_is_lost(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.acquire("key", limit=2, wait=CALM)
+    lease = client.acquire(Limit("key", 2), wait=CALM)
     assert lease.slot is not None
     wait_until(lambda: owners(any_nodes, lease) == [lease.owner] * 5)
     any_nodes.hold(slot(lease.slot), "another", range(3))
@@ -248,7 +239,7 @@ def test_a_slot_that_a_quorum_has_lost_is_lost(any_nodes: Nodes) -> None:
 
 def test_an_extension_heals_a_node_that_lost_the_slot(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.acquire("key", limit=2, wait=CALM)
+    lease = client.acquire(Limit("key", 2), wait=CALM)
     assert lease.slot is not None
     wait_until(lambda: owners(any_nodes, lease) == [lease.owner] * 5)
     # The extension waits for a quorum only, so that the last node's vote may come too late for it.
@@ -263,20 +254,20 @@ def test_an_extension_heals_a_node_that_lost_the_slot(any_nodes: Nodes) -> None:
 
 def test_the_slot_of_a_holder_that_is_gone_is_free_after_its_ttl(nodes: Nodes) -> None:
     client = nodes.connected()
-    client.acquire("key", limit=1, ttl=0.5, wait=CALM)
-    assert nodes.connected().acquire("key", limit=1, wait=TIMEOUT).slot == 0
+    client.acquire(Limit("key", 1), ttl=0.5, wait=CALM)
+    assert nodes.connected().acquire(Limit("key", 1), wait=TIMEOUT).slot == 0
 
 
 def test_a_holder_that_asks_for_its_only_slot_again_is_refused_at_once(nodes: Nodes) -> None:
     client = nodes.connected()
-    with client.lock("key", limit=1), pytest.raises(LockContended, match="not re-entrant"):
-        client.acquire("key", limit=1, wait=TIMEOUT)
+    with client.lock(Limit("key", 1)), pytest.raises(LockContended, match="not re-entrant"):
+        client.acquire(Limit("key", 1), wait=TIMEOUT)
 
 
 def test_a_holder_of_one_slot_may_have_another(nodes: Nodes) -> None:
     client = nodes.connected()
-    with client.lock("key", limit=2, wait=CALM) as first:
-        assert client.acquire("key", limit=2, wait=TIMEOUT).slot != first.slot
+    with client.lock(Limit("key", 2), wait=CALM) as first:
+        assert client.acquire(Limit("key", 2), wait=TIMEOUT).slot != first.slot
 
 
 # Limits that differ.
@@ -285,16 +276,16 @@ def test_a_holder_of_one_slot_may_have_another(nodes: Nodes) -> None:
 def test_a_higher_limit_lets_more_in_at_once(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     fill(client, 2)
-    assert client.acquire("key", limit=3, wait=CALM).slot == 2
+    assert client.acquire(Limit("key", 3), wait=CALM).slot == 2
 
 
 def test_a_lower_limit_lets_nobody_in_while_its_slots_are_held(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     leases = fill(client, 3)
     with pytest.raises(LockContended):
-        client.acquire("key", limit=1)
+        client.acquire(Limit("key", 1))
     next(lease for lease in leases if lease.slot == 0).release()
-    assert client.acquire("key", limit=1, wait=CALM).slot == 0
+    assert client.acquire(Limit("key", 1), wait=CALM).slot == 0
 
 
 def test_limits_that_differ_never_let_more_in_than_the_highest(nodes: Nodes) -> None:
@@ -302,7 +293,7 @@ def test_limits_that_differ_never_let_more_in_than_the_highest(nodes: Nodes) -> 
     for limit, client in zip((2, 4), clients, strict=True):
         for _ in range(6):
             try:
-                client.acquire("key", limit=limit, wait=0.2)
+                client.acquire(Limit("key", limit), wait=0.2)
             except LockContended:
                 continue
     assert {info is not None for info in clients[0].holders(Limit("key", 4))} == {True}
@@ -311,10 +302,12 @@ def test_limits_that_differ_never_let_more_in_than_the_highest(nodes: Nodes) -> 
 
 def test_the_most_slots_are_all_granted_and_no_more(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    leases = [client.acquire("key", limit=MAX_SLOTS, ttl=60.0, wait=CALM) for _ in range(MAX_SLOTS)]
+    leases = [
+        client.acquire(Limit("key", MAX_SLOTS), ttl=60.0, wait=CALM) for _ in range(MAX_SLOTS)
+    ]
     assert {lease.slot for lease in leases} == set(range(MAX_SLOTS))
     with pytest.raises(LockContended, match=f"held by {MAX_SLOTS} others"):
-        client.acquire("key", limit=MAX_SLOTS)
+        client.acquire(Limit("key", MAX_SLOTS))
 
 
 # Several keys.
@@ -322,12 +315,12 @@ def test_the_most_slots_are_all_granted_and_no_more(any_nodes: Nodes) -> None:
 
 def test_keys_limits_and_rates_are_acquired_all_or_none(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    client.acquire("tenant", limit=1, wait=CALM)
+    client.acquire(Limit("tenant", 1), wait=CALM)
     with pytest.raises(LockContended) as refused:
         client.acquire(["account", Limit("tenant", 1), Rate("calls", "1/h")])
     assert refused.value.key == "tenant"
     any_nodes.wait_free("account")
-    any_nodes.wait_free(f"{client.node_key(Rate('calls', '1/h'))}0")
+    any_nodes.wait_free(f"{client_of(client).key_of(Rate('calls', '1/h')).stored}0")
 
 
 def test_keys_limits_and_rates_are_held_together(any_nodes: Nodes) -> None:
@@ -341,12 +334,12 @@ def test_keys_limits_and_rates_are_held_together(any_nodes: Nodes) -> None:
 def test_a_key_with_a_limit_is_another_lock_than_the_key_without(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     client.acquire("key", wait=CALM)
-    assert client.acquire("key", limit=1, wait=CALM).is_valid
+    assert client.acquire(Limit("key", 1), wait=CALM).is_valid
 
 
 def test_a_limit_and_a_rate_of_one_key_are_two_locks(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    client.acquire("key", limit=1, wait=CALM)
+    client.acquire(Limit("key", 1), wait=CALM)
     assert client.acquire(Rate("key", "1/h"), wait=CALM).is_valid
 
 
@@ -365,9 +358,9 @@ def test_a_slot_that_is_no_string_is_not_granted(servers: ServerNodes) -> None:
     client = servers.connected()
     for node in range(5):
         servers.cluster.client(node).rpush(slot(0), "a list")
-    assert client.acquire("key", limit=2, wait=CALM).slot == 1
+    assert client.acquire(Limit("key", 2), wait=CALM).slot == 1
     with pytest.raises(LockContended):
-        client.acquire("key", limit=2)
+        client.acquire(Limit("key", 2))
 
 
 def test_a_second_round_does_not_move_to_a_slot_that_is_no_string(servers: ServerNodes) -> None:
@@ -375,7 +368,7 @@ def test_a_second_round_does_not_move_to_a_slot_that_is_no_string(servers: Serve
     share_out(servers, [], [2, 3, 4])
     for node in (0, 1):
         servers.cluster.client(node).rpush(slot(0), "a list")
-    lease = client.acquire("key", limit=3, wait=CALM)
+    lease = client.acquire(Limit("key", 3), wait=CALM)
     assert servers.cluster.client(0).type(slot(0)) == b"list"
     assert lease.slot != 0 or owners_of_strings(servers, lease) == [lease.owner] * 3
 
@@ -391,7 +384,7 @@ def test_a_slot_that_never_expires_is_not_granted(servers: ServerNodes) -> None:
     for node in range(5):
         servers.cluster.client(node).set(slot(0), "a program")
     with pytest.raises(LockContended, match="without an expiry"):
-        client.acquire("key", limit=1)
+        client.acquire(Limit("key", 1))
 
 
 # Waiting.
@@ -402,7 +395,7 @@ def test_a_call_that_waits_for_a_slot_is_woken_by_a_release(nodes: Nodes) -> Non
     client = nodes.connected()
 
     def wait() -> int | None:
-        with client.lock("key", limit=2, wait=TIMEOUT, retry=WHEN_WOKEN) as lease:
+        with client.lock(Limit("key", 2), wait=TIMEOUT, retry=WHEN_WOKEN) as lease:
             return lease.slot
 
     with ThreadPoolExecutor(1) as pool:
@@ -425,8 +418,7 @@ def test_fair_waiters_share_the_free_slots_in_order(any_nodes: Nodes) -> None:
     for since, name in enumerate(("first", "second", "third"), 1):
         assert isinstance(ask(any_nodes, name, since), Refused)
     for number in range(2):
-        held = (f"{PAIR}{number}",)
-        any_nodes.run(0, release(held, f"holder {number}", 7, limits={held[0]: 2}))
+        any_nodes.run(0, release((PAIR.at(number),), f"holder {number}", 7))
     assert isinstance(ask(any_nodes, "third", 3), Refused)
     assert isinstance(ask(any_nodes, "second", 2), Granted)
     last = ask(any_nodes, "third", 3)
@@ -440,7 +432,7 @@ def test_fair_waiters_share_the_free_slots_in_order(any_nodes: Nodes) -> None:
 
 def test_the_holders_of_all_slots_are_shown(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.acquire("key", limit=3, wait=CALM)
+    lease = client.acquire(Limit("key", 3), wait=CALM)
     assert lease.slot is not None
     wait_until(lambda: owners(any_nodes, lease) == [lease.owner] * 5)
     found = client.holders(Limit("key", 3))
@@ -468,6 +460,6 @@ def test_a_rate_that_is_taken_away_starts_anew(any_nodes: Nodes) -> None:
 
 def test_rates_of_other_periods_are_other_locks(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    assert client.node_key(Rate("key", "1/h")).startswith(RATE_PREFIX)
+    assert client_of(client).key_of(Rate("key", "1/h")).stored.startswith(RATE_PREFIX)
     client.acquire(Rate("key", "1/h"), wait=CALM)
     assert client.acquire(Rate("key", "1/m"), wait=CALM).is_valid

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from celery_redlock import QuorumUnavailable
-from celery_redlock.core import arm_nodes, node_admin
+from celery_redlock.core import arm_nodes
 from celery_redlock.protocol.keys import GUARD_KEY
+from celery_redlock.transport.redis.administration import ServerAdministration
 from tests.support.nodes import CALM, Nodes, ServerNodes
 
 EVERY = range(5)
@@ -81,16 +82,16 @@ def test_a_node_that_restarts_between_the_look_and_the_arming_is_not_armed(
     servers: ServerNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers.flush(*EVERY)
-    look = node_admin._ServerConnection._run
+    look = ServerAdministration.run
     looks = []
 
-    def looked(connection: node_admin._ServerConnection, mode: str) -> str:
+    def looked(connection: ServerAdministration, mode: str) -> str:
         answer = look(connection, mode)
         looks.append(mode)
         if looks == ["look"] * 5:
             servers.restart(0)
         return answer
 
-    monkeypatch.setattr(node_admin._ServerConnection, "_run", looked)
+    monkeypatch.setattr(ServerAdministration, "run", looked)
     assert states(servers) == ["failed"] + ["armed"] * 4
     assert not servers.cluster.client(0).exists(GUARD_KEY)

@@ -7,11 +7,12 @@ import time
 import pytest
 
 from celery_redlock import LockContended, Rate
-from celery_redlock.core.limits import rate_key
-from celery_redlock.protocol import Granted, NotHeld, Refused, Vote, Waiter, acquire, release
-from celery_redlock.protocol.commands import move
-from celery_redlock.protocol.keys import LimitedKey, slots_of, wait_queue_key
+from celery_redlock.core import client_of
+from celery_redlock.protocol.commands import Waiter
+from celery_redlock.protocol.keys import Key, wait_queue_key
 from celery_redlock.protocol.node_model import MAX_TURNS
+from celery_redlock.protocol.votes import Granted, NotHeld, Refused, Vote
+from tests.support.commands import acquire, move, release
 from tests.support.nodes import CALM, PREFIX, Nodes, ServerNodes
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -27,18 +28,19 @@ def turn(vote: Vote) -> float:
 
 
 def ask(
-    nodes: Nodes, key: LimitedKey, name: str, keep_ms: int = 10 * LONG, *, since: int = 1
+    nodes: Nodes, key: Key, name: str, keep_ms: int = 10 * LONG, *, since: int = 1, rank: int = 0
 ) -> Vote:
     """Let a waiter try to acquire a slot on the first node."""
-    return nodes.run(0, acquire((key,), name, LONG, 0, 0, "", Waiter(name, since, keep_ms)))
+    waiter = Waiter(name, since, keep_ms, rank=rank)
+    return nodes.run(0, acquire((key,), name, LONG, 0, 0, "", waiter))
 
 
-def take(nodes: Nodes, key: LimitedKey) -> Vote:
+def take(nodes: Nodes, key: Key) -> Vote:
     """Let a newcomer without a name try to acquire a slot on the first node."""
     return nodes.run(0, acquire((key,), "newcomer", LONG, 0, 0))
 
 
-def let_a_turn_come(nodes: Nodes, key: LimitedKey) -> None:
+def let_a_turn_come(nodes: Nodes, key: Key) -> None:
     """Let all slots be taken, and `w5` wait until it is its turn and they are free."""
 
     def has_its_turn() -> bool:
@@ -47,7 +49,7 @@ def let_a_turn_come(nodes: Nodes, key: LimitedKey) -> None:
         return isinstance(ask(nodes, key, "w5", since=5), Refused)
 
     wait_until(has_its_turn)
-    wait_until(lambda: all(nodes.owner(0, slot) is None for slot in slots_of(key)))
+    wait_until(lambda: all(nodes.owner(0, slot) is None for slot in key.places))
 
 
 def kept_for(vote: Vote) -> str:
@@ -55,9 +57,9 @@ def kept_for(vote: Vote) -> str:
     return vote.holders[-1].owner if isinstance(vote, Refused) else ""
 
 
-def kept(slots: int, period_ms: int) -> LimitedKey:
+def kept(slots: int, period_ms: int) -> Key:
     """Return a key of so many slots, each kept for a time."""
-    return LimitedKey("key", slots, period_ms).on_nodes(PREFIX + "key")
+    return Key.of(PREFIX, "key", slots, period_ms)
 
 
 def test_so_many_get_it_in_a_period(any_nodes: Nodes) -> None:
@@ -72,7 +74,9 @@ def test_one_more_is_refused_with_the_time_at_which_a_slot_is_free(any_nodes: No
     client = any_nodes.connected()
     for _ in range(2):
         client.acquire(HOUR, wait=CALM)
-    with pytest.raises(LockContended, match="'key' was got 2 times within its period") as refused:
+    with pytest.raises(
+        LockContended, match="'key' has reached its rate of 2 per period"
+    ) as refused:
         client.acquire(HOUR)
     assert refused.value.expires_in is not None
     assert 3600 < refused.value.expires_in < 3673
@@ -118,6 +122,23 @@ def test_waiters_have_turns_of_their_own(any_nodes: Nodes) -> None:
     assert max(turns[:2]) <= 60.001
     # Less the time between their questions.
     assert [turns[2] - turns[0], turns[3] - turns[1]] == pytest.approx([60, 60], abs=20)
+
+
+def test_a_waiter_of_a_smaller_rank_has_the_next_turn(any_nodes: Nodes) -> None:
+    key = kept(1, LONG)
+    take(any_nodes, key)
+    first, second = (turn(ask(any_nodes, key, f"w{since}", since=since)) for since in (2, 3))
+    urgent = turn(ask(any_nodes, key, "urgent", since=4, rank=-1))
+    assert urgent <= first < second
+
+
+def test_one_whose_turn_went_to_a_smaller_rank_gets_the_turn_after_it(any_nodes: Nodes) -> None:
+    key = kept(1, LONG)
+    take(any_nodes, key)
+    _, second = (turn(ask(any_nodes, key, f"w{since}", since=since)) for since in (2, 3))
+    ask(any_nodes, key, "urgent", since=4, rank=-1)
+    assert turn(ask(any_nodes, key, "w2", since=2)) == pytest.approx(second, abs=20)
+    assert turn(ask(any_nodes, key, "w3", since=3)) > second + 20
 
 
 def test_a_waiter_keeps_its_turn_when_it_asks_again(any_nodes: Nodes) -> None:
@@ -168,6 +189,18 @@ def test_one_that_asked_before_takes_it_however_late_it_comes(any_nodes: Nodes) 
     wait_until(is_granted)
 
 
+def test_one_of_a_smaller_rank_takes_the_slot_of_one_whose_turn_it_is(any_nodes: Nodes) -> None:
+    key = kept(1, SHORT)
+
+    def is_granted() -> bool:
+        let_a_turn_come(any_nodes, key)
+        newcomer = take(any_nodes, key)
+        urgent = ask(any_nodes, key, "urgent", since=9, rank=-1)
+        return kept_for(newcomer) == "waiting w5" and isinstance(urgent, Granted)
+
+    wait_until(is_granted)
+
+
 def test_a_newcomer_takes_what_those_whose_turn_it_is_leave(any_nodes: Nodes) -> None:
     key = kept(2, SHORT)
 
@@ -191,7 +224,7 @@ def test_one_that_does_not_come_to_its_turn_is_forgotten(any_nodes: Nodes) -> No
 
     def is_forgotten() -> bool:
         ask(any_nodes, key, "w6", since=6)
-        return "w5" not in any_nodes.waiting(0, key)
+        return "w5" not in any_nodes.waiting(0, key.stored)
 
     wait_until(is_forgotten)
 
@@ -201,7 +234,7 @@ def test_one_that_comes_back_is_where_it_was_in_the_order(any_nodes: Nodes) -> N
     take(any_nodes, key)
     for since in (6, 5, 7):
         ask(any_nodes, key, f"w{since}", since=since)
-    assert any_nodes.waiting(0, key) == ["w5", "w6", "w7"]
+    assert any_nodes.waiting(0, key.stored) == ["w5", "w6", "w7"]
     assert turn(ask(any_nodes, key, "w6", since=6)) == pytest.approx(2 * LONG / 1000, abs=20)
 
 
@@ -212,7 +245,7 @@ def test_a_waiter_whose_attempt_is_undone_keeps_its_place(any_nodes: Nodes) -> N
         let_a_turn_come(any_nodes, key)
         granted = isinstance(ask(any_nodes, key, "w5", since=5), Granted)
         any_nodes.run(0, release((key,), "w5", 0))
-        return granted and any_nodes.waiting(0, key) == ["w5"]
+        return granted and any_nodes.waiting(0, key.stored) == ["w5"]
 
     wait_until(is_kept)
 
@@ -222,7 +255,13 @@ def test_a_waiter_that_has_its_lock_waits_no_longer(any_nodes: Nodes) -> None:
     key = Rate("key", "1/s")
     for _ in range(2):
         client.acquire(key, wait=TIMEOUT)
-    wait_until(lambda: not any(any_nodes.waiting(node, client.node_key(key)) for node in range(5)))
+    wait_until(
+        lambda: (
+            not any(
+                any_nodes.waiting(node, client_of(client).key_of(key).stored) for node in range(5)
+            )
+        )
+    )
 
 
 def test_five_thousand_waiters_have_turns_in_order(servers: ServerNodes) -> None:
@@ -230,7 +269,7 @@ def test_five_thousand_waiters_have_turns_in_order(servers: ServerNodes) -> None
     for _ in range(10):
         take(servers, key)
     crowd = {f"w{number}": number for number in range(5000)}
-    servers.cluster.client(0).zadd(wait_queue_key(key), crowd)
+    servers.cluster.client(0).zadd(wait_queue_key(key.stored), crowd)
     late = servers.run(0, acquire((key,), "late", LONG, 0, 0, "", Waiter("late", 5000, 10**9)))
     assert turn(late) == pytest.approx(501 * LONG / 1000, abs=60)
 
@@ -239,11 +278,11 @@ def test_of_more_waiters_than_a_node_remembers_the_first_ones_stay(servers: Serv
     key = kept(1, LONG)
     take(servers, key)
     crowd = {f"w{number}": number for number in range(10, MAX_TURNS + 10)}
-    servers.cluster.client(0).zadd(wait_queue_key(key), crowd)
+    servers.cluster.client(0).zadd(wait_queue_key(key.stored), crowd)
     ask(servers, key, "early", since=5)
     late = servers.run(0, acquire((key,), "late", LONG, 0, 0, "", Waiter("late", 10**6, 10**9)))
     assert turn(late) > 0
-    waiting = servers.waiting(0, key)
+    waiting = servers.waiting(0, key.stored)
     assert (len(waiting), waiting[0], "late" in waiting) == (MAX_TURNS, "early", False)
 
 
@@ -251,7 +290,7 @@ def test_a_rate_that_nodes_have_lost_in_part_is_granted_again_by_no_minority(nod
     client = nodes.connected()
     once = Rate("key", "1/h")
     lease = client.acquire(once, wait=CALM)
-    slot = f"{client.node_key(once)}0"
+    slot = f"{client_of(client).key_of(once).stored}0"
     wait_until(lambda: nodes.owners(slot) == [lease.owner] * 5)
     for node in (0, 1):
         nodes.forget(node, slot)
@@ -267,22 +306,26 @@ def test_calls_that_wait_for_a_rate_get_it_one_after_the_other(nodes: Nodes) -> 
     assert time.monotonic() - began > 2.0
 
 
-def test_a_release_sets_the_slot_where_it_is_missing_for_the_rest_of_the_period(
-    any_nodes: Nodes,
+@pytest.mark.parametrize("ttl", [None, 60.0, 2 * 3600.0], ids=["free", "soon free", "free later"])
+def test_a_release_sets_the_slot_for_the_rest_of_the_period_where_no_quorum_has_it(
+    any_nodes: Nodes, ttl: float | None
 ) -> None:
     client = any_nodes.connected()
-    key = rate_key("key", "1/h", "rate")
-    lease = client.acquire(Rate("key", "1/h"), wait=CALM)
-    place = f"{client.node_key(key)}0"
+    rate = Rate("key", "1/h")
+    lease = client.acquire(rate, wait=CALM)
+    (place,) = client_of(client).key_of(rate).places
     wait_until(lambda: any_nodes.owners(place) == [lease.owner] * 5)
     any_nodes.forget(0, place)
+    if ttl is not None:
+        any_nodes.put(0, place, "another attempt", ttl)
     lease.release()
     wait_until(lambda: any_nodes.owner(0, place) == lease.owner)
+    assert any_nodes.left(0, place) > max(3600.0, ttl or 0.0) - TIMEOUT
 
 
 def test_a_second_round_that_finds_the_slot_taken_names_when_it_is_free(any_nodes: Nodes) -> None:
     key = kept(2, LONG)
-    any_nodes.put(0, f"{key}1", "them")
+    any_nodes.put(0, key.places[1], "them")
     refused = any_nodes.run(0, move((key,), "us", 7, (1,), LONG, 0))
     assert isinstance(refused, NotHeld)
     assert refused.turn_in > 0

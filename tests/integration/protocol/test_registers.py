@@ -9,18 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_redlock import QuorumUnavailable, Redlock, StaleFencingToken
-from celery_redlock.core import Register, VersionedValue
-from celery_redlock.protocol import (
-    MAX_TOKEN,
-    Acknowledged,
-    Failed,
-    RegisterContents,
-    Superseded,
-    Vote,
-    read_register,
-    write_register,
-)
-from celery_redlock.protocol.commands import CHUNK_BYTES
+from celery_redlock.core import Register, VersionedValue, client_of
+from celery_redlock.protocol.commands import CHUNK_BYTES, read_register, write_register
+from celery_redlock.protocol.timing import MAX_TOKEN
+from celery_redlock.protocol.votes import Acknowledged, Failed, RegisterContents, Superseded, Vote
 from celery_redlock.testing import LocalCluster
 from tests.support.nodes import MemoryNodes, Nodes, ServerNodes
 from tests.support.waiting import wait_until
@@ -30,7 +22,7 @@ RECORD = "redlock-meta:register:redlock:" + NAME
 
 
 def of(client: Redlock) -> Register:
-    return Register(client, NAME)
+    return Register(client_of(client), NAME)
 
 
 def write_to(nodes: Nodes, where: list[int], token: int, **fields: tuple[int, str]) -> list[Vote]:
@@ -213,7 +205,7 @@ def test_nodes_that_lost_their_data_have_it_again_when_it_is_written_again(nodes
 def test_registers_of_other_names_and_prefixes_are_others(any_nodes: Nodes) -> None:
     register = of(any_nodes.connected())
     register.write(7, {"a": (1, "")})
-    assert Register(any_nodes.client(), "beat:other").claim(1) == {}
+    assert Register(client_of(any_nodes.client()), "beat:other").claim(1) == {}
     assert of(any_nodes.client(key_prefix="other:")).claim(1) == {}
     assert of(any_nodes.client()).read() == {"a": VersionedValue(7, 1, "")}
 
@@ -252,7 +244,7 @@ def test_a_claim_in_several_pieces_is_refused_when_a_newer_one_comes_in_between(
     nodes = MemoryNodes(redlock_memory_nodes)
     client = nodes.client()
     of(client).write(7, {f"entry {n}": (1, "x" * CHUNK_BYTES) for n in range(3)})
-    exchange, said = client.transport.checkout().exchange, []
+    exchange, said = client_of(client).transport.checkout().exchange, []
 
     def overtaken(batch: object, *args: object, **options: object) -> None:
         if len(said) == 1:
@@ -261,7 +253,7 @@ def test_a_claim_in_several_pieces_is_refused_when_a_newer_one_comes_in_between(
         said.append(batch)
         exchange(batch, *args, **options)  # type: ignore[arg-type]
 
-    client.transport.exchange = overtaken  # type: ignore[attr-defined]
+    client_of(client).transport.exchange = overtaken  # type: ignore[attr-defined]
     with pytest.raises(StaleFencingToken):
         of(client).claim(8)
     assert len(said) == 2

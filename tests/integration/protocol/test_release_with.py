@@ -7,9 +7,10 @@ import time
 import pytest
 
 from celery_redlock import Limit, LockContended, Rate, Redlock
-from celery_redlock.core import ReleaseAction, Reservation, release
-from celery_redlock.protocol import Phase
-from celery_redlock.protocol.keys import LimitedKey
+from celery_redlock.core import ReleaseAction, Reservation, client_of, release
+from celery_redlock.core.lease import holding_of, release_keys, release_with
+from celery_redlock.protocol.keys import Key
+from celery_redlock.protocol.rounds import Phase
 from celery_redlock.transport.redis import channel as channels
 from tests.support.nodes import CALM, Nodes
 from tests.support.waiting import wait_until
@@ -27,27 +28,27 @@ def _slow_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def long_on(nodes: Nodes, client: Redlock, *which: int) -> bool:
-    client.reservations.inspect([client.node_key("unused")])  # reads what came late
+    client_of(client).inspect([client_of(client).key_of("unused").stored])  # reads what came late
     return all(nodes.left(node, "key") > LONG for node in which)
 
 
 def back_to(client: Redlock, name: str, seconds: float = 3600.0) -> Reservation:
     return Reservation(
-        node_keys=(client.node_key(name),),
-        owner=client.reservations.new_owner_value("queued"),
+        node_keys=(client_of(client).key_of(name).stored,),
+        owner=client_of(client).new_owner_value("queued"),
         expires_at=time.time() + seconds,
     )
 
 
 def test_each_key_ends_as_it_was_told(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.reservations.acquire_for_task(["gone", "kept"], [MESSAGE])
+    lease = client_of(client).acquire_for_task(["gone", "kept"], [MESSAGE])
     any_nodes.wait_held(lease)
     actions = {
-        MESSAGE: ReleaseAction(keep_ms=3_600_000, value="finished"),
-        client.node_key("kept"): ReleaseAction(keep_ms=20_000),
+        Key.read(MESSAGE): ReleaseAction(keep_ms=3_600_000, value="finished"),
+        client_of(client).key_of("kept"): ReleaseAction(keep_ms=20_000),
     }
-    assert lease.release_with(actions)
+    assert release_with(lease, actions)
     any_nodes.wait_free("gone")
     wait_until(lambda: any_nodes.owners(MESSAGE) == ["finished"] * 5)
     wait_until(lambda: all(any_nodes.left(node, "kept") <= 20 for node in range(5)))
@@ -57,10 +58,10 @@ def test_each_key_ends_as_it_was_told(any_nodes: Nodes) -> None:
 
 def test_finishing_raises_the_counters_as_a_release_does(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.reservations.acquire_for_task(["key"], [MESSAGE])
+    lease = client_of(client).acquire_for_task(["key"], [MESSAGE])
     for node in range(5):
         any_nodes.set_fence(node, "key", 1)
-    assert lease.release_with({MESSAGE: ReleaseAction(60_000, "finished")})
+    assert release_with(lease, {Key.read(MESSAGE): ReleaseAction(60_000, "finished")})
     wait_until(
         lambda: [any_nodes.fence(node, "key") for node in range(5)] == [lease.fencing_token] * 5
     )
@@ -68,9 +69,9 @@ def test_finishing_raises_the_counters_as_a_release_does(any_nodes: Nodes) -> No
 
 def test_a_lease_ends_once(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.reservations.acquire_for_task(["key"], [MESSAGE])
-    assert lease.release_with({MESSAGE: ReleaseAction(60_000, "finished")})
-    assert not lease.release_with({})
+    lease = client_of(client).acquire_for_task(["key"], [MESSAGE])
+    assert release_with(lease, {Key.read(MESSAGE): ReleaseAction(60_000, "finished")})
+    assert not release_with(lease, {})
     assert not lease.release()
     assert not lease.is_valid
     wait_until(lambda: any_nodes.owners(MESSAGE) == ["finished"] * 5)
@@ -78,42 +79,42 @@ def test_a_lease_ends_once(any_nodes: Nodes) -> None:
 
 def test_a_lease_that_was_released_leaves_nothing(nodes: Nodes) -> None:
     client = nodes.connected()
-    lease = client.reservations.acquire_for_task(["key"], [MESSAGE])
+    lease = client_of(client).acquire_for_task(["key"], [MESSAGE])
     lease.release()
-    assert not lease.release_with({MESSAGE: ReleaseAction(60_000, "finished")})
+    assert not release_with(lease, {Key.read(MESSAGE): ReleaseAction(60_000, "finished")})
     nodes.wait_free(MESSAGE)
 
 
 def test_what_somebody_else_has_is_not_marked(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.reservations.acquire_for_task(["key"], [MESSAGE])
+    lease = client_of(client).acquire_for_task(["key"], [MESSAGE])
     any_nodes.wait_held(lease)
     any_nodes.hold(MESSAGE, "them", range(5))
-    assert not lease.release_with({MESSAGE: ReleaseAction(60_000, "finished")})
+    assert not release_with(lease, {Key.read(MESSAGE): ReleaseAction(60_000, "finished")})
     assert any_nodes.owners(MESSAGE) == ["them"] * 5
     any_nodes.wait_free("key")
 
 
 def test_keys_without_a_fate_of_their_own_keep_their_minimum_hold(nodes: Nodes) -> None:
     client = nodes.connected()
-    lease = client.reservations.acquire_for_task(["key"], [MESSAGE], ttl=30.0, at_least_for=20.0)
+    lease = client_of(client).acquire_for_task(["key"], [MESSAGE], ttl=30.0, at_least_for=20.0)
     nodes.wait_held(lease)
-    assert lease.release_with({MESSAGE: ReleaseAction(60_000, "finished")})
+    assert release_with(lease, {Key.read(MESSAGE): ReleaseAction(60_000, "finished")})
     wait_until(lambda: all(0 < nodes.left(node, "key") <= 20 for node in range(5)))
 
 
 def test_a_lock_is_handed_back_until_its_message_ends(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.reservations.acquire_for_task(["key"], [MESSAGE])
+    lease = client_of(client).acquire_for_task(["key"], [MESSAGE])
     any_nodes.wait_held(lease)
     back = back_to(client, "key")
-    assert lease.release_with({MESSAGE: ReleaseAction(60_000, "finished")}, back)
+    assert release_with(lease, {Key.read(MESSAGE): ReleaseAction(60_000, "finished")}, back)
     wait_until(lambda: any_nodes.owners("key") == [back.owner] * 5)
     wait_until(lambda: long_on(any_nodes, client, *range(5)))
     with pytest.raises(LockContended):
         client.acquire("key")
     assert (
-        client.reservations.acquire_for_task(["key"], reservation=back).fencing_token
+        client_of(client).acquire_for_task(["key"], reservation=back).fencing_token
         > lease.fencing_token
     )
 
@@ -128,7 +129,7 @@ def test_a_stopped_node_that_hands_back_late_keeps_it_for_the_grace_only(
     any_nodes.wait_held(lease)
     any_nodes.pause(3, 4)
     back = back_to(client, "key")
-    assert lease.release_with({}, back, grace=GRACE)
+    assert release_with(lease, {}, back, grace=GRACE)
     any_nodes.resume(3, 4)
     any_nodes.connect(client)
     wait_until(lambda: any_nodes.owners("key") == [back.owner] * 5)
@@ -140,14 +141,14 @@ def test_nothing_is_handed_back_to_a_message_that_has_ended(any_nodes: Nodes) ->
     client = any_nodes.connected()
     lease = client.acquire("key")
     any_nodes.wait_held(lease)
-    assert lease.release_with({}, back_to(client, "key", seconds=-1.0))
+    assert release_with(lease, {}, back_to(client, "key", seconds=-1.0))
     any_nodes.wait_free("key")
 
 
 def test_keys_that_a_lease_does_not_have_are_not_handed_back(nodes: Nodes) -> None:
     client = nodes.connected()
     lease = client.acquire("key")
-    assert lease.release_with({}, back_to(client, "other"))
+    assert release_with(lease, {}, back_to(client, "other"))
     nodes.connect(client)
     assert not any(nodes.owners("other"))
     nodes.wait_free("key")
@@ -158,7 +159,7 @@ def test_a_lost_lock_is_not_handed_back_over_its_next_holder(any_nodes: Nodes) -
     lease = client.acquire("key")
     any_nodes.wait_held(lease)
     any_nodes.hold("key", "them", range(5))
-    assert not lease.release_with({}, back_to(client, "key"))
+    assert not release_with(lease, {}, back_to(client, "key"))
     assert any_nodes.owners("key") == ["them"] * 5
 
 
@@ -166,20 +167,20 @@ def test_finishing_without_nodes_does_not_raise(nodes: Nodes) -> None:
     client = nodes.connected()
     lease = client.acquire("key")
     nodes.kill(*range(5))
-    assert not lease.release_with({}, back_to(client, "key"))
+    assert not release_with(lease, {}, back_to(client, "key"))
 
 
 def test_some_keys_are_given_up_and_the_lease_goes_on(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.reservations.acquire_for_task(["queued", "run"], [MESSAGE], ttl=5.0)
+    lease = client_of(client).acquire_for_task(["queued", "run"], [MESSAGE], ttl=5.0)
     any_nodes.wait_held(lease)
-    lease.release_keys([client.node_key("queued")])
+    release_keys(lease, [client_of(client).key_of("queued")])
     any_nodes.wait_free("queued")
     assert (lease.key, lease.keys) == ("run", ("run",))
     lease.extend(30.0)
     assert lease.expires_in > 20
     other = client.acquire("queued")
-    assert lease.release_with({})
+    assert release_with(lease, {})
     any_nodes.wait_held(other)
     any_nodes.wait_free("run")
 
@@ -187,12 +188,11 @@ def test_some_keys_are_given_up_and_the_lease_goes_on(any_nodes: Nodes) -> None:
 def test_the_keys_of_a_lease_are_those_that_were_asked_for(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     asked = ["plain", Limit("plain", 2), Rate("counted", "9/h")]
-    lease = client.reservations.acquire_for_task(asked, [MESSAGE])
+    lease = client_of(client).acquire_for_task(asked, [MESSAGE])
     assert lease.keys == ("plain", "plain", "counted")
-    lease.release_keys([MESSAGE])
+    release_keys(lease, [Key.read(MESSAGE)])
     assert lease.keys == ("plain", "plain", "counted")
-    lease.release_keys([client.node_key(Limit("plain", 2))])
-    assert [type(key) for key in lease.keys] == [str, LimitedKey]
+    release_keys(lease, [client_of(client).key_of(Limit("plain", 2))])
     assert lease.keys == ("plain", "counted")
 
 
@@ -200,16 +200,16 @@ def test_of_a_lease_without_the_keys_that_were_asked_for_the_others_are_named(
     any_nodes: Nodes,
 ) -> None:
     client = any_nodes.connected()
-    lease = client.reservations.acquire_for_task(["queued"], [MESSAGE])
-    lease.release_keys([client.node_key("queued")])
+    lease = client_of(client).acquire_for_task(["queued"], [MESSAGE])
+    release_keys(lease, [client_of(client).key_of("queued")])
     assert lease.keys == (MESSAGE,)
 
 
 def test_a_stopped_node_gives_up_what_it_takes_late(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     any_nodes.pause(3, 4)
-    lease = client.reservations.acquire_for_task(["queued", "run"])
-    lease.release_keys([client.node_key("queued")])
+    lease = client_of(client).acquire_for_task(["queued", "run"])
+    release_keys(lease, [client_of(client).key_of("queued")])
     any_nodes.resume(3, 4)
     wait_until(lambda: any_nodes.owners("run") == [lease.owner] * 5)
     any_nodes.wait_free("queued")
@@ -219,15 +219,15 @@ def test_an_extension_that_was_under_way_when_keys_were_given_up_loses_nothing(
     nodes: Nodes,
 ) -> None:
     client = nodes.connected()
-    lease = client.reservations.acquire_for_task(["queued", "run"])
+    lease = client_of(client).acquire_for_task(["queued", "run"])
     nodes.wait_held(lease)
-    command, round_ = lease.extend_command(client.transport.now())
-    lease.release_keys([client.node_key("queued")])
+    command, round_ = holding_of(lease).extend_command(client_of(client).transport.now())
+    release_keys(lease, [client_of(client).key_of("queued")])
     nodes.wait_free("queued")
-    channel = client.transport.checkout()
-    channel.exchange([(command, round_)], lease.node_timeout)
-    lease.apply_extension(command, round_, channel)
-    client.transport.checkin(channel)
+    channel = client_of(client).transport.checkout()
+    channel.exchange([(command, round_)], holding_of(lease).node_timeout)
+    holding_of(lease).apply_extension(command, round_, channel)
+    client_of(client).transport.checkin(channel)
     assert round_.phase is Phase.GONE
     assert lease.lost is None
     assert lease.is_valid
@@ -236,20 +236,20 @@ def test_an_extension_that_was_under_way_when_keys_were_given_up_loses_nothing(
 def test_keys_are_given_up_while_the_watchdog_renews_them(nodes: Nodes) -> None:
     client = nodes.connected()
     for _ in range(5):
-        lease = client.reservations.acquire_for_task(["queued", "run"], ttl=4.0, wait=CALM)
+        lease = client_of(client).acquire_for_task(["queued", "run"], ttl=4.0, wait=CALM)
         client.watch(lease)
-        renewed = lease.valid_until
-        lease.release_keys([client.node_key("queued")])
-        wait_until(lambda lease=lease, renewed=renewed: lease.valid_until > renewed)
+        renewed = holding_of(lease).valid_until
+        release_keys(lease, [client_of(client).key_of("queued")])
+        wait_until(lambda lease=lease, renewed=renewed: holding_of(lease).valid_until > renewed)
         assert lease.lost is None
         assert lease.release()
 
 
 def test_what_was_given_up_is_not_healed(nodes: Nodes) -> None:
     client = nodes.connected()
-    lease = client.reservations.acquire_for_task(["queued", "run"])
+    lease = client_of(client).acquire_for_task(["queued", "run"])
     nodes.wait_held(lease)
-    lease.release_keys([client.node_key("queued")])
+    release_keys(lease, [client_of(client).key_of("queued")])
     nodes.wait_free("queued")
     nodes.forget(0, "run")
 
@@ -263,16 +263,16 @@ def test_what_was_given_up_is_not_healed(nodes: Nodes) -> None:
 
 def test_a_lease_keeps_one_key_at_least(nodes: Nodes) -> None:
     client = nodes.connected()
-    lease = client.reservations.acquire_for_task(["queued", "run"])
+    lease = client_of(client).acquire_for_task(["queued", "run"])
     with pytest.raises(ValueError, match="release the lease instead"):
-        lease.release_keys([client.node_key("queued"), client.node_key("run")])
+        release_keys(lease, [client_of(client).key_of("queued"), client_of(client).key_of("run")])
     assert lease.release()
 
 
 def test_giving_up_what_is_not_held_does_nothing(nodes: Nodes) -> None:
     client = nodes.connected()
     lease = client.acquire("key")
-    lease.release_keys([client.node_key("other")])
+    release_keys(lease, [client_of(client).key_of("other")])
     assert lease.keys == ("key",)
     lease.release()
-    lease.release_keys([client.node_key("key")])
+    release_keys(lease, [client_of(client).key_of("key")])

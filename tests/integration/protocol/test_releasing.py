@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from celery_redlock import LockContended
-from celery_redlock.protocol import Acknowledged, NotHeld, release
+from celery_redlock.protocol.votes import Acknowledged, NotHeld
+from tests.support.commands import release
 from tests.support.nodes import CALM, PREFIX, Nodes
 from tests.support.waiting import wait_until
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_redlock.core import arm_nodes
-from celery_redlock.protocol import Granted, Quarantined, Vote, acquire
+from celery_redlock.protocol.votes import Granted, Quarantined, Vote
 from celery_redlock.testing import LocalCluster
 from tests.integration.protocol.conftest import DEBIAN_PARAM, binary_of
+from tests.support.commands import acquire
 from tests.support.nodes import ServerNodes
 from tests.support.replication import back_up, follow, free_backlog, promote, replication
 from tests.support.waiting import wait_until

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from celery_redlock import LockContended, QuorumUnavailable, Redlock
-from celery_redlock.core import PendingReservation, release
+from celery_redlock.core import PendingReservation, client_of, release
 from celery_redlock.transport.redis import channel
 from tests.support.nodes import CALM, Nodes, ServerNodes
 from tests.support.waiting import wait_until
@@ -21,7 +21,7 @@ RECORD = "redlock-meta:record"
 
 def reserve(client: Redlock, name: str = "key", **options: object) -> PendingReservation:
     options = {"ttl": HOUR, "grace": GRACE, "label": "queued", "retry_for": 5.0, **options}
-    return client.reservations.reserve([client.node_key(name)], **options)  # type: ignore[arg-type]
+    return client_of(client).reserve([client_of(client).key_of(name).stored], **options)  # type: ignore[arg-type]
 
 
 def everywhere(nodes: Nodes, reserved: PendingReservation, name: str = "key") -> bool:
@@ -36,7 +36,7 @@ def _slow_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def long_on(nodes: Nodes, client: Redlock, reserved: PendingReservation, *which: int) -> bool:
-    client.reservations.inspect([client.node_key("other")])  # reads what came late
+    client_of(client).inspect([client_of(client).key_of("other").stored])  # reads what came late
     owner = reserved.reservation.owner
     return all(
         nodes.owner(node, "key") == owner and nodes.left(node, "key") > LONG for node in which
@@ -48,7 +48,7 @@ def test_a_reservation_stands_for_its_grace_until_it_is_lengthened(any_nodes: No
     reserved = reserve(client)
     wait_until(lambda: everywhere(any_nodes, reserved))
     assert all(any_nodes.left(node, "key") <= GRACE for node in range(5))
-    client.reservations.confirm(reserved)
+    client_of(client).confirm(reserved)
     wait_until(lambda: long_on(any_nodes, client, reserved, *range(5)))
 
 
@@ -62,14 +62,14 @@ def test_a_grace_is_not_longer_than_the_reservation(nodes: Nodes) -> None:
     client = nodes.connected()
     reserved = reserve(client, ttl=5.0)
     wait_until(lambda: everywhere(nodes, reserved))
-    client.reservations.confirm(reserved)
+    client_of(client).confirm(reserved)
     nodes.connect(client)
     assert all(nodes.left(node, "key") <= 5 for node in range(5))
 
 
 def test_a_reservation_may_be_longer_than_any_lease(nodes: Nodes) -> None:
     client = nodes.connected(max_ttl=5.0, ttl=5.0)
-    client.reservations.confirm(reserved := reserve(client))
+    client_of(client).confirm(reserved := reserve(client))
     wait_until(lambda: long_on(nodes, client, reserved, *range(5)))
 
 
@@ -80,7 +80,7 @@ def test_a_stopped_node_keeps_what_it_sets_late_for_the_grace_only(
     client = any_nodes.connected()
     any_nodes.pause(3, 4)
     reserved = reserve(client)
-    client.reservations.confirm(reserved)
+    client_of(client).confirm(reserved)
     any_nodes.resume(3, 4)
     any_nodes.connect(client)
     wait_until(lambda: everywhere(any_nodes, reserved))
@@ -95,7 +95,7 @@ def test_a_node_that_answers_after_the_quorum_is_lengthened_as_well(servers: Ser
     servers.resume(4)
     wait_until(lambda: servers.owner(4, "key"))
     # The answer is on the wire and not read; lengthening reads it first.
-    client.reservations.confirm(reserved)
+    client_of(client).confirm(reserved)
     wait_until(lambda: long_on(servers, client, reserved, *range(5)))
 
 
@@ -105,7 +105,7 @@ def test_a_slow_node_is_lengthened_when_its_answer_is_read(
     client = servers.connected()
     servers.pause(4)
     reserved = reserve(client)
-    client.reservations.confirm(reserved)
+    client_of(client).confirm(reserved)
     servers.resume(4)
 
     wait_until(lambda: long_on(servers, client, reserved, *range(5)))
@@ -117,7 +117,7 @@ def test_what_somebody_else_has_meanwhile_is_not_lengthened(any_nodes: Nodes) ->
     wait_until(lambda: everywhere(any_nodes, reserved))
     any_nodes.put(0, "key", "them", ttl=5.0)
     any_nodes.forget(1, "key")
-    client.reservations.confirm(reserved)
+    client_of(client).confirm(reserved)
     wait_until(lambda: long_on(any_nodes, client, reserved, 2, 3, 4))
     assert any_nodes.owners("key")[:2] == ["them", None]
     assert any_nodes.left(0, "key") <= 5
@@ -127,9 +127,9 @@ def test_a_reservation_is_lengthened_behind_whoever_uses_its_connections(nodes: 
     client = nodes.connected()
     reserved = reserve(client)
     wait_until(lambda: everywhere(nodes, reserved))
-    borrowed = client.transport.checkout()
-    client.reservations.confirm(reserved)
-    client.transport.checkin(borrowed)
+    borrowed = client_of(client).transport.checkout()
+    client_of(client).confirm(reserved)
+    client_of(client).transport.checkin(borrowed)
     wait_until(lambda: long_on(nodes, client, reserved, *range(5)))
 
 
@@ -138,12 +138,12 @@ def test_a_reservation_is_lengthened_although_its_connections_are_given_up(nodes
     reserved = reserve(client)
     wait_until(lambda: everywhere(nodes, reserved))
     nodes.connect(client)
-    borrowed = client.transport.checkout()
-    other = client.transport.checkout()
+    borrowed = client_of(client).transport.checkout()
+    other = client_of(client).transport.checkout()
     other.connect()
-    client.transport.checkin(other)
-    client.reservations.confirm(reserved)
-    client.transport.discard(borrowed)
+    client_of(client).transport.checkin(other)
+    client_of(client).confirm(reserved)
+    client_of(client).transport.discard(borrowed)
     # Some quorum: the nodes whose answers had been read.
     wait_until(lambda: sum(long_on(nodes, client, reserved, node) for node in range(5)) >= 3)
 
@@ -154,7 +154,7 @@ def test_a_server_that_forgot_its_scripts_lengthens_all_the_same(servers: Server
     wait_until(lambda: everywhere(servers, reserved))
     for node in range(5):
         servers.cluster.client(node).script_flush()
-    client.reservations.confirm(reserved)
+    client_of(client).confirm(reserved)
 
     wait_until(lambda: long_on(servers, client, reserved, *range(5)))
 
@@ -163,7 +163,7 @@ def test_what_was_said_before_a_client_is_closed_is_done(nodes: Nodes) -> None:
     client = nodes.connected()
     reserved = reserve(client)
     wait_until(lambda: everywhere(nodes, reserved))
-    client.reservations.confirm(reserved)
+    client_of(client).confirm(reserved)
     client.close()
     wait_until(lambda: long_on(nodes, client, reserved, *range(5)))
 
@@ -181,13 +181,13 @@ def test_a_forked_child_does_not_lengthen_what_its_parent_reserved(servers: Serv
     wait_until(lambda: everywhere(servers, reserved))
     child = os.fork()
     if child == 0:
-        client.reservations.confirm(reserved)
+        client_of(client).confirm(reserved)
         client.close()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     servers.connect(client)
     assert all(servers.left(node, "key") <= GRACE for node in range(5))
-    client.reservations.confirm(reserved)
+    client_of(client).confirm(reserved)
     wait_until(lambda: long_on(servers, client, reserved, *range(5)))
 
 
@@ -244,13 +244,13 @@ def test_a_queued_lock_moves_to_the_message_that_replaces_it(any_nodes: Nodes) -
     new = reserve(client, previous=old.owner, previous_until=old.expires_at)
     wait_until(lambda: everywhere(any_nodes, new))
     with pytest.raises(LockContended):
-        client.reservations.acquire_for_task(["key"], reservation=old)
+        client_of(client).acquire_for_task(["key"], reservation=old)
 
 
 def test_a_lock_that_has_gone_on_is_not_replaced(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     old = reserve(client).reservation
-    lease = client.reservations.acquire_for_task(["key"], reservation=old)
+    lease = client_of(client).acquire_for_task(["key"], reservation=old)
     any_nodes.wait_held(lease)
     with pytest.raises(LockContended) as taken:
         reserve(client, previous=old.owner, previous_until=old.expires_at)
@@ -262,14 +262,14 @@ def test_a_replacement_that_stays_undecided_gives_the_keys_back(any_nodes: Nodes
     client = any_nodes.connected()
     reserved = reserve(client)
     wait_until(lambda: everywhere(any_nodes, reserved))
-    client.reservations.confirm(reserved)
+    client_of(client).confirm(reserved)
     wait_until(lambda: long_on(any_nodes, client, reserved, *range(5)))
     old = reserved.reservation
     any_nodes.hold("other", "one", [0, 1])
     any_nodes.hold("other", "another", [2])
     with pytest.raises(LockContended) as undecided:
-        client.reservations.reserve(
-            [client.node_key("key"), client.node_key("other")],
+        client_of(client).reserve(
+            [client_of(client).key_of("key").stored, client_of(client).key_of("other").stored],
             ttl=HOUR,
             grace=GRACE,
             label="queued",
@@ -286,9 +286,9 @@ def test_a_replacement_takes_a_reserved_key_in_the_same_step_and_does_not_extend
 ) -> None:
     client = any_nodes.connected()
     old = reserve(client).reservation
-    new = reserve(client, reserved_keys=[RECORD], previous=old.owner, previous_until=old.expires_at)
+    new = reserve(client, records=[RECORD], previous=old.owner, previous_until=old.expires_at)
     wait_until(lambda: everywhere(any_nodes, new) and everywhere(any_nodes, new, RECORD))
-    client.reservations.confirm(new)
+    client_of(client).confirm(new)
     wait_until(lambda: long_on(any_nodes, client, new, *range(5)))
     assert all(any_nodes.left(node, RECORD) <= GRACE for node in range(5))
     assert new.reservation.node_keys == old.node_keys
@@ -304,7 +304,7 @@ def test_a_replacement_whose_reserved_key_is_held_leaves_the_keys_as_they_are(
     with pytest.raises(LockContended) as taken:
         reserve(
             client,
-            reserved_keys=[RECORD],
+            records=[RECORD],
             previous=old.reservation.owner,
             previous_until=old.reservation.expires_at,
         )
@@ -320,7 +320,7 @@ def test_a_replacement_that_stays_undecided_leaves_no_reserved_key(any_nodes: No
     with pytest.raises(LockContended):
         reserve(
             client,
-            reserved_keys=[RECORD],
+            records=[RECORD],
             previous=old.reservation.owner,
             previous_until=old.reservation.expires_at,
             retry_for=0.1,
@@ -338,7 +338,7 @@ def test_a_replacement_whose_message_could_not_be_sent_gives_the_keys_back(
     old = first.reservation
     new = reserve(client, previous=old.owner, previous_until=old.expires_at)
     wait_until(lambda: everywhere(any_nodes, new))
-    assert client.reservations.cancel(
+    assert client_of(client).cancel(
         new.reservation, previous=old.owner, previous_until=old.expires_at
     )
     wait_until(lambda: long_on(any_nodes, client, first, *range(5)))
@@ -346,16 +346,16 @@ def test_a_replacement_whose_message_could_not_be_sent_gives_the_keys_back(
 
 def test_a_reservation_that_is_cancelled_frees_every_node(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    client.reservations.confirm(reserved := reserve(client))
-    assert client.reservations.cancel(reserved.reservation)
+    client_of(client).confirm(reserved := reserve(client))
+    assert client_of(client).cancel(reserved.reservation)
     any_nodes.wait_free("key")
 
 
 def test_cancelling_can_wait_for_a_quorum(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reserved = reserve(client)
-    assert client.reservations.cancel(reserved.reservation, wait=True)
-    assert not client.reservations.cancel(reserved.reservation, wait=True)
+    assert client_of(client).cancel(reserved.reservation, wait=True)
+    assert not client_of(client).cancel(reserved.reservation, wait=True)
     any_nodes.wait_free("key")
 
 
@@ -363,16 +363,16 @@ def test_a_client_that_has_no_connection_yet_cancels_all_the_same(any_nodes: Nod
     client = any_nodes.connected()
     reserved = reserve(client)
     wait_until(lambda: everywhere(any_nodes, reserved))
-    assert any_nodes.client().reservations.cancel(reserved.reservation)
+    assert client_of(any_nodes.client()).cancel(reserved.reservation)
     any_nodes.wait_free("key")
 
 
 def test_cancelling_does_nothing_once_the_message_has_arrived(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reserved = reserve(client)
-    lease = client.reservations.acquire_for_task(["key"], reservation=reserved.reservation)
+    lease = client_of(client).acquire_for_task(["key"], reservation=reserved.reservation)
     any_nodes.wait_held(lease)
-    assert not client.reservations.cancel(reserved.reservation, wait=True)
+    assert not client_of(client).cancel(reserved.reservation, wait=True)
     any_nodes.wait_held(lease)
 
 
@@ -380,4 +380,4 @@ def test_cancelling_without_nodes_does_not_raise(nodes: Nodes) -> None:
     client = nodes.connected()
     reserved = reserve(client)
     nodes.kill(*range(5))
-    assert not client.reservations.cancel(reserved.reservation, wait=True)
+    assert not client_of(client).cancel(reserved.reservation, wait=True)

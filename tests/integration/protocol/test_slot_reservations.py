@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from celery_redlock import Limit, LockContended, LockNotAcquired, Rate, Redlock
-from celery_redlock.core import PendingReservation, Reservation
-from celery_redlock.protocol import Refused, Waiter, acquire
+from celery_redlock.core import PendingReservation, Reservation, client_of
+from celery_redlock.core.lease import release_with
+from celery_redlock.protocol.commands import Waiter
+from celery_redlock.protocol.votes import Refused
+from tests.support.commands import acquire
 from tests.support.nodes import CALM, Nodes
 from tests.support.waiting import wait_until
 
@@ -20,9 +23,9 @@ HOUR = 3600.0
 
 def reserve(client: Redlock, *keys: str | Limit | Rate, **options: Any) -> PendingReservation:
     """Reserve keys for an hour."""
-    places = [client.node_key(key) for key in keys or (KEY,)]
+    asked = [client_of(client).key_of(key) for key in keys or (KEY,)]
     options = {"ttl": HOUR, "grace": HOUR, "label": "queued", "retry_for": 5.0, **options}
-    return client.reservations.reserve(places, **options)
+    return client_of(client).reserve(asked, **options)
 
 
 def everywhere(nodes: Nodes, client: Redlock) -> Reservation:
@@ -45,11 +48,15 @@ def test_a_free_slot_is_left_to_one_that_waits_for_it(any_nodes: Nodes) -> None:
     leases = [client.acquire(KEY, wait=CALM) for _ in range(2)]
     older = Waiter("older", 1, keep_ms=60_000)
     remembered = partial(
-        client.reservations.acquire_for_task, [KEY], waiter=older, first_waiter=older, wait=0
+        client_of(client).acquire_for_task, [KEY], waiter=older, first_waiter=older, wait=0
     )
     with pytest.raises(LockContended):
         remembered()
-    wait_until(lambda: all(any_nodes.waiting(node, client.node_key(KEY)) for node in range(5)))
+    wait_until(
+        lambda: all(
+            any_nodes.waiting(node, client_of(client).key_of(KEY).stored) for node in range(5)
+        )
+    )
     leases[0].release()
     with pytest.raises(LockContended):
         reserve(client)
@@ -58,14 +65,14 @@ def test_a_free_slot_is_left_to_one_that_waits_for_it(any_nodes: Nodes) -> None:
 
 def test_a_slot_that_those_who_wait_leave_is_reserved(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    node_key = client.node_key(KEY)
+    key = client_of(client).key_of(KEY)
     for node in range(5):
         for slot in range(2):
-            any_nodes.put(node, f"{node_key}{slot}", "them")
-        ask = acquire((node_key,), "older", 60_000, 0, 0, "", Waiter("older", 1, 60_000))
+            any_nodes.put(node, key.places[slot], "them")
+        ask = acquire((key,), "older", 60_000, 0, 0, "", Waiter("older", 1, 60_000))
         assert isinstance(any_nodes.run(node, ask), Refused)
         for slot in range(2):
-            any_nodes.forget(node, f"{node_key}{slot}")
+            any_nodes.forget(node, key.places[slot])
     assert len(reserve(client).reservation.node_keys) == 1
     with pytest.raises(LockContended):
         reserve(client)
@@ -75,9 +82,9 @@ def test_the_receiver_takes_the_slot_over(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reservation = everywhere(any_nodes, client)
     client.acquire(KEY, wait=CALM)
-    lease = client.reservations.acquire_for_task([KEY], reservation=reservation, wait=CALM)
+    lease = client_of(client).acquire_for_task([KEY], reservation=reservation, wait=CALM)
     (place,) = reservation.node_keys
-    assert place == f"{client.node_key(KEY)}{lease.slot}"
+    assert place == f"{client_of(client).key_of(KEY).stored}{lease.slot}"
     wait_until(lambda: any_nodes.owners(place) == [lease.owner] * 5)
 
 
@@ -85,9 +92,9 @@ def test_only_one_receiver_takes_it_over(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reservation = everywhere(any_nodes, client)
     client.acquire(KEY, wait=CALM)
-    client.reservations.acquire_for_task([KEY], reservation=reservation, wait=CALM)
+    client_of(client).acquire_for_task([KEY], reservation=reservation, wait=CALM)
     with pytest.raises(LockContended):
-        client.reservations.acquire_for_task([KEY], reservation=reservation)
+        client_of(client).acquire_for_task([KEY], reservation=reservation)
 
 
 def test_each_takeover_of_a_slot_has_a_larger_token(any_nodes: Nodes) -> None:
@@ -96,12 +103,12 @@ def test_each_takeover_of_a_slot_has_a_larger_token(any_nodes: Nodes) -> None:
     tokens = [lease.fencing_token]
     for _ in range(3):
         back = Reservation(
-            node_keys=(f"{client.node_key(KEY)}{lease.slot}",),
-            owner=client.reservations.new_owner_value("queued"),
+            node_keys=(f"{client_of(client).key_of(KEY).stored}{lease.slot}",),
+            owner=client_of(client).new_owner_value("queued"),
             expires_at=time.time() + HOUR,
         )
-        assert lease.release_with({}, back)
-        lease = client.reservations.acquire_for_task([KEY], reservation=back, wait=CALM)
+        assert release_with(lease, {}, back)
+        lease = client_of(client).acquire_for_task([KEY], reservation=back, wait=CALM)
         tokens.append(lease.fencing_token)
     assert tokens == sorted(set(tokens))
 
@@ -112,7 +119,7 @@ def test_a_takeover_that_fails_gives_the_slot_back(any_nodes: Nodes) -> None:
     any_nodes.hold("other", "one", [0, 1])
     any_nodes.hold("other", "two", [2, 3])
     with pytest.raises(LockNotAcquired):
-        client.reservations.acquire_for_task([KEY, "other"], reservation=reservation)
+        client_of(client).acquire_for_task([KEY, "other"], reservation=reservation)
     (place,) = reservation.node_keys
     wait_until(lambda: any_nodes.owners(place) == [reservation.owner] * 5)
 
@@ -120,7 +127,7 @@ def test_a_takeover_that_fails_gives_the_slot_back(any_nodes: Nodes) -> None:
 def test_a_slot_that_is_cancelled_is_free(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reservation = everywhere(any_nodes, client)
-    assert client.reservations.cancel(reservation, wait=True)
+    assert client_of(client).cancel(reservation, wait=True)
     any_nodes.wait_free(reservation.node_keys[0])
 
 
@@ -160,5 +167,5 @@ def test_a_cancelled_replacement_gives_the_slot_back(any_nodes: Nodes) -> None:
     older = everywhere(any_nodes, client)
     newer = reserve(client, previous=older.owner, previous_until=older.expires_at).reservation
     wait_until(lambda: any_nodes.owners(newer.node_keys[0]) == [newer.owner] * 5)
-    client.reservations.cancel(newer, previous=older.owner, previous_until=older.expires_at)
+    client_of(client).cancel(newer, previous=older.owner, previous_until=older.expires_at)
     wait_until(lambda: any_nodes.owners(older.node_keys[0]) == [older.owner] * 5)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock.protocol import Refused, Waiter, acquire, release
-from celery_redlock.protocol.keys import LimitedKey
+from celery_redlock.protocol.commands import Waiter
+from celery_redlock.protocol.keys import Key
 from celery_redlock.protocol.node_model import COMES_WITHIN_US
+from celery_redlock.protocol.votes import Refused
+from tests.support.commands import acquire, release
 from tests.support.nodes import PREFIX, Nodes
 from tests.support.waiting import wait_until
 
 LIMIT = 3
-KEY = LimitedKey("key", LIMIT).on_nodes(PREFIX + "key")
+KEY = Key.of(PREFIX, "key", LIMIT)
 LONG = 60_000
 
 
@@ -24,8 +26,7 @@ def ask(nodes: Nodes, *names: str) -> None:
 
 def end(nodes: Nodes, number: int) -> None:
     """Release a slot on the first node."""
-    slot = f"{KEY}{number}"
-    nodes.run(0, release((slot,), f"holder {number}", 7, limits={slot: LIMIT}))
+    nodes.run(0, release((KEY.at(number),), f"holder {number}", 7))
 
 
 def woken(nodes: Nodes) -> list[str]:
@@ -35,7 +36,7 @@ def woken(nodes: Nodes) -> list[str]:
 def fill(nodes: Nodes) -> None:
     """Give all slots of the first node to holders."""
     for number in range(LIMIT):
-        nodes.put(0, f"{KEY}{number}", f"holder {number}")
+        nodes.put(0, KEY.places[number], f"holder {number}")
 
 
 @pytest.fixture
@@ -72,12 +73,12 @@ def test_one_that_is_on_its_way_is_remembered(full: Nodes) -> None:
     ask(full, "w1")
     end(full, 0)
     end(full, 1)
-    assert full.waiting(0, KEY) == ["w1"]
+    assert full.waiting(0, KEY.stored) == ["w1"]
 
 
 def test_slots_that_were_free_before_count_as_well(full: Nodes) -> None:
     ask(full, "w1", "w2", "w3", "w4")
-    full.forget(0, f"{KEY}0")
+    full.forget(0, KEY.places[0])
     end(full, 1)
     assert woken(full) == ["w1", "w2", "w3"]
 
@@ -88,7 +89,7 @@ def test_those_that_have_not_come_are_woken_again(full: Nodes) -> None:
     seen = woken(full)
 
     def is_woken_again() -> bool:
-        full.put(0, f"{KEY}0", "holder 0")
+        full.put(0, KEY.places[0], "holder 0")
         end(full, 0)
         seen.extend(woken(full))
         return seen.count("w1") > 1

@@ -7,8 +7,13 @@ import time
 import pytest
 
 from celery_redlock import LockContended, LockKeyError, QuorumUnavailable, Redlock
-from celery_redlock.core import Reservation
-from celery_redlock.protocol import Refused, acquire
+from celery_redlock.core import Reservation, client_of
+from celery_redlock.core.failures import Refusal
+from celery_redlock.core.lease import release_with
+from celery_redlock.core.waiting import After
+from celery_redlock.protocol.keys import Key
+from celery_redlock.protocol.votes import Refused
+from tests.support.commands import acquire
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
 from tests.support.waiting import wait_until
 
@@ -18,8 +23,8 @@ MESSAGE = "redlock-meta:message:one"
 
 def reserve(nodes: Nodes, client: Redlock, *names: str) -> Reservation:
     """Reserve keys for an hour, and wait until every node has them."""
-    places = [client.node_key(name) for name in names]
-    reserved = client.reservations.reserve(
+    places = [client_of(client).key_of(name).stored for name in names]
+    reserved = client_of(client).reserve(
         places, ttl=3600.0, grace=3600.0, label="queued", retry_for=5.0
     )
     owner = reserved.reservation.owner
@@ -37,7 +42,7 @@ def share_out(nodes: Nodes, name: str) -> None:
 def test_a_reservation_is_taken_over(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reservation = reserve(any_nodes, client, "key")
-    lease = client.reservations.acquire_for_task(["key"], reservation=reservation, ttl=30.0)
+    lease = client_of(client).acquire_for_task(["key"], reservation=reservation, ttl=30.0)
     any_nodes.wait_held(lease)
     assert all(any_nodes.left(node, "key") <= 30 for node in range(5))
     assert lease.release()
@@ -50,12 +55,12 @@ def test_each_takeover_has_a_larger_token(any_nodes: Nodes) -> None:
     tokens = [lease.fencing_token]
     for _ in range(3):
         back = Reservation(
-            node_keys=(client.node_key("key"),),
-            owner=client.reservations.new_owner_value("queued"),
+            node_keys=(client_of(client).key_of("key").stored,),
+            owner=client_of(client).new_owner_value("queued"),
             expires_at=time.time() + 3600,
         )
-        assert lease.release_with({}, back)
-        lease = client.reservations.acquire_for_task(["key"], reservation=back)
+        assert release_with(lease, {}, back)
+        lease = client_of(client).acquire_for_task(["key"], reservation=back)
         tokens.append(lease.fencing_token)
     assert tokens == sorted(set(tokens))
 
@@ -65,7 +70,7 @@ def test_a_key_that_somebody_else_has_is_not_taken_over(any_nodes: Nodes) -> Non
     reservation = reserve(any_nodes, client, "key")
     any_nodes.hold("key", "them", range(5))
     with pytest.raises(LockContended) as taken:
-        client.reservations.acquire_for_task(["key"], reservation=reservation)
+        client_of(client).acquire_for_task(["key"], reservation=reservation)
     assert taken.value.holder == "them"
     assert any_nodes.owners("key") == ["them"] * 5
 
@@ -73,9 +78,9 @@ def test_a_key_that_somebody_else_has_is_not_taken_over(any_nodes: Nodes) -> Non
 def test_only_one_copy_of_a_message_takes_its_reservation_over(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reservation = reserve(any_nodes, client, "key")
-    lease = client.reservations.acquire_for_task(["key"], reservation=reservation)
+    lease = client_of(client).acquire_for_task(["key"], reservation=reservation)
     with pytest.raises(LockContended) as taken:
-        client.reservations.acquire_for_task(["key"], reservation=reservation)
+        client_of(client).acquire_for_task(["key"], reservation=reservation)
     assert taken.value.holder == lease.owner
 
 
@@ -84,13 +89,13 @@ def test_a_reservation_that_has_ended_is_taken_afresh(any_nodes: Nodes) -> None:
     reservation = reserve(any_nodes, client, "key")
     for node in range(5):
         any_nodes.forget(node, "key")
-    any_nodes.wait_held(client.reservations.acquire_for_task(["key"], reservation=reservation))
+    any_nodes.wait_held(client_of(client).acquire_for_task(["key"], reservation=reservation))
 
 
 def test_free_keys_and_reserved_ones_are_taken_together(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reservation = reserve(any_nodes, client, "queued")
-    lease = client.reservations.acquire_for_task(
+    lease = client_of(client).acquire_for_task(
         ["queued", "run"], [MESSAGE], reservation=reservation
     )
     for name in ("queued", "run", MESSAGE):
@@ -124,7 +129,7 @@ def test_a_takeover_that_is_not_granted_gives_the_reservation_back(any_nodes: No
     reservation = reserve(any_nodes, client, "queued")
     share_out(any_nodes, "run")
     with pytest.raises(LockContended) as undecided:
-        client.reservations.acquire_for_task(["queued", "run"], [MESSAGE], reservation=reservation)
+        client_of(client).acquire_for_task(["queued", "run"], [MESSAGE], reservation=reservation)
     assert undecided.value.split
     wait_until(lambda: any_nodes.owners("queued") == [reservation.owner] * 5)
     assert all(any_nodes.left(node, "queued") > 3000 for node in range(5))
@@ -139,7 +144,7 @@ def test_a_run_key_that_another_task_has_does_not_cost_the_message_its_place(
     reservation = reserve(any_nodes, client, "queued")
     any_nodes.hold("run", "them", range(5))
     with pytest.raises(LockContended):
-        client.reservations.acquire_for_task(["queued", "run"], [MESSAGE], reservation=reservation)
+        client_of(client).acquire_for_task(["queued", "run"], [MESSAGE], reservation=reservation)
     assert any_nodes.owners("queued") == [reservation.owner] * 5
     any_nodes.wait_free(MESSAGE)
 
@@ -152,7 +157,7 @@ def test_nothing_is_given_back_when_another_copy_of_the_message_has_it(
     reservation = reserve(any_nodes, client, "key")
     any_nodes.hold(held, "the other copy", [0, 1, 2])
     with pytest.raises(LockContended):
-        client.reservations.acquire_for_task(["key"], [MESSAGE], reservation=reservation)
+        client_of(client).acquire_for_task(["key"], [MESSAGE], reservation=reservation)
     # Whatever the other two nodes granted is deleted there, not given back.
     wait_until(lambda: any_nodes.owners("key")[3:] == [None, None])
 
@@ -164,7 +169,7 @@ def test_a_node_that_gave_no_answer_is_not_given_the_reservation_back(any_nodes:
     any_nodes.hold("run", "another", [2, 3])
     any_nodes.pause(4)
     with pytest.raises(LockContended):
-        client.reservations.acquire_for_task(["queued", "run"], reservation=reservation)
+        client_of(client).acquire_for_task(["queued", "run"], reservation=reservation)
     any_nodes.resume(4)
     # It takes the reservation over when it goes on, and then deletes what it took.
     wait_until(lambda: any_nodes.owners("queued") == [reservation.owner] * 4 + [None])
@@ -175,8 +180,8 @@ def test_a_takeover_that_an_exception_cuts_short_gives_nothing_back(
 ) -> None:
     client = nodes.connected()
     reservation = reserve(nodes, client, "key")
-    channel = client.transport.checkout()
-    client.transport.checkin(channel)
+    channel = client_of(client).transport.checkout()
+    client_of(client).transport.checkin(channel)
     exchange = type(channel).exchange
 
     def interrupted(*args: object, **options: object) -> None:
@@ -186,7 +191,7 @@ def test_a_takeover_that_an_exception_cuts_short_gives_nothing_back(
     with monkeypatch.context() as patched:
         patched.setattr(type(channel), "exchange", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            client.reservations.acquire_for_task(["key"], reservation=reservation)
+            client_of(client).acquire_for_task(["key"], reservation=reservation)
     nodes.wait_free("key")
 
 
@@ -198,7 +203,7 @@ def test_a_takeover_whose_counters_differ_gets_its_token_in_a_second_round(
     ahead = 2**52
     for node in range(5):
         any_nodes.set_fence(node, "key", ahead + node)
-    lease = client.reservations.acquire_for_task(["key"], reservation=reservation)
+    lease = client_of(client).acquire_for_task(["key"], reservation=reservation)
     assert ahead + 3 <= lease.fencing_token <= ahead + 5
     any_nodes.wait_held(lease)
 
@@ -210,8 +215,8 @@ def test_a_takeover_whose_second_round_fails_gives_back_where_that_was_answered(
     reservation = reserve(any_nodes, client, "key")
     for node in range(5):
         any_nodes.set_fence(node, "key", 2**52 + node)
-    channel = client.transport.checkout()
-    client.transport.checkin(channel)
+    channel = client_of(client).transport.checkout()
+    client_of(client).transport.checkin(channel)
     exchange = type(channel).exchange
     said: list[object] = []
 
@@ -225,7 +230,7 @@ def test_a_takeover_whose_second_round_fails_gives_back_where_that_was_answered(
     with monkeypatch.context() as patched:
         patched.setattr(type(channel), "exchange", stopping)
         with pytest.raises(QuorumUnavailable):
-            client.reservations.acquire_for_task(["key"], reservation=reservation)
+            client_of(client).acquire_for_task(["key"], reservation=reservation)
     any_nodes.resume(0, 1, 2)
     left = [None, None, None, reservation.owner, reservation.owner]
     wait_until(
@@ -237,10 +242,10 @@ def test_what_a_minority_kept_of_a_reservation_ends_with_the_lease(nodes: Nodes)
     client = nodes.connected()
     reservation = reserve(nodes, client, "key")
     nodes.restart(3, 4, keep_data=True)
-    lease = client.reservations.acquire_for_task(["key"], reservation=reservation, wait=5.0)
+    lease = client_of(client).acquire_for_task(["key"], reservation=reservation, wait=5.0)
     nodes.wait_held(lease, [0, 1, 2])
     assert nodes.owners("key")[3:] == [reservation.owner] * 2
-    assert lease.release_with({})
+    assert release_with(lease, {})
 
     def free_everywhere() -> bool:
         client.acquire("other").release()  # connects to the nodes again
@@ -253,9 +258,9 @@ def test_what_a_minority_kept_stays_when_the_reservation_gets_its_lock_back(node
     client = nodes.connected()
     reservation = reserve(nodes, client, "key")
     nodes.restart(3, 4, keep_data=True)
-    lease = client.reservations.acquire_for_task(["key"], reservation=reservation, wait=5.0)
+    lease = client_of(client).acquire_for_task(["key"], reservation=reservation, wait=5.0)
     nodes.wait_held(lease, [0, 1, 2])
-    assert lease.release_with({}, reservation)
+    assert release_with(lease, {}, reservation)
     wait_until(lambda: nodes.owners("key") == [reservation.owner] * 5)
 
 
@@ -265,16 +270,16 @@ def test_restarted_nodes_do_not_let_a_reservation_be_taken_over(nodes: Nodes) ->
     # Their data may be older than somebody else's takeover.
     nodes.restart(0, 1, 2, keep_data=True)
     with pytest.raises(QuorumUnavailable, match="is quarantined"):
-        client.reservations.acquire_for_task(["key"], reservation=reservation, wait=BRIEF)
+        client_of(client).acquire_for_task(["key"], reservation=reservation, wait=BRIEF)
     wait_until(lambda: nodes.owners("key").count(reservation.owner) >= 3)
 
 
 def test_the_record_is_named_where_a_lock_key_is_held_as_well(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.reservations.acquire_for_task(["key"], [MESSAGE])
+    lease = client_of(client).acquire_for_task(["key"], [MESSAGE])
     any_nodes.wait_held(lease)
     with pytest.raises(LockContended, match=MESSAGE) as taken:
-        client.reservations.acquire_for_task(["other", "key"], [MESSAGE])
+        client_of(client).acquire_for_task(["other", "key"], [MESSAGE])
     assert (taken.value.key, taken.value.holder) == (MESSAGE, lease.owner)
 
 
@@ -289,31 +294,30 @@ def test_the_key_that_is_held_is_named_as_it_was_asked_for(any_nodes: Nodes) -> 
 def test_no_waiting_goes_on_that_is_said_to_be_of_no_use(nodes: Nodes) -> None:
     client = nodes.connected()
     nodes.hold(MESSAGE, "finished", range(5))
-    seen: list[LockContended] = []
+    seen: list[Refusal] = []
 
-    def final(error: LockContended) -> bool:
-        seen.append(error)
-        return len(seen) == 2
+    def decide(refusal: Refusal) -> After:
+        seen.append(refusal)
+        return After.END if len(seen) == 2 else After.WAIT
 
-    with pytest.raises(LockContended) as taken:
-        client.reservations.acquire_for_task(["key"], [MESSAGE], wait=3600.0, give_up_on=final)
-    assert len(seen) == 2
-    assert taken.value.key == seen[0].key == MESSAGE
+    with pytest.raises(LockContended):
+        client_of(client).acquire_for_task(["key"], [MESSAGE], wait=3600.0, decide=decide)
+    assert [refusal.key for refusal in seen] == [Key.read(MESSAGE)] * 2
 
 
 def test_a_split_vote_is_never_final(nodes: Nodes) -> None:
     client = nodes.connected()
     share_out(nodes, "key")
     with pytest.raises(LockContended) as undecided:
-        client.reservations.acquire_for_task(
-            ["key"], give_up_on=lambda error: pytest.fail(f"asked about {error}")
+        client_of(client).acquire_for_task(
+            ["key"], decide=lambda refusal: pytest.fail(f"asked about {refusal}")
         )
     assert undecided.value.split
 
 
 def test_a_record_can_be_taken_alone(nodes: Nodes) -> None:
     client = nodes.connected()
-    lease = client.reservations.acquire_for_task([], [MESSAGE])
+    lease = client_of(client).acquire_for_task([], [MESSAGE])
     assert (lease.key, lease.keys) == (MESSAGE, (MESSAGE,))
     nodes.wait_held(lease)
     assert lease.release()
@@ -323,4 +327,4 @@ def test_a_record_can_be_taken_alone(nodes: Nodes) -> None:
 @pytest.mark.parametrize("extra", ["key", "redlock:key", "redlock-meta:guard", ""])
 def test_no_other_record_can_be_taken(extra: str, redlock_memory_nodes: list[str]) -> None:
     with Redlock(redlock_memory_nodes) as client, pytest.raises(LockKeyError):
-        client.reservations.acquire_for_task(["key"], [extra])
+        client_of(client).acquire_for_task(["key"], [extra])

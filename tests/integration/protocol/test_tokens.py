@@ -7,7 +7,10 @@ import threading
 import pytest
 
 from celery_redlock import LockContended
-from celery_redlock.protocol import MAX_TOKEN, Acknowledged, NotHeld, raise_fence
+from celery_redlock.core import client_of
+from celery_redlock.protocol.timing import MAX_TOKEN
+from celery_redlock.protocol.votes import Acknowledged, NotHeld
+from tests.support.commands import raise_fence
 from tests.support.nodes import CALM, PREFIX, Nodes
 from tests.support.waiting import wait_until
 
@@ -104,7 +107,7 @@ def test_clamp_a_clock_that_runs_ahead_does_not_poison_the_counters(
 ) -> None:
     client = any_nodes.connected()
     with monkeypatch.context() as ahead:
-        ahead.setattr(client.transport, "wall_us", lambda: clock)
+        ahead.setattr(client_of(client).transport, "wall_us", lambda: clock)
         lease = client.acquire("key", wait=CALM)
     latest = max(any_nodes.now_us(node) for node in range(5)) + 5_000_000
     assert lease.fencing_token <= latest
@@ -119,7 +122,7 @@ def test_a_clock_that_runs_behind_still_gets_a_larger_token(
     client = nodes.connected()
     first = client.acquire("key")
     first.release()
-    monkeypatch.setattr(client.transport, "wall_us", lambda: 1)
+    monkeypatch.setattr(client_of(client).transport, "wall_us", lambda: 1)
     assert client.acquire("key", wait=CALM).fencing_token > first.fencing_token
 
 

@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from celery_redlock import observe
+from celery_redlock.core import client_of
 from celery_redlock.core.instrumentation import Details, ReleaseDetails
+from celery_redlock.core.lease import holding_of
 from celery_redlock.testing import LocalCluster
 from tests.support.nodes import WARM_UP, Nodes, ServerNodes
 from tests.support.waiting import TIMEOUT, wait_until
@@ -103,7 +105,7 @@ def test_without_a_quorum_it_is_reported_as_not_confirmed(
     assert lease.release(wait=False)
 
     wait_until(lambda: verdicts == {"key": False})
-    assert lease.release_is_unconfirmed
+    assert holding_of(lease).release_is_unconfirmed
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -129,7 +131,7 @@ def test_it_does_not_overtake_its_own_acquire(
 ) -> None:
     nodes = ServerNodes(redlock_cluster_factory(proxy=True))
     client = nodes.connected(max_ttl=600.0)
-    transport = client.transport
+    transport = client_of(client).transport
     first = transport.checkout()
     nodes.connect(client)  # on a second channel
     transport.checkin(first)
@@ -162,11 +164,11 @@ def test_the_votes_of_nodes_that_it_had_to_connect_to_count(
         nodes.forget(node, "key")
     for node in held:
         nodes.cluster.delay(node, FAR)
-    used = client.transport.checkout()
+    used = client_of(client).transport.checkout()
 
     lease.release(wait=False)  # on a channel that connects to three nodes at once
 
-    client.transport.checkin(used)
+    client_of(client).transport.checkin(used)
     for node in held:
         nodes.cluster.heal(node)
     assert wait_until(lambda: verdicts) == {"key": True}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from celery_redlock import LockContended, QuorumUnavailable
-from celery_redlock.protocol import Waiter
+from celery_redlock.core import client_of
+from celery_redlock.protocol.commands import Waiter
 from tests.support.nodes import CALM, Nodes
 from tests.support.waiting import wait_until
 
@@ -35,7 +36,7 @@ def test_a_waiter_whose_attempt_is_undone_waits_on_the_nodes_that_granted_it(
     any_nodes.hold("key", "somebody", [0, 1, 2])
     waiter = Waiter("us", 1, 60_000)
     with pytest.raises(LockContended):
-        client.reservations.acquire_for_task(("key",), waiter=waiter, first_waiter=waiter)
+        client_of(client).acquire_for_task(("key",), waiter=waiter, first_waiter=waiter)
     wait_until(lambda: all(any_nodes.waiting(node, "key") == ["us"] for node in range(5)))
 
 
@@ -64,8 +65,8 @@ def test_an_attempt_that_an_exception_cuts_short_is_undone(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = nodes.connected()
-    channel = client.transport.checkout()
-    client.transport.checkin(channel)
+    channel = client_of(client).transport.checkout()
+    client_of(client).transport.checkin(channel)
     channel_type = type(channel)
     exchange = channel_type.exchange
 
@@ -99,9 +100,9 @@ def test_the_release_of_another_thread_follows_a_set_that_sits_in_a_stopped_node
     nodes.pause(0, 1)
     lease = client.acquire("key")
     # The connections that the lease was taken on are in use by somebody else when it is released.
-    borrowed = client.transport.checkout()
+    borrowed = client_of(client).transport.checkout()
     assert lease.release()
-    client.transport.checkin(borrowed)
+    client_of(client).transport.checkin(borrowed)
     nodes.resume(0, 1)
     wait_tried(nodes, "key", 0, 1)
     nodes.wait_free("key")

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import pytest
 
-from celery_redlock.protocol import (
-    Granted,
-    Refused,
-    ReleaseAction,
-    Vote,
-    Waiter,
-    acquire,
-    release,
-)
-from celery_redlock.protocol.commands import enqueue
+from celery_redlock.core import client_of
+from celery_redlock.protocol.commands import MAX_RANK, ReleaseAction, Waiter, enqueue
 from celery_redlock.protocol.keys import (
     GOES_FIRST,
     WOKEN_PREFIX,
@@ -21,6 +16,8 @@ from celery_redlock.protocol.keys import (
     wake_channel,
 )
 from celery_redlock.protocol.node_model import COMES_WITHIN_US, MAX_WAITERS, START_US
+from celery_redlock.protocol.votes import Granted, Refused, Vote
+from tests.support.commands import acquire, forget_waiter, release
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
 from tests.support.waiting import wait_until
 
@@ -28,7 +25,12 @@ KEY = PREFIX + "key"
 OTHER = PREFIX + "other"
 CHANNEL = wake_channel(KEY)
 
+T = TypeVar("T")
+
 LONG = 60_000
+
+#: A moment of 2026, in ms: scores of real waiters are as large.
+NOW_MS, DAY_MS = 1_790_000_000_000, 86_400_000
 
 #: Of a waiter of a fair lock.
 GRACE = 50_000
@@ -41,9 +43,10 @@ def ask(
     since: int = 1,
     keep: int = LONG,
     grace: int = 0,
+    rank: int = 0,
 ) -> Vote:
     """Let a waiter of the same name try to acquire keys on the first node."""
-    waiter = Waiter(owner, since, keep, grace)
+    waiter = Waiter(owner, since, keep, grace, rank=rank)
     return nodes.run(0, acquire(keys or (KEY,), owner, LONG, 0, 0, "", waiter))
 
 
@@ -77,6 +80,78 @@ def test_a_release_wakes_the_two_that_have_waited_longest(held: Nodes) -> None:
     ask(held, "second", since=2)
     end(held, "holder")
     assert held.woken(0) == [(CHANNEL, "first"), (CHANNEL, "second")]
+
+
+def test_a_release_wakes_by_rank_and_within_a_rank_by_time(held: Nodes) -> None:
+    ask(held, "third", since=NOW_MS - 9, rank=0)
+    ask(held, "second", since=NOW_MS, rank=-1)
+    ask(held, "first", since=NOW_MS - 1, rank=-1)
+    end(held, "holder")
+    assert held.woken(0) == [(CHANNEL, "first"), (CHANNEL, "second")]
+
+
+def test_no_wait_of_six_weeks_makes_up_for_a_rank(held: Nodes) -> None:
+    ask(held, "old", since=NOW_MS - 42 * DAY_MS, rank=4)
+    ask(held, "urgent", since=NOW_MS, rank=3)
+    assert held.waiting(0, "key") == ["urgent", "old"]
+
+
+def test_the_smallest_and_the_largest_rank_are_told_apart_to_the_millisecond(held: Nodes) -> None:
+    for rank in (MAX_RANK, -MAX_RANK):
+        for later in (1, 0):
+            ask(held, f"{rank} {later}", since=NOW_MS + later, rank=rank)
+    order = [f"{rank} {later}" for rank in (-MAX_RANK, MAX_RANK) for later in (0, 1)]
+    assert held.waiting(0, "key") == order
+
+
+def test_one_that_is_entered_again_keeps_its_rank(held: Nodes) -> None:
+    ask(held, "other", since=NOW_MS - 9)
+    held.run(0, enqueue([(KEY, Waiter("urgent", NOW_MS, LONG, rank=-1))]))
+    assert held.waiting(0, "key") == ["urgent", "other"]
+
+
+def test_in_order_one_of_a_smaller_rank_takes_a_free_key_before_those_that_wait(
+    held: Nodes,
+) -> None:
+    ask(held, "old", since=NOW_MS - 9, grace=GRACE)
+    end(held, "holder")
+    assert isinstance(ask(held, "urgent", since=NOW_MS, grace=GRACE, rank=-1), Granted)
+
+
+def test_in_order_one_of_a_larger_rank_lets_those_go_first_that_began_to_wait_later(
+    held: Nodes,
+) -> None:
+    ask(held, "urgent", since=NOW_MS - 8, grace=GRACE)
+    end(held, "holder")
+    vote = ask(held, "old", since=NOW_MS - 9, grace=GRACE, rank=1)
+    assert isinstance(vote, Refused)
+    assert vote.holders[0].owner == GOES_FIRST + "urgent"
+
+
+def test_one_that_ends_without_the_key_is_forgotten(held: Nodes) -> None:
+    ask(held, "us", since=NOW_MS, rank=-1)
+    ask(held, "other", since=NOW_MS)
+    held.run(0, forget_waiter((KEY,), Waiter("us", NOW_MS, LONG, rank=-1)))
+    assert held.waiting(0, "key") == ["other"]
+
+
+def test_one_of_the_same_name_that_waits_since_later_is_not_forgotten(held: Nodes) -> None:
+    ask(held, "us", since=NOW_MS)
+    held.run(0, forget_waiter((KEY,), Waiter("us", NOW_MS - 1, LONG)))
+    assert held.waiting(0, "key") == ["us"]
+
+
+def test_to_forget_a_waiter_releases_nothing(held: Nodes) -> None:
+    held.run(0, forget_waiter((KEY,), Waiter("holder", 1, LONG)))
+    assert held.owner(0, "key") == "holder"
+
+
+def test_who_is_refused_learns_how_many_come_before_it(held: Nodes) -> None:
+    ask(held, "old", since=NOW_MS - 9)
+    ask(held, "urgent", since=NOW_MS - 8, rank=-1)
+    vote = ask(held, "us", since=NOW_MS, rank=-1)
+    assert isinstance(vote, Refused)
+    assert vote.before == 1
 
 
 def test_a_release_without_waiters_wakes_nobody(held: Nodes) -> None:
@@ -138,6 +213,19 @@ def pass_time(nodes: Nodes, us: int) -> None:
     wait_until(lambda: nodes.now_us(0) - start > us)
 
 
+def played_within(nodes: Nodes, us: int, scene: Callable[[], T]) -> T:
+    """Play a scene until it took less than so long by the first node's clock; return its result."""
+    results: list[T] = []
+
+    def is_swift() -> bool:
+        start = nodes.now_us(0)
+        results.append(scene())
+        return nodes.now_us(0) - start < us
+
+    wait_until(is_swift, message="the machine never had the time")
+    return results[-1]
+
+
 def test_who_does_not_return_is_woken_once_more_and_removed(held: Nodes) -> None:
     ask(held, "lost")
     end(held, "holder")
@@ -149,12 +237,17 @@ def test_who_does_not_return_is_woken_once_more_and_removed(held: Nodes) -> None
 
 
 def test_while_those_that_were_woken_are_on_their_way_no_others_are_woken(held: Nodes) -> None:
-    for at in range(9):
-        ask(held, f"w{at}", since=at)
-    end(held, "holder")
-    held.put(0, "key", "another")
-    end(held, "another")
-    assert [name for _, name in held.woken(0)] == ["w0", "w1"]
+    def scene() -> list[tuple[str, str]]:
+        held.flush(0)
+        held.put(0, "key", "holder")
+        for at in range(9):
+            ask(held, f"w{at}", since=at)
+        end(held, "holder")
+        held.put(0, "key", "another")
+        end(held, "another")
+        return held.woken(0)
+
+    assert [name for _, name in played_within(held, COMES_WITHIN_US, scene)] == ["w0", "w1"]
 
 
 def test_those_that_do_not_come_are_woken_once_more_and_others_beside_them(held: Nodes) -> None:
@@ -168,20 +261,29 @@ def test_those_that_do_not_come_are_woken_once_more_and_others_beside_them(held:
 
 
 def test_a_waiter_that_lacks_another_key_wakes_the_next_in_its_place(held: Nodes) -> None:
-    held.put(0, "other", "them")
-    for since, name in enumerate(("first", "second", "third"), start=1):
-        ask(held, name, since=since)
-    end(held, "holder")
-    ask(held, "first", KEY, OTHER, since=1)
-    ask(held, "second", KEY, OTHER, since=2)
-    assert [name for _, name in held.woken(0)] == ["first", "second", "third"]
+    def scene() -> list[tuple[str, str]]:
+        held.flush(0)
+        held.put(0, "key", "holder")
+        held.put(0, "other", "them")
+        for since, name in enumerate(("first", "second", "third"), start=1):
+            ask(held, name, since=since)
+        end(held, "holder")
+        ask(held, "first", KEY, OTHER, since=1)
+        ask(held, "second", KEY, OTHER, since=2)
+        return held.woken(0)
+
+    woken = played_within(held, COMES_WITHIN_US, scene)
+    assert [name for _, name in woken] == ["first", "second", "third"]
 
 
 def test_a_first_attempt_does_not_overtake_one_that_was_just_woken(held: Nodes) -> None:
-    ask(held, "woken", since=1)
-    end(held, "holder")
-    vote = held.run(0, acquire((KEY,), "new", LONG, 0, 0, "", Waiter("", 2, 0)))
-    assert first_in_line(vote) == "woken"
+    def scene() -> Vote:
+        held.put(0, "key", "holder")
+        ask(held, "woken", since=1)
+        end(held, "holder")
+        return held.run(0, acquire((KEY,), "new", LONG, 0, 0, "", Waiter("", 2, 0)))
+
+    assert first_in_line(played_within(held, START_US, scene)) == "woken"
 
 
 def test_one_that_was_woken_has_a_start_for_a_moment_only(held: Nodes) -> None:
@@ -271,7 +373,7 @@ def test_a_waiter_that_is_entered_again_while_it_acquires_is_not_woken_by_its_ow
 ) -> None:
     waiter = Waiter("us", 1, LONG)
     client = any_nodes.connected()
-    lease = client.reservations.acquire_for_task(("key",), waiter=waiter, first_waiter=waiter)
+    lease = client_of(client).acquire_for_task(("key",), waiter=waiter, first_waiter=waiter)
     any_nodes.run(0, enqueue([(KEY, waiter)]))
     any_nodes.woken(0)
     lease.release()

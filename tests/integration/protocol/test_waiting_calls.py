@@ -19,7 +19,7 @@ from tenacity import Retrying, stop_after_attempt, wait_fixed
 
 from celery_redlock import AsyncRedlock, LockContended, Redlock
 from celery_redlock.core import Lease
-from celery_redlock.protocol import quorum
+from celery_redlock.protocol.timing import quorum
 from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.nodes import CALM, Nodes, ServerNodes
 from tests.support.tls import make_certificate, terminate_tls
@@ -269,7 +269,7 @@ def test_a_node_whose_user_may_not_listen_is_logged_once(
     servers.connected().acquire("key", ttl=60.0)
 
     def warned() -> list[str]:
-        return [message for message in caplog.messages if "wakes nobody" in message]
+        return [message for message in caplog.messages if "cannot publish wake-ups" in message]
 
     with caplog.at_level(logging.WARNING), Redlock(urls, node_timeout=CALM) as client:
         for _ in range(2):

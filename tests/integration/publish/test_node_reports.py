@@ -17,12 +17,13 @@ from celery.beat import Scheduler
 
 from celery_redlock import ConfigurationError, DuplicateResult, RedlockTask
 from celery_redlock.beat import RedlockScheduler
-from celery_redlock.signals import counters, lock_node_failed
+from celery_redlock.signals import lock_node_failed
 from celery_redlock.tasks.config.client import close_clients
 from celery_redlock.tasks.config.unusable_nodes import are_nodes_checked, record_nodes_checked
 from celery_redlock.tasks.declarations import find_mistakes
 from celery_redlock.tasks.publish import node_reports
 from celery_redlock.testing import LocalCluster
+from tests.support.events import counters
 from tests.support.signals import kept_handlers
 from tests.support.waiting import wait_until
 

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 from celery.signals import before_task_publish
 
-from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock import is_duplicate
+from celery_redlock.tasks.config.client import client_for
+from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import parse_owner
 from celery_redlock.testing import LocalCluster
@@ -45,7 +47,7 @@ def declare(bench: Bench, **options: Any) -> Any:
 
 def failures(bench: Bench) -> Any:
     """Return the nodes that have failed or are not connected yet."""
-    return redlock_for(bench.app).transport.failures()
+    return client_for(bench.app).transport.failures()
 
 
 def owners(cluster: LocalCluster, nodes: Iterable[int] = range(5)) -> list[str]:
@@ -126,14 +128,14 @@ def test_of_twenty_publishers_at_once_one_sends(bench: Bench) -> None:
         results = list(pool.map(publish, range(20)))
     assert bench.queue_length == 1
     assert len({result.id for result in results}) == 1
-    assert sum(getattr(result, "is_duplicate", False) for result in results) == 19
+    assert sum(is_duplicate(result) for result in results) == 19
 
 
 def test_of_twenty_that_replace_each_other_exactly_one_has_the_lock(
     bench: Bench, redlock_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench.app.control, "revoke", lambda task_id: None)
-    task = declare(bench, lock_on_conflict="replace")
+    task = declare(bench, lock_on_duplicate="replace")
     together = threading.Barrier(20)
 
     def publish(_: int) -> str:
@@ -170,9 +172,10 @@ def test_three_nodes_down_let_every_publish_through_without_a_lock(
 
 
 def test_a_node_that_was_stopped_keeps_the_lock_of_a_dealt_with_message_for_the_grace_only(
-    bench: Bench, redlock_cluster: LocalCluster
+    bench: Bench, redlock_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = declare(bench, lock_publish_grace=20)
+    monkeypatch.setattr(expiry, "PUBLISH_GRACE", 20.0)
+    task = declare(bench)
     redlock_cluster.pause(0)
     with heard_by(redlock_cluster, range(1, 5)):
         task.delay()
@@ -188,10 +191,12 @@ def test_a_node_that_was_stopped_keeps_the_lock_of_a_dealt_with_message_for_the_
 
 PUBLISHER = """
 import os, sys
+from celery_redlock.tasks.message import expiry
 from tests.support.tasks import Bench
 bench = Bench(redlock_nodes=sys.argv[1:])
 bench.app.amqp.send_task_message = lambda *args, **options: os._exit(9)
-options = {"lock_key": "k", "lock_mode": "until_executed", "lock_publish_grace": 2}
+expiry.PUBLISH_GRACE = 2.0
+options = {"lock_key": "k", "lock_mode": "until_executed"}
 bench.task(lambda: None, **options).delay()
 """
 
@@ -205,7 +210,7 @@ def test_a_publisher_that_dies_before_the_message_is_out_blocks_the_key_for_the_
     holder = task.lock_holder()
     assert holder is None or holder.expires_in <= 2
     wait_until(lambda: task.lock_holder() is None, message="it is still taken")
-    assert not getattr(task.delay(), "is_duplicate", False)
+    assert not is_duplicate(task.delay())
 
 
 def test_a_forked_publisher_has_connections_of_its_own(

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_redlock import DuplicateResult, Limit, Rate, RedlockTask
+from celery_redlock import Limit, Rate, RedlockTask, is_duplicate
 from celery_redlock.protocol.keys import FENCE_PREFIX, GUARD_KEY
-from celery_redlock.tasks.config.client import close_clients, redlock_for
+from celery_redlock.tasks.config.client import client_for, close_clients
 from celery_redlock.testing import LocalCluster
 
 ENVIRONMENTS = ("staging:", "production:")
@@ -47,7 +47,7 @@ def test_a_call_of_one_environment_is_no_duplicate_of_another_one_s(
 ) -> None:
     staging, production = (environment(redlock_cluster, prefix) for prefix in ENVIRONMENTS)
     calls = [task.delay() for task in (staging, production, production)]
-    assert [isinstance(call, DuplicateResult) for call in calls] == [False, False, True]
+    assert [is_duplicate(call) for call in calls] == [False, False, True]
 
 
 @pytest.mark.parametrize("redlock_cluster", [{"n": 1}], indirect=True)
@@ -55,11 +55,11 @@ def test_every_record_on_the_broker_but_the_shared_ones_names_its_environment(
     redlock_cluster: LocalCluster,
 ) -> None:
     tasks = [environment(redlock_cluster, prefix) for prefix in ENVIRONMENTS]
-    clients = [redlock_for(task.app) for task in tasks]
+    clients = [client_for(task.app) for task in tasks]
     for task, redlock in zip(tasks, clients, strict=True):
         task.delay()
         for key in (Limit("limit", 2), Rate("rate", "2/m"), "ordinary"):
-            redlock.acquire(key)
+            redlock.acquire_for_task([key])
     found = [key.decode() for key in redlock_cluster.client(0).scan_iter()]
     own = [key for key in found if key != GUARD_KEY and not key.startswith(FENCE_PREFIX)]
     assert own

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from celery_redlock import LeaseLost, QuorumUnavailable
-from celery_redlock.core import arm_nodes, probe_nodes
+from celery_redlock.core import arm_nodes, client_of, probe_nodes
+from celery_redlock.core.lease import holding_of
 from celery_redlock.protocol.votes import Failed
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import clock
 from celery_redlock.transport.redis import channel
+from tests.support.cases import first_of
 from tests.support.nodes import CALM, ServerNodes
 from tests.support.pulse import Pulse, in_time
 from tests.support.waiting import wait_until
@@ -117,7 +119,7 @@ def test_the_first_failure_says_what_the_nodes_did(nodes: ServerNodes, how: str)
         client.acquire("key")
 
 
-@pytest.mark.parametrize("how", BREAKS)
+@pytest.mark.parametrize("how", first_of(BREAKS))
 def test_a_lease_without_a_majority_is_lost_in_time_and_stays_lost(
     nodes: ServerNodes, how: str
 ) -> None:
@@ -126,7 +128,7 @@ def test_a_lease_without_a_majority_is_lost_in_time_and_stays_lost(
     with (
         Pulse() as pulse,
         client.lock(
-            "key", ttl=5.0, wait=CALM, on_lost=lambda lease: told.append(lease.now())
+            "key", ttl=5.0, wait=CALM, on_lost=lambda lease: told.append(holding_of(lease).now())
         ) as lease,
     ):
         for node in range(3):
@@ -147,13 +149,13 @@ def test_one_lying_node_takes_no_lease_away_from_the_others(nodes: ServerNodes) 
     with client.lock("key", ttl=3.0, wait=CALM) as lease:
         lie(nodes.cluster, 0)
         # Whoever connects to it anew is lied to as well, and so is who arms or probes it.
-        trust = lease.valid_until
+        trust = holding_of(lease).valid_until
         for _ in range(10):
             assert client.acquire("other", wait=10.0).release()
         named = [probe.problem or "" for probe in probe_nodes([nodes.urls[0]])]
         named += [node.detail for node in arm_nodes([nodes.urls[0]])]
         assert ["it announces 2147483647 elements" in text for text in named] == [True, True]
-        wait_until(lambda: lease.valid_until > trust)
+        wait_until(lambda: holding_of(lease).valid_until > trust)
         lease.check()
     nodes.cluster.heal(0)
     nodes.wait_free("key")
@@ -228,9 +230,9 @@ def test_nodes_to_which_a_connection_takes_too_long_are_named_as_silent(nodes: S
     for node in range(3):
         # Each step of the attempt gets its answer in time, and all of them together do not.
         nodes.cluster.delay(node, BRIEF / 2, only="replies")
-    used = client.transport.checkout()
+    used = client_of(client).transport.checkout()
     votes = nodes.attempt(client, "key").round.votes[:3]
-    client.transport.checkin(used)
+    client_of(client).transport.checkin(used)
     assert [vote.reason for vote in votes if isinstance(vote, Failed)] == [
         "no answer within 0.3 s while connecting"
     ] * 3

@@ -6,12 +6,16 @@ import itertools
 import math
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
 from celery_redlock import Lease, LeaseLost, QuorumUnavailable, Redlock
+from celery_redlock.core import client_of
+from celery_redlock.core.lease import holding_of
 from celery_redlock.core.limits import Rate
 from celery_redlock.core.watchdog import Watchdog, process_watchdog
+from tests.support.cases import first_of
 from tests.support.nodes import CALM, Nodes, ServerNodes
 from tests.support.pulse import Pulse, in_time
 from tests.support.waiting import wait_until
@@ -27,13 +31,13 @@ class Told:
     times: list[float] = field(default_factory=list)
 
     def __call__(self, lease: Lease) -> None:
-        self.times.append(lease.now())
+        self.times.append(holding_of(lease).now())
         self.leases.append(lease)
 
 
 def wait_for_more(lease: Lease) -> None:
-    trust = lease.valid_until
-    wait_until(lambda: lease.valid_until > trust or lease.lost)
+    trust = holding_of(lease).valid_until
+    wait_until(lambda: holding_of(lease).valid_until > trust or lease.lost)
 
 
 def renewed(lease: Lease, times: int = 1) -> None:
@@ -45,8 +49,8 @@ def renewed(lease: Lease, times: int = 1) -> None:
 def test_a_watched_lease_outlives_its_ttl(nodes: Nodes) -> None:
     client = nodes.connected()
     with client.lock("key", ttl=3.0) as lease:
-        begun = lease.now()
-        wait_until(lambda: lease.now() > begun + 4.5)
+        begun = holding_of(lease).now()
+        wait_until(lambda: holding_of(lease).now() > begun + 4.5)
         lease.check()
         nodes.wait_held(lease)
     nodes.wait_free("key")
@@ -56,10 +60,10 @@ def test_renewals_come_at_a_third_of_the_ttl(nodes: Nodes) -> None:
     client = nodes.connected()
     with client.lock("key", ttl=3.0) as lease:
         renewed(lease)  # for a first short lease there is one at once, which connects
-        trusts = [lease.valid_until]
+        trusts = [holding_of(lease).valid_until]
         for _ in range(2):
             renewed(lease)
-            trusts.append(lease.valid_until)
+            trusts.append(holding_of(lease).valid_until)
     # Trust counts from the sending, so its steps are the time between renewals.
     steps = [later - earlier for earlier, later in itertools.pairwise(trusts)]
     assert all(step >= 0.9 for step in steps)
@@ -86,9 +90,12 @@ def test_a_thousand_leases_are_renewed(nodes: Nodes) -> None:
     for number in range(1000):
         leases.append(client.acquire(f"key-{number}", ttl=12.0, wait=5.0))
         client.watch(leases[-1], on_lost=told)
-    before = [lease.valid_until for lease in leases]
+    before = [holding_of(lease).valid_until for lease in leases]
     wait_until(
-        lambda: all(lease.valid_until > trust for lease, trust in zip(leases, before, strict=True))
+        lambda: all(
+            holding_of(lease).valid_until > trust
+            for lease, trust in zip(leases, before, strict=True)
+        )
     )
     assert told.leases == []
     client.close()
@@ -104,8 +111,8 @@ def test_a_failure_that_passes_is_no_loss(servers: ServerNodes) -> None:
         servers.pause(0, 1, 2)
         with pytest.raises(QuorumUnavailable):
             client.acquire("other")
-        trust = lease.valid_until
-        wait_until(lambda: lease.now() > trust - 3.5)
+        trust = holding_of(lease).valid_until
+        wait_until(lambda: holding_of(lease).now() > trust - 3.5)
         servers.resume(0, 1, 2)
         renewed(lease)
         lease.check()
@@ -171,7 +178,7 @@ def test_max_hold_ends_the_renewal(nodes: Nodes) -> None:
         wait_until(lambda: told.leases)
         assert lease.lost == "it was held for as long as max_hold allows"
         assert not lease.is_valid
-        assert client._leases == {lease}
+        assert client_of(client)._leases == {lease}
     nodes.wait_free("key")
 
 
@@ -183,10 +190,10 @@ def test_after_release_nothing_is_renewed(nodes: Nodes) -> None:
     renewed(lease)
     assert lease.release()
     nodes.wait_free("key")
-    trust = lease.valid_until
+    trust = holding_of(lease).valid_until
     with client.lock("other", ttl=5.0) as other:
         renewed(other)  # the first one would have been due before
-    assert trust == lease.valid_until
+    assert trust == holding_of(lease).valid_until
     assert told.leases == []
     assert lease.lost is None
 
@@ -200,7 +207,7 @@ def test_release_while_a_renewal_is_under_way_leaves_a_minimum_hold_as_it_is(
     client.watch(lease)
     for node in range(5):
         proxied.cluster.delay(node, 0.5, only="requests")
-    watch = process_watchdog()._watches[lease]
+    watch = process_watchdog()._watches[holding_of(lease)]
     with process_watchdog()._lock:
         watch.extend_at = 0.0
         dog = process_watchdog()
@@ -238,9 +245,9 @@ def test_watching_again_and_again_puts_no_renewal_off(redlock_memory_nodes: list
     with Redlock(redlock_memory_nodes) as client:
         lease = client.acquire("key", ttl=30.0)
         client.watch(lease)
-        first = process_watchdog()._watches[lease]
+        first = process_watchdog()._watches[holding_of(lease)]
         client.watch(lease, max_hold=100.0)
-        again = process_watchdog()._watches[lease]
+        again = process_watchdog()._watches[holding_of(lease)]
         assert again.extend_at == first.extend_at
         assert again.hold_until < first.hold_until
 
@@ -282,12 +289,12 @@ def test_a_callback_may_use_and_close_the_client(nodes: Nodes) -> None:
     nodes.wait_free("key")
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("error", first_of([RuntimeError, KeyboardInterrupt, MemoryError]))
 def test_the_watchdog_survives_any_exception_and_keeps_the_other_leases(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
     client = nodes.connected()
-    channel_type = type(client.transport.checkout())
+    channel_type = type(client_of(client).transport.checkout())
     exchange = channel_type.exchange
     raised: list[type[BaseException]] = []
 
@@ -341,7 +348,7 @@ def test_an_error_while_it_takes_what_is_due_costs_no_lease_its_renewal(
         return is_live(watchdog, watch)  # type: ignore[arg-type]
 
     with client.lock("key", ttl=5.0) as lease, client.lock("key 2", ttl=5.0) as other:
-        taken = [process_watchdog()._watches[other]]
+        taken = [process_watchdog()._watches[holding_of(other)]]
         monkeypatch.setattr(Watchdog, "_is_live", failing)
         renewed(lease, 2)
         renewed(other, 2)
@@ -386,14 +393,14 @@ def test_watching_many_short_leases_keeps_no_trace_of_them(redlock_memory_nodes:
             with client.lock(f"key-{number}", ttl=30.0):
                 pass
         assert len(process_watchdog()._heap) < 300
-        assert len(client._leases) == 1
+        assert len(client_of(client)._leases) == 1
 
 
 def test_a_lease_found_lost_by_somebody_else_is_told_about_too(nodes: Nodes) -> None:
     client = nodes.connected()
     told = Told()
     lease = client.acquire("key", ttl=0.4, wait=CALM)
-    lease.set_on_lost(told)
+    holding_of(lease).on_lost = partial(told, lease)
     wait_until(lambda: lease.lost)
     wait_until(lambda: lease.lost)
     assert told.leases == [lease]

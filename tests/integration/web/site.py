@@ -12,60 +12,31 @@ from threading import Thread
 from typing import Any
 
 from celery_redlock import Redlock
-from celery_redlock.web.access import CSRF_HEADER, Access
+from celery_redlock.web.access import CSRF_COOKIE, CSRF_HEADER, TokenAccess
 from celery_redlock.web.server import PageServer
 from tests.support.waiting import TIMEOUT, wait_until
 
 INTERVAL = 0.05
+CSRF = "what-a-page-and-its-browser-have"
 
 
-class Site:
-    """A served page, with what its server knows."""
+class Pages:
+    """
+    The page as viewers reach it.
 
-    def __init__(
-        self,
-        redlock: Redlock,
-        access: Access,
-        *,
-        port: int = 0,
-        names: Mapping[str, str] | None = None,
-    ) -> None:
-        self.access = access
-        self.server = PageServer(redlock, names or {}, access, interval=INTERVAL)
-        self.looks: list[tuple[str, ...]] = []
-        look = self.server.view.look
+    Attributes:
+        port: the port of the server.
+        root: the path below which it is; empty, or without a slash at its end.
+        cookie: what the browser of the viewer sends besides.
+    """
 
-        def counted(filters: Any) -> Any:
-            self.looks.append(tuple(filters))
-            return look(filters)
-
-        self.server.refresher._look = counted
-        self.listener = socket.create_server(("127.0.0.1", port))
-        self.port: int = self.listener.getsockname()[1]
-        self._thread = Thread(target=self.server.serve_on, args=[self.listener])
+    port: int
+    root = ""
+    cookie = ""
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self.port}/"
-
-    @property
-    def is_looking(self) -> bool:
-        return self.server.refresher.is_looking
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether the server waits for a viewer to take what it has sent."""
-        connections: set[Any] = self.server.server_state.connections
-        return any(connection.flow.write_paused for connection in connections.copy())
-
-    def start(self) -> None:
-        self._thread.start()
-        wait_until(lambda: self.server.started)
-
-    def stop(self) -> None:
-        self.server.should_exit = True
-        self._thread.join(TIMEOUT)
-        assert not self._thread.is_alive()
+        return f"http://127.0.0.1:{self.port}{self.root}/"
 
     def ask(
         self,
@@ -77,7 +48,8 @@ class Site:
     ) -> HTTPResponse:
         """Send a request and return the answer; its body is in `text`."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
-        connection.request(method, path, body, dict(headers or {}))
+        sent = {"Cookie": self.cookie, **(headers or {})}
+        connection.request(method, self.root + path, body, sent)
         response: Any = connection.getresponse()
         response.text = response.read().decode()
         connection.close()
@@ -100,8 +72,9 @@ class Site:
             revoke: also the message that has it.
         """
         sent = {
-            "Origin": self.address.rstrip("/"),
-            CSRF_HEADER: self.access.csrf,
+            "Origin": f"http://127.0.0.1:{self.port}",
+            CSRF_HEADER: CSRF,
+            "Cookie": f"{CSRF_COOKIE}={CSRF}; {self.cookie}",
             "Content-Type": "application/json",
         } | {name.replace("_", "-"): value for name, value in headers.items()}
         wanted_row = {"key": key, "id": row or f"redlock:{key}", "owner": owner, "revoke": revoke}
@@ -110,10 +83,11 @@ class Site:
         return self.ask("/release", method="POST", headers=wanted, body=body)
 
     @contextmanager
-    def viewer(self, text: str = "", *, cookie: str = "") -> Iterator[Iterator[dict[str, Any]]]:
+    def viewer(self, text: str = "") -> Iterator[Iterator[dict[str, Any]]]:
         """Watch through a filter; give the looks that arrive, without end."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
-        connection.request("GET", f"/events?filter={text}", headers={"Cookie": cookie})
+        path = f"{self.root}/events?filter={text}"
+        connection.request("GET", path, headers={"Cookie": self.cookie})
         response = connection.getresponse()
         assert response.status == 200
         assert response.headers["Content-Type"].startswith("text/event-stream")
@@ -122,6 +96,51 @@ class Site:
         finally:
             response.close()
             connection.close()
+
+
+class Site(Pages):
+    """A served page, with what its server knows."""
+
+    def __init__(
+        self,
+        redlock: Redlock,
+        access: TokenAccess,
+        *,
+        port: int = 0,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self.access = access
+        self.server = PageServer(redlock, names or {}, access, interval=INTERVAL)
+        self.looks: list[tuple[str, ...]] = []
+        self.history: Any = self.server.refresher._look
+
+        def counted(filters: Any) -> Any:
+            self.looks.append(tuple(filters))
+            return self.history(filters)
+
+        self.server.refresher._look = counted
+        self.listener = socket.create_server(("127.0.0.1", port))
+        self.port: int = self.listener.getsockname()[1]
+        self._thread = Thread(target=self.server.serve_on, args=[self.listener])
+
+    @property
+    def is_looking(self) -> bool:
+        return self.server.refresher.is_looking
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the server waits for a viewer to take what it has sent."""
+        connections: set[Any] = self.server.server_state.connections
+        return any(connection.flow.write_paused for connection in connections.copy())
+
+    def start(self) -> None:
+        self._thread.start()
+        wait_until(lambda: self.server.started)
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self._thread.join(TIMEOUT)
+        assert not self._thread.is_alive()
 
 
 def _looks(response: HTTPResponse) -> Iterator[dict[str, Any]]:
@@ -136,8 +155,11 @@ def keys(look: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def served(redlock: Redlock, *, token: str | None = None, **options: Any) -> Iterator[Site]:
-    site = Site(redlock, Access.for_host("127.0.0.1", token), **options)
+def served(
+    redlock: Redlock, *, token: str | None = None, read_only: bool = False, **options: Any
+) -> Iterator[Site]:
+    access = TokenAccess.for_host("127.0.0.1", token, read_only=read_only)
+    site = Site(redlock, access, **options)
     site.start()
     try:
         yield site

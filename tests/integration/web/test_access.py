@@ -86,14 +86,14 @@ def test_without_the_token_nothing_is_shown(closed: Site, path: str) -> None:
     answer = closed.ask(path)
 
     assert answer.status == 401
-    assert closed.access.csrf not in answer.text
+    assert "csrf" not in answer.text
 
 
 def test_the_token_in_the_address_becomes_a_cookie_that_scripts_do_not_see(closed: Site) -> None:
     answer = closed.ask(f"/?filter=a*&token={TOKEN}")
 
     assert answer.status == 303
-    assert answer.headers["Location"] == "/?filter=a%2A"
+    assert answer.headers["Location"] == "./?filter=a%2A"
     attributes = answer.headers["Set-Cookie"].lower()
     assert "httponly" in attributes
     assert "samesite=strict" in attributes

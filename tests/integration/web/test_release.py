@@ -8,10 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from celery_redlock import Lease, Limit, Rate
-from celery_redlock.protocol.keys import stays
+from celery_redlock.core import client_of
+from celery_redlock.protocol.keys import Key
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
-from celery_redlock.tasks.message.owner_label import Role, label_for
-from tests.integration.web.site import Site, served
+from celery_redlock.tasks.message.owner_label import label_for
+from celery_redlock.tasks.rules.facts import Role
+from celery_redlock.web.access import CSRF_COOKIE, CSRF_HEADER
+from tests.integration.web.site import CSRF, Site, served
 from tests.support.nodes import MemoryNodes, Nodes
 
 
@@ -39,8 +42,17 @@ def test_the_log_names_who_has_connected_whatever_the_request_names(
     site: Site, lease: Lease, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert site.release(lease.owner, X_Forwarded_For="192.0.2.7").status == 200
-    (line,) = [text for text in caplog.messages if "A viewer at" in text]
-    assert line == "A viewer at 127.0.0.1, for '192.0.2.7', releases 'account:7'"
+    (line,) = [text for text in caplog.messages if "releases" in text]
+    assert line == "Viewer at 127.0.0.1, for '192.0.2.7', releases 'account:7'"
+
+
+def test_nobody_releases_on_a_page_that_is_read_only(memory: MemoryNodes) -> None:
+    lease = memory.client().acquire("account:7")
+    with served(memory.connected(), read_only=True) as site:
+        answer = site.release(lease.owner)
+        assert (answer.status, "--read-only" in answer.text) == (403, True)
+        assert '<meta name="read-only" content="true">' in site.ask("/").text
+    assert lease.extend() is None
 
 
 def test_a_lock_that_has_passed_on_stays(any_site: Site, nodes: Nodes) -> None:
@@ -61,7 +73,7 @@ def rows_of(site: Site, key: str) -> dict[str, str]:
 
 def test_the_other_slots_of_a_limit_stay(memory: MemoryNodes, site: Site) -> None:
     client = memory.client()
-    first, second = (client.acquire("gpu", limit=2) for _ in range(2))
+    first, second = (client.acquire(Limit("gpu", 2)) for _ in range(2))
     (row,) = [row for row, owner in rows_of(site, "gpu").items() if owner == first.owner]
 
     assert site.release(first.owner, "gpu", row=row).status == 200
@@ -71,7 +83,7 @@ def test_the_other_slots_of_a_limit_stay(memory: MemoryNodes, site: Site) -> Non
 def test_what_else_the_holder_has_of_the_key_stays(memory: MemoryNodes, site: Site) -> None:
     lease = memory.client().acquire([Limit("api", 2), Rate("api", "3/m")])
     rows = sorted(rows_of(site, "api"))
-    (rate,) = [row for row in rows if stays(row)]
+    (rate,) = [row for row in rows if Key.read(row).stays]
 
     assert site.release(lease.owner, "api", row=rate).status == 200
     assert lease.extend() is None
@@ -84,9 +96,13 @@ def test_what_else_the_holder_has_of_the_key_stays(memory: MemoryNodes, site: Si
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
         {"Origin": None},
+        {"Origin": "http://["},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"X_Forwarded_Proto": "https", "Cookie": f"__Host-{CSRF_COOKIE}={CSRF}"},
         {"X_Redlock_CSRF": "wrong"},
         {"X_Redlock_CSRF": None},
-        {"Sec_Fetch_Site": "cross-site"},
+        {"X_Redlock_CSRF": None, "Cookie": None},
+        {"X_Redlock_CSRF": "short", "Cookie": "redlock_csrf=short"},
     ],
 )
 def test_a_release_that_does_not_come_from_the_page_is_refused(
@@ -94,6 +110,18 @@ def test_a_release_that_does_not_come_from_the_page_is_refused(
 ) -> None:
     assert site.release(lease.owner, **headers).status == 403
     assert lease.extend() is None
+
+
+@pytest.mark.parametrize("headers", [{}, {"X_Forwarded_Proto": "https"}])
+def test_a_page_behind_a_proxy_with_tls_releases(
+    site: Site, lease: Lease, headers: dict[str, str]
+) -> None:
+    name = f"__Host-{CSRF_COOKIE}" if headers else CSRF_COOKIE
+    origin = f"https://127.0.0.1:{site.port}"
+
+    answer = site.release(lease.owner, Origin=origin, Cookie=f"{name}={CSRF}", **headers)
+
+    assert answer.status == 200
 
 
 def test_a_release_is_never_a_get(site: Site) -> None:
@@ -117,7 +145,11 @@ def test_a_release_is_never_a_get(site: Site) -> None:
     ids=range(10),
 )
 def test_a_body_that_cannot_be_read_is_explained(site: Site, body: bytes) -> None:
-    headers = {"Origin": f"http://127.0.0.1:{site.port}", "X-Redlock-CSRF": site.access.csrf}
+    headers = {
+        "Origin": f"http://127.0.0.1:{site.port}",
+        CSRF_HEADER: CSRF,
+        "Cookie": f"{CSRF_COOKIE}={CSRF}",
+    }
 
     answer = site.ask("/release", method="POST", headers=headers, body=body)
 
@@ -163,5 +195,5 @@ def test_a_queued_message_is_revoked_if_that_is_wanted(
 
     assert site.release(lease.owner, revoke=revoke).status == 200
 
-    (marker,) = client.reservations.inspect((dedupe_key_of("0" * 32),))
+    (marker,) = client_of(client).inspect((dedupe_key_of("0" * 32),))
     assert (marker is not None) is revoke

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from celery_redlock import Rate
+from celery_redlock import Limit, Rate
 from celery_redlock.testing import LocalCluster
 from celery_redlock.web import refresher
 from tests.integration.web.site import Site, keys, served
@@ -41,7 +41,7 @@ def test_a_viewer_sees_a_lock_come_and_end(any_site: Site, nodes: Nodes) -> None
 
 def test_slots_of_a_limit_and_of_a_rate_are_together(memory: MemoryNodes, site: Site) -> None:
     client = memory.client()
-    leases = [client.acquire("gpu", limit=3) for _ in range(2)]
+    leases = [client.acquire(Limit("gpu", 3)) for _ in range(2)]
     leases += [client.acquire(Rate("api", "5/m")) for _ in range(3)]
 
     with site.viewer() as looks:
@@ -132,7 +132,7 @@ def test_nodes_that_are_down_are_a_sentence_until_they_are_back(
         nodes.kill(0, 1, 2)
 
         look = next(look for look in looks if look["problem"])
-        assert look["problem"].startswith("The locks are not known: it takes 3 of 5 nodes.")
+        assert look["problem"].startswith("The locks cannot be read: it takes 3 of 5 nodes.")
         assert look["locks"] is None
 
         nodes.restart(0, 1, 2)

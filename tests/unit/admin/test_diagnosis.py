@@ -10,16 +10,24 @@ from typing import Any
 import pytest
 
 from celery_redlock.admin.diagnosis import (
+    GROUP,
     NODE,
     SET,
     UNUSABLE,
+    Check,
     Finding,
-    Row,
     Severity,
     as_data,
     diagnose,
 )
-from celery_redlock.admin.node_report import Failure, FailureKind, Guard, NodeReport
+from celery_redlock.admin.node_report import (
+    Failure,
+    FailureKind,
+    Guard,
+    NodeReport,
+    SentinelFacts,
+)
+from celery_redlock.protocol.mastership import TAKEOVER
 
 MAX_TTL = 60.0
 HEALTHY = tuple(
@@ -77,6 +85,14 @@ OF_SET: dict[tuple[str, Severity], tuple[Sequence[NodeReport], dict[str, Any]]] 
         [*(replace(one, role="replica") for one in HEALTHY[:3]), *HEALTHY[3:]],
         {},
     ),
+    ("key-paused", INFO): (
+        [replace(one, paused="api", paused_for=30.0) for one in HEALTHY],
+        {},
+    ),
+    ("pause-incomplete", WARNING): (
+        [*(replace(one, paused="api", paused_for=30.0) for one in HEALTHY[1:]), HEALTHY[0]],
+        {},
+    ),
     ("quorum-margin", WARNING): (
         [*(replace(one, role="replica") for one in HEALTHY[:2]), *HEALTHY[2:]],
         {},
@@ -104,7 +120,39 @@ OF_VOTERS = {
     "slow-node",
     "persistence-missing",
 }
-ROWS: tuple[Row[Any], ...] = (*UNUSABLE, *NODE, *SET)
+SENTINELS = SentinelFacts(named=3, known=3, silent=(), agree=True)
+HEALTHY_GROUPS = tuple(
+    replace(
+        one,
+        url=f"redis+sentinel://s1:26379,s2:26379,s3:26379/locks-{number}",
+        is_replicated=True,
+        replicas=1,
+        min_replicas=0,
+        sentinels=SENTINELS,
+    )
+    for number, one in enumerate(HEALTHY[:3])
+)
+
+
+def sentinels(**changes: Any) -> dict[str, Any]:
+    return {"sentinels": replace(SENTINELS, **changes)}
+
+
+#: What is different in the first group, and in the settings, by the finding about it.
+OF_GROUP: dict[tuple[str, Severity], tuple[dict[str, Any], dict[str, Any]]] = {
+    ("sentinels-few", WARNING): (sentinels(named=2, known=2), {}),
+    ("sentinel-silent", WARNING): (sentinels(silent=("s2:26379 TimeoutError",)), {}),
+    ("sentinels-disagree", WARNING): (sentinels(agree=False), {}),
+    ("sentinels-unnamed", WARNING): (sentinels(known=5), {}),
+    ("replicas-missing", WARNING): ({"replicas": 0}, {}),
+    ("min-replicas", WARNING): ({"min_replicas": 1}, {}),
+    ("failover-forgets", WARNING): ({}, {"guard": False}),
+    ("takeover-short", ERROR): ({}, {"takeover": 6.9}),
+    ("quarantined", WARNING): ({"guard": Guard.QUARANTINED, "quarantine_left": 89.0}, {}),
+    ("max-ttl-differs", WARNING): ({"guard": Guard.QUARANTINED, "quarantine_left": 92.0}, {}),
+    ("backlog-ttl-short", WARNING): ({"backlog_ttl": 89}, {}),
+}
+ROWS: tuple[Check[Any], ...] = (*UNUSABLE, *GROUP, *NODE, *SET)
 
 
 def findings(reports: Sequence[NodeReport], **settings: Any) -> tuple[Finding, ...]:
@@ -130,6 +178,45 @@ def test_one_cause_gives_one_finding_that_names_its_node(kind: tuple[str, Severi
     assert (found.code, found.severity, found.node) == (*kind, HEALTHY[0].url)
 
 
+def test_healthy_groups_give_no_finding() -> None:
+    assert findings(HEALTHY_GROUPS) == ()
+
+
+@pytest.mark.parametrize("kind", OF_GROUP, ids=lambda kind: "-".join(kind))
+def test_one_cause_gives_one_finding_that_names_its_group(kind: tuple[str, Severity]) -> None:
+    changes, settings = OF_GROUP[kind]
+
+    found = findings([replace(HEALTHY_GROUPS[0], **changes), *HEALTHY_GROUPS[1:]], **settings)
+    (first, *_) = [one for one in found if one.code != "quorum-margin"]
+    assert (first.code, first.severity, first.node) == (*kind, HEALTHY_GROUPS[0].url)
+    assert {one.code for one in found} <= {kind[0], "quorum-margin"}
+
+
+@pytest.mark.parametrize("row", GROUP, ids=lambda row: f"{row.code}-{row.severity}")
+def test_each_row_about_a_group_matches_some_facts(row: Check[Any]) -> None:
+    assert (row.code, row.severity) in OF_GROUP
+
+
+@pytest.mark.parametrize("row", GROUP, ids=lambda row: f"{row.code}-{row.severity}")
+def test_no_row_about_a_group_matches_a_server(row: Check[Any]) -> None:
+    of_servers = findings([replace(HEALTHY[0], replicas=0, min_replicas=1)], takeover=0.0)
+    assert row.code not in {one.code for one in of_servers}
+
+
+def test_a_group_s_quarantine_is_longer_by_the_takeover() -> None:
+    (found, _) = findings([replace(HEALTHY_GROUPS[0], guard=Guard.OTHER), *HEALTHY_GROUPS[1:]])
+    assert f"its quarantine of {MAX_TTL + TAKEOVER:g} s" in found.message
+
+
+def test_the_default_takeover_is_long_enough() -> None:
+    assert findings(HEALTHY_GROUPS, takeover=TAKEOVER) == ()
+
+
+def test_a_group_with_a_warning_votes() -> None:
+    reports = [replace(one, **sentinels(known=5)) for one in HEALTHY_GROUPS]
+    assert kinds(findings(reports)) == {("sentinels-unnamed", WARNING)}
+
+
 @pytest.mark.parametrize("kind", OF_SET, ids=lambda kind: "-".join(kind))
 def test_the_whole_set_is_judged_as_well(kind: tuple[str, Severity]) -> None:
     reports, settings = OF_SET[kind]
@@ -138,12 +225,12 @@ def test_the_whole_set_is_judged_as_well(kind: tuple[str, Severity]) -> None:
 
 
 @pytest.mark.parametrize("row", [*UNUSABLE, *NODE], ids=lambda row: f"{row.code}-{row.severity}")
-def test_each_row_about_a_node_matches_some_facts(row: Row[Any]) -> None:
+def test_each_row_about_a_node_matches_some_facts(row: Check[Any]) -> None:
     assert (row.code, row.severity) in {*OF_NODE, *OF_SET}
 
 
 @pytest.mark.parametrize("row", SET, ids=lambda row: f"{row.code}-{row.severity}")
-def test_each_row_about_a_set_matches_some_facts(row: Row[Any]) -> None:
+def test_each_row_about_a_set_matches_some_facts(row: Check[Any]) -> None:
     reports, settings = OF_SET[row.code, row.severity]
 
     found = [one for one in findings(reports, **settings) if one.node is None]
@@ -151,12 +238,12 @@ def test_each_row_about_a_set_matches_some_facts(row: Row[Any]) -> None:
 
 
 def test_each_row_is_the_only_one_of_its_code_and_severity_in_its_table() -> None:
-    for table in ((*UNUSABLE, *NODE), SET):
+    for table in ((*UNUSABLE, *GROUP, *NODE), SET):
         assert len({(row.code, row.severity) for row in table}) == len(table)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.code}-{row.severity}")
-def test_no_row_matches_healthy_nodes(row: Row[Any]) -> None:
+def test_no_row_matches_healthy_nodes(row: Check[Any]) -> None:
     assert (row.code, row.severity) not in kinds(findings(HEALTHY))
 
 
@@ -276,6 +363,10 @@ def test_the_machine_whose_clock_is_behind_is_named_so() -> None:
 def test_a_message_ends_as_a_sentence() -> None:
     cases = [about_first(**changes) for changes in OF_NODE.values()]
     cases += [findings(reports, **settings) for reports, settings in OF_SET.values()]
+    cases += [
+        findings([replace(HEALTHY_GROUPS[0], **changes)], **settings)
+        for changes, settings in OF_GROUP.values()
+    ]
 
     assert not [
         one for found in cases for one in found if not one.message.endswith((".", "allowed"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 from celery_redlock import Redlock
 from celery_redlock.admin import live_view
 from celery_redlock.admin.live_view import LiveView
+from celery_redlock.protocol.commands import Waiter
 from celery_redlock.tasks.message.owner_label import task_digest
-from tests.support.nodes import MemoryNodes
+from tests.support.commands import acquire
+from tests.support.nodes import PREFIX, MemoryNodes
 from tests.support.waiting import TIMEOUT, wait_until
 
 
@@ -142,6 +145,63 @@ def test_a_change_is_what_two_looks_differ_in(
         state = watched.look([""])[""]
 
     assert [change["what"] for change in state["changes"]] == what
+
+
+RUNNING, QUEUED = "1 1 running 4711 w1@host 12", "1 1 queued 4711 host 12"
+
+
+@pytest.mark.parametrize(
+    ("owner", "after", "what", "expired"),
+    [
+        ("1 1 x", None, ["expired"], 1),
+        (RUNNING, None, ["expired"], 1),
+        (RUNNING, "2 2 running 4712 w1@host 12", ["expired", "acquired"], 1),
+        (QUEUED, None, ["ended"], 0),
+    ],
+)
+def test_a_needed_lock_whose_time_is_over_has_expired(
+    nodes: MemoryNodes,
+    redlock: Redlock,
+    owner: str,
+    after: str | None,
+    what: list[str],
+    expired: int,
+) -> None:
+    watched = LiveView(redlock, {})
+
+    def seen() -> bool:
+        """Hold the lock, and look at it before it ends; a busy machine may need several tries."""
+        nodes.hold("a", owner, range(len(nodes)), ttl=0.5)
+        return bool(watched.look([""])[""]["locks"]["keys"])
+
+    wait_until(seen)
+    nodes.wait_free("a")
+    if after is not None:
+        hold(nodes, "a", after)
+
+    state = watched.look([""])[""]
+
+    assert [change["what"] for change in state["changes"]] == what
+    assert state["expired"] == expired
+    assert watched.look([""])[""]["expired"] == 0
+
+
+def test_a_key_has_the_wait_of_the_waiter_that_is_next(
+    nodes: MemoryNodes, redlock: Redlock
+) -> None:
+    hold(nodes, "a", "1 1 x")
+    hold(nodes, "b", "1 1 x")
+    now_ms = round(time.time() * 1000)
+    for ago in (60, 3600):
+        waiter = Waiter(f"since {ago}", now_ms - ago * 1000, 60_000)
+        nodes.run(0, acquire((f"{PREFIX}a",), "us", 60_000, 0, 0, "", waiter))
+
+    groups = LiveView(redlock, {}).look([""])[""]["locks"]["keys"]
+
+    assert [(group["waiting"], round(group["waiting_for"], -2)) for group in groups] == [
+        (2, 3600),
+        (0, 0),
+    ]
 
 
 def test_a_filter_that_nobody_watches_is_forgotten(nodes: MemoryNodes, redlock: Redlock) -> None:

@@ -6,9 +6,10 @@ import pytest
 
 from celery_redlock import ConfigurationError
 from celery_redlock.admin.diagnosis import Severity, diagnose
-from celery_redlock.admin.node_report import FailureKind, Guard, report_nodes
+from celery_redlock.admin.node_report import FailureKind, Guard, report_nodes, sentinel_facts
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory import MemoryNode, memory_node
+from celery_redlock.transport.memory.transport import MemoryNode, memory_node
+from celery_redlock.transport.redis.sentinel import NoReport, Report
 
 
 @pytest.fixture
@@ -79,3 +80,21 @@ def test_their_clocks_differ_from_this_machines_alone(nodes: list[MemoryNode]) -
 def test_urls_that_cannot_be_used_are_refused() -> None:
     with pytest.raises(ConfigurationError):
         report_nodes("http://lock1")
+
+
+MASTER = Report(("10.0.0.1", 6379), 1, vouches=True, others=2)
+
+
+def test_sentinels_count_themselves_and_name_those_that_are_silent() -> None:
+    found = sentinel_facts([MASTER, MASTER, NoReport("s3:26379", "TimeoutError.", lasting=False)])
+    assert (found.named, found.known, found.silent) == (3, 3, ("s3:26379 TimeoutError",))
+    assert found.agree
+
+
+@pytest.mark.parametrize(
+    "other",
+    [Report(("10.0.0.2", 6379), 1, vouches=True), Report(MASTER.address, 1, vouches=False)],
+    ids=["another master", "the same, dead"],
+)
+def test_sentinels_that_take_the_master_for_dead_do_not_agree(other: Report) -> None:
+    assert not sentinel_facts([MASTER, MASTER, other]).agree

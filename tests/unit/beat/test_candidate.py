@@ -9,6 +9,7 @@ import pytest
 from celery_redlock import Redlock
 from celery_redlock.beat.candidate import Candidate
 from celery_redlock.beat.timing import Timings
+from celery_redlock.core import client_of
 from tests.unit.beat.world import World
 
 TIMINGS = Timings(ttl=12.0, renew_deadline=8.0, retry=2.0)
@@ -20,7 +21,7 @@ def redlock(world: World) -> Redlock:
 
 
 def candidate(redlock: Redlock) -> Candidate:
-    return Candidate(redlock, "schedule", TIMINGS)
+    return Candidate(client_of(redlock), "schedule", TIMINGS)
 
 
 def test_the_first_attempt_is_made_at_once(redlock: Redlock) -> None:

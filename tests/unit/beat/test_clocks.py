@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from celery.schedules import BaseSchedule, crontab, schedstate
 
-from celery_redlock.core import Register
-from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.core import Register, client_of
+from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.ticks.entry_state import EntryState
 from tests.unit.beat.test_failover import due_times, told
 from tests.unit.beat.world import START, MakeWorld, World
@@ -134,8 +134,8 @@ def test_a_leader_whose_clock_is_put_right_from_the_far_future_goes_on(world: Wo
 def test_a_record_that_makes_no_sense_is_replaced(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    redlock = redlock_for(world.app())
-    Register(redlock, f"beat:{world.name}").write(1, {"job": (0, "nonsense")})
+    redlock = client_for(world.app())
+    Register(client_of(redlock), f"beat:{world.name}").write(1, {"job": (0, "nonsense")})
     world.beat("a")
     assert len(world.run(5)) == 5
     assert "The record of entry 'job' cannot be read" in caplog.text

@@ -84,7 +84,7 @@ def test_a_signal_in_the_attempt_leaves_no_lock_behind(
 ) -> None:
     a = world.beat("a")
     made = with_signal(attempt_once, a, after=after)
-    monkeypatch.setattr("celery_redlock.core.redlock.attempt_once", made)
+    monkeypatch.setattr("celery_redlock.core.client.attempt_once", made)
     with pytest.raises(SystemExit):
         world.run(5)
     end_of_service(world, a)

@@ -188,7 +188,7 @@ def test_a_leader_sends_nothing_once_it_was_not_extended_within_the_deadline(
     sent = world.run(11)
     assert a.leads
     assert sent[-1].at <= silent_since + 8.0
-    assert "it sends nothing until it is" in caplog.text
+    assert "the leader sends nothing until it is" in caplog.text
     for node in world.nodes:
         node.resume()
     world.run(5)

@@ -6,7 +6,7 @@ import pytest
 from celery.beat import Scheduler
 
 from celery_redlock.core import Register
-from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.config.client import client_for
 from tests.unit.beat.world import MakeWorld, World
 
 
@@ -50,7 +50,7 @@ def test_a_leader_that_was_outranked_writes_nothing_although_its_lease_seems_to_
     written: list[str] = []
     monkeypatch.setattr(Scheduler, "close", lambda self: written.append("closed"))
     token = world.sent[-1].tick.token  # type: ignore[union-attr]
-    Register(redlock_for(a.app), f"beat:{world.name}").claim((token or 0) + 1)
+    Register(client_for(a.app), f"beat:{world.name}").claim((token or 0) + 1)
     world.run(1.2)
     assert written == []
     assert "another beat leads" in caplog.text

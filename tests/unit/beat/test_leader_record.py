@@ -13,7 +13,7 @@ from celery_redlock.beat.leader_record import (
     own_leader_info,
     parse_leader,
 )
-from celery_redlock.protocol import owner_value
+from celery_redlock.protocol.keys import owner_value
 
 
 def test_an_owner_value_tells_host_process_and_time() -> None:

@@ -7,7 +7,7 @@ import pytest
 from celery_redlock import QuorumUnavailable, Redlock, StaleFencingToken
 from celery_redlock.beat.leader_record import LEADER_FIELD, LeaderInfo
 from celery_redlock.beat.schedule_state import ScheduleState
-from celery_redlock.core import Register
+from celery_redlock.core import Register, client_of
 from celery_redlock.tasks.ticks.entry_state import EntryState
 from tests.unit.beat.world import World
 
@@ -20,12 +20,13 @@ def redlock(world: World) -> Redlock:
 
 
 def records(redlock: Redlock, token: int) -> ScheduleState:
-    now = redlock.transport.now
-    return ScheduleState(Register(redlock, "schedule"), token, pause=2.0, now=now, wall=now)
+    now = client_of(redlock).transport.now
+    register = Register(client_of(redlock), "schedule")
+    return ScheduleState(register, token, pause=2.0, now=now, wall=now)
 
 
 def written(redlock: Redlock) -> dict[str, EntryState]:
-    found = Register(redlock, "schedule").read()
+    found = Register(client_of(redlock), "schedule").read()
     found.pop(LEADER_FIELD, None)
     return {name: EntryState.read(one.text) for name, one in found.items()}  # type: ignore[misc]
 
@@ -157,7 +158,7 @@ DAY = 86_400.0
 def test_a_removed_entry_is_forgotten_after_a_hundred_days(world: World, redlock: Redlock) -> None:
     first = records(redlock, 10)
     first.claim(LEADER)
-    now = redlock.transport.now()
+    now = client_of(redlock).transport.now()
     first.record_start("gone", now, 1)
     first.record_start("yearly", now, 1)
     first.write()
@@ -171,7 +172,7 @@ def test_a_removed_entry_is_forgotten_after_a_hundred_days(world: World, redlock
 def test_an_entry_that_was_removed_lately_is_remembered(world: World, redlock: Redlock) -> None:
     first = records(redlock, 10)
     first.claim(LEADER)
-    first.record_start("gone", redlock.transport.now(), 1)
+    first.record_start("gone", client_of(redlock).transport.now(), 1)
     first.write()
     world.time.sleep(99 * DAY)
     first.note_schedule(())
@@ -182,9 +183,9 @@ def test_an_entry_that_was_removed_lately_is_remembered(world: World, redlock: R
 def test_an_old_entry_that_cannot_be_written_stops_no_write(world: World, redlock: Redlock) -> None:
     first = records(redlock, 10)
     first.claim(LEADER)
-    first.record_start("\ud800", redlock.transport.now(), 1)
+    first.record_start("\ud800", client_of(redlock).transport.now(), 1)
     world.time.sleep(101 * DAY)
     first.note_schedule(())
-    first.record_start("job", redlock.transport.now(), 1)
+    first.record_start("job", client_of(redlock).transport.now(), 1)
     first.write()
     assert written(redlock).keys() == {"job"}

@@ -70,12 +70,6 @@ def test_it_is_found_by_its_alias_and_by_its_path(name: str) -> None:
     assert isinstance(service.get_scheduler(lazy=True), RedlockScheduler)
 
 
-def test_the_report_shows_no_password() -> None:
-    report = app_with(redlock_beat_ttl=12).bugreport()
-    assert "hunter2" not in report
-    assert "redlock_beat_ttl: 12" in report
-
-
 @pytest.mark.parametrize(
     ("conf", "said"),
     [

@@ -15,7 +15,7 @@ import pytest
 from celery_redlock.beat.leader_record import HOST
 from celery_redlock.beat.status import schedule_status
 from celery_redlock.cli import main
-from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.config.client import client_for
 from tests.unit.beat.world import World
 
 
@@ -150,7 +150,7 @@ def test_a_stranger_who_holds_the_lock_is_shown_with_the_mend(
     world: World, module: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     app: Any = sys.modules[module].app
-    lease = redlock_for(app).acquire(f"beat:{world.name}", label="somebody")
+    lease = client_for(app).acquire_for_task([f"beat:{world.name}"], label="somebody")
     assert main(["beat", "-A", module]) == 1
     assert f"held by {lease.owner!r}. Give the schedule a name of its own" in (
         capsys.readouterr().out

@@ -17,13 +17,14 @@ from kombu.exceptions import OperationalError
 from celery_redlock import Lease, RedlockTask
 from celery_redlock.beat import RedlockScheduler, broker
 from celery_redlock.beat.inner_scheduler import close_without_saving
-from celery_redlock.core import Register, VersionedValue, lease, redlock
+from celery_redlock.core import Register, VersionedValue, client, lease
+from celery_redlock.core.holding import Holding
 from celery_redlock.errors import LossReason, RedlockError
-from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.ticks.entry_state import EntryState
-from celery_redlock.transport import memory
-from celery_redlock.transport.memory import MemoryNode, VirtualTime
+from celery_redlock.transport.memory import transport as memory
+from celery_redlock.transport.memory.transport import MemoryNode, VirtualTime
 
 START = datetime(2026, 3, 10, 12, 0, 0, 500_000, tzinfo=UTC)
 #: What a pass takes, in seconds.
@@ -52,17 +53,17 @@ class Watchdog:
     """Renews as the real one does, at a third of the lease, when the world's time comes to it."""
 
     def __init__(self) -> None:
-        self.extend_at: dict[Lease, float] = {}
-        self.until: dict[Lease, float] = {}
+        self.extend_at: dict[Holding, float] = {}
+        self.until: dict[Holding, float] = {}
 
-    def watch(self, lease: Lease, max_hold: float) -> None:
-        self.extend_at.setdefault(lease, lease.now() + lease.ttl / 3)
-        self.until[lease] = lease.now() + max_hold
+    def watch(self, held: Holding, max_hold: float, _seen_within: float) -> None:
+        self.extend_at.setdefault(held, held.now() + held.ttl / 3)
+        self.until[held] = held.now() + max_hold
 
-    def unwatch(self, lease: Lease) -> None:
-        self.extend_at.pop(lease, None)
+    def unwatch(self, held: Holding) -> None:
+        self.extend_at.pop(held, None)
 
-    def wait_for_extension(self, lease: Lease, limit: float) -> None: ...
+    def wait_for_extension(self, held: Holding, limit: float) -> None: ...
 
     def is_current_thread(self) -> bool:
         return False
@@ -74,19 +75,19 @@ class Watchdog:
         return min(self.extend_at.values(), default=math.inf)
 
     def renew(self) -> None:
-        lease = min(self.extend_at, key=lambda lease: self.extend_at[lease])
-        if lease.now() >= self.until[lease]:
-            self.unwatch(lease)
-            lease.mark_lost(LossReason.MAX_HOLD)
+        held = min(self.extend_at, key=lambda held: self.extend_at[held])
+        if held.now() >= self.until[held]:
+            self.unwatch(held)
+            held.mark_lost(LossReason.MAX_HOLD)
             return
         try:
-            lease.extend()
+            Lease(held).extend()
         except RedlockError:
-            self.extend_at[lease] = lease.now() + lease.ttl / 12
+            self.extend_at[held] = held.now() + held.ttl / 12
         else:
-            self.extend_at[lease] = lease.now() + lease.ttl / 3
-        if lease.lost:
-            self.unwatch(lease)
+            self.extend_at[held] = held.now() + held.ttl / 3
+        if held.lost:
+            self.unwatch(held)
 
 
 @dataclass(eq=False)
@@ -212,7 +213,7 @@ class World:
         }
 
     def register(self) -> dict[str, VersionedValue]:
-        return Register(redlock_for(self.app()), f"beat:{self.name}").read()
+        return Register(client_for(self.app()), f"beat:{self.name}").read()
 
     @contextmanager
     def _as(self, beat: Beat) -> Iterator[None]:
@@ -302,7 +303,7 @@ def _next_event(beat: Beat) -> float:
 def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWorld]:
     """Have leases renewed and brokers fail as the worlds say that are made meanwhile."""
     made: list[World] = []
-    for module in (redlock, lease):
+    for module in (client, lease):
         monkeypatch.setattr(module, "process_watchdog", lambda: WATCHDOGS[-1])
     connect = broker.limited_connection
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once
-from celery_redlock.protocol import AcquireRound, Failed, Vote, Waiter
-from celery_redlock.protocol.keys import LimitedKey
+from celery_redlock.core.settings import client_settings
+from celery_redlock.protocol.commands import Waiter
+from celery_redlock.protocol.keys import Key
 from celery_redlock.protocol.node_model import StoredKey, WaitQueue
-from celery_redlock.protocol.votes import ACKNOWLEDGED, FOREIGN
-from celery_redlock.transport import AckedNodes, MemoryTransport
-from celery_redlock.transport.memory import MemoryNode
+from celery_redlock.protocol.rounds import AcquireRound
+from celery_redlock.protocol.votes import ACKNOWLEDGED, FOREIGN, Failed, Vote
+from celery_redlock.transport import AckedNodes
+from celery_redlock.transport.memory.transport import MemoryNode, MemoryTransport
 
 
 @pytest.mark.parametrize(
@@ -33,14 +35,12 @@ def test_only_a_node_that_had_the_keys_has_given_the_reservation_up(
 
 def asked_by_a_waiter(key: str, *, has_waited: bool = False) -> AcquireParams:
     return AcquireParams(
-        node_keys=(key,),
+        settings=client_settings(
+            3, ttl=10.0, max_ttl=10.0, key_prefix="", node_timeout=1.0, guard=False
+        ),
+        keys=(key,),
         ttl=10.0,
-        max_ttl=10.0,
-        key_prefix="",
         label="",
-        drift_factor=0.01,
-        node_timeout=1.0,
-        quarantine_ms=0,
         waiter=Waiter("us", 1, keep_ms=60_000, has_waited=has_waited),
     )
 
@@ -49,18 +49,20 @@ def test_a_node_that_refused_one_that_is_granted_does_not_wake_it() -> None:
     nodes = [MemoryNode(str(number)) for number in range(3)]
     nodes[0].state.keys["key"] = StoredKey("other", 10**18)
 
-    assert attempt_once(MemoryTransport(nodes), asked_by_a_waiter("key")).is_granted
+    assert attempt_once(MemoryTransport(nodes), asked_by_a_waiter(Key.of("", "key"))).is_granted
 
     assert nodes[0].state.waiting["key"].scores == {}
 
 
 def test_nodes_forget_the_turn_of_one_that_is_granted() -> None:
-    key = LimitedKey("key", 1, 60_000).on_nodes("key")
+    key = Key.of("", "key", 1, 60_000)
     nodes = [MemoryNode(str(number)) for number in range(3)]
     for node in nodes:
-        node.state.waiting[key] = WaitQueue({"us": 1}, turns={"us": 10**15}, expires_at=10**18)
+        node.state.waiting[key.stored] = WaitQueue(
+            {"us": 1}, turns={"us": 10**15}, expires_at=10**18
+        )
 
     granted = attempt_once(MemoryTransport(nodes), asked_by_a_waiter(key, has_waited=True))
 
     assert granted.is_granted
-    assert [node.state.waiting[key].scores for node in nodes] == [{}] * 3
+    assert [node.state.waiting[key.stored].scores for node in nodes] == [{}] * 3

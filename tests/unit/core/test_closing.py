@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from celery_redlock import Redlock
+from celery_redlock.core import client_of
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory import MemoryNode, memory_node
+from celery_redlock.transport.memory.transport import MemoryNode, memory_node
 
 LEASES = 2500
 
@@ -27,13 +28,13 @@ def client(redlock_memory_nodes: list[str]) -> Redlock:
 def waits(client: Redlock, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """For how long each exchange may wait."""
     seen: list[float] = []
-    exchange = client.transport.exchange  # type: ignore[attr-defined]
+    exchange = client_of(client).transport.exchange  # type: ignore[attr-defined]
 
     def noted(batch: Any, timeout: float, **options: Any) -> None:
         seen.append(timeout)
         exchange(batch, timeout, **options)
 
-    monkeypatch.setattr(client.transport, "exchange", noted)
+    monkeypatch.setattr(client_of(client).transport, "exchange", noted)
     return seen
 
 
@@ -79,7 +80,7 @@ def test_nodes_that_answer_again_are_waited_for(
         for node in nodes:
             node.resume()
 
-    monkeypatch.setattr(client.transport, "sleep", sleep)
+    monkeypatch.setattr(client_of(client).transport, "sleep", sleep)
     client.close()
     assert all(wait > 0 for wait in waits)
     assert not any(node.state.keys for node in nodes)

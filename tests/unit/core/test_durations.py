@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from celery_redlock import AsyncRedlock, Redlock
+from celery_redlock.core import client_of
 from celery_redlock.errors import ConfigurationError
 
 _numbers = itertools.count(1)
@@ -86,7 +87,7 @@ def test_a_timedelta_is_taken_wherever_seconds_are(value: Any) -> None:
             lease.extend(value)
             assert lease.ttl == 5
         redlock.acquire("k", at_least_for=value).release()
-        assert redlock.settings.max_ttl == 30
+        assert client_of(redlock).settings.max_ttl == 30
 
 
 @pytest.mark.parametrize("value", [timedelta(0), 0, 0.0])

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tenacity import RetryCallState, Retrying
 
-from celery_redlock import AsyncRedlock, LockContended, LossReason, QuorumUnavailable, Redlock
-from celery_redlock.core import Lease, instrumentation
+from celery_redlock import AsyncRedlock, LockContended, QuorumUnavailable, Redlock
+from celery_redlock.core import instrumentation
 from celery_redlock.core.instrumentation import (
     AcquireDetails,
     Details,
@@ -24,7 +24,9 @@ from celery_redlock.core.instrumentation import (
     ReleaseDetails,
     observe,
 )
-from celery_redlock.transport import memory_node, parse_node
+from celery_redlock.core.lease import holding_of
+from celery_redlock.transport import parse_node
+from celery_redlock.transport.memory.transport import memory_node
 
 Events = list[Details]
 _names = itertools.count()
@@ -56,64 +58,6 @@ def client(request: pytest.FixtureRequest) -> Iterator[Redlock]:
 
 def of_kind(events: Events, kind: type) -> list[Any]:
     return [event for event in events if type(event) is kind]
-
-
-def test_a_granted_lock_is_reported_with_its_votes(client: Redlock, events: Events) -> None:
-    lease = client.acquire("k")
-    [details] = of_kind(events, AcquireDetails)
-    assert (details.keys, details.outcome, details.attempts) == (("k",), Outcome.GRANTED, 1)
-    assert details.fencing_token == lease.fencing_token
-    assert set(details.votes) == set(client.node_names)
-    assert sum(vote != "none" for vote in details.votes.values()) >= 2
-
-
-def test_a_refused_lock_is_reported_with_every_attempt(client: Redlock, events: Events) -> None:
-    client.acquire("k")
-    with pytest.raises(LockContended):
-        client.acquire("k", wait=0.2)
-    details = of_kind(events, AcquireDetails)[1]
-    assert (details.outcome, details.fencing_token) == (Outcome.CONTENDED, None)
-    assert details.attempts > 1
-    assert details.waited >= 0.2
-
-
-def test_an_extension_is_reported(client: Redlock, events: Events) -> None:
-    lease = client.acquire("k")
-    lease.extend()
-    [details] = of_kind(events, ExtendDetails)
-    assert (details.keys, details.outcome) == (("k",), Outcome.GRANTED)
-    assert details.fencing_token == lease.fencing_token
-    assert 0 < details.expires_in <= lease.ttl
-
-
-def test_a_loss_is_reported_once_with_its_reason(client: Redlock, events: Events) -> None:
-    lease = client.acquire("k")
-    lease.mark_lost(LossReason.GONE)
-    lease.mark_lost(LossReason.EXPIRED)
-    [details] = of_kind(events, LossDetails)
-    assert (details.keys, details.reason) == (("k",), LossReason.GONE)
-    assert details.held_for > 0
-
-
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_release_tells_whether_the_lease_was_held(
-    client: Redlock, events: Events, lost: bool
-) -> None:
-    lease = client.acquire("k")
-    if lost:
-        lease.mark_lost()
-    lease.release()
-    lease.release()
-    [details] = of_kind(events, ReleaseDetails)
-    assert (details.keys, details.held) == (("k",), not lost)
-
-
-def test_a_reservation_is_reported_with_the_keys_that_users_write(
-    client: Redlock, events: Events
-) -> None:
-    client.reservations.reserve([client.node_key("k")], ttl=5.0, grace=5.0, label="", retry_for=5.0)
-    [details] = of_kind(events, AcquireDetails)
-    assert (details.keys, details.outcome) == (("k",), Outcome.GRANTED)
 
 
 def test_a_quarantined_node_is_reported(events: Events) -> None:
@@ -200,16 +144,6 @@ def interrupt() -> Iterator[Callable[[type], Callable[[], None]]]:
 Interrupted = Callable[[type], Callable[[], None]]
 
 
-def test_a_lock_whose_report_is_interrupted_is_released(
-    client: Redlock, interrupt: Interrupted
-) -> None:
-    end = interrupt(AcquireDetails)
-    with pytest.raises(Interrupt):
-        client.acquire("k", at_least_for=5.0)
-    end()
-    assert client.acquire("k").is_valid
-
-
 def test_a_lock_of_an_event_loop_whose_report_is_interrupted_is_released(
     interrupt: Interrupted,
 ) -> None:
@@ -222,53 +156,6 @@ def test_a_lock_of_an_event_loop_whose_report_is_interrupted_is_released(
             assert (await redlock.acquire("k")).is_valid
 
     asyncio.run(run())
-
-
-def test_a_reservation_whose_report_is_interrupted_is_cancelled(
-    client: Redlock, interrupt: Interrupted
-) -> None:
-    end = interrupt(AcquireDetails)
-    with pytest.raises(Interrupt):
-        client.reservations.reserve(
-            [client.node_key("k")], ttl=5.0, grace=5.0, label="", retry_for=5.0
-        )
-    end()
-    assert client.acquire("k").is_valid
-
-
-def test_a_reservation_whose_report_is_interrupted_is_given_back(
-    client: Redlock, interrupt: Interrupted
-) -> None:
-    keys, reserve = [client.node_key("k")], client.reservations.reserve
-    older = reserve(keys, ttl=5.0, grace=5.0, label="", retry_for=5.0).reservation
-    end = interrupt(AcquireDetails)
-    with pytest.raises(Interrupt):
-        reserve(
-            keys,
-            ttl=5.0,
-            grace=5.0,
-            label="",
-            retry_for=5.0,
-            previous=older.owner,
-            previous_until=older.expires_at,
-        )
-    end()
-    [holder] = client.reservations.inspect(keys)
-    assert holder is not None
-    assert holder.owner == older.owner
-
-
-@pytest.mark.parametrize("release", [Lease.release, lambda lease: lease.release_with({})])
-def test_a_release_whose_report_is_interrupted_is_complete(
-    client: Redlock, interrupt: Interrupted, release: Callable[[Lease], bool]
-) -> None:
-    lease = client.acquire("k")
-    end = interrupt(ReleaseDetails)
-    with pytest.raises(Interrupt):
-        release(lease)
-    end()
-    assert lease not in client._leases
-    assert client.acquire("k").is_valid
 
 
 def test_close_releases_all_leases_although_a_report_is_interrupted(
@@ -310,7 +197,7 @@ def test_a_loss_is_reported_after_its_callback(events: Events) -> None:
     reported: list[int] = []
     with Redlock("memory://observed-loss") as redlock:
         lease = redlock.acquire("k")
-        lease.set_on_lost(lambda _: reported.append(len(of_kind(events, LossDetails))))
+        holding_of(lease).on_lost = lambda: reported.append(len(of_kind(events, LossDetails)))
         lease.mark_lost()
     assert reported == [0]
     assert len(of_kind(events, LossDetails)) == 1

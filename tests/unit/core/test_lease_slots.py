@@ -16,7 +16,7 @@ def redlock(redlock_memory_nodes: list[str]) -> Iterator[Redlock]:
 
 
 def test_holders_of_one_key_have_different_slots(redlock: Redlock) -> None:
-    slots = {redlock.acquire("seats", limit=3).slot for _ in range(3)}
+    slots = {redlock.acquire(Limit("seats", 3)).slot for _ in range(3)}
 
     assert slots == {0, 1, 2}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from celery_redlock import ConfigurationError, Limit, LockKeyError, Rate, Redlock
-from celery_redlock.core.limits import named_keys, rate_key
-from celery_redlock.protocol.keys import LimitedKey
+from celery_redlock.core.limits import checked_rate, limited_key
+from celery_redlock.core.validation import checked_keys
 
 NODES = "memory://limits"
 
@@ -26,75 +27,85 @@ NODES = "memory://limits"
         ("0.5/s", 1, 2),
         (0.1, 1, 10),
         ("0.5/m", 1, 120),
+        ("1.5/s", 1, 2 / 3),
+        ("1/d", 1, 86_400),
+        ("20/10s", 20, 10),
+        ("3 / 0.5 h", 3, 1800),
+        ("500/m", 125, 15),
+        ("129/m", 64, 30),
+        ("1000/s", 125, 1 / 8),
     ],
 )
-def test_a_rate_is_read_as_celery_writes_it(rate: Any, slots: int, seconds: int) -> None:
-    key = rate_key("key", rate, "rate")
-    assert (key, key.slots) == ("key", slots)
-    assert seconds * 1000 < key.period_ms <= seconds * 1000 * 1.02 + 20
+def test_a_rate_is_read_as_people_write_it(rate: Any, slots: int, seconds: float) -> None:
+    found, period_ms = checked_rate(rate, "rate")
+    assert found == slots
+    assert seconds * 1000 < period_ms <= seconds * 1000 * 1.02 + 20
 
 
-@pytest.mark.parametrize("rate", ["", "x", "5/d", "-1/s", 0, "0/m", True, None, "2.5/s", "1/2/s"])
+@pytest.mark.parametrize(
+    "rate", ["", "x", "5/w", "-1/s", 0, "0/m", True, None, "1/0s", "1/2/s", "9" * 400]
+)
 def test_what_is_no_rate_is_named_with_one_that_is(rate: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"is no rate; give .* such as '10/s'"):
-        rate_key("key", rate, "rate")
+    with pytest.raises(ConfigurationError, match=r"is not a valid rate; use .* such as '10/s'"):
+        checked_rate(rate, "rate")
 
 
 @pytest.mark.parametrize("rate", [f"0.{'0' * 40}1/s", f"0.{'0' * 310}1/h"])
 def test_a_rate_that_is_too_low_is_named_with_its_mend(rate: str) -> None:
     with pytest.raises(ConfigurationError, match="give a higher rate"):
-        rate_key("key", rate, "rate")
+        checked_rate(rate, "rate")
+
+
+def test_a_rate_that_is_too_high_is_named_with_the_highest() -> None:
+    with pytest.raises(ConfigurationError, match=r"too high: 128 in 0.1 s are the most\."):
+        checked_rate("1281/s", "rate")
+
+
+@pytest.mark.parametrize("rate", ["500/m", "129/m", "6000/m", "1279/s", "100000/d"])
+def test_the_parts_of_a_period_together_have_no_more_than_the_rate(rate: str) -> None:
+    number, _, unit = rate.partition("/")
+    slots, kept_ms = checked_rate(rate, "rate")
+    parts = {"s": 1, "m": 60, "h": 3600, "d": 86_400}[unit] * 1000 / kept_ms
+    assert slots * parts <= int(number)
+
+
+@pytest.mark.parametrize(("per", "seconds"), [(10, 10), (0.5, 0.5), (timedelta(minutes=2), 120)])
+def test_a_rate_that_is_a_number_may_name_its_period(per: Any, seconds: float) -> None:
+    assert Rate("api", 20, per=per).slots_and_period() == checked_rate(f"20/{seconds}s", "rate")
 
 
 @pytest.mark.parametrize(
-    ("rate", "advice"),
-    [
-        ("6000/m", "'100/s'"),
-        ("200/h", "'3/m'"),
-        ("129/m", "'2/s'"),
-        ("1000/s", "several keys"),
-        ("9" * 400, "several keys"),
-    ],
+    ("rate", "per"), [("20/s", 10), (20, 0), (20, -1), (20, "10"), (20, True), (20, float("inf"))]
 )
-def test_a_rate_that_is_too_high_is_named_with_a_shorter_period(rate: str, advice: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"more than 128 times; .*{advice}"):
-        rate_key("key", rate, "rate")
+def test_a_period_that_cannot_be_is_named(rate: Any, per: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"Rate\('api', .*, per=.*\) is not a valid rate"):
+        Rate("api", rate, per=per).slots_and_period()
 
 
 @pytest.mark.parametrize("limit", [0, -1, 129, 1.0, "5", True, max])
 def test_what_is_no_limit_is_named_with_the_numbers_that_are(limit: Any) -> None:
     with pytest.raises(ConfigurationError, match="give a whole number from 1 to 128"):
-        named_keys([Limit("key", limit)])
-
-
-def test_an_option_that_is_no_limit_is_named() -> None:
-    with Redlock(NODES) as redlock, pytest.raises(ConfigurationError, match="limit=129"):
-        redlock.acquire("key", limit=129)
-
-
-@pytest.mark.parametrize("keys", [["a", "b"], [Limit("a", 2)], [Rate("a", "1/s")]])
-def test_the_option_is_for_one_key_that_has_no_limit_of_its_own(keys: list[Any]) -> None:
-    with Redlock(NODES) as redlock, pytest.raises(LockKeyError, match="limit= is for one key"):
-        redlock.acquire(keys, limit=5)
+        limited_key(Limit("key", limit))
 
 
 @pytest.mark.parametrize("name", ["", None, 5])
 def test_a_limit_without_a_key_is_named(name: Any) -> None:
     for key in (Limit(name, 5), Rate(name, "1/s")):
         with pytest.raises(LockKeyError, match="str that is not empty"):
-            named_keys([key])
+            limited_key(key)
 
 
 def test_keys_with_and_without_limits_may_be_mixed() -> None:
-    plain, limited, rated = named_keys(["a", Limit("b", 5), Rate("c", "2/s")])
-    assert not isinstance(plain, LimitedKey)
-    assert isinstance(limited, LimitedKey)
+    plain, limited, rated = checked_keys("", ["a", Limit("b", 5), Rate("c", "2/s")])
+    assert (plain.slots, plain.period_ms) == (0, 0)
     assert (limited.slots, limited.period_ms) == (5, 0)
-    assert isinstance(rated, LimitedKey)
     assert (rated.slots, rated.period_ms > 1000) == (2, True)
 
 
 def test_more_slots_than_a_lock_may_have_are_refused() -> None:
     keys = [Limit(f"k{number}", 128) for number in range(8)]
-    with Redlock(NODES) as redlock, pytest.raises(LockKeyError, match="1,024 keys; at most 1,000"):
+    with (
+        Redlock(NODES) as redlock,
+        pytest.raises(LockKeyError, match=r"at most 1,000 keys, .* 1,024"),
+    ):
         redlock.acquire(keys)

@@ -7,9 +7,11 @@ import itertools
 import pytest
 
 from celery_redlock import Redlock
+from celery_redlock.core import client_of
 from celery_redlock.core.node_poll import POLL_KEY, poll_nodes
-from celery_redlock.protocol import Failed, Granted, Quarantined, Refused
-from celery_redlock.transport import memory_node, parse_node
+from celery_redlock.protocol.votes import Failed, Granted, Quarantined, Refused
+from celery_redlock.transport import parse_node
+from celery_redlock.transport.memory.transport import memory_node
 
 _numbers = itertools.count()
 
@@ -21,7 +23,8 @@ def nodes() -> list[str]:
 
 
 def kinds(client: Redlock) -> list[type]:
-    return [type(vote) for vote in poll_nodes(client.transport, client.settings).votes]
+    polled = client_of(client)
+    return [type(vote) for vote in poll_nodes(polled.transport, polled.settings).votes]
 
 
 def test_every_node_votes_and_keeps_no_key(nodes: list[str]) -> None:
@@ -29,7 +32,7 @@ def test_every_node_votes_and_keeps_no_key(nodes: list[str]) -> None:
         assert kinds(client) == [Granted] * 3
     for node in nodes:
         memory = memory_node(parse_node(node))
-        assert memory.state.owner(POLL_KEY, memory.now_us()) is None
+        assert memory.state.owner(POLL_KEY.stored, memory.now_us()) is None
 
 
 def test_a_minority_that_is_silent_or_quarantined_is_seen_although_a_quorum_votes(
@@ -44,6 +47,6 @@ def test_a_minority_that_is_silent_or_quarantined_is_seen_although_a_quorum_vote
 
 def test_polls_of_several_workers_at_once_refuse_no_vote(nodes: list[str]) -> None:
     with Redlock(nodes) as client:
-        lease = client.reservations.acquire_for_task((), (POLL_KEY,))
+        lease = client_of(client).acquire_for_task((), (POLL_KEY,))
         assert kinds(client) == [Refused] * 3
         lease.release()

@@ -9,12 +9,8 @@ from typing import Any, get_type_hints
 import pytest
 
 from celery_redlock import AsyncRedlock, Redlock
-from celery_redlock.core.options import (
-    AcquireOptions,
-    ClientOptions,
-    acquire_request,
-    client_settings,
-)
+from celery_redlock.core.options import AcquireOptions, acquire_request
+from celery_redlock.core.settings import ClientOptions, client_settings
 from celery_redlock.errors import ConfigurationError
 
 NODES = "memory://options"
@@ -65,7 +61,7 @@ def test_a_wrong_option_of_a_client_is_named_with_a_suggestion(client: Callable[
 
 
 def test_without_a_similar_name_all_are_listed() -> None:
-    with pytest.raises(TypeError, match=r"It has at_least_for, label, limit, retry, ttl, wait\."):
+    with pytest.raises(TypeError, match=r"It has at_least_for, label, retry, ttl, wait\."):
         acquire(colour="red")
 
 
@@ -76,8 +72,8 @@ def test_internal_arguments_are_no_options() -> None:
 
 #: Parameters of the checking functions that are no options.
 OTHERS = (
-    *("return", "nodes", "settings", "transport"),
-    *("key", "reserved_keys", "reservation", "give_up_on", "waiter", "first_waiter"),
+    *("return", "nodes", "fail_over", "settings", "key", "records", "reservation"),
+    *("decide", "waiter", "first_waiter", "registers_as"),
 )
 
 

@@ -17,7 +17,7 @@ from celery_redlock.core.outage import (
     Seen,
     Sign,
 )
-from celery_redlock.protocol import Failed, Granted, Quarantined, Refused, Vote
+from celery_redlock.protocol.votes import Failed, Granted, Quarantined, Refused, Vote
 
 VOTE, HELD, SILENT, SITTING = Granted(1, 1), Refused(()), Failed("silent"), Quarantined(5.0)
 STEPS = ("task", "late report", "quorum", "no quorum")

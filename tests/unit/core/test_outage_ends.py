@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from celery_redlock.core.failures import _available_in
-from celery_redlock.protocol import AcquireRound, Failed, Granted, Quarantined, Vote
+from celery_redlock.protocol.rounds import AcquireRound
+from celery_redlock.protocol.votes import Failed, Granted, Quarantined, Vote
 
 AWAY, VOTES = Failed("away"), Granted(1, 1)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -190,31 +188,3 @@ def test_closing_waits_for_calls_and_a_call_afterwards_is_made(pool: CallPool) -
     asyncio.run(main())
     pool.close(wait=True)
     assert asyncio.run(pool.run(lambda: 2)) == 2
-
-
-EXITING = """
-import asyncio, concurrent.futures.thread, threading, time
-from celery_redlock.core.aio.pool import CallPool
-
-pool, begun = CallPool(1), threading.Event()
-
-def call():
-    begun.set()
-    while not concurrent.futures.thread._shutdown:
-        time.sleep(0.001)
-    return "brought"
-
-async def main():
-    task = asyncio.create_task(pool.run_or_undo(call, lambda brought: print("undone", brought)))
-    while not begun.is_set():
-        await asyncio.sleep(0.001)
-
-asyncio.run(main())
-"""
-
-
-def test_what_a_call_brings_after_the_programs_end_is_undone() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", EXITING], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "undone brought\n"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from celery_redlock import Limit, LossReason, Rate, Redlock
+from celery_redlock.core.lease import holding_of
 from tests.support.waiting import wait_until
 
 
@@ -37,8 +38,8 @@ def test_it_is_lost_when_its_hold_ends(redlock: Redlock) -> None:
 def test_it_keeps_no_other_lease_from_its_extension(redlock: Redlock) -> None:
     rate = Rate("others", "9/h")
     with redlock.lock(rate, max_hold=math.inf), redlock.lock("plain", ttl=5) as lease:
-        until = lease.valid_until
-        wait_until(lambda: lease.valid_until > until)
+        until = holding_of(lease).valid_until
+        wait_until(lambda: holding_of(lease).valid_until > until)
 
 
 def test_without_a_block_it_ends_with_its_ttl(redlock: Redlock) -> None:
@@ -61,6 +62,6 @@ def test_its_release_leaves_the_slot(redlock: Redlock) -> None:
 def test_a_lease_with_a_limit_is_extended(redlock: Redlock) -> None:
     keys = [Rate("beside", "9/h"), Limit("limit", 2)]
     with redlock.lock(keys, ttl=5) as lease:
-        until = lease.valid_until
-        wait_until(lambda: lease.valid_until > until)
+        until = holding_of(lease).valid_until
+        wait_until(lambda: holding_of(lease).valid_until > until)
         assert redlock.holders(keys[1]).count(None) == 1

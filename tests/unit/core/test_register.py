@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from celery_redlock import ConfigurationError, InvalidFencingToken, LockKeyError, Redlock
-from celery_redlock.core import Register, VersionedValue
-from celery_redlock.protocol import Command
-from celery_redlock.protocol.commands import CHUNK_BYTES
+from celery_redlock.core import Register, VersionedValue, client_of
+from celery_redlock.protocol.commands import CHUNK_BYTES, Command
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def client(redlock_memory_nodes: list[str]) -> Iterator[Redlock]:
 def said(client: Redlock, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
     """What has been said to the nodes."""
     commands: list[Command] = []
-    channel: Any = client.transport.checkout()
+    channel: Any = client_of(client).transport.checkout()
     exchange = channel.exchange
 
     def overheard(batch: Any, *args: Any, **options: Any) -> None:
@@ -38,8 +37,8 @@ def said(client: Redlock, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
 @pytest.mark.parametrize("name", ["", None, 7, b"bytes", "x\udcff"], ids=repr)
 def test_a_name_that_cannot_be_written_is_refused(client: Redlock, name: Any) -> None:
     with pytest.raises(LockKeyError, match="name of a register"):
-        Register(client, name)
-    register = Register(client, "r")
+        Register(client_of(client), name)
+    register = Register(client_of(client), "r")
     with pytest.raises(LockKeyError, match="name of a field of register 'r'"):
         register.write(7, {name: (1, "")})
     with pytest.raises(LockKeyError, match="name of a field of register 'r'"):
@@ -48,12 +47,12 @@ def test_a_name_that_cannot_be_written_is_refused(client: Redlock, name: Any) ->
 
 def test_one_name_is_not_taken_for_its_letters(client: Redlock) -> None:
     with pytest.raises(LockKeyError, match=r"\['entry'\]"):
-        Register(client, "r").read("entry")
+        Register(client_of(client), "r").read("entry")
 
 
 @pytest.mark.parametrize("token", [0, -1, 2**53, True, 7.0, "7", None, math.nan], ids=repr)
 def test_what_is_no_token_is_refused(client: Redlock, token: Any, said: list[Command]) -> None:
-    register = Register(client, "r")
+    register = Register(client_of(client), "r")
     with pytest.raises(InvalidFencingToken):
         register.claim(token)
     with pytest.raises(InvalidFencingToken):
@@ -84,31 +83,32 @@ def test_what_is_no_field_is_refused_by_name_and_nothing_is_written(
     client: Redlock, field: Any, said: list[Command]
 ) -> None:
     with pytest.raises(ConfigurationError, match="Field 'b' of register 'r'"):
-        Register(client, "r").write(7, {"a": (1, ""), "b": field})
+        Register(client_of(client), "r").write(7, {"a": (1, ""), "b": field})
     assert not said
 
 
 def test_many_fields_go_in_several_pieces(client: Redlock, said: list[Command]) -> None:
-    Register(client, "r").write(7, {str(n): (n, "") for n in range(1_001)})
+    Register(client_of(client), "r").write(7, {str(n): (n, "") for n in range(1_001)})
     assert [len(command.args[1:]) // 3 for command in said] == [500, 500, 1]
 
 
 def test_long_fields_go_in_pieces_too(client: Redlock, said: list[Command]) -> None:
-    Register(client, "r").write(7, {str(n): (n, "é" * (CHUNK_BYTES // 5)) for n in range(5)})
+    register = Register(client_of(client), "r")
+    register.write(7, {str(n): (n, "é" * (CHUNK_BYTES // 5)) for n in range(5)})
     assert [len(command.args[1:]) // 3 for command in said] == [2, 2, 1]
 
 
 def test_a_write_of_nothing_asks_the_nodes_all_the_same(
     client: Redlock, said: list[Command]
 ) -> None:
-    Register(client, "r").write(7, {})
+    Register(client_of(client), "r").write(7, {})
     assert [command.args for command in said] == [(7,)]
 
 
 def test_an_ordinary_claim_and_an_ordinary_read_are_one_round_trip(
     client: Redlock, said: list[Command]
 ) -> None:
-    register = Register(client, "r")
+    register = Register(client_of(client), "r")
     register.write(7, {str(n): (n, "x" * 100) for n in range(500)})
     said.clear()
     register.claim(8)
@@ -125,11 +125,11 @@ def test_a_call_that_is_broken_off_gives_its_channel_up(
     def struck(*_: Any, **__: Any) -> None:
         raise Struck
 
-    register = Register(client, "r")
+    register = Register(client_of(client), "r")
     discarded: list[Any] = []
     with monkeypatch.context() as patched:
-        patched.setattr(client.transport, "exchange", struck)
-        patched.setattr(client.transport, "discard", discarded.append)
+        patched.setattr(client_of(client).transport, "exchange", struck)
+        patched.setattr(client_of(client).transport, "discard", discarded.append)
         calls: list[Callable[[], Any]] = [
             lambda: register.claim(7),
             register.read,
@@ -144,6 +144,6 @@ def test_a_call_that_is_broken_off_gives_its_channel_up(
 
 
 def test_a_register_is_named_where_it_is_shown(client: Redlock) -> None:
-    register = Register(client, "beat:app")
+    register = Register(client_of(client), "beat:app")
     assert register.name == "beat:app"
     assert "beat:app" in repr(register)

@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tenacity import AsyncRetrying, Retrying, stop_after_attempt, wait_fixed
 
 from celery_redlock import ConfigurationError, Redlock
-from celery_redlock.core.attempt import Attempt
-from celery_redlock.core.retry import (
-    DEFAULT_WAIT,
+from celery_redlock.core import client_of
+from celery_redlock.core.attempt import AcquireParams, Attempt
+from celery_redlock.core.retry import DEFAULT_POLICY, RetryPolicy, checked_policy
+from celery_redlock.core.settings import client_settings
+from celery_redlock.core.waiting import (
     SPLIT_BUDGET,
-    RetryBudget,
-    RetryPolicy,
-    checked_policy,
-    retry_until_granted,
-    retry_until_granted_async,
+    Listen,
+    Pause,
+    RetryOptions,
+    Step,
+    Try,
+    in_thread,
+    retries,
 )
-from celery_redlock.protocol import AcquireRound, Failed, Granted, KeyHolder, Refused, Vote
-from celery_redlock.transport.memory import VirtualTime
+from celery_redlock.protocol.keys import Key
+from celery_redlock.protocol.rounds import AcquireRound
+from celery_redlock.protocol.votes import Failed, Granted, KeyHolder, Refused, Vote
+from celery_redlock.transport.memory.transport import VirtualTime
 
 HELD: list[Vote] = [Refused((KeyHolder(0, "other", 5.0),))] * 3
 SPLIT: list[Vote] = [Refused((KeyHolder(0, str(node), 5.0),)) for node in range(5)]
 DOWN: list[Vote] = [Failed("refused")] * 3
 LEFT_OUT: list[Vote] = [Failed("refused lately", attempted=False)] * 3
 OURS: list[Vote] = [Granted(1, 1)] * 3
+
+
+PARAMS = AcquireParams(
+    settings=client_settings(5, ttl=10.0, guard=False),
+    keys=(Key.of("redlock:", "key"),),
+    ttl=10.0,
+    label="",
+)
 
 
 def attempt(votes: Sequence[Vote]) -> Attempt:
@@ -49,56 +64,46 @@ class Trial:
     pauses: list[float] = field(default_factory=list)
     made: int = 1
     counted: int = 0
-    in_loop: bool = False
 
     def again(self) -> Attempt:
         self.made += 1
         granted = self.ours_after is not None and self.made > self.ours_after
         return attempt(OURS if granted else self.votes)
 
-    def sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        self.time.sleep(seconds)
+    def run(self, wait: float, policy: RetryPolicy = DEFAULT_POLICY) -> Attempt:
+        options = RetryOptions(seconds=wait, policy=policy, listens=False)
+        steps = retries(self.time, PARAMS, options, attempt(self.votes))  # type: ignore[arg-type]
+        reply: Attempt | bool | None = None
+        try:
+            while True:
+                step = steps.send(reply)
+                reply = self.again() if isinstance(step, Try) else self.pause(step)
+        except StopIteration as end:
+            last: Attempt
+            last, self.counted = end.value
+            return last
 
-    async def again_in_loop(self) -> Attempt:
-        return self.again()
-
-    async def sleep_in_loop(self, seconds: float) -> None:
-        self.sleep(seconds)
-
-    def run(self, wait: float, policy: RetryPolicy = DEFAULT_WAIT) -> Attempt:
-        first = attempt(self.votes)
-        budget = RetryBudget(wait=wait, policy=policy, now=self.time.now)
-        if not self.in_loop:
-            last, self.counted = retry_until_granted(first, self.again, budget, self.sleep)
-        else:
-            last, self.counted = asyncio.run(
-                retry_until_granted_async(first, self.again_in_loop, budget, self.sleep_in_loop)
-            )
-        return last
-
-
-@pytest.fixture(params=[False, True], ids=["thread", "event loop"])
-def trial_of(request: pytest.FixtureRequest) -> Callable[..., Trial]:
-    """Make trials that wait in a thread, and in an event loop."""
-    return partial(Trial, in_loop=request.param)
+    def pause(self, step: Step) -> bool:
+        assert isinstance(step, Pause)
+        self.pauses.append(step.until - self.time.now())
+        self.time.sleep(self.pauses[-1])
+        return False
 
 
 @pytest.mark.parametrize("votes", [HELD, DOWN], ids=["contended", "unavailable"])
 def test_without_patience_a_decided_attempt_is_the_only_one(
-    trial_of: Callable[..., Trial], votes: list[Vote]
+    votes: list[Vote],
 ) -> None:
-    trial = trial_of(votes)
+    trial = Trial(votes)
     assert not trial.run(0.0).is_granted
     assert trial.made == 1
 
 
 @pytest.mark.parametrize("votes", [SPLIT, LEFT_OUT], ids=["split", "nodes left out"])
 def test_an_undecided_attempt_is_repeated_for_a_small_budget_even_without_patience(
-    trial_of: Callable[..., Trial],
     votes: list[Vote],
 ) -> None:
-    trial = trial_of(votes)
+    trial = Trial(votes)
     assert not trial.run(0.0).is_granted
     assert trial.made > 2
     assert trial.counted == trial.made
@@ -108,31 +113,24 @@ def test_an_undecided_attempt_is_repeated_for_a_small_budget_even_without_patien
 def test_a_split_that_turns_into_a_conflict_ends_there() -> None:
     trial = Trial(SPLIT)
     outcomes = iter([attempt(SPLIT), attempt(HELD), attempt(OURS)])
-    last, _ = retry_until_granted(
-        attempt(SPLIT),
-        lambda: next(outcomes),
-        RetryBudget(wait=0.0, policy=DEFAULT_WAIT, now=trial.time.now),
-        trial.sleep,
-    )
-    assert last.round.holder() == KeyHolder(0, "other", 5.0)
+    trial.again = lambda: next(outcomes)  # type: ignore[method-assign]
+    assert trial.run(0.0).round.holder() == KeyHolder(0, "other", 5.0)
 
 
-def test_patience_is_used_up_and_the_last_attempt_is_made_at_its_end(
-    trial_of: Callable[..., Trial],
-) -> None:
-    trial = trial_of(HELD)
+def test_patience_is_used_up_and_the_last_attempt_is_made_at_its_end() -> None:
+    trial = Trial(HELD)
     assert not trial.run(3.0).is_granted
     assert sum(trial.pauses) == pytest.approx(3.0)
 
 
-def test_success_ends_the_waiting(trial_of: Callable[..., Trial]) -> None:
-    trial = trial_of(HELD, ours_after=3)
+def test_success_ends_the_waiting() -> None:
+    trial = Trial(HELD, ours_after=3)
     assert trial.run(60.0).is_granted
     assert trial.made == 4
 
 
-def test_pauses_are_jittered_and_grow_from_10_ms_to_250_ms(trial_of: Callable[..., Trial]) -> None:
-    trials = [trial_of(HELD) for _ in range(30)]
+def test_pauses_are_jittered_and_grow_from_10_ms_to_250_ms() -> None:
+    trials = [Trial(HELD) for _ in range(30)]
     for trial in trials:
         trial.run(5.0)
     first = [trial.pauses[0] for trial in trials]
@@ -142,35 +140,53 @@ def test_pauses_are_jittered_and_grow_from_10_ms_to_250_ms(trial_of: Callable[..
     assert len(set(first)) > 20
 
 
-def test_a_wait_of_ones_own_decides_the_pauses(trial_of: Callable[..., Trial]) -> None:
-    trial = trial_of(HELD)
+def test_a_wait_of_ones_own_decides_the_pauses() -> None:
+    trial = Trial(HELD)
     trial.run(1.0, wait_fixed(0.4))
     assert trial.pauses == pytest.approx([0.4, 0.4, 0.2])
 
 
-def test_a_whole_retrying_can_stop_earlier(trial_of: Callable[..., Trial]) -> None:
-    trial = trial_of(HELD)
+def test_a_whole_retrying_can_stop_earlier() -> None:
+    trial = Trial(HELD)
     trial.run(60.0, Retrying(wait=wait_fixed(0.1), stop=stop_after_attempt(3)))
     assert trial.made == 3
 
 
-def test_a_whole_retrying_cannot_outstay_the_patience(trial_of: Callable[..., Trial]) -> None:
-    trial = trial_of(HELD)
+def test_a_whole_retrying_cannot_outstay_the_patience() -> None:
+    trial = Trial(HELD)
     trial.run(1.0, Retrying(wait=wait_fixed(0.1)))
     assert sum(trial.pauses) == pytest.approx(1.0)
 
 
-def test_an_error_in_an_attempt_ends_the_waiting() -> None:
-    def broken() -> Attempt:
+def test_a_call_whose_time_ends_during_an_attempt_makes_one_more_that_nodes_forget() -> None:
+    time, kept = VirtualTime(), list[int]()
+    options = RetryOptions(seconds=1.0, policy=wait_fixed(0.068))  # the tenth attempt is at 0.98 s
+    steps = retries(time, PARAMS, options, attempt(HELD))  # type: ignore[arg-type]
+    replies: dict[type, Callable[[Any], object]] = {
+        Try: lambda step: kept.append(step.params.waiter.keep_ms) or attempt(HELD),
+        Listen: lambda _: SimpleNamespace(is_live=False),
+        Pause: lambda step: time.sleep(max(0.0, step.until - time.now())),
+    }
+    step = next(steps)
+    with contextlib.suppress(StopIteration):
+        while True:
+            reply = replies[type(step)](step)
+            time.sleep(0.03 if isinstance(step, Try) else 0.0)
+            step = steps.send(reply)
+    assert kept[0] == 1000
+    assert kept[-2:] == [20, 0]
+
+
+def test_an_error_in_an_attempt_ends_the_waiting(redlock_memory_nodes: list[str]) -> None:
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        retry_until_granted(
-            attempt(HELD),
-            broken,
-            RetryBudget(wait=5.0, policy=DEFAULT_WAIT, now=VirtualTime().now),
-            lambda _: None,
-        )
+    with Redlock(redlock_memory_nodes) as client:
+        client.acquire("key")
+        options = RetryOptions(seconds=5.0, policy=DEFAULT_POLICY)
+        steps = retries(client_of(client).transport, PARAMS, options, attempt(HELD))
+        with pytest.raises(KeyboardInterrupt):
+            in_thread(steps, client_of(client).transport, interrupt)
 
 
 def test_something_else_is_no_retry_policy() -> None:

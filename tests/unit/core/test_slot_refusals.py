@@ -9,15 +9,17 @@ import pytest
 from celery_redlock import LockContended
 from celery_redlock.core.attempt import AcquireParams, Attempt
 from celery_redlock.core.failures import not_acquired_error
-from celery_redlock.protocol import KeyHolder, Refused, SlotRound, Vote
-from celery_redlock.protocol.keys import LimitedKey
+from celery_redlock.core.settings import client_settings
+from celery_redlock.protocol.keys import Key
+from celery_redlock.protocol.rounds import SlotRound
+from celery_redlock.protocol.votes import KeyHolder, Refused, Vote
 
-LIMIT = LimitedKey("key", 2)
-RATE = LimitedKey("key", 1, 1000)
+LIMIT = Key.of("", "key", 2)
+RATE = Key.of("", "key", 1, 1000)
 NODES = ("a", "b", "c")
 
 
-def error_of(key: LimitedKey, owners: Sequence[str]) -> LockContended:
+def error_of(key: Key, owners: Sequence[str]) -> LockContended:
     """Return the error of an attempt; on each node, one of these has the slots."""
     round_ = SlotRound(
         len(NODES),
@@ -32,14 +34,10 @@ def error_of(key: LimitedKey, owners: Sequence[str]) -> LockContended:
         vote: Vote = Refused(holders, turn_in=3.0 if key.period_ms else 0.0)
         round_.vote(node, vote, 0.0)
     params = AcquireParams(
-        node_keys=(key.on_nodes(key),),
+        settings=client_settings(3, ttl=10.0, key_prefix="", guard=False),
+        keys=(key,),
         ttl=10.0,
-        max_ttl=10.0,
-        key_prefix="",
         label="",
-        drift_factor=0.01,
-        node_timeout=1.0,
-        quarantine_ms=0,
     )
     attempt = Attempt("owner", round_, None, frozenset())  # type: ignore[arg-type]
     error = not_acquired_error(attempt, params, NODES, 0.0)
@@ -57,7 +55,7 @@ def test_a_limit_whose_slots_rivals_share_is_no_conflict() -> None:
 
 
 def test_the_keys_that_rivals_share_are_named_for_who_waits() -> None:
-    assert error_of(LIMIT, NODES).keys == (LIMIT,)
+    assert error_of(LIMIT, NODES).keys == ("key",)
 
 
 @pytest.mark.parametrize("owners", [["other"] * 3, NODES], ids=["one", "several"])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from celery_redlock import Lease, Redlock
+from celery_redlock.core.lease import holding_of
 from celery_redlock.core.watchdog import Watchdog
 
 #: Many times the number that one step may touch.
@@ -21,12 +22,12 @@ class Counted:
     reads = 0
 
     def __init__(self, lease: Lease) -> None:
-        self._lease = lease
+        self._held = holding_of(lease)
 
     def __getattr__(self, name: str) -> Any:
         if name == "valid_until":
             Counted.reads += 1
-        return getattr(self._lease, name)
+        return getattr(self._held, name)
 
 
 class StillWatchdog(Watchdog):
@@ -95,11 +96,12 @@ def test_leases_that_are_all_released_are_dropped_in_batches(
 def test_the_next_loss_is_that_of_the_lease_that_expires_first(
     watchdog: StillWatchdog, redlock: Redlock
 ) -> None:
-    short, long = redlock.acquire("short", ttl=5.0), redlock.acquire("long", ttl=50.0)
-    for lease in (long, short):
-        watchdog.watch(lease, math.inf)
+    lease = redlock.acquire("short", ttl=5.0)
+    short, long = holding_of(lease), holding_of(redlock.acquire("long", ttl=50.0))
+    for one in (long, short):
+        watchdog.watch(one, math.inf)
     assert watchdog._next_loss() == watchdog._watches[short].lost_at
-    short.extend(40.0)
+    lease.extend(40.0)
     assert watchdog._next_loss() == watchdog._watches[short].lost_at
     watchdog.unwatch(short)
     assert watchdog._next_loss() == watchdog._watches[long].lost_at

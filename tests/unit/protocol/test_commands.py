@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_redlock.protocol import (
-    MAX_TOKEN,
+from celery_redlock.protocol.commands import (
+    ReleaseAction,
+    Script,
+    extend_together,
+    read_register,
+    read_reply,
+    write_register,
+)
+from celery_redlock.protocol.keys import ANY_PAUSE, GUARD_KEY, fence_key
+from celery_redlock.protocol.scripts import SHA, SOURCE
+from celery_redlock.protocol.timing import MAX_TOKEN
+from celery_redlock.protocol.votes import (
     Acknowledged,
     Failed,
     Granted,
@@ -21,25 +31,15 @@ from celery_redlock.protocol import (
     Quarantined,
     Refused,
     RegisterContents,
-    ReleaseAction,
-    Script,
     Superseded,
     VersionedValue,
-    acquire,
-    extend,
-    extend_together,
-    fence_key,
-    read_register,
-    release,
-    write_register,
 )
-from celery_redlock.protocol.commands import read_reply
-from celery_redlock.protocol.scripts import SHA, SOURCE
+from tests.support.commands import acquire, extend, release
 
 
-def test_keys_are_followed_by_their_counters_and_the_guard_record() -> None:
+def test_keys_are_followed_by_their_counters_and_records() -> None:
     command = acquire(("a", "b"), "owner", 1000, 5, 60000)
-    assert ("a", "b", fence_key("a"), fence_key("b"), "redlock-meta:guard") == command.keys
+    assert ("a", "b", fence_key("a"), fence_key("b"), GUARD_KEY, ANY_PAUSE) == command.keys
 
 
 def test_an_acquire_that_takes_nothing_over_says_no_more_than_before() -> None:

@@ -6,6 +6,7 @@ import copy
 import pickle
 import zlib
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -13,26 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_redlock import LockKeyError, Redlock
-from celery_redlock.protocol import (
-    candidate_above,
-    fence_key,
-    owner_timestamp_us,
-    owner_value,
-    validate_key,
-    validate_node_key,
-    validate_reserved_key,
-)
+from celery_redlock.core import client_of
 from celery_redlock.protocol.keys import (
     MAX_SLOTS,
-    LimitedKey,
-    is_lock_key,
+    Key,
+    can_hold_lock,
+    candidate_above,
+    fence_key,
+    given_back,
+    in_header,
     lock_of,
-    node_key_of,
     owner_label,
-    slot_number,
-    slots_of,
-    stays,
-    user_key,
+    owner_timestamp_us,
+    owner_value,
+    places_in_header,
+    places_of,
+    validate_key,
+    validate_node_key,
     wait_queue_key,
     wake_channel,
 )
@@ -131,17 +129,12 @@ def test_no_lock_stands_where_the_protocol_has_records_of_its_own(place: Any) ->
         validate_node_key(place)
 
 
-def test_a_lock_key_is_no_reserved_key() -> None:
-    with pytest.raises(LockKeyError, match="no reserved key"):
-        validate_reserved_key("redlock:key")
-
-
-def test_a_client_tells_the_place_of_a_key(redlock_memory_nodes: list[str]) -> None:
+def test_a_client_returns_the_key_of_a_name(redlock_memory_nodes: list[str]) -> None:
     with Redlock(redlock_memory_nodes, key_prefix="app:") as client:
-        assert client.node_key("key") == "app:key"
-        for wrong in ("", 7, "x\udcff"):
+        assert client_of(client).key_of("key").stored == "app:key"
+        for wrong in ("", 7, "x\udcff", [], ()):
             with pytest.raises(LockKeyError):
-                client.node_key(wrong)  # type: ignore[arg-type]
+                client_of(client).key_of(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -172,53 +165,89 @@ def test_a_key_named_twice_is_one_key(redlock_memory_nodes: list[str]) -> None:
         assert lease.release()
 
 
-# Keys that several may hold.
+# Keys as values.
 
-PAIR = LimitedKey("key", 2)
-RATE = LimitedKey("key", 3, 61_200)
+PLAIN = Key.of("p:", "key")
+PAIR = Key.of("p:", "key", 2)
+RATE = Key.of("p:", "key", 3, 61_200)
+KEYS = [PLAIN, PAIR, RATE, PAIR.at(1), Key.record("redlock-meta:queued:p:key", "key")]
 
 
-@pytest.mark.parametrize("key", [PAIR, RATE])
+def values_of(key: Key) -> tuple[Any, ...]:
+    return tuple(getattr(key, field.name) for field in fields(key))
+
+
+@pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, lambda key: pickle.loads(pickle.dumps(key))]
 )
-def test_a_copy_of_a_key_has_its_limit(key: LimitedKey, copied: Callable[[Any], Any]) -> None:
-    found = copied(key)
-    assert isinstance(found, LimitedKey)
-    assert (found, found.slots, found.period_ms) == (key, key.slots, key.period_ms)
+def test_a_copy_of_a_key_has_its_limit(key: Key, copied: Callable[[Any], Any]) -> None:
+    assert values_of(copied(key)) == values_of(key)
 
 
-def test_a_key_with_a_limit_is_equal_to_its_text() -> None:
-    assert PAIR == "key"
-    assert hash(PAIR) == hash("key")
+def test_a_key_equals_what_is_the_same_on_the_nodes() -> None:
+    assert Key.of("p:", "key", 2) == Key.of("p:", "key", 3) == Key.read(PAIR.stored)
+    assert len({PLAIN, PAIR, RATE, PAIR.at(0), PAIR.at(1), Key.of("", "key")}) == 6
 
 
 def test_a_key_is_as_many_slots_as_its_limit_on_the_nodes() -> None:
-    place = node_key_of("p:", PAIR)
-    assert slots_of(place) == ("redlock-meta:limit:p:key#0", "redlock-meta:limit:p:key#1")
-    assert slots_of("p:key") == ("p:key",)
+    assert PAIR.places == ("redlock-meta:limit:p:key#0", "redlock-meta:limit:p:key#1")
+    assert PLAIN.places == ("p:key",)
+    assert places_of((PLAIN, PAIR)) == PLAIN.places + PAIR.places
+
+
+def test_a_slot_is_one_key_on_the_nodes() -> None:
+    assert PAIR.at(1).places == ("redlock-meta:limit:p:key#1",)
 
 
 def test_a_rate_has_its_period_in_its_name() -> None:
-    assert node_key_of("p:", RATE) == "redlock-meta:rate:61200:p:key#"
+    assert RATE.stored == "redlock-meta:rate:61200:p:key#"
+
+
+def test_a_holder_gives_back_all_but_rates() -> None:
+    assert given_back((PLAIN, PAIR, RATE)) == (PLAIN, PAIR)
+
+
+@pytest.mark.parametrize("key", [PLAIN, PAIR, RATE])
+def test_a_record_about_a_key_has_its_limit(key: Key) -> None:
+    record = key.as_record("redlock-meta:queued:")
+    assert record.is_record
+    assert len(record.places) == len(key.places)
+    assert (record.text, record.slots, record.period_ms) == (key.text, key.slots, key.period_ms)
+
+
+@pytest.mark.parametrize("key", [PLAIN, PAIR])
+def test_the_record_of_a_key_is_read_as_a_record(key: Key) -> None:
+    record = key.as_record("redlock-meta:queued:")
+    read = Key.read(record.places[0], "p:")
+    assert (read.is_record, read.text) == (True, "redlock-meta:queued:p:key")
+
+
+@pytest.mark.parametrize("key", [PLAIN, PAIR, RATE])
+def test_a_header_names_all_slots_of_a_key(key: Key) -> None:
+    assert places_in_header(in_header(key)) == key.places
+
+
+def test_a_header_that_names_too_many_slots_is_read_as_the_most() -> None:
+    assert len(places_in_header(f"{PAIR.stored}999")) == MAX_SLOTS
 
 
 names = st.one_of(
     st.sampled_from(["a", "a#", "a#3", "#", "#3", "a#3#4", "5:a", "redlock-meta"]), st.text()
-).filter(lambda name: bool(name) and not name.startswith("redlock-meta:"))
+).filter(lambda name: can_hold_lock(name) and not name.startswith("redlock-meta:"))
 
 
 @given(names, st.sampled_from(["", "p:", "#", "1:"]), st.sampled_from([0, 1000]))
 def test_slots_lead_back_to_the_key_that_the_user_named(
     name: str, prefix: str, period_ms: int
 ) -> None:
-    place = node_key_of(prefix, LimitedKey(name, 12, period_ms))
-    for number, slot in enumerate(slots_of(place)):
-        assert slot_number(slot) == number
-        assert lock_of(slot) == place
-        assert user_key(slot, prefix) == user_key(place, prefix) == name
-        assert is_lock_key(slot)
-        assert stays(slot) is bool(period_ms)
+    key = Key.of(prefix, name, 12, period_ms)
+    for number, place in enumerate(key.places):
+        slot = Key.read(place, prefix)
+        assert (slot, slot.slot, slot.lock) == (key.at(number), number, key.stored)
+        assert slot.text == name
+        assert not slot.is_record
+        assert slot.stays is bool(period_ms)
 
 
 @given(names, names)
@@ -227,34 +256,37 @@ def test_slots_of_different_keys_are_different(one: str, other: str) -> None:
         slot
         for name in {one, other}
         for period_ms in (0, 1000, 2000)
-        for slot in slots_of(node_key_of("p:", LimitedKey(name, 12, period_ms)))
+        for slot in Key.of("p:", name, 12, period_ms).places
     }
     assert len(slots) == len({one, other}) * 3 * 12
 
 
-def test_a_key_with_a_limit_keeps_it_on_the_way_back() -> None:
-    back = user_key(node_key_of("p:", RATE), "p:")
-    assert isinstance(back, LimitedKey)
-    assert (back, back.slots, back.period_ms) == ("key", 3, 61_200)
-
-
 @given(names, st.integers(1, MAX_SLOTS))
 def test_slots_of_one_key_have_counters_of_their_own(name: str, slots: int) -> None:
-    place = node_key_of("p:", LimitedKey(name, slots))
-    counters = [fence_key(slot) for slot in slots_of(place)]
+    key = Key.of("p:", name, slots)
+    counters = [fence_key(place) for place in key.places]
     assert len(set(counters)) == slots
-    assert counters[0] == fence_key(place)
+    assert counters[0] == fence_key(key.stored)
 
 
 def test_the_slots_of_a_key_share_one_wait_queue_and_one_channel() -> None:
-    place = node_key_of("p:", PAIR)
-    assert {wait_queue_key(slot) for slot in slots_of(place)} == {wait_queue_key(place)}
-    assert {wake_channel(slot) for slot in slots_of(place)} == {wake_channel(place)}
+    assert {lock_of(place) for place in PAIR.places} == {PAIR.stored}
+    assert {wait_queue_key(place) for place in PAIR.places} == {wait_queue_key(PAIR.stored)}
+    assert {wake_channel(place) for place in PAIR.places} == {wake_channel(PAIR.stored)}
 
 
 @pytest.mark.parametrize(
-    "place", ["redlock-meta:limit:a", "redlock-meta:rate:5:a#x", "redlock-meta:limit:a#1234"]
+    "place",
+    [
+        "redlock-meta:limit:a",
+        "redlock-meta:limit:a#1234",
+        "redlock-meta:rate:5:a#x",
+        "redlock-meta:rate:a#1",
+        "redlock-meta:rate:0:a#1",
+        "redlock-meta:rate:5x:a#1",
+        f"redlock-meta:rate:{'9' * 5000}:a#1",
+    ],
 )
 def test_what_is_no_slot_is_refused(place: str) -> None:
-    with pytest.raises(LockKeyError, match="is no slot of a key with a limit"):
+    with pytest.raises(LockKeyError, match="is not a slot of a key with a limit"):
         validate_node_key(place)

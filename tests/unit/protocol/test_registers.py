@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock.protocol import (
+from celery_redlock.protocol.commands import read_register, write_register
+from celery_redlock.protocol.node_model import Identity, ModelNode
+from celery_redlock.protocol.votes import (
     Acknowledged,
     RegisterContents,
     Superseded,
     VersionedValue,
     Vote,
-    read_register,
-    write_register,
 )
-from celery_redlock.protocol.node_model import Identity, ModelNode
 
 NAME = "redlock-meta:register:r"
 

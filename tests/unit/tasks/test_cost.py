@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from celery import Task
 
-from celery_redlock.protocol import Script
+from celery_redlock.protocol.commands import Script
 from celery_redlock.tasks.dedupe import protect_tasks
-from celery_redlock.transport.memory import MemoryTransport
+from celery_redlock.transport.memory.transport import MemoryTransport
 from tests.support.tasks import Bench
 from tests.support.unique import declare
 

@@ -76,8 +76,8 @@ async def choose(task: Any, error: Any) -> str:
     ("options", "names"),
     [
         ({"lock_on_conflict": lambda error: "skip"}, r"<lambda> is called with \(task, error\)"),
-        ({"lock_on_conflict": {"run": lambda: "skip"}}, r"is called with \(task, error\)"),
         ({"lock_on_conflict": choose}, "choose is a coroutine function, which is not awaited"),
+        ({"lock_mode": "until_executed", "lock_on_duplicate": choose}, "choose is a coroutine"),
         ({"lock_on_lost": lambda: "flag"}, r"<lambda> is called with \(task, lease\)"),
         ({"lock_key": lambda other: "k"}, "names 'other', which the task does not have"),
         ({"lock_key": lambda a, b, /: "k"}, r"<lambda>\(a, b, /\) cannot be called"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +13,7 @@ from celery.exceptions import Reject
 from celery_redlock import current_lease
 from celery_redlock.tasks.dedupe import protect_tasks
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
-from celery_redlock.tasks.message.owner_label import Role
+from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import left, mark, role, value
 
@@ -205,25 +203,3 @@ def test_in_a_thread_the_mark_is_finished_too(bench: Bench) -> None:
         thread.start()
         thread.join()
     assert states == ["SUCCESS", "IGNORED"]
-
-
-WITHOUT = """
-from celery import Celery, signals
-from celery_redlock import RedlockTask
-app = Celery(broker="memory://", set_as_current=False)
-app.conf.redlock_nodes = ["memory://one"]
-@app.task(base=RedlockTask, name="job", lock_key="k")
-def task():
-    return "ran"
-app.finalize()
-task.delay()
-print(task.apply().get(), len(signals.task_prerun.receivers or ()),
-      len(signals.before_task_publish.receivers or ()))
-"""
-
-
-def test_without_it_a_locking_task_hears_of_no_beginning_and_of_one_publish() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["ran", "0", "0"]

@@ -1,15 +1,14 @@
-"""What happens to tasks because of their locks is counted and told."""
+"""Receivers of signals get what happens to tasks because of their locks."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from celery_redlock import signals
-from celery_redlock.tasks.events import SIGNALS, Event, counters, emit
+from celery_redlock.tasks.events import SIGNALS, Event, emit
 
 
 @pytest.fixture
@@ -35,16 +34,6 @@ def test_receivers_get_the_task_the_id_and_the_facts(heard: list[dict[str, Any]]
     ] == [("the task", "id", "other", signals.task_duplicate)]
 
 
-def test_news_are_counted_by_kind() -> None:
-    before = counters()
-    emit(Event.SKIPPED, None, "id")
-    emit(Event.SKIPPED, None, "id")
-    after = signals.counters()
-    assert {kind: after[kind] - before[kind] for kind in after if after[kind] != before[kind]} == {
-        "task_skipped": 2
-    }
-
-
 def test_a_receiver_that_fails_disturbs_nobody(heard: list[dict[str, Any]]) -> None:
     def fail(**_: Any) -> None:
         raise RuntimeError("receiver")
@@ -55,12 +44,3 @@ def test_a_receiver_that_fails_disturbs_nobody(heard: list[dict[str, Any]]) -> N
     finally:
         signals.task_duplicate.disconnect(fail)
     assert len(heard) == 1
-
-
-def test_a_forked_child_counts_from_zero() -> None:
-    emit(Event.GAVE_UP, None, "id")
-    child = os.fork()
-    if child == 0:
-        os._exit(counters()["task_gave_up"])
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert counters()["task_gave_up"] > 0

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from celery_redlock.core import client_of
 from celery_redlock.errors import ConfigurationError, LockKeyError, QuorumUnavailable
-from celery_redlock.tasks.config.client import redlock_for
-from celery_redlock.tasks.message.owner_label import HOST, Role, label_for
+from celery_redlock.tasks.config.client import client_for
+from celery_redlock.tasks.message.owner_label import HOST, label_for
+from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import declare as unique
 from tests.support.unique import mark, role
@@ -23,9 +25,18 @@ def declare(bench: Bench, **options: Any) -> Any:
 
 
 def running(bench: Bench, key: str = "1", role: Role = Role.RUNNING) -> Any:
-    return bench.elsewhere.reservations.acquire_for_task(
+    return client_of(bench.elsewhere).acquire_for_task(
         (key,), ttl=30, label=label_for(role, "runner", "w@host")
     )
+
+
+def test_the_lock_keys_of_a_call_have_no_prefix(bench: Bench) -> None:
+    assert declare(bench, lock_key=["a:{n}", "b"]).lock_keys(2) == ("a:2", "b")
+
+
+def test_a_task_without_a_lock_has_no_lock_keys(bench: Bench) -> None:
+    with pytest.raises(ConfigurationError, match="does not lock"):
+        bench.task(lambda: None).lock_keys()
 
 
 def test_nobody_holds_a_lock_that_is_free(bench: Bench) -> None:
@@ -37,7 +48,7 @@ def test_a_task_in_the_queue_holds_its_lock(bench: Bench) -> None:
     before = time.time()
     sent = task.delay(1)
     holder = task.lock_holder(1)
-    assert (holder.task_id, holder.state, holder.key) == (sent.id, "queued", "redlock:1")
+    assert (holder.task_id, holder.state, holder.key) == (sent.id, "queued", "1")
     assert (holder.host, holder.pid, holder.token) == (HOST, os.getpid(), None)
     assert 0 < holder.expires_in <= 90
     assert datetime.fromtimestamp(before - 1, UTC) < holder.since <= datetime.now(UTC)
@@ -196,9 +207,9 @@ def test_a_revocation_that_was_broken_off_can_be_repeated(
 ) -> None:
     task = unique(bench)
     first = task.delay()
-    redlock = redlock_for(bench.app)
+    redlock = client_for(bench.app)
     with monkeypatch.context() as broken:
-        broken.setattr(redlock.reservations, "evict", lambda *args: 1 / 0)
+        broken.setattr(client_of(redlock), "evict", lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             task.revoke_queued()
     assert task.revoke_queued().task_id == first.id

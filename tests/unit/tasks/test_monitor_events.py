@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event
+from threading import Event, Semaphore
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from celery.app.task import Context
 
 from celery_redlock import LossReason, current_lease
+from celery_redlock.tasks import monitor_events
 from celery_redlock.tasks.bootsteps import LockStep
 from celery_redlock.tasks.monitor_events import MOST_WAITING, MonitorEvent, send_monitor_event
 from tests.support.tasks import Bench
@@ -19,6 +20,12 @@ from tests.support.waiting import TIMEOUT, wait_until
 from tests.unit.tasks.jobs import job
 
 REQUEST = Context(id="mine", hostname="worker@bench", is_eager=False)
+
+
+@pytest.fixture(autouse=True)
+def own_outbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send the events of each test in a thread of its own, whatever earlier ones left to send."""
+    monkeypatch.setattr(monitor_events, "_outbox", None)
 
 
 def test_a_task_that_has_its_lock_sends_key_and_token(bench: Bench) -> None:
@@ -120,6 +127,33 @@ def test_a_broker_that_does_not_reply_holds_up_no_body(
         assert caplog.text.count("further ones are dropped") == 1
     finally:
         replies.set()
+
+
+def test_events_that_come_faster_than_they_are_sent_are_logged_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    turns = Semaphore(0)
+    sent: list[str] = []
+
+    @contextmanager
+    def dispatcher(**_: Any) -> Iterator[Any]:
+        turns.acquire()
+        yield SimpleNamespace(send=lambda kind, **__: sent.append(kind))
+
+    bench.watch_monitor_events()
+    bench.app.events.default_dispatcher = dispatcher
+    task = job(bench, lambda self: "ran")
+    try:
+        for _ in range(MOST_WAITING + 2):
+            send_monitor_event(MonitorEvent.LOCKED, task, REQUEST)
+        for turn in range(5):
+            turns.release()
+            wait_until(lambda turn=turn: len(sent) > turn)
+            for _ in range(2):
+                send_monitor_event(MonitorEvent.LOCKED, task, REQUEST)
+        assert caplog.text.count("further ones are dropped") == 1
+    finally:
+        turns.release(2 * MOST_WAITING)
 
 
 @pytest.mark.parametrize("option", [True, False])

@@ -16,7 +16,8 @@ from celery_redlock import QuorumUnavailable, RedlockTask
 from celery_redlock.tasks import node_watch
 from celery_redlock.tasks.bootsteps import NodeWatchStep
 from celery_redlock.tasks.node_watch import NodeWatch, is_watched, report_unavailable
-from celery_redlock.transport import memory_node, parse_node
+from celery_redlock.transport import parse_node
+from celery_redlock.transport.memory.transport import memory_node
 from tests.support.waiting import wait_until
 
 NODES = ("a", "b", "c")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -178,17 +177,6 @@ def test_a_pattern_whose_key_does_not_fit_ends_the_workers_start() -> None:
     vendor_task(bench)
     with pytest.raises(ConfigurationError, match=r"task 'vendor\.report': .*year"):
         start_worker(bench)
-
-
-def test_a_node_that_is_down_does_not_keep_a_worker_from_starting(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        bench = Bench(redlock_nodes=[f"redis://127.0.0.1:{unused.getsockname()[1]}/0"])
-        bench.task(lambda: None, lock_key="k")
-        start_worker(bench)
-    assert "does not answer" in caplog.text
 
 
 def test_a_worker_whose_tasks_do_not_lock_asks_no_node() -> None:

@@ -173,7 +173,7 @@ class Started(Task):
 @pytest.mark.parametrize("batches", [InBatches, Started])
 def test_a_task_that_locks_may_not_have_a_strategy_of_its_own(bench: Bench, batches: Any) -> None:
     base = type("Locked", (RedlockTask, batches), {"abstract": True})
-    with pytest.raises(ConfigurationError, match="'job': its class has a Strategy of its own"):
+    with pytest.raises(ConfigurationError, match="'job': its class has its own Strategy"):
         job(bench, base=base, lock_key="k").delay()
     assert bench.queue_length == 0
 
@@ -199,6 +199,6 @@ def test_a_worker_warns_of_a_task_that_redlock_dedupe_does_not_reach(
     protect_tasks(bench.app)
     protect_tasks(bench.app)
     (warning,) = caplog.messages
-    assert warning.startswith("Task 'collected' has a class with a Strategy of its own")
+    assert warning.startswith("Task 'collected' has a class with its own Strategy")
     assert type(bench.app.tasks["collected"]).__mro__[1] is InBatches
     bench.close()

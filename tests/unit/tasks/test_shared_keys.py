@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 from celery import uuid
 
+from celery_redlock import is_duplicate
+from celery_redlock.core import client_of
 from celery_redlock.tasks.bootsteps import LockStep
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.owner_label import Role, label_for
+from celery_redlock.tasks.message.owner_label import label_for
+from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, tick
 from tests.support.unique import WINDOW, holder, value
 from tests.unit.tasks.jobs import ALL_MODES
-from tests.unit.tasks.run.overlap.company import COMPANION
+from tests.unit.tasks.run.newest.company import COMPANION
 
 
 def declare(bench: Bench, name: str, body: Any = None, **options: Any) -> Any:
@@ -24,12 +27,8 @@ def declare(bench: Bench, name: str, body: Any = None, **options: Any) -> Any:
     if options["lock_mode"] == "until_expired":
         options["lock_window"] = WINDOW
     if options["lock_mode"] == "while_executing":
-        options.pop("lock_on_conflict", None)
+        options.pop("lock_on_duplicate", None)
     return bench.task(body or (lambda self: name), name=name, bind=True, **options)
-
-
-def is_duplicate(result: Any) -> bool:
-    return bool(getattr(result, "is_duplicate", False))
 
 
 def asked(task: Any, error: Any) -> str:
@@ -41,7 +40,7 @@ def test_a_call_is_sent_while_another_tasks_message_waits(
     bench: Bench, mode: str, policy: Any
 ) -> None:
     invoice = declare(bench, "invoice", lock_mode=mode)
-    refund = declare(bench, "refund", lock_mode=mode, lock_on_conflict=policy)
+    refund = declare(bench, "refund", lock_mode=mode, lock_on_duplicate=policy)
     first = bench.send(invoice)
     envelope = Envelope.read(bench.send(refund))
     assert (envelope.reservation, envelope.duplicate_of) == (None, None)
@@ -53,7 +52,7 @@ def test_a_call_is_sent_while_another_tasks_message_waits(
 def test_a_call_is_sent_while_another_tasks_body_runs(
     bench: Bench, first: str, policy: Any
 ) -> None:
-    refund = declare(bench, "refund", lock_on_conflict=policy)
+    refund = declare(bench, "refund", lock_on_duplicate=policy)
     sent: list[Any] = []
     invoice = declare(bench, "invoice", lambda self: sent.append(refund.delay()), lock_mode=first)
     bench.call(invoice)
@@ -63,7 +62,7 @@ def test_a_call_is_sent_while_another_tasks_body_runs(
 
 @pytest.mark.parametrize("policy", ["existing", "raise", "replace", asked])
 def test_its_message_waits_while_another_tasks_body_runs(bench: Bench, policy: Any) -> None:
-    refund = declare(bench, "refund", lock_on_conflict=policy)
+    refund = declare(bench, "refund", lock_on_duplicate=policy)
     states: list[str] = []
 
     def body(self: Any) -> None:
@@ -75,8 +74,8 @@ def test_its_message_waits_while_another_tasks_body_runs(bench: Bench, policy: A
 
 
 def test_a_message_is_not_replaced_by_another_tasks_call(bench: Bench) -> None:
-    first = bench.send(declare(bench, "invoice", lock_on_conflict="replace"))
-    bench.send(declare(bench, "refund", lock_on_conflict="replace"))
+    first = bench.send(declare(bench, "invoice", lock_on_duplicate="replace"))
+    bench.send(declare(bench, "refund", lock_on_duplicate="replace"))
     found = holder(bench)
     assert found is not None
     assert (found.task_id, found.role) == (first["id"], Role.QUEUED)
@@ -119,7 +118,7 @@ def test_a_task_that_a_pattern_locks_is_no_duplicate_of_another(bench: Bench) ->
 def test_the_next_step_waits_for_the_release_of_another_tasks_key(bench: Bench) -> None:
     """Even where it skips conflicts: the step before releases the key once it has sent this one."""
     label = label_for(Role.RUNNING, "before", "w@host", marker="0" * 32, task="invoice")
-    lease = bench.elsewhere.reservations.acquire_for_task(("k",), (), ttl=60, label=label)
+    lease = client_of(bench.elsewhere).acquire_for_task(("k",), (), ttl=60, label=label)
     refund = bench.task(lambda: "ran", lock_key="k", lock_on_conflict="skip", lock_wait=0)
     request = bench.send(refund)
     assert bench.run(request, parent_id="before").state == "RETRY"
@@ -130,10 +129,10 @@ def test_the_next_step_waits_for_the_release_of_another_tasks_key(bench: Bench) 
 @pytest.mark.parametrize("role", [Role.QUEUED, Role.RUNNING])
 def test_a_scheduled_run_waits_for_another_tasks(bench: Bench, role: Role) -> None:
     """It neither stops nor overtakes it."""
-    refund = declare(bench, "refund", lock_mode="while_executing", lock_overlap="replace")
+    refund = declare(bench, "refund", lock_mode="while_executing", lock_on_conflict="stop")
     label = label_for(role, "older", due_us=tick(-60).due_us, task="invoice")
     keys = ("k",) if role is Role.RUNNING else ()
-    bench.elsewhere.reservations.acquire_for_task(keys, (COMPANION,), ttl=60, label=label)
+    client_of(bench.elsewhere).acquire_for_task(keys, (COMPANION,), ttl=60, label=label)
     before = value(bench, COMPANION)
     assert bench.run(send_tick(bench, refund, tick())).state == "RETRY"
     assert value(bench, COMPANION) == before
@@ -143,9 +142,9 @@ def test_a_scheduled_run_waits_for_another_tasks(bench: Bench, role: Role) -> No
 def test_a_scheduled_run_is_not_skipped_for_another_tasks_newer_one(
     bench: Bench, later: float
 ) -> None:
-    refund = declare(bench, "refund", lock_mode="while_executing", lock_overlap="replace")
+    refund = declare(bench, "refund", lock_mode="while_executing", lock_on_conflict="stop")
     label = label_for(Role.RUNNING, "newer", due_us=tick(later).due_us, task="invoice")
-    bench.elsewhere.reservations.acquire_for_task(("k",), (COMPANION,), ttl=60, label=label)
+    client_of(bench.elsewhere).acquire_for_task(("k",), (COMPANION,), ttl=60, label=label)
     assert bench.run(send_tick(bench, refund, tick())).state == "RETRY"
 
 
@@ -162,7 +161,7 @@ def test_a_worker_names_each_group_of_tasks_that_can_have_one_key(
     bench.app.finalize()
     worker = SimpleNamespace(app=bench.app, pool_cls=None, task_events=False)
     LockStep(worker).create(worker)
-    (line,) = (line for line in caplog.messages if "can have one key" in line)
+    (line,) = (line for line in caplog.messages if "can have the same key" in line)
     assert line.startswith("The tasks invoice, refund lock at publish")
     assert "(lock_key='{id}' or '{order_id}')" in line
     assert line.endswith("lock_key='invoice:{order_id}'.")

@@ -14,8 +14,9 @@ from kombu import Message
 from kombu.asynchronous.timer import Timer
 
 from celery_redlock import Limit
-from celery_redlock.protocol import Failed
-from celery_redlock.protocol.keys import QUORUM, waited_for, wake_channel
+from celery_redlock.core import client_of
+from celery_redlock.protocol.keys import QUORUM, in_header, pause_of, wake_channel
+from celery_redlock.protocol.votes import Failed
 from celery_redlock.tasks import waiting_messages
 from celery_redlock.tasks.message.envelope import Envelope, WaitHistory
 from celery_redlock.tasks.waiting_messages import AT_ETA, SETTLING, WaitingMessages
@@ -27,7 +28,7 @@ KEY = "redlock:key"
 CHANNEL = wake_channel(KEY)
 
 
-def request_of(app: Any, name: str, eta: float) -> Request:
+def request_of(app: Any, name: str, eta: float, priority: int = 0) -> Request:
     """Return a message's request, as Celery makes it in a worker."""
     due = datetime.now(UTC) + timedelta(seconds=eta)
     message = Message(
@@ -35,6 +36,7 @@ def request_of(app: Any, name: str, eta: float) -> Request:
         headers={"id": name, "task": "job", "eta": due.isoformat()},
         content_type="application/json",
         content_encoding="utf-8",
+        properties={"priority": priority},
     )
     return Request(message, app=app, task=app.Task())
 
@@ -46,26 +48,26 @@ class Worker:
         self.app = app
         self.timer = Timer()
         self.started: list[str] = []
-        self.started_at = 0.0
         self.waiting = WaitingMessages(self)
 
     def start(self, request: Request) -> None:
         """What Celery's timer calls at the ETA of a message."""
         self.started.append(request.id)
-        self.started_at = time.monotonic()
 
     def receive(
         self,
         name: str,
         *,
         key: str = KEY,
+        keys: tuple[str, ...] = (),
         since: float = 1.0,
         eta: float = 60.0,
+        priority: int = 0,
     ) -> Any:
         """Receive a requeued message as Celery does: the signal first, then the timer."""
-        request = request_of(self.app, name, eta)
+        request = request_of(self.app, name, eta, priority)
         history = WaitHistory(first_seen=since, requeues=1, retries=0)
-        self.waiting.add(request, Envelope(wait_history=history, waits_for=(key,)))
+        self.waiting.add(request, Envelope(wait_history=history, waits_for=keys or (key,)))
         request._eta_timer_entry = self.timer.call_at(
             time.monotonic() + eta, self.start, (request,)
         )
@@ -162,12 +164,14 @@ def test_what_all_nodes_publish_starts_a_message_once(worker: Worker) -> None:
     assert started(worker) == ["a"]
 
 
-def test_a_message_does_not_start_before_its_last_run_has_ended(worker: Worker) -> None:
-    before = time.monotonic()
-    worker.receive("a")
+def test_a_message_does_not_start_before_its_last_run_has_ended(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(waiting_messages, "SETTLING", 50.0)
+        worker.receive("a")
     worker.waiting.on_wake("a", CHANNEL)
-    settle(worker, "a")
-    assert worker.started_at >= before + SETTLING
+    assert started(worker) == []
 
 
 def test_a_message_does_not_start_while_the_worker_ends_its_last_run(
@@ -279,6 +283,39 @@ def test_of_a_free_key_only_the_oldest_message_starts(
     assert first_started(late) == "old"
 
 
+def test_of_a_free_key_the_message_with_the_most_urgent_priority_starts(
+    late: Worker, look: Callable[[], None]
+) -> None:
+    late.receive("old", since=1.0, priority=4)
+    late.receive("urgent", since=2.0, priority=5)
+    look()
+    assert first_started(late) == "urgent"
+
+
+def test_a_message_enters_its_wait_queue_again_with_its_priority(
+    late: Worker, bench: Bench, look: Callable[[], None]
+) -> None:
+    lease = bench.elsewhere.acquire("key")
+    now = time.time()
+    late.receive("old", since=now - 1)
+    late.receive("urgent", since=now, priority=5)
+    look()
+    assert bench.node.state.waiting[KEY].first(2) == ["urgent", "old"]
+    lease.release()
+
+
+def test_a_message_that_was_revoked_does_not_enter_its_wait_queue_again(
+    late: Worker, bench: Bench, look: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = bench.elsewhere.acquire("key")
+    late.receive("revoked")
+    late.receive("other")
+    monkeypatch.setattr(waiting_messages, "is_revoked", lambda request: request.id == "revoked")
+    look()
+    assert bench.node.state.waiting[KEY].first(2) == ["other"]
+    lease.release()
+
+
 def test_a_message_whose_key_is_held_waits(late: Worker, bench: Bench) -> None:
     lease = bench.elsewhere.acquire("key")
     late.receive("a")
@@ -291,8 +328,8 @@ def test_a_message_whose_key_is_held_waits(late: Worker, bench: Bench) -> None:
 def test_of_a_limited_key_as_many_messages_start_as_slots_are_free(
     late: Worker, bench: Bench, look: Callable[[], None]
 ) -> None:
-    lease = bench.elsewhere.acquire("key", limit=3)
-    slots = waited_for(bench.elsewhere.node_key(Limit("key", 3)))
+    lease = bench.elsewhere.acquire(Limit("key", 3))
+    slots = in_header(client_of(bench.elsewhere).key_of(Limit("key", 3)))
     for since, name in enumerate(("first", "second", "third")):
         late.receive(name, key=slots, since=since)
     look()
@@ -306,7 +343,10 @@ def test_a_message_that_arrives_is_put_back_into_its_wait_queue(late: Worker, be
     wait_until(lambda: late.waiting.has_looked)
     woken: list[str] = []
     listener = Listener(
-        bench.elsewhere.transport.wake_ups, [CHANNEL], lambda name, _: woken.append(name), _ignore
+        client_of(bench.elsewhere).transport.wake_ups,
+        [CHANNEL],
+        lambda name, _: woken.append(name),
+        _ignore,
     )
     lease.release()
     wait_until(lambda: woken)
@@ -360,7 +400,7 @@ def test_a_worker_looks_at_intervals_for_holders_that_died(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
-    monkeypatch.setattr(waiting_messages, "LOOKS_EVERY", 0.0)
+    monkeypatch.setattr(waiting_messages, "LOOKS_EVERY", 0.01)
     monkeypatch.setattr(WaitingMessages, "_look", lambda _, names: looked.extend(names))
     worker.receive("a")
     wait_until(lambda: worker.fire() or looked.count("a") > 2)
@@ -384,3 +424,33 @@ def test_of_many_keys_it_looks_at_some_in_turn(
 
 def _ignore() -> None:
     """Hear of nothing."""
+
+
+def receive_paused(worker: Worker, *names: str) -> None:
+    for since, name in enumerate(names):
+        worker.receive(name, keys=(KEY, pause_of(KEY)), since=since)
+
+
+def test_messages_that_wait_for_a_pause_are_not_started_while_their_key_is_free(
+    late: Worker, bench: Bench
+) -> None:
+    bench.elsewhere.pause("key", 60)
+    receive_paused(late, "a")
+    wait_until(lambda: late.waiting.has_looked)
+    late.fire()
+    assert late.started == []
+
+
+def test_when_the_pause_is_over_the_oldest_one_starts(
+    late: Worker, look: Callable[[], None]
+) -> None:
+    receive_paused(late, "old", "young")
+    look()
+    settle(late, "old")
+
+
+def test_where_they_wait_for_nothing_else_all_start(late: Worker, look: Callable[[], None]) -> None:
+    for since, name in enumerate(("a", "b", "c")):
+        late.receive(name, key=pause_of(KEY), since=since)
+    look()
+    settle(late, "a", "b", "c")

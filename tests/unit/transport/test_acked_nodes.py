@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock.protocol import Failed, Granted, Quarantined, Refused, Vote, extend, release
-from celery_redlock.protocol.votes import ACKNOWLEDGED, FOREIGN
+from celery_redlock.protocol.votes import (
+    ACKNOWLEDGED,
+    FOREIGN,
+    Failed,
+    Granted,
+    Quarantined,
+    Refused,
+    Vote,
+)
 from celery_redlock.transport import AckedNodes
+from tests.support.commands import extend, release
 
 LENGTHEN = extend(("k",), "owner", 1000, 0)
 FREE = release(("k",), "owner", 0)

@@ -29,6 +29,9 @@ SECRET = "s3cret"
         (f"rediss://ana:{SECRET}@host?ssl_cert_reqs=none", "rediss://host:6379/0"),
         ("redis://[::1]:7000", "redis://[::1]:7000/0"),
         (f"unix://ana:{SECRET}@/run/r.sock?db=1", "unix:///run/r.sock"),
+        ("redis+sentinel://s1,S2:7,[::1]/g", "redis+sentinel://s1:26379,s2:7,[::1]:26379/g"),
+        (f"redis+sentinel://ana:{SECRET}@s1/g/2", "redis+sentinel://s1:26379/g/2"),
+        (f"rediss+sentinel://s1/g/0?sentinel_password={SECRET}", "rediss+sentinel://s1:26379/g"),
         ("memory://one", "memory://one"),
         (f"memory://ana:{SECRET}@one", "memory://one"),
     ],
@@ -113,7 +116,7 @@ def test_an_even_number_of_nodes_is_logged_once(
     for _ in range(2):
         Redlock(even_nodes(request)).close()
     (line,) = caplog.messages
-    assert line.startswith("4 lock nodes survive the loss of 1, no more than 3 do.")
+    assert line.startswith("4 lock nodes tolerate 1 failure, the same as 3.")
 
 
 def test_an_odd_number_of_nodes_is_not_logged(
@@ -205,3 +208,69 @@ def test_any_option_of_redis_py_in_a_url_is_taken_or_refused(option: str) -> Non
         for value in ("", "0", "4", "sesame", "true"):
             with contextlib.suppress(ConfigurationError):
                 Connector(parse_node(f"{base}?{option}={value}"), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("url", "sentinels", "master"),
+    [
+        ("redis+sentinel://:p@s1/g/2", ["redis://s1:26379"], "redis://:p@localhost/2"),
+        ("rediss+sentinel://s1/g", ["rediss://s1:26379"], "rediss://localhost/0"),
+        (
+            "redis+sentinel://s1,s2/g?sentinel_username=ana&sentinel_password=%40",
+            ["redis://ana:%40@s1:26379", "redis://ana:%40@s2:26379"],
+            "redis://localhost/0",
+        ),
+        (
+            "rediss+sentinel://s1/g?ssl_cert_reqs=none",
+            ["rediss://s1:26379?ssl_cert_reqs=none"],
+            "rediss://localhost/0?ssl_cert_reqs=none",
+        ),
+        (
+            "rediss+sentinel://s1/g?ssl_cert_reqs=none&sentinel_tls=false",
+            ["redis://s1:26379"],
+            "rediss://localhost/0?ssl_cert_reqs=none",
+        ),
+        (
+            "redis+sentinel://s1/g?ssl_cert_reqs=none&sentinel_tls=true",
+            ["rediss://s1:26379?ssl_cert_reqs=none"],
+            "redis://localhost/0",
+        ),
+    ],
+)
+def test_a_group_has_urls_of_its_sentinels_and_of_its_master(
+    url: str, sentinels: list[str], master: str
+) -> None:
+    node = parse_node(url)
+    assert (list(node.sentinels), node.url) == (sentinels, master)
+    assert node.group == "g"
+
+
+def test_commas_separate_sentinels_and_before_a_scheme_nodes() -> None:
+    nodes = parse_nodes("redis+sentinel://s1,s2/a,redis://h, redis+sentinel://s1,s2/b")
+    assert [node.name for node in nodes] == [
+        "redis+sentinel://s1:26379,s2:26379/a",
+        "redis://h:6379/0",
+        "redis+sentinel://s1:26379,s2:26379/b",
+    ]
+
+
+def test_one_group_may_not_be_named_twice() -> None:
+    with pytest.raises(ConfigurationError, match="are one server"):
+        parse_nodes("redis+sentinel://s1,s2/a,redis+sentinel://s2,s1/a/1")
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        (f"redis+sentinel://:{SECRET}@s1,s2", "ends with the name that its Sentinels have"),
+        (f"redis+sentinel://:{SECRET}@s1/g/name", "ends with the name that its Sentinels have"),
+        (f"redis+sentinel://s1/g?sentinel_pasword={SECRET}", "has the option sentinel_pasword"),
+        (f"redis+sentinel://:{SECRET}@s1,s1:26379/g", "names one Sentinel twice"),
+    ],
+)
+def test_a_group_s_url_that_cannot_be_used_is_refused_without_the_password(
+    url: str, says: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        parse_node(url)
+    assert SECRET not in str(caught.value)

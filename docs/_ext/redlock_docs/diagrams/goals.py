@@ -12,14 +12,13 @@ from .svg import Picture
 __all__ = ["draw_goals"]
 
 WIDTH = 780
-LEFT = 430.0
+LEFT = 450.0
 RIGHT = 740.0
 TOP = 40.0
-ROW = 26.0
+ROW = 36.0
 #: Multiples of the goal, on a logarithmic axis.
 FIRST, LAST = 0.25, 4.0
 MARKS = (0.25, 0.5, 1.0, 2.0, 4.0)
-_LONGEST = 58
 
 
 def draw_goals() -> str:
@@ -35,8 +34,7 @@ def draw_goals() -> str:
     for number, row in enumerate(rows):
         y = TOP + ROW * (number + 0.5)
         kind = "good" if row.reached else "bad"
-        what = row.what if len(row.what) <= _LONGEST else row.what[: _LONGEST - 1] + "…"
-        picture.text(LEFT - 12, y, what, "small", anchor="end")
+        picture.paragraph(LEFT - 12, y, row.what, "", LEFT - 12, anchor="end")
         ends = sorted(_x(row.from_goal(value)) for value in (row.low, row.high))
         picture.box(ends[0], y - 5, max(2.0, ends[1] - ends[0]), 10, kind, radius=3)
         middle = _x(row.from_goal(row.median))

@@ -1,5 +1,5 @@
 """
-From when to when each `lock_mode` has the key.
+When each `lock_mode` takes and releases the key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HEIGHT = 22.0
 
 def draw_modes() -> str:
     """Draw a bar for each stretch in which a mode has the key."""
-    picture = Picture("From when to when each mode has the key", _description(), WIDTH)
+    picture = Picture("When each mode takes and releases the key", _description(), WIDTH)
     bottom = TOP + ROW * len(MODES)
     for name in MOMENTS:
         picture.line(_x(name), TOP - 16, _x(name), bottom, "life")
@@ -44,7 +44,7 @@ def draw_modes() -> str:
 
 
 def _stretches(mode: Mode) -> list[tuple[str, str, str, str]]:
-    """Return from when to when the key is taken, and how."""
+    """Return when the key is taken, and how, in words."""
     found = []
     if mode.at_publish:
         words = "reserved, on a second key" if mode.own_queue_key else "reserved"

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from celery_redlock import Redlock
-from celery_redlock.protocol import AcquireRound, Command, Phase, Vote, fence_key
-from celery_redlock.protocol.commands import Script
-from celery_redlock.protocol.rounds import TRANSITIONS
-from celery_redlock.transport.memory import MemoryNode, MemoryTransport, VirtualTime
+from celery_redlock.core import client_of
+from celery_redlock.protocol.commands import Command, Script
+from celery_redlock.protocol.keys import fence_key
+from celery_redlock.protocol.rounds import TRANSITIONS, AcquireRound, Phase
+from celery_redlock.protocol.votes import Vote
+from celery_redlock.transport.memory.transport import MemoryNode, MemoryTransport, VirtualTime
 
 __all__ = ["Note", "Record"]
 
@@ -54,7 +56,7 @@ class Record:
         self._begun = self.time.now()
         self.nodes = [_Noted(self, place) for place in range(len(counters))]
         self.client = Redlock([node.name for node in self.nodes])
-        self.client.transport = MemoryTransport(self.nodes)
+        client_of(self.client).transport = MemoryTransport(self.nodes)
         self._counters = list(counters)
 
     def __len__(self) -> int:
@@ -62,9 +64,10 @@ class Record:
 
     def count_from(self, key: str) -> None:
         """Give the nodes the counters with which they begin, for one key."""
+        fence = fence_key(client_of(self.client).key_of(key).stored)
         for node, counter in zip(self.nodes, self._counters, strict=True):
             if counter:
-                node.state.fences[fence_key(self.client.settings.key_prefix + key)] = counter
+                node.state.fences[fence] = counter
 
     def note(self, node: int, command: Command, vote: Vote | None, *, late: bool = False) -> None:
         """Write something down."""
@@ -93,8 +96,8 @@ class Record:
         round_ = AcquireRound(
             len(self),
             sent_at=0.0,
-            ttl=self.client.settings.ttl,
-            drift_factor=self.client.settings.drift_factor,
+            ttl=client_of(self.client).settings.ttl,
+            drift_factor=client_of(self.client).settings.drift_factor,
         )
         phases: list[Phase | None] = []
         for note in self.notes:

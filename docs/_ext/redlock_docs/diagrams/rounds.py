@@ -6,22 +6,20 @@ from __future__ import annotations
 
 import inspect
 import re
-import textwrap
 
 from celery_redlock.protocol.rounds import TRANSITIONS, Phase
 
-from .svg import CHARACTER, SMALL, Picture
+from .svg import Picture
 
 __all__ = ["draw_rounds"]
 
-WIDTH = 780
+WIDTH = 800
 BOX = 128.0
 HEIGHT = 34.0
 ROW = 52.0
 COLUMN = 212.0
 #: Where the final phases begin, below the one in the middle, so that arrows pass under that.
 TOP = 96.0
-LINE = 15.0
 
 
 def draw_rounds() -> str:
@@ -37,7 +35,7 @@ def draw_rounds() -> str:
 
     picture = Picture("Phases of a round", _told(), WIDTH)
     for phase, after in TRANSITIONS.items():
-        for following in sorted(after, key=lambda following: following is Phase.GRANTED):
+        for following in sorted(after, key=lambda phase: (phase is Phase.GRANTED, phase.value)):
             x, y = places[phase]
             to_x, to_y = places[following]
             kind = "good" if following is Phase.GRANTED else ""
@@ -48,28 +46,15 @@ def draw_rounds() -> str:
         picture.box(x, y, BOX, HEIGHT, kind)
         picture.text(x + BOX / 2, y + HEIGHT / 2, phase.name, f"strong {kind}")
         if phase in last:
-            _write(picture, x + BOX + 12, y + HEIGHT / 2, meanings[phase.name], anchor="start")
+            right = x + BOX + 12
+            picture.paragraph(
+                right, y + HEIGHT / 2, meanings[phase.name], "quiet", WIDTH - right, anchor="start"
+            )
         else:
             above = phase is not first
             away, room = (-22.0, 250.0) if above else (HEIGHT + 24, BOX + 30)
-            _write(picture, x + BOX / 2, y + away, meanings[phase.name], width=room)
+            picture.paragraph(x + BOX / 2, y + away, meanings[phase.name], "quiet", room)
     return str(picture)
-
-
-def _write(
-    picture: Picture,
-    x: float,
-    y: float,
-    text: str,
-    *,
-    width: float | None = None,
-    anchor: str = "middle",
-) -> None:
-    """Write a text in as many lines as it needs, with y at its middle."""
-    room = WIDTH - x if width is None else width
-    lines = textwrap.wrap(text, int(room / SMALL / CHARACTER))
-    for row, line in enumerate(lines):
-        picture.text(x, y + LINE * (row - (len(lines) - 1) / 2), line, "small quiet", anchor=anchor)
 
 
 def _meanings() -> dict[str, str]:

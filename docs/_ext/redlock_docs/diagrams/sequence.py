@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from celery_redlock.protocol import Acknowledged, Granted, Phase, Vote
 from celery_redlock.protocol.commands import Script
+from celery_redlock.protocol.rounds import Phase
+from celery_redlock.protocol.votes import Acknowledged, Granted, Vote
 
 from .recording import Note, Record
 from .svg import Picture

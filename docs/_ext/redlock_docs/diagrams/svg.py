@@ -4,6 +4,7 @@ As much of SVG as the pictures need. Colours and fonts are classes, which the st
 
 from __future__ import annotations
 
+import textwrap
 from html import escape
 
 __all__ = ["Picture", "width_of"]
@@ -12,6 +13,7 @@ __all__ = ["Picture", "width_of"]
 CHARACTER = 0.56
 FONT = 14
 SMALL = 12
+LINE = 15.0
 
 
 def width_of(text: str, size: int = FONT) -> float:
@@ -91,6 +93,15 @@ class Picture:
             f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}" '
             f'dominant-baseline="central">{escape(text)}</text>'
         )
+
+    def paragraph(
+        self, x: float, y: float, text: str, kind: str, width: float, *, anchor: str = "middle"
+    ) -> None:
+        """Write a small text in as many lines as it needs in a width; y is the middle of them."""
+        lines = textwrap.wrap(text, int(width / SMALL / CHARACTER))
+        for row, line in enumerate(lines):
+            middle = y + LINE * (row - (len(lines) - 1) / 2)
+            self.text(x, middle, line, f"small {kind}".rstrip(), anchor=anchor)
 
     def label(
         self, x: float, y: float, text: str, kind: str = "", *, anchor: str = "start"

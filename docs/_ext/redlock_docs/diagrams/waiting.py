@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from celery_redlock import LockContended
-from celery_redlock.core import Lease
-from celery_redlock.protocol import Waiter
+from celery_redlock.core import Lease, client_of
+from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import wake_channel
 from celery_redlock.transport import Listener
 
@@ -69,18 +69,16 @@ def draw_waiting() -> str:
 def _play() -> list[_Step]:
     """Let three messages ask for one key, the first release it, and the others be woken."""
     record = Record([0] * 3, now=41)
-    redlock, steps, woken = record.client, [], []
-    channels = [wake_channel(redlock.node_key("report"))]
+    client, steps, woken = client_of(record.client), [], []
+    channels = [wake_channel(client.key_of("report").stored)]
     listener = Listener(
-        redlock.transport.wake_ups, channels, lambda name, _: woken.append(name), lambda: None
+        client.transport.wake_ups, channels, lambda name, _: woken.append(name), lambda: None
     )
 
     def ask(who: str, since: int) -> Lease | None:
         waiter = Waiter(who, since, 60_000)
         try:
-            lease = redlock.reservations.acquire_for_task(
-                ("report",), waiter=waiter, first_waiter=waiter
-            )
+            lease = client.acquire_for_task(("report",), waiter=waiter, first_waiter=waiter)
         except LockContended:
             steps.append(_Step(who, "acquire", f"held; remembered since {since} ms", ""))
             return None

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
+from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.proxy import TcpProxy
+from tests.acceptance.conftest import KeepWorker, StartWorker
 from tests.acceptance.unique.brokers.producer import Producer
 from tests.acceptance.worker import Worker, kept_workers
 from tests.support.rabbitmq import SCRIPT, running_rabbitmq
+from tests.support.waiting import TIMEOUT
 
 RABBITMQ = pytest.param("rabbitmq", marks=pytest.mark.system)
+
+#: What `strike` does in a test.
+NOTHING, KILLED, MINORITY = HOW = ("undisturbed", "a worker is killed", "two of five nodes die")
+
+Strike = Callable[[], Worker]
 
 
 @pytest.fixture(scope="session", params=["redis", RABBITMQ])
@@ -75,3 +86,61 @@ def cable(urls: dict[str, str]) -> Iterator[Cable]:
 def producer(worker: Worker, urls: dict[str, str]) -> Producer:
     """Somebody who writes messages by hand, to the shared worker's queue."""
     return Producer(url=urls["broker"], queue=worker.name)
+
+
+@pytest.fixture
+def settings(conf: dict[str, Any]) -> dict[str, Any]:
+    """What the two workers have in common."""
+    apps = ("limits_stage", "pausing", "waiting")
+    return {"include": [*conf["include"], *(f"tests.acceptance.apps.{name}" for name in apps)]}
+
+
+@pytest.fixture
+def workers(
+    how: str, settings: dict[str, Any], keep_worker: KeepWorker, start_worker: StartWorker
+) -> tuple[Worker, Worker]:
+    """Two workers, each with a queue of its own; the second may be killed."""
+    start = start_worker if how == KILLED else keep_worker
+    return keep_worker(conf=settings), start(conf=settings, number=2).wait_until_ready()
+
+
+def give_back(killed: Worker) -> None:
+    """Let Redis give a killed worker's messages back at once, as RabbitMQ does."""
+    with killed.app.connection_for_read() as connection:
+        if connection.transport.driver_type != "redis":
+            return
+        channel = connection.default_channel
+        for tag, message in channel.client.hgetall("unacked").items():
+            if json.loads(message)[2] == killed.name:
+                channel.qos.restore_by_tag(tag)
+
+
+@pytest.fixture
+def strike(
+    how: str,
+    workers: tuple[Worker, Worker],
+    settings: dict[str, Any],
+    start_worker: StartWorker,
+    cluster: LocalCluster,
+) -> Iterator[Strike]:
+    """Do what the test is about; return the worker that reads the queue of the second then."""
+    second = workers[1]
+
+    def strike() -> Worker:
+        if how == MINORITY:
+            cluster.kill(0)
+            cluster.kill(1)
+        if how != KILLED:
+            return second
+        # With Redis, a message is lost that a worker is just fetching when it is killed.
+        second.app.control.cancel_consumer(
+            second.name, destination=[second.nodename], reply=True, timeout=TIMEOUT
+        )
+        second.signal(signal.SIGKILL)
+        second.wait_for_exit()
+        give_back(second)
+        return start_worker(conf={**settings, "task_default_queue": second.name})
+
+    yield strike
+    if how == MINORITY:
+        cluster.reset()

@@ -27,7 +27,7 @@ DELIVERIES = 4 if celery.VERSION >= (5, 5) else 2
 ONE_OF_OURS, SOMEBODY_ELSES = "unique.until_executed.late", "unique.plain.late"
 
 
-@pytest.fixture(params=[ONE_OF_OURS, SOMEBODY_ELSES])
+@pytest.fixture(params=[ONE_OF_OURS, pytest.param(SOMEBODY_ELSES, marks=pytest.mark.full)])
 def task(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -9,12 +9,13 @@ import pytest
 from celery import states
 from kombu import Connection, Exchange, Queue
 
+from celery_redlock import is_duplicate
 from tests.acceptance.conftest import StartWorker
 from tests.acceptance.scene import Journal, Lock
 from tests.acceptance.unique.brokers.conftest import RABBITMQ
 from tests.acceptance.unique.conftest import MakePublisher
 from tests.acceptance.unique.crowd import Crowd, one_of_each_turn
-from tests.acceptance.unique.publisher import Publisher, is_duplicate
+from tests.acceptance.unique.publisher import Publisher
 from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT, wait_until
 

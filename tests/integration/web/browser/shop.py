@@ -18,7 +18,7 @@ LATER = "later"
 def make_shop(conf: Mapping[str, Any]) -> Celery:
     """Return the shop's app; no worker takes what is sent to the queue `LATER`."""
     app = Celery("shop", set_as_current=False)
-    app.conf.update(conf, result_backend=conf["broker_url"], redlock_requeue_max=3600)
+    app.conf.update(conf, result_backend=conf["broker_url"])
 
     def work(number: int) -> None:
         Event().wait()

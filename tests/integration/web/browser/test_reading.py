@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
+from celery_redlock import Limit
 from tests.integration.web.browser.looks import CONTROLS, cell, pale_texts, row
 from tests.integration.web.site import Site
 from tests.support.nodes import ServerNodes
@@ -38,7 +39,7 @@ def page(tab: Page, site: Site, servers: ServerNodes) -> Page:
     client = servers.client(node_timeout=0.5)
     client.acquire(LONG)
     for _ in range(2):
-        client.acquire("gpu", limit=2)
+        client.acquire(Limit("gpu", 2))
     servers.kill(4)
     tab.goto(site.address)
     expect(tab.get_by_text("4 of 5 nodes answer")).to_be_visible()
@@ -107,7 +108,7 @@ def test_every_control_has_a_name(page: Page) -> None:
 
 
 def test_every_row_is_told_apart_by_its_buttons(page: Page) -> None:
-    names = page.locator("#lock-table button").evaluate_all(
+    names = page.locator("#lock-table tbody button").evaluate_all(
         "buttons => buttons.map(button => button.ariaLabel)"
     )
 

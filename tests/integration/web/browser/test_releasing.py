@@ -6,8 +6,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from celery_redlock import LeaseLost
+from celery_redlock.core import client_of
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
-from celery_redlock.tasks.message.owner_label import Role, label_for
+from celery_redlock.tasks.message.owner_label import label_for
+from celery_redlock.tasks.rules.facts import Role
 from tests.integration.web.browser.looks import row
 from tests.support.nodes import ServerNodes
 
@@ -75,7 +77,7 @@ def test_a_queued_message_is_revoked_with_its_lock_if_the_question_is_answered_s
     page.get_by_role("dialog").get_by_role("button", name="Release").click()
 
     expect(page.get_by_text("invoice:7: Released: 1.")).to_be_in_viewport()
-    assert client.reservations.inspect((dedupe_key_of("0" * 32),))[0] is not None
+    assert client_of(client).inspect((dedupe_key_of("0" * 32),))[0] is not None
 
 
 def test_the_question_about_a_lock_that_is_not_queued_has_nothing_to_revoke(

@@ -20,12 +20,12 @@ def test_the_page_connects_again_when_the_command_is_back(tab: Page, servers: Se
     with served(client) as site:
         tab.goto(site.address)
         expect(tab.get_by_text("5 of 5 nodes answer")).to_be_visible()
-    expect(tab.get_by_text("There is no connection to celery-redlock web")).to_be_visible()
+    expect(tab.get_by_text("There is no connection to the server of this page")).to_be_visible()
     lease = client.acquire("account:7")
 
     with served(client, port=site.port):
         expect(row(tab, "account:7")).to_be_visible()
-        expect(tab.get_by_text("There is no connection to celery-redlock web")).to_be_hidden()
+        expect(tab.get_by_text("There is no connection to the server of this page")).to_be_hidden()
     assert lease.extend() is None
 
 

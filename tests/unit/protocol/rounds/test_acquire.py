@@ -8,19 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_redlock.protocol import (
+from celery_redlock.protocol.rounds import AcquireRound, Phase, ReserveRound
+from celery_redlock.protocol.timing import quorum
+from celery_redlock.protocol.votes import (
     Acknowledged,
-    AcquireRound,
     Failed,
     Granted,
     KeyHolder,
     NotHeld,
-    Phase,
     Quarantined,
     Refused,
-    ReserveRound,
     Vote,
-    quorum,
 )
 
 SENT = 100.0

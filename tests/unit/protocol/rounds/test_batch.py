@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from celery_redlock.protocol import (
-    Acknowledged,
-    BatchRound,
-    ExtendRound,
-    Failed,
-    LeaseVotes,
-    NotHeld,
-    Phase,
-)
+from celery_redlock.protocol.rounds import BatchRound, ExtendRound, Phase
+from celery_redlock.protocol.votes import Acknowledged, Failed, LeaseVotes, NotHeld
 
 ACK = Acknowledged()
 MISSING = NotHeld(missing=True)

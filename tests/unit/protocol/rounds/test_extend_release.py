@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
-from celery_redlock.protocol import (
-    Acknowledged,
-    ExtendRound,
-    Failed,
-    NotHeld,
-    Phase,
-    ReleaseRound,
-    Vote,
-)
+from celery_redlock.protocol.rounds import ExtendRound, Phase, ReleaseRound
+from celery_redlock.protocol.votes import Acknowledged, Failed, NotHeld, Vote
 
 SENT = 100.0
 OLD_TRUST = 104.0
@@ -52,7 +47,14 @@ def test_keys_gone_from_a_quorum_cannot_be_extended_ever_again() -> None:
 
 
 def test_nodes_that_do_not_answer_leave_the_lease_what_it_has() -> None:
-    assert extended([FAILED, FAILED, MISSING]).phase is Phase.UNAVAILABLE
+    assert extended([FAILED, FAILED, MISSING, FAILED]).phase is Phase.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    "order", sorted(set(permutations([FAILED, FAILED, *[MISSING] * 3])), key=repr)
+)
+def test_nodes_that_do_not_answer_hide_no_loss_that_a_quorum_shows(order: list[Vote]) -> None:
+    assert extended(order).phase is Phase.GONE
 
 
 def test_missing_keys_are_collected_also_after_the_decision() -> None:

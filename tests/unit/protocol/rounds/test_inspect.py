@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from celery_redlock.protocol import Failed, InspectRound, KeyState, KeyStates, NotHeld, Phase
+from celery_redlock.protocol.rounds import InspectRound, Phase
+from celery_redlock.protocol.votes import Failed, KeyState, KeyStates, NotHeld
 
 FAILED = Failed("no answer")
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock.protocol import (
+from celery_redlock.protocol.register_rounds import RegisterReadRound, RegisterWriteRound
+from celery_redlock.protocol.rounds import Phase
+from celery_redlock.protocol.votes import (
     Acknowledged,
     Failed,
-    Phase,
     RegisterContents,
-    RegisterReadRound,
-    RegisterWriteRound,
     Superseded,
     VersionedValue,
     Vote,

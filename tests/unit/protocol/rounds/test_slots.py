@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from celery_redlock.protocol import (
+from celery_redlock.protocol.keys import GOES_FIRST
+from celery_redlock.protocol.rounds import Phase, SlotRound
+from celery_redlock.protocol.votes import (
     Acknowledged,
     Failed,
     Granted,
     KeyHolder,
     NotHeld,
-    Phase,
     Quarantined,
     Refused,
-    SlotRound,
     Vote,
 )
-from celery_redlock.protocol.keys import GOES_FIRST
 
 SENT = 100.0
 TTL = 10.0
@@ -53,6 +52,10 @@ def raise_with(round_: SlotRound, votes: list[Vote], now: float = SENT + 0.02) -
     for node, vote in enumerate(votes):
         round_.vote(node, vote, now)
     return round_.phase
+
+
+def test_a_refused_attempt_has_no_slots() -> None:
+    assert decide([full("a", "b")] * 3).slots == ()
 
 
 def test_a_quorum_of_grants_of_one_slot_and_token_is_granted() -> None:

@@ -14,7 +14,7 @@ from kombu.transport.redis import Channel
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.broker_node import node_from_broker
-from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.transport.addresses import parse_node
 
@@ -83,57 +83,121 @@ def test_the_node_is_reached_as_kombu_reaches_the_broker(broker: Any, conf: Any)
     assert ours.connection_class.__mro__[0] in theirs["connection_class"].__mro__
 
 
+GROUP = {"master_name": "locks"}
+SENTINELS = [
+    ("sentinel://s1", {}, {}, "redis+sentinel://s1:26379/locks/0"),
+    ("sentinel://s1:7/3", {}, {}, "redis+sentinel://s1:7/locks/3"),
+    (
+        "sentinel://s1;sentinel://s2:7;sentinel://[::1]",
+        {},
+        {},
+        "redis+sentinel://s1:26379,s2:7,[::1]:26379/locks/0",
+    ),
+    (["sentinel://s1", "sentinel://s2"], {}, {}, "redis+sentinel://s1:26379,s2:26379/locks/0"),
+    (
+        "sentinel://ana:p%40s%2Fs@s1/2;sentinel://s2",
+        {},
+        {},
+        "redis+sentinel://ana:p%40s%2Fs@s1:26379,s2:26379/locks/2",
+    ),
+    (
+        "sentinel://:pw@s1;sentinel://:pw@s2",
+        {},
+        {},
+        "redis+sentinel://:pw@s1:26379,s2:26379/locks/0",
+    ),
+    (
+        "sentinel://s1",
+        {"username": "eve", "password": "s p", "socket_timeout": 3, "ssl": False},
+        {},
+        "redis+sentinel://s1:26379/locks/0?sentinel_username=eve&sentinel_password=s+p",
+    ),
+    (
+        "sentinel://s1",
+        {},
+        {"broker_use_ssl": {"ssl_cert_reqs": "none"}},
+        "rediss+sentinel://s1:26379/locks/0?sentinel_tls=false&ssl_cert_reqs=none",
+    ),
+    (
+        "sentinel://s1",
+        {"ssl": True, "ssl_cert_reqs": "none"},
+        {"broker_use_ssl": {"ssl_cert_reqs": ssl.CERT_NONE}},
+        "rediss+sentinel://s1:26379/locks/0?ssl_cert_reqs=none",
+    ),
+    (
+        "sentinel://s1",
+        {"ssl": True, "ssl_ca_certs": "/ca"},
+        {},
+        "redis+sentinel://s1:26379/locks/0?sentinel_tls=true&ssl_ca_certs=%2Fca",
+    ),
+    ("sentinel://s1", {"ssl_ca_certs": "/ca"}, {}, "redis+sentinel://s1:26379/locks/0"),
+]
+#: What decides whom a connection reaches, and as which user: redis-py's arguments and attributes.
+REACHED = {
+    **{name: name for name in ("host", "port", "db", "username", "password")},
+    **{
+        f"ssl_{name}": name
+        for name in ("cert_reqs", "ca_certs", "certfile", "keyfile", "check_hostname")
+    },
+}
+
+
+def sentinel_app(broker: Any, of_sentinels: Any, conf: Any) -> Celery:
+    app = Celery("nodes", broker=broker, set_as_current=False)
+    app.conf.broker_transport_options = {"sentinel_kwargs": of_sentinels, **GROUP}
+    app.conf.update(conf)
+    return app
+
+
+@pytest.mark.parametrize(("broker", "of_sentinels", "conf", "expected"), SENTINELS)
+def test_a_broker_behind_sentinels_is_translated(
+    broker: Any, of_sentinels: Any, conf: Any, expected: str
+) -> None:
+    assert node_from_broker(sentinel_app(broker, of_sentinels, conf)) == expected
+
+
+@pytest.mark.parametrize(("broker", "of_sentinels", "conf", "_"), SENTINELS)
+def test_sentinels_and_master_are_reached_as_kombu_reaches_them(
+    broker: Any, of_sentinels: Any, conf: Any, _: str
+) -> None:
+    app = sentinel_app(broker, of_sentinels, conf)
+    found = parse_node(node_from_broker(app))
+    connection = app.connection_for_write()
+    channel = connection.transport.Channel.__new__(connection.transport.Channel)
+    channel.connection, channel.Client = connection.transport, redis.Redis
+    channel.master_name, channel.sentinel_kwargs = GROUP["master_name"], of_sentinels
+    theirs = channel._sentinel_managed_pool()
+
+    assert found.group == theirs.service_name
+    assert [_reached(redis.ConnectionPool.from_url(url)) for url in found.sentinels] == [
+        _reached(one.connection_pool) for one in theirs.sentinel_manager.sentinels
+    ]
+    ours = _reached(redis.ConnectionPool.from_url(found.url))
+    place = dict.fromkeys(("host", "port"))  # the Sentinels name it
+    assert ours | place == _reached(theirs) | place
+
+
+def _reached(pool: Any) -> dict[str, Any]:
+    """Return whom a pool's connections reach, with redis-py's own defaults."""
+    tls = issubclass(pool.connection_class, redis.SSLConnection)
+    given = {
+        name: pool.connection_kwargs[name]
+        for name in REACHED
+        if name in pool.connection_kwargs and (tls or not name.startswith("ssl_"))
+    }
+    one = (redis.SSLConnection if tls else redis.Connection)(**given)
+    return {name: getattr(one, attribute, "no TLS") for name, attribute in REACHED.items()}
+
+
 def _kombu_parameters(connection: Connection) -> dict[str, Any]:
     """What kombu's Redis channel would connect with; nothing is connected."""
     channel_class = connection.transport.Channel
     channel = channel_class.__new__(channel_class)
-    channel.connection = connection.transport
+    channel.connection, channel.Client = connection.transport, redis.Redis
     parameters = channel._connparams()
     if isinstance(parameters.get("ssl_cert_reqs"), ssl.VerifyMode):
         parameters["ssl_cert_reqs"] = parameters["ssl_cert_reqs"].name[5:].lower()
     return parameters
-
-
-@pytest.mark.parametrize(
-    ("broker", "conf", "reason"),
-    [
-        ("amqp://u:hunter2@h//", {}, "(amqp) is not a plain Redis server"),
-        ("sentinel://:hunter2@h:26379", {}, "(sentinel) is not a plain Redis server"),
-        ("filesystem://", {}, "(filesystem) is not a plain Redis server"),
-        ("sqs://u:hunter2@", {}, "Set redlock_nodes"),
-        ("memory://", {}, "redlock_nodes = ['memory://'] needs no server"),
-        ("redis://:hunter2@a;redis://:hunter2@b", {}, "several brokers"),
-        (["redis://:hunter2@a", "redis://:hunter2@b"], {}, "several brokers"),
-        ("redis://:hunter2@h/name", {}, "does not end in a database number"),
-        ("redis://:hunter2@h:port/0", {}, "cannot be read"),
-        ("bogus://:hunter2@h", {}, "Set redlock_nodes"),
-        ("redis://:hunter2@h", {"broker_use_ssl": True}, "broker_use_ssl is not a dict"),
-        (
-            "redis://:hunter2@h",
-            {"broker_use_ssl": {"ssl_ciphers": "HIGH"}},
-            "ssl_ciphers, which a node URL cannot express",
-        ),
-        (
-            "redis+socket://:hunter2@/run/r.sock?virtual_host=2&health_check_interval=3",
-            {},
-            "socket URL has parts that a lock node cannot take over",
-        ),
-        (
-            "redis://:hunter2@a",
-            {"broker_read_url": "redis://:hunter2@b"},
-            "different URLs for reading and writing",
-        ),
-    ],
-)
-def test_any_other_broker_is_refused_with_the_setting_to_write(
-    broker: Any, conf: Any, reason: str
-) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        node(broker, **conf)
-    assert reason in str(caught.value)
-    assert "Set redlock_nodes = ['redis://" in str(caught.value)
-    assert "hunter2" not in str(caught.value)
-    assert caught.value.__context__ is None or caught.value.__suppress_context__
 
 
 @pytest.mark.parametrize(
@@ -163,7 +227,7 @@ def test_a_global_prefix_that_is_no_string_is_refused_with_the_setting_to_write(
     app = Celery("nodes", broker="redis://h", set_as_current=False)
     app.conf.broker_transport_options = {"global_keyprefix": 7}
     with pytest.raises(ConfigurationError, match=r"global_keyprefix .* Set redlock_nodes"):
-        redlock_for(app)
+        client_for(app)
 
 
 def test_the_transport_options_that_name_other_keys_are_known() -> None:

@@ -15,7 +15,7 @@ from celery_redlock.tasks.config.settings import read_settings
 from tests.unit.core.test_durations import IDS, NO_DURATIONS
 
 DURATIONS = (
-    *("ttl", "queue_ttl", "publish_grace", "window", "dedupe_window", "wait", "give_up_after"),
+    *("ttl", "queue_ttl", "window", "dedupe_window", "wait", "give_up_after"),
     *("max_hold", "at_least_for", "starting_deadline"),
 )
 SETTINGS = ("max_ttl", "node_timeout", "beat_ttl", "beat_renew_deadline", "beat_retry")

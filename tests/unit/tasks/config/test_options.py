@@ -13,8 +13,9 @@ from celery import Celery, Task
 
 from celery_redlock import Limit, Rate
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.config.modes import MODES
 from celery_redlock.tasks.config.options import LockOptions
-from celery_redlock.tasks.config.resolve import resolve_options
+from celery_redlock.tasks.config.resolve import origins_of, resolve_options
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.config.skip_result import DESCRIBED
 
@@ -29,6 +30,20 @@ def resolve(*, base: type = Task, conf: dict[str, Any] | None = None, **options:
 
     app.finalize()
     return resolve_options(app.tasks["bank.settle"], read_settings(app))
+
+
+def origins(*, conf: dict[str, Any] | None = None, **options: Any) -> dict[str, str]:
+    """Return from where each option of a task comes; arguments as `resolve`."""
+    app = Celery("options", broker="memory://", set_as_current=False)
+    app.conf.update(conf or {})
+
+    @app.task(name="bank.settle", shared=False, **options)
+    def settle(account_id):
+        pass
+
+    app.finalize()
+    task = app.tasks["bank.settle"]
+    return origins_of(type(task), read_settings(app), MODES["while_executing"])
 
 
 def refused(message: str, **options: Any) -> str:
@@ -75,20 +90,17 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         wait=None,
         retry=None,
         queue_ttl=3600.0,
-        publish_grace=10.0,
         window=None,
         dedupe_window=3600.0,
-        run_policy="requeue",
-        publish_policy="existing",
+        on_conflict="requeue",
+        on_duplicate="existing",
         skip_result=DESCRIBED,
         give_up_after=3600.0,
-        requeue_max=60.0,
         fair=False,
         on_unavailable="requeue",
         on_lost="interrupt",
         max_hold=86400.0,
         at_least_for=0.0,
-        overlap=None,
         starting_deadline=None,
     )
 
@@ -117,6 +129,32 @@ def test_each_layer_goes_before_all_earlier_ones(count: int) -> None:
     # Something on the task itself, so that the setting has a task to apply to.
     options = resolve(conf=conf, lock_max_hold=1000, **arguments)
     assert options.ttl == LAYERS[count - 1][2]
+
+
+ORIGINS = {
+    "setting": "redlock_ttl",
+    "pattern": "redlock_tasks['bank.*']",
+    "class": f"base class {__name__}.Slow",
+    "decorator": "the task",
+    "named annotation": "task_annotations",
+    "* annotation": "task_annotations",
+}
+
+
+@pytest.mark.parametrize(("layer", "arguments"), [layer[:2] for layer in LAYERS])
+def test_the_origin_of_an_option_is_named(layer: str, arguments: dict[str, Any]) -> None:
+    conf = {**arguments.get("conf", {}), "task_annotations": arguments.get("annotations")}
+    options = {n: v for n, v in arguments.items() if n in ("base", "lock_ttl")}
+    assert origins(conf=conf, lock_key="k", **options)["ttl"] == ORIGINS[layer]
+
+
+def test_an_option_that_nothing_sets_is_a_default() -> None:
+    assert origins(lock_key="k")["ttl"] == "default"
+
+
+def test_a_setting_that_the_mode_ignores_is_no_origin() -> None:
+    found = origins(lock_key="k", conf={"redlock_on_duplicate": "raise"})
+    assert found["on_duplicate"] == "default"
 
 
 def test_layers_that_say_different_things_add_up() -> None:
@@ -148,7 +186,7 @@ def test_functions_are_not_bound_to_the_task() -> None:
         pass
 
     options = resolve(lock_on_conflict=decide, lock_on_lost=decide, lock_key=decide)
-    assert options.run_policy is options.on_lost is options.key is decide
+    assert options.on_conflict is options.on_lost is options.key is decide
 
 
 def test_a_static_method_of_the_class_is_the_function() -> None:
@@ -182,7 +220,7 @@ def test_a_task_class_resolves_as_its_instance_does() -> None:
     ("options", "message"),
     [
         ({"lock_tll": 3}, "lock_tll is unknown; did you mean lock_ttl?"),
-        ({"lock_frobnicate": 3}, "lock_frobnicate is unknown; the names are: lock_at_least_for"),
+        ({"lock_xyz": 3}, "lock_xyz is unknown; the names are: lock_at_least_for"),
         ({"lock_ttl": "30"}, "lock_ttl='30' is not a duration"),
         ({"lock_ttl": True}, "lock_ttl=True is not a duration"),
         ({"lock_ttl": 0.1}, "lock_ttl=0.1 is out of range; give at least 0.2 seconds"),
@@ -199,22 +237,24 @@ def test_a_task_class_resolves_as_its_instance_does() -> None:
         ({"lock_on_conflict": "ignore"}, "lock_on_conflict='ignore' is not a choice here"),
         (
             {"lock_on_conflict": "replace"},
-            "lock_on_conflict='replace' has no use in lock_mode='while_executing', which "
-            "acquires no lock at publish; at run use 'requeue', 'skip', 'reject', 'raise' or a",
+            "lock_on_conflict='replace' is not a choice here, a choice of lock_on_duplicate; use "
+            "'requeue', 'skip', 'stop', 'reject', 'raise' or a function",
         ),
         (
             {"lock_mode": "until_executed", "lock_on_conflict": "skip"},
-            "lock_on_conflict='skip' has no use in lock_mode='until_executed', which decides only "
-            "at publish; at publish use 'existing', 'raise', 'replace' or a function",
+            "lock_on_conflict is for a lock that the worker acquires, and in "
+            "lock_mode='until_executed' it acquires none; remove it or use lock_on_duplicate",
         ),
         (
-            {"lock_mode": "until_executed", "lock_on_conflict": {"run": "skip"}},
-            "has no use in lock_mode='until_executed'",
+            {"lock_on_duplicate": "raise"},
+            "lock_on_duplicate is for a lock that the publisher acquires, and in "
+            "lock_mode='while_executing' it acquires none; remove it or use a mode that begins",
         ),
-        ({"lock_on_conflict": {"publish": "raise"}}, "has no use in lock_mode='while_executing'"),
-        ({"lock_on_conflict": {}}, "a mapping has the names 'publish' and 'run'"),
-        ({"lock_on_conflict": {"runs": "skip"}}, "a mapping has the names 'publish' and 'run'"),
-        ({"lock_on_conflict": {"run": "replace"}}, "for 'run' use 'requeue', 'skip', 'reject'"),
+        (
+            {"lock_mode": "until_executed", "lock_on_duplicate": "skip"},
+            "lock_on_duplicate='skip' is not a choice here, a choice of lock_on_conflict; use "
+            "'existing', 'replace', 'raise' or a function",
+        ),
         ({"lock_on_conflict": ["skip"]}, "lock_on_conflict=['skip'] is not a choice here"),
         ({"lock_on_unavailable": "skip"}, "lock_on_unavailable='skip' is not a choice here"),
         ({"lock_on_lost": "panic"}, "lock_on_lost='panic' is not a choice here"),
@@ -229,8 +269,6 @@ def test_a_task_class_resolves_as_its_instance_does() -> None:
             "lock_queue_ttl is for a lock that the publisher acquires, and in "
             "lock_mode='while_executing' it acquires none; remove it or use a mode that begins",
         ),
-        ({"lock_publish_grace": 9}, "lock_publish_grace is for a lock that the publisher"),
-        ({"lock_publish_grace": 0}, "lock_publish_grace=0 is out of range; give at least 1"),
         (
             {"lock_window": 9},
             "lock_window goes with lock_mode='until_expired', not with lock_mode=",
@@ -250,25 +288,17 @@ def test_a_task_class_resolves_as_its_instance_does() -> None:
             "has none; remove it or use 'until_executed'",
         ),
         (
-            {"lock_mode": "until_executed", "lock_on_conflict": "raise", "lock_skip_result": 1},
-            "lock_on_conflict='raise' never skips; use lock_on_conflict='existing' or remove",
+            {"lock_mode": "until_executed", "lock_on_duplicate": "raise", "lock_skip_result": 1},
+            "lock_on_duplicate='raise' never skips; use 'existing' or remove",
         ),
+        ({"lock_overlap": "forbid"}, "lock_overlap is unknown; did you mean lock_on_conflict?"),
         (
-            {"lock_overlap": "skip"},
-            "lock_overlap='skip' is not a choice here; use 'forbid', 'queue', 'replace', 'allow'",
-        ),
-        (
-            {"lock_mode": "until_executed", "lock_overlap": "forbid"},
-            "lock_overlap='forbid' is for runs that find the lock held, and in "
-            "lock_mode='until_executed' the publisher acquires the lock; remove one",
-        ),
-        (
-            {"lock_overlap": "allow", "lock_at_least_for": 5},
-            "lock_at_least_for=5 keeps the next run away, and lock_overlap='allow' lets every "
-            "scheduled run in; remove one of the two or use lock_overlap='forbid'",
+            {"lock_on_conflict": "stop", "lock_fair": True},
+            "lock_fair gives the lock to the message that has waited longest, and "
+            "lock_on_conflict='stop' to the newest; remove one of them",
         ),
         ({"lock_starting_deadline": 0}, "lock_starting_deadline=0 is out of range; give at least"),
-        ({"lock_overlap": "queue", "lock_skip_result": 1}, "never skips"),
+        ({"lock_on_conflict": "stop", "lock_skip_result": 1}, "never skips"),
     ],
 )
 def test_an_option_that_cannot_work_is_refused(options: dict[str, Any], message: str) -> None:
@@ -295,6 +325,32 @@ def test_a_name_that_is_surely_meant_as_an_option_is_refused(name: str, meant: s
     refused(f"{name} is unknown; did you mean lock_{meant}?", **{name: 3})
 
 
+def test_such_a_name_is_refused_whatever_its_value() -> None:
+    refused("lok_key is unknown; did you mean lock_key?", lok_key=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("unique_on", "lock_key"),
+        ("unlock_before_run", "lock_mode='until_executing'"),
+        ("lock_expiry", "lock_queue_ttl"),
+        ("raise_on_duplicate", "lock_on_duplicate='raise'"),
+    ],
+)
+def test_an_option_of_another_package_is_refused_with_ours(name: str, meant: str) -> None:
+    refused(f"{name} is unknown; did you mean {meant}?", **{name: 3})
+
+
+def test_the_option_of_celery_once_is_refused_with_ours() -> None:
+    refused("once is unknown; did you mean lock_mode='until_executed'?", once={"graceful": True})
+
+
+@pytest.mark.parametrize("other", [{"once": lambda self: None}, {"unique_on": None}])
+def test_an_applications_own_attribute_of_such_a_name_is_none_of_ours(other: Any) -> None:
+    assert resolve(lock_ttl=3, **other).ttl == 3
+
+
 @pytest.mark.parametrize("name", ["clock_key", "block_key", "look_key", "wait", "key", "ttl"])
 def test_an_attribute_that_only_resembles_an_option_is_the_applications(name: str) -> None:
     assert resolve(lock_ttl=3, **{name: 3}).ttl == 3
@@ -312,12 +368,8 @@ def test_a_skip_result_goes_with_skipping_and_with_a_function() -> None:
     assert resolve(lock_on_conflict=lambda task, error: None, lock_skip_result=1).skip_result == 1
 
 
-@pytest.mark.parametrize(
-    "skips",
-    [{"lock_overlap": "forbid"}, {"lock_overlap": "replace"}, {"lock_starting_deadline": 9}],
-)
-def test_a_skip_result_goes_with_runs_of_a_schedule_that_are_skipped(skips: dict[str, Any]) -> None:
-    assert resolve(lock_skip_result=1, **skips).skip_result == 1
+def test_a_skip_result_goes_with_runs_of_a_schedule_that_are_skipped() -> None:
+    assert resolve(lock_skip_result=1, lock_starting_deadline=9).skip_result == 1
 
 
 def test_an_app_wide_skip_result_leaves_other_tasks_alone() -> None:
@@ -329,58 +381,46 @@ def test_a_default_wait_is_no_contradiction() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "policy", "publish", "run"),
+    ("mode", "conflict", "duplicate"),
     [
-        ("while_executing", "raise", "existing", "raise"),
-        ("until_executed", "raise", "raise", "requeue"),
-        ("until_and_while_executing", "raise", "raise", "requeue"),
-        ("until_and_while_executing", "skip", "existing", "skip"),
-        ("until_and_while_executing", "replace", "replace", "requeue"),
-        ("until_and_while_executing", {"run": "raise"}, "existing", "raise"),
-        ("until_and_while_executing", {"publish": "raise", "run": "skip"}, "raise", "skip"),
+        ("while_executing", "skip", "existing"),
+        ("until_executed", "requeue", "raise"),
+        ("until_and_while_executing", "skip", "raise"),
     ],
 )
-def test_a_conflict_policy_goes_where_it_has_its_place(
-    mode: str, policy: Any, publish: str, run: str
+def test_an_app_wide_policy_counts_in_the_modes_that_have_a_use_for_it(
+    mode: str, conflict: str, duplicate: str
 ) -> None:
-    options = resolve(lock_mode=mode, lock_on_conflict=policy)
-    assert (options.publish_policy, options.run_policy) == (publish, run)
+    conf = {"redlock_on_conflict": "skip", "redlock_on_duplicate": "raise"}
+    options = resolve(lock_mode=mode, conf=conf)
+    assert (options.on_conflict, options.on_duplicate) == (conflict, duplicate)
 
 
-def test_a_function_as_policy_is_asked_at_publish_where_the_mode_locks_there() -> None:
-    def decide(task: Any, error: Any) -> str:
+def test_the_function_of_each_side_is_the_policy_of_that_side() -> None:
+    def at_publish(task: Any, error: Any) -> str:
         return "replace"
 
-    options = resolve(lock_mode="until_and_while_executing", lock_on_conflict=decide)
-    assert (options.publish_policy, options.run_policy) == (decide, "requeue")
+    def in_worker(task: Any, error: Any) -> str:
+        return "skip"
+
+    options = resolve(
+        lock_mode="until_and_while_executing",
+        lock_on_duplicate=at_publish,
+        lock_on_conflict=in_worker,
+    )
+    assert (options.on_duplicate, options.on_conflict) == (at_publish, in_worker)
 
 
-@pytest.mark.parametrize("policy", ["skip", "replace", {"publish": "raise", "run": "skip"}])
-@pytest.mark.parametrize("mode", ["while_executing", "until_executed"])
-def test_an_app_wide_conflict_policy_counts_where_it_has_its_place(policy: Any, mode: str) -> None:
-    options = resolve(lock_mode=mode, conf={"redlock_on_conflict": policy})
-    said = policy if isinstance(policy, dict) else {"publish": policy, "run": policy}
-    runs = said["run"] if mode == "while_executing" and said["run"] == "skip" else "requeue"
-    sends = said["publish"] if mode != "while_executing" and said["publish"] != "skip" else ""
-    assert (options.run_policy, options.publish_policy) == (runs, sends or "existing")
-
-
-def test_a_tasks_own_policy_for_one_moment_leaves_the_app_wide_one_for_the_other() -> None:
-    conf = {"redlock_on_conflict": {"publish": "raise", "run": "skip"}}
-    options = resolve(lock_mode="until_and_while_executing", lock_on_conflict="replace", conf=conf)
-    assert (options.publish_policy, options.run_policy) == ("replace", "skip")
+def test_a_tasks_own_policy_comes_before_the_app_wide_one() -> None:
+    conf = {"redlock_on_duplicate": "raise"}
+    options = resolve(lock_mode="until_executed", lock_on_duplicate="replace", conf=conf)
+    assert options.on_duplicate == "replace"
 
 
 def test_an_app_wide_window_leaves_other_modes_alone() -> None:
     conf = {"redlock_window": 60, "redlock_queue_ttl": 90}
     assert resolve(lock_mode="until_executed", conf=conf).window is None
     assert resolve(lock_mode="until_expired", conf=conf).window == 60
-
-
-def test_an_app_wide_overlap_policy_leaves_tasks_alone_that_lock_when_they_are_sent() -> None:
-    conf = {"redlock_overlap": "forbid"}
-    assert resolve(lock_mode="until_executed", conf=conf).overlap is None
-    assert resolve(lock_key=True, conf=conf).overlap == "forbid"
 
 
 def test_an_app_wide_starting_deadline_counts_for_tasks_that_lock() -> None:
@@ -408,14 +448,13 @@ def test_a_rate_is_written_as_celery_writes_it(rate: Any) -> None:
     assert resolve(lock_rate=rate).rate == rate
 
 
-@pytest.mark.parametrize("rate", ["often", "5/d", 0, -1, True, "1.5/s", ""])
+@pytest.mark.parametrize("rate", ["often", "5/w", 0, -1, True, ""])
 def test_what_is_no_rate_is_refused_with_examples(rate: Any) -> None:
-    refused("is no rate; give a number of times in a second", lock_rate=rate)
+    refused("is not a valid rate; use a number per s, m, h or d", lock_rate=rate)
 
 
-def test_a_rate_that_is_too_high_is_refused_with_one_of_a_shorter_time() -> None:
-    refused("lock_rate='6000/m' is more than 128 times", lock_rate="6000/m")
-    refused("give about as many in a shorter time: '100/s'.", lock_rate="6000/m")
+def test_a_rate_that_is_too_high_is_refused() -> None:
+    refused("lock_rate='2000/s' is too high: 128 in 0.1 s are the most", lock_rate="2000/s")
 
 
 @pytest.mark.parametrize(
@@ -429,9 +468,9 @@ def test_a_rate_that_is_too_high_is_refused_with_one_of_a_shorter_time() -> None
     ],
 )
 def test_no_older_run_can_be_asked_to_stop_where_several_may_run(options: dict[str, Any]) -> None:
-    refused("and a limit or a rate lets several have it", lock_overlap="replace", **options)
+    refused("and a limit or a rate lets several have it", lock_on_conflict="stop", **options)
 
 
 @pytest.mark.parametrize("options", [{"lock_limit": 1}, {"lock_key": Limit("k", 1)}])
 def test_the_only_run_can_be_asked_to_stop(options: dict[str, Any]) -> None:
-    assert resolve(lock_overlap="replace", **options).overlap == "replace"
+    assert resolve(lock_on_conflict="stop", **options).stops

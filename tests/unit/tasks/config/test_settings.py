@@ -155,7 +155,7 @@ def test_none_means_unset() -> None:
     ("conf", "message"),
     [
         ({"redlock_max_tll": 3}, "redlock_max_tll is unknown; did you mean redlock_max_ttl?"),
-        ({"redlock_frobnicate": None}, "redlock_frobnicate is unknown; the names are: redlock_"),
+        ({"redlock_xyz": None}, "redlock_xyz is unknown; the names are: redlock_"),
         ({"redlock_nodes": 7}, "redlock_nodes is not a list of node URLs"),
         ({"redlock_nodes": [7]}, "redlock_nodes is not a list of node URLs"),
         ({"redlock_nodes": ""}, "redlock_nodes is empty or has an empty entry"),
@@ -179,7 +179,7 @@ def test_none_means_unset() -> None:
             "redlock_node_timeout=6 is above redlock_ttl=5",
         ),
         ({"redlock_node_timeout": 40}, "redlock_node_timeout=40 is above redlock_ttl=30"),
-        ({"redlock_key_prefix": ""}, "redlock_key_prefix='' needs nodes of their own"),
+        ({"redlock_key_prefix": ""}, "redlock_key_prefix='' needs separate lock nodes"),
         ({"redlock_on_unusable_node": "hope"}, "redlock_on_unusable_node='hope' is not a choice"),
         ({"redlock_guard": "on"}, "redlock_guard='on' is not a choice"),
         ({"redlock_lost_signal": "SIGHUPP"}, "redlock_lost_signal='SIGHUPP' is no signal here"),

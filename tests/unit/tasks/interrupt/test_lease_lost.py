@@ -16,7 +16,6 @@ import pytest
 from celery_redlock.errors import LeaseLost, LossReason
 from celery_redlock.tasks.interrupt.body import Body
 from celery_redlock.tasks.interrupt.interrupters import SignalInterrupter
-from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.tasks import Bench
 from tests.support.waiting import TIMEOUT, wait_until
 from tests.unit.tasks.jobs import job
@@ -204,35 +203,3 @@ def test_a_handler_that_was_there_before_still_gets_its_signals() -> None:
         body.finish(interrupter.cancel)
     finally:
         signal.signal(signal.SIGWINCH, before)
-
-
-GREEN = """
-from celery_redlock.errors import LeaseLost
-from celery_redlock._greenlets.threads import start_native_thread
-from tests.support.tasks import Bench
-import threading, time
-
-bench = Bench()
-def body(self, how):
-    lease = self.lease
-    start_native_thread(lease.mark_lost)
-    if how == "sleep":
-        time.sleep(30)
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
-        time.sleep(0.001)
-
-task = bench.task(body, bind=True, lock_key="{how}")
-outcomes = []
-def run(how):
-    outcomes.append(type(bench.run(bench.send(task, how)).value))
-for how in ("sleep", "work"):
-    join(spawn(run, how))
-assert outcomes == [LeaseLost, LeaseLost], outcomes
-print("both interrupted")
-"""
-
-
-@pytest.mark.parametrize("library", PATCH)
-def test_a_greenlet_is_interrupted_at_a_switch(library: str) -> None:
-    assert run_with_greenlets(library, GREEN) == "both interrupted\n"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -230,32 +228,3 @@ def test_a_small_decimal_context_does_not_round() -> None:
     with localcontext() as context:
         context.prec = 2
         assert canonical([Decimal("1.23456789"), timedelta(microseconds=1234567)]) == exact
-
-
-def test_a_set_has_one_form_in_every_process() -> None:
-    program = (
-        "from celery_redlock.tasks.keys.canonical import canonical;"
-        "print(canonical({'tags': {'a', 'b', 'c', 'd', 'e'}}))"
-    )
-    texts = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2", "3")
-    }
-    assert len(texts) == 1
-
-
-def test_pydantic_is_not_imported_by_us() -> None:
-    program = (
-        "import sys; from celery_redlock.tasks.keys.canonical import canonical;"
-        "canonical({'a': [1]}); sys.exit('pydantic' in sys.modules)"
-    )
-    subprocess.run(
-        [sys.executable, "-c", program],
-        env={"PYTHONPATH": ":".join(sys.path)},
-        check=True,
-    )

@@ -12,6 +12,7 @@ import pytest
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from celery_redlock.tasks.keys.key_maker import KeyMaker
+from tests.support.commands import keys_of
 from tests.unit.tasks.keys.test_key_maker import task_of
 
 
@@ -89,29 +90,37 @@ def test_a_model_and_what_travels_in_its_place_make_one_key(body: Any, around: A
         item.model_dump(mode="json"),
         item.model_dump(mode="json", exclude_unset=True),
     ]
-    assert len({maker.keys_for((around(form),), {}) for form in forms}) == 1
-    assert maker.keys_for((around(Item(a=2)),), {}) != maker.keys_for((around(item),), {})
+    assert len({maker.keys_for((around(form),), {}, "") for form in forms}) == 1
+    assert maker.keys_for((around(Item(a=2)),), {}, "") != maker.keys_for((around(item),), {}, "")
 
 
 def test_models_by_names_that_the_task_does_not_list_make_the_key_of_their_mappings() -> None:
     maker = KeyMaker(task_of(by_name))
-    assert maker.keys_for((), {"x": Item(a=1)}) == maker.keys_for((), {"x": {"a": 1}})
+    assert maker.keys_for((), {"x": Item(a=1)}, "") == maker.keys_for((), {"x": {"a": 1}}, "")
 
 
 def test_a_dataclass_and_what_travels_in_its_place_make_one_key() -> None:
     maker, box = KeyMaker(task_of(in_dataclass)), Box(Item(a=1))
     travels = {**asdict(box), "item": {"a": 1}}
-    assert maker.keys_for((box,), {}) == maker.keys_for((travels,), {})
+    assert maker.keys_for((box,), {}, "") == maker.keys_for((travels,), {}, "")
 
 
 def test_a_function_gets_the_models_on_both_sides() -> None:
     maker = KeyMaker(task_of(in_list), lambda value: f"items:{value[0].b}")
-    assert maker.keys_for(([{"a": 1}],), {}) == maker.keys_for(([Item(a=1)],), {}) == ("items:5",)
+    assert (
+        maker.keys_for(([{"a": 1}],), {}, "")
+        == maker.keys_for(([Item(a=1)],), {}, "")
+        == keys_of(("items:5",))
+    )
 
 
 def test_a_template_gets_the_models_on_both_sides() -> None:
     maker = KeyMaker(task_of(in_list), "item:{value[0].b}")
-    assert maker.keys_for(([{"a": 1}],), {}) == maker.keys_for(([Item(a=1)],), {}) == ("item:5",)
+    assert (
+        maker.keys_for(([{"a": 1}],), {}, "")
+        == maker.keys_for(([Item(a=1)],), {}, "")
+        == keys_of(("item:5",))
+    )
 
 
 def one_of_two(value: list[Item | Other]) -> None: ...
@@ -123,11 +132,11 @@ def opaque(value: dict[Opaque, Item]) -> None: ...
 @pytest.mark.parametrize("body", [one_of_two, lists_of_two])
 def test_of_two_models_that_fit_none_is_assumed(body: Any) -> None:
     maker = KeyMaker(task_of(body))
-    assert maker.keys_for(([{"a": 1}],), {}) != maker.keys_for(([{"a": 1, "b": 5}],), {})
+    assert maker.keys_for(([{"a": 1}],), {}, "") != maker.keys_for(([{"a": 1, "b": 5}],), {}, "")
 
 
 @pytest.mark.parametrize(("body", "value"), [(unreadable, ["x"]), (opaque, {"x": {"a": 1}})])
 def test_what_does_not_fit_the_annotation_is_left_for_the_body_to_refuse(
     body: Any, value: Any
 ) -> None:
-    assert KeyMaker(task_of(body)).keys_for((value,), {})
+    assert KeyMaker(task_of(body)).keys_for((value,), {}, "")

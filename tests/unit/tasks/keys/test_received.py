@@ -22,6 +22,7 @@ from kombu.serialization import (
 )
 
 from celery_redlock.errors import LockKeyError
+from celery_redlock.protocol.keys import Key
 from celery_redlock.tasks.keys.key_maker import KeyMaker
 from celery_redlock.tasks.message.envelope import Envelope
 from tests.support.tasks import Bench
@@ -80,10 +81,10 @@ NAMES_OF = {
 SERIALIZERS = list(LEAVES)
 
 
-def keys_of(maker: KeyMaker, value: Any) -> tuple[str, ...] | str:
+def keys_of(maker: KeyMaker, value: Any) -> tuple[Key, ...] | str:
     """Return the keys of a call, or why there are none."""
     try:
-        return maker.keys_for((value,), {})
+        return maker.keys_for((value,), {}, "")
     except LockKeyError as refused:
         return str(refused)
 
@@ -171,7 +172,11 @@ def test_a_value_that_a_serializer_changes_has_one_key(
 )
 def test_a_template_reads_a_name_as_json_writes_it(spec: str, value: Any) -> None:
     maker = KeyMaker(TASK, spec)
-    assert maker.keys_for((value,), {}) == maker.keys_for((sent(value, "json"),), {}) == ("a",)
+    assert (
+        maker.keys_for((value,), {}, "")
+        == maker.keys_for((sent(value, "json"),), {}, "")
+        == (Key.of("", "a"),)
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,11 +184,11 @@ def test_a_template_reads_a_name_as_json_writes_it(spec: str, value: Any) -> Non
 )
 def test_names_that_are_one_in_json_are_refused(spec: Any) -> None:
     with pytest.raises(LockKeyError, match=r"has the names 1 and '1', which are one name in JSON"):
-        KeyMaker(TASK, spec).keys_for(({1: "a", "1": "b"},), {})
+        KeyMaker(TASK, spec).keys_for(({1: "a", "1": "b"},), {}, "")
 
 
 def test_values_that_no_serializer_makes_equal_have_their_own_keys() -> None:
-    keys = {KeyMaker(TASK, None).keys_for((value,), {}) for value in ({1: 2}, {2: 2}, {1: "2"})}
+    keys = {KeyMaker(TASK, None).keys_for((value,), {}, "") for value in ({1: 2}, {2: 2}, {1: "2"})}
     assert len(keys) == 3
 
 
@@ -213,7 +218,7 @@ def test_a_worker_makes_the_key_of_the_publisher(
         disable_insecure_serializers(["json"])
     reservation = Envelope.read(request).reservation
     assert reservation is not None
-    assert [bench.run(request).value] == [bench.elsewhere.user_key(reservation.node_keys[0])]
+    assert [bench.run(request).value] == [reservation.node_keys[0].removeprefix("redlock:")]
 
 
 def test_a_call_with_such_arguments_is_a_duplicate_and_has_a_holder(
@@ -246,4 +251,4 @@ def test_a_retry_has_the_same_key(bench: Bench) -> None:
     key = task.lock_holder(ORDER).key
     bench.run(request)
     again = bench.receive()
-    assert bench.elsewhere.node_key(bench.run(again).value) == key
+    assert bench.run(again).value == key

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_redlock.tasks.message.owner_label import Role, parse_owner
+from celery_redlock.tasks.message.owner_label import parse_owner
+from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import declare
 

@@ -21,7 +21,7 @@ def declare(bench: Bench, **tasks: dict[str, Any]) -> None:
 def warnings(bench: Bench, caplog: pytest.LogCaptureFixture) -> list[str]:
     worker = SimpleNamespace(app=bench.app, pool_cls=None, task_events=False)
     LockStep(worker).create(worker)
-    return [line for line in caplog.messages if "name different limits" in line]
+    return [line for line in caplog.messages if "give it different limits" in line]
 
 
 def test_tasks_with_different_numbers_are_named_with_both_and_the_remedy(
@@ -33,11 +33,11 @@ def test_tasks_with_different_numbers_are_named_with_both_and_the_remedy(
         refund={"lock_key": ["account", Limit("t:{id}", 3)]},
     )
     (line,) = warnings(bench, caplog)
-    assert line.startswith("The tasks invoice, refund can have one key, and name different limits")
+    assert line.startswith("The tasks invoice, refund can have the same key but give it different ")
     assert "invoice: Limit('t:{id}', 5); refund: Limit('t:{id}', 3)." in line
-    assert "together more may have the key than the lowest allows" in line
+    assert "so more tasks may hold the key than the lowest limit allows" in line
     assert line.endswith(
-        "Let them name the same limit, or give each a key of its own, such as 'invoice:t:{id}'."
+        "Give them the same limit, or give each a key of its own, such as 'invoice:t:{id}'."
     )
 
 

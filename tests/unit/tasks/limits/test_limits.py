@@ -16,7 +16,7 @@ from celery_redlock import Limit, current_lease, is_skipped
 from celery_redlock.errors import DuplicateTask, LeaseLost, LockContended
 from celery_redlock.protocol.keys import slot_number
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.owner_label import Role
+from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import MODES, WINDOW
 from tests.support.waiting import TIMEOUT, wait_until
@@ -106,7 +106,7 @@ def test_a_call_beyond_the_limit_waits_in_the_worker_for_a_reserved_one(
 def test_a_call_beyond_the_limit_is_sent_whatever_the_policy_but_raise(
     bench: Bench, mode: str, policy: Any
 ) -> None:
-    task = limited(bench, lock_mode=mode, lock_on_conflict={"publish": policy})
+    task = limited(bench, lock_mode=mode, lock_on_duplicate=policy)
     results = [task.delay() for _ in range(3)]
     assert bench.queue_length == len({result.id for result in results}) == 3
 
@@ -116,7 +116,7 @@ def test_a_call_beyond_the_limit_is_sent_whatever_the_policy_but_raise(
 def test_a_call_beyond_the_limit_is_refused_under_raise(
     bench: Bench, mode: str, policy: Any
 ) -> None:
-    task = limited(bench, lock_mode=mode, lock_on_conflict={"publish": policy})
+    task = limited(bench, lock_mode=mode, lock_on_duplicate=policy)
     for _ in range(2):
         task.delay()
     with pytest.raises(LockContended, match="held by 2 others, as many as its limit") as caught:
@@ -129,7 +129,7 @@ def test_a_call_beyond_the_limit_is_refused_under_raise(
 def test_a_call_that_something_depends_on_is_sent_under_raise(
     bench: Bench, options: dict[str, Any]
 ) -> None:
-    task = limited(bench, lock_on_conflict="raise")
+    task = limited(bench, lock_on_duplicate="raise")
     if "link" in options:
         options = {"link": [bench.task(lambda: None, name="other").si()]}
     for _ in range(2):
@@ -139,7 +139,7 @@ def test_a_call_that_something_depends_on_is_sent_under_raise(
 
 
 def test_a_step_of_a_chain_waits_for_a_slot_under_raise(bench: Bench) -> None:
-    task = limited(bench, lock_on_conflict="raise")
+    task = limited(bench, lock_on_duplicate="raise")
     steps(task.si(), task.si()).apply_async()
     request, other = bench.receive(), bench.send(task)
     bench.run(request)
@@ -150,7 +150,7 @@ def test_a_step_of_a_chain_waits_for_a_slot_under_raise(bench: Bench) -> None:
 
 @pytest.mark.parametrize("mode", ["while_executing", "until_and_while_executing"])
 def test_skip_skips_a_call_that_finds_all_slots_held(bench: Bench, mode: str) -> None:
-    task = limited(bench, lock_mode=mode, lock_on_conflict={"run": "skip"})
+    task = limited(bench, lock_mode=mode, lock_on_conflict="skip")
     request = bench.send(task)
     for _ in range(2):
         bench.elsewhere.acquire(Limit("k", 2), ttl=60)

@@ -1,4 +1,4 @@
-"""So many calls or starts in a time, wherever it begins; a message beyond it comes at its turn."""
+"""At most so many calls or starts in any window of a period; a message beyond that has a turn."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from celery.exceptions import Reject
 from kombu.exceptions import OperationalError
 
 from celery_redlock import Rate, is_skipped
-from celery_redlock.core.limits import rate_key
-from celery_redlock.core.reservations import Reservations
+from celery_redlock.core.client import Client
+from celery_redlock.core.failures import Refusal
+from celery_redlock.core.limits import limited_key
 from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
 from celery_redlock.tasks.run.requeue import FIRST_DELAY
@@ -76,11 +77,11 @@ def test_the_counted_call_runs_when_the_rate_is_reached_meanwhile(bench: Bench, 
 def test_a_call_beyond_the_rate_is_refused_under_raise_with_its_next_turn(
     bench: Bench, mode: str
 ) -> None:
-    task = rated(bench, lock_mode=mode, lock_on_conflict="raise")
+    task = rated(bench, lock_mode=mode, lock_on_duplicate="raise")
     for _ in range(2):
         task.delay()
     with pytest.raises(
-        LockContended, match=r"got 2 times within its period.*free again in 3,6"
+        LockContended, match=r"reached its rate of 2 per period; the next slot is free in 3,6"
     ) as c:
         task.delay()
     assert c.value.expires_in == pytest.approx(PERIOD, abs=60)
@@ -92,7 +93,7 @@ def test_a_call_beyond_the_rate_is_refused_under_raise_with_its_next_turn(
 def test_a_call_beyond_the_rate_is_sent_under_other_policies(
     bench: Bench, mode: str, policy: str
 ) -> None:
-    task = rated(bench, lock_mode=mode, lock_on_conflict=policy)
+    task = rated(bench, lock_mode=mode, lock_on_duplicate=policy)
     results = {task.delay().id for _ in range(3)}
     assert bench.queue_length == len(results) == 3
 
@@ -133,12 +134,12 @@ def test_each_waiter_has_a_turn_of_its_own(bench: Bench) -> None:
 def test_one_whose_turn_ends_in_a_split_vote_comes_back_soon(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = rate_key("k", "2/h", "rate")
+    key = limited_key(Rate("k", "2/h"))
 
     def split(*_: object, **__: object) -> NoReturn:
-        raise LockContended("nodes granted different slots", key, None, PERIOD, True, [key])
+        raise Refusal(key, None, PERIOD, True, (key,)).error("nodes granted different slots")
 
-    monkeypatch.setattr(Reservations, "acquire_for_task", split)
+    monkeypatch.setattr(Client, "acquire_for_task", split)
     bench.call(rated(bench, lock_mode="while_executing"))
     assert delay_of(bench.receive()) <= FIRST_DELAY
 
@@ -279,12 +280,12 @@ def test_the_body_has_a_lease_of_its_key_and_no_slot(bench: Bench, mode: str) ->
     assert bench.call(task).value == ["k", None]
 
 
-@pytest.mark.parametrize(("overlap", "skipped"), [("queue", False), ("forbid", True)])
-def test_a_tick_beyond_the_rate_waits_unless_runs_may_not_overlap(
-    bench: Bench, overlap: str, skipped: bool
+@pytest.mark.parametrize(("policy", "skipped"), [("requeue", False), ("skip", True)])
+def test_a_tick_beyond_the_rate_waits_or_is_skipped(
+    bench: Bench, policy: str, skipped: bool
 ) -> None:
     fill(bench)
-    task = rated(bench, lock_mode="while_executing", lock_overlap=overlap)
+    task = rated(bench, lock_mode="while_executing", lock_on_conflict=policy)
     outcome = bench.run(send_tick(bench, task, tick()))
     assert (is_skipped(outcome.value), outcome.state == "RETRY") == (skipped, not skipped)
 

@@ -74,7 +74,7 @@ def test_of_several_calls_none_is_chosen_and_all_are_named(bench: Bench, method:
     task = limited(bench, name="job", lock_limit=3)
     ids = [task.delay().id for _ in range(3)]
     with pytest.raises(
-        AmbiguousCall, match=r"3 hold 'k' of task job: .*\(\.\.\., task_id='"
+        AmbiguousCall, match=r"3 holders have 'k' of task job: .*\(\.\.\., task_id='"
     ) as one:
         getattr(task, method)()
     assert sorted(one.value.task_ids) == sorted(ids)
@@ -160,6 +160,20 @@ def test_of_the_calls_that_a_rate_counts_the_one_that_has_run_is_none(bench: Ben
     bench.call(task)
     queued = task.delay()
     assert task.revoke_queued().task_id == queued.id
+
+
+@pytest.mark.parametrize("options", [{}, {"lock_limit": 1}], ids=["key", "limit of one"])
+def test_a_run_and_a_queued_call_of_a_key_for_one_are_released_together(
+    bench: Bench, options: dict[str, Any]
+) -> None:
+    task = bench.task(
+        lambda: None, name="one", lock_key="k", lock_mode="until_and_while_executing", **options
+    )
+    lock = Limit("k", 1) if options else "k"
+    bench.elsewhere.acquire(lock, ttl=60)
+    task.delay()
+    assert task.release_lock()
+    assert [usage.holders for usage in task.lock_usage()] == [(), ()]
 
 
 def test_several_programs_with_a_slot_are_named_by_their_labels(bench: Bench) -> None:

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_redlock import RedlockTask
+from celery_redlock import RedlockTask, is_duplicate
 from celery_redlock.errors import ConfigurationError, DuplicateTask
 from celery_redlock.tasks.config.resolve import resolve_options
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.message import duplicate_result
 from celery_redlock.tasks.message.duplicate_result import (
-    DuplicateResult,
     result_of,
     warn_of_unreadable,
 )
@@ -42,7 +41,7 @@ def test_it_reads_the_outcome_of_the_existing_task() -> None:
     task = declare()
     task.backend.store_result("existing", 7, "SUCCESS")
     result = result_of(task, "existing", ignored=False)
-    assert (result.readable, result.is_duplicate, result.get(timeout=1)) == (True, True, 7)
+    assert (result.readable, is_duplicate(result), result.get(timeout=1)) == (True, True, 7)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_it_survives_pickling_as_what_it_is() -> None:
         result = pickle.loads(pickle.dumps(result_of(task, "existing", ignored=False)))
     finally:
         Celery("other").set_current()
-    assert isinstance(result, DuplicateResult)
+    assert is_duplicate(result)
     assert result.id == "existing"
 
 
@@ -115,7 +114,7 @@ def test_a_declaration_whose_duplicates_have_unreadable_results_is_warned_of(
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"lock_on_conflict": "raise"}, {"lock_on_conflict": "replace"}],
+    [{}, {"lock_on_duplicate": "raise"}, {"lock_on_duplicate": "replace"}],
 )
 def test_a_declaration_without_that_problem_is_not_warned_of(
     caplog: pytest.LogCaptureFixture, options: dict[str, Any]

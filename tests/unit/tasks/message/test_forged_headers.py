@@ -16,8 +16,9 @@ from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.message.envelope import HEADER, LONGEST_OWNER
 from celery_redlock.tasks.message.header_values import END_OF_TIME
 from celery_redlock.tasks.message.node_keys import MESSAGE
-from celery_redlock.tasks.message.owner_label import Role, label_for
+from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.message.tick import LONGEST_INTERVAL
+from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, QUEUE, WINDOW, declare
 from tests.unit.tasks.jobs import ALL_MODES
@@ -82,7 +83,7 @@ ENDS = {
     "retry": lambda self: self.retry(countdown=0, max_retries=1),
     "put back": lambda self: republish(),
 }
-WAYS = ("forbid", "queue", "replace", "allow")
+POLICIES = ("requeue", "skip", "stop", "raise")
 
 
 def republish() -> None:
@@ -93,7 +94,7 @@ def republish() -> None:
     "options",
     [
         *({"lock_mode": mode} for mode in ALL_MODES),
-        *({"lock_mode": "while_executing", "lock_overlap": way} for way in WAYS),
+        *({"lock_mode": "while_executing", "lock_on_conflict": policy} for policy in POLICIES),
     ],
     ids=lambda options: "-".join(options.values()),
 )

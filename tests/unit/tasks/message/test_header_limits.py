@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from celery.exceptions import Reject
 
+from celery_redlock.core import client_of
 from celery_redlock.tasks.message.envelope import HEADER, MAX_KEYS, Envelope
 from celery_redlock.tasks.message.header_limits import MAX_CLOCK_SKEW
 from celery_redlock.tasks.message.header_values import END_OF_TIME
-from celery_redlock.tasks.message.owner_label import Role, label_for
-from celery_redlock.tasks.message.tick import LONGEST_INTERVAL, MAX_NAME_BYTES
+from celery_redlock.tasks.message.owner_label import label_for
+from celery_redlock.tasks.message.tick import LONGEST_INTERVAL, MAX_NAME_LENGTH
+from celery_redlock.tasks.rules.facts import Role
 from tests.support.skew import clock_off_by
 from tests.support.tasks import Bench
 from tests.support.ticks import mark as mark_of_tick
@@ -108,7 +110,7 @@ def test_an_entry_with_an_endless_name_is_none(
 ) -> None:
     task = job(bench, lambda self: self.request.tick)
     assert (
-        bench.run(send_tick(bench, task, tick_now(entry="x" * (MAX_NAME_BYTES + 1)))).value is None
+        bench.run(send_tick(bench, task, tick_now(entry="x" * (MAX_NAME_LENGTH + 1)))).value is None
     )
     assert "tick" in warnings(caplog)[0]
 
@@ -117,7 +119,7 @@ def test_an_entry_with_an_endless_name_is_none(
 def test_a_lock_goes_back_to_its_message_for_no_longer_than_the_task_says(
     bench: Bench, mode: str, ahead: float
 ) -> None:
-    task = declare(bench, republish, lock_mode=mode, lock_publish_grace=9999)
+    task = declare(bench, republish, lock_mode=mode)
     request = bench.send(task)
     expires_at = min(END_OF_TIME, request[HEADER]["lock"]["expires_at"] + ahead)
     bench.run(forged_lock(request, expires_at=expires_at))
@@ -145,9 +147,9 @@ def test_a_message_that_is_put_back_tells_no_endless_life_on(bench: Bench) -> No
 def test_nobody_takes_a_lock_over_that_no_message_brings(
     bench: Bench, caplog: pytest.LogCaptureFixture, role: Role
 ) -> None:
-    request = bench.send(declare(bench, lock_on_conflict="raise"))
+    request = bench.send(declare(bench, lock_on_duplicate="raise"))
     free(bench)
-    lease = bench.elsewhere.reservations.acquire_for_task(
+    lease = client_of(bench.elsewhere).acquire_for_task(
         ("k",), ttl=60, label=label_for(role, "other", "w@host", task="job")
     )
     assert bench.run(forged_lock(request, owner=lease.owner)).value != "ran"

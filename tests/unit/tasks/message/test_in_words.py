@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 
 from celery_redlock import LockContended, QuorumUnavailable, Redlock
-from celery_redlock.protocol.keys import META_PREFIX
-from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.core import client_of
+from celery_redlock.core.failures import Refusal
+from celery_redlock.protocol.keys import META_PREFIX, Key
+from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.in_words import in_words, lock_key_of, reason_of
 from celery_redlock.tasks.message.node_keys import (
     dedupe_key_of,
     queue_key,
     stop_request_key,
 )
-from celery_redlock.transport import memory_node, parse_node
+from celery_redlock.transport import parse_node
+from celery_redlock.transport.memory.transport import memory_node
 from tests.support.tasks import Bench
 
 _numbers = itertools.count()
@@ -29,11 +32,11 @@ def client() -> Redlock:
     return Redlock([f"memory://words-{next(_numbers)}-{node}" for node in range(3)], guard=False)
 
 
-def met(client: Redlock, keys: tuple[str, ...], *reserved: str) -> Any:
+def met(client: Redlock, keys: tuple[str, ...], *records: str | Key) -> Any:
     """Return the error of an acquire of these keys, in words."""
     with pytest.raises((LockContended, QuorumUnavailable)) as raised:
-        client.reservations.acquire_for_task(keys, reserved, ttl=1)
-    return in_words(raised.value, client)
+        client_of(client).acquire_for_task(keys, records, ttl=1)
+    return in_words(raised.value)
 
 
 def stop_nodes(client: Redlock) -> None:
@@ -42,27 +45,42 @@ def stop_nodes(client: Redlock) -> None:
 
 
 def test_a_held_marker_is_another_delivery_of_the_message(client: Redlock) -> None:
-    client.reservations.acquire_for_task((), (MARKER,), label="running first")
+    client_of(client).acquire_for_task((), (MARKER,), label="running first")
     error = met(client, ("order:7",), MARKER)
     assert error.message.startswith("Another delivery has this message: 'running first' for up to")
-    assert reason_of(error, client) == "another delivery has this message: 'running first'"
-    assert (error.key, lock_key_of(client, error.key)) == (MARKER, None)
+    assert reason_of(error) == "another delivery has this message: 'running first'"
+    assert (error.key, lock_key_of(error.key)) == (MARKER, None)
 
 
 def test_a_queued_message_holds_the_lock_key(client: Redlock) -> None:
-    queued = queue_key(client, "order:7")
-    client.reservations.acquire_for_task((), (queued,), label="queued first")
+    queued = queue_key(client_of(client).key_of("order:7"))
+    client_of(client).acquire_for_task((), (queued,), label="queued first")
     error = met(client, ("order:7",), queued)
-    assert reason_of(error, client) == "lock 'order:7' is held by 'queued first'"
+    assert reason_of(error) == "lock 'order:7' is held by 'queued first'"
     assert error.message.startswith("Lock 'order:7' is held by 'queued first'")
-    assert error.key == queued
+    assert error.key == "order:7"
 
 
 def test_a_stop_request_counts_as_its_lock_key(client: Redlock) -> None:
-    beside = stop_request_key(client.node_key("order:7"))
-    client.reservations.acquire_for_task((), (beside,), label="queued newer")
+    beside = stop_request_key(client_of(client).key_of("order:7"))
+    client_of(client).acquire_for_task((), (beside,), label="queued newer")
     error = met(client, ("order:7",), beside)
     assert (error.key, META_PREFIX in error.message) == ("order:7", False)
+
+
+def test_a_message_waits_for_no_stop_request(client: Redlock) -> None:
+    lock = client_of(client).key_of("order:7")
+    beside = stop_request_key(lock)
+    client_of(client).acquire_for_task(("order:7",), (beside,), label="running older")
+    error = met(client, ("order:7",), beside)
+    assert (error.keys, Refusal.of(error).keys) == (("order:7",), (lock,))
+
+
+def test_who_has_a_stop_request_alone_has_no_lock_key(client: Redlock) -> None:
+    beside = stop_request_key(client_of(client).key_of("order:7"))
+    client_of(client).acquire_for_task((), (beside,), label="queued newer")
+    error = met(client, ("order:7",), beside)
+    assert (error.key, error.keys) == ("order:7", ())
 
 
 @pytest.mark.parametrize(
@@ -80,7 +98,7 @@ def test_a_missing_quorum_is_about_the_lock_keys(
     error = met(client, keys, MARKER)
     assert error.message.startswith(begins)
     assert META_PREFIX not in (error.key or "")
-    assert reason_of(error, client).startswith(begins[0].lower() + begins[1:])
+    assert reason_of(error).startswith(begins[0].lower() + begins[1:])
 
 
 def test_one_lock_node_is_logged_once_for_tasks(caplog: pytest.LogCaptureFixture) -> None:
@@ -88,5 +106,5 @@ def test_one_lock_node_is_logged_once_for_tasks(caplog: pytest.LogCaptureFixture
     node = f"redis://single-{next(_numbers)}"
     bench.app.conf.redlock_nodes = [node]
     with caplog.at_level(logging.INFO, "celery_redlock"):
-        redlock_for(bench.app)
+        client_for(bench.app)
     assert [node in message for message in caplog.messages] == [True]

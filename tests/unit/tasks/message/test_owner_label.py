@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock.tasks.message.owner_label import (
-    Role,
-    TaskOwner,
-    label_for,
-    label_id,
-    parse_owner,
-)
+from celery_redlock.tasks.message.owner_label import TaskOwner, label_for, label_id, parse_owner
+from celery_redlock.tasks.rules.facts import Role
 
 START = "0" * 32 + " 1700000000000000 "
 LONG = "x" * 1_000_000
@@ -62,3 +57,16 @@ def test_a_host_name_that_is_no_text_is_told_in_part() -> None:
 def test_what_was_set_at_no_time_is_no_owner_value(since: str) -> None:
     label = label_for(Role.RUNNING, "id")
     assert parse_owner(f"{'0' * 32} {since} {label}") is None
+
+
+def test_the_burst_and_the_replaced_call_are_read_as_they_were_written() -> None:
+    label = label_for(Role.QUEUED, "id", burst_us=1_700_000_000_000_001, replaces="0" * 32)
+    owner = parse_owner(START + label)
+    assert owner is not None
+    assert (owner.burst_us, owner.replaces) == (1_700_000_000_000_001, "0" * 32)
+
+
+@pytest.mark.parametrize("burst", ["-1", "9" * 30, "9" * 10_000, "x", ""])
+def test_a_burst_that_began_at_no_time_makes_no_owner_value(burst: str) -> None:
+    label = f"{label_for(Role.QUEUED, 'id')} burst={burst}"
+    assert parse_owner(START + label) is None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.core import Redlock
+from celery_redlock.core import Redlock, client_of
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
 from celery_redlock.tasks.message.node_keys import tick_dedupe_key
 from celery_redlock.tasks.message.tick import Tick
@@ -90,7 +90,7 @@ def place(redlock: Redlock | None = None, **changes: Any) -> str:
     work = {"name": "report", "retries": 0, "nesting": 0}
     for name in work.keys() & facts.keys():
         work[name] = facts.pop(name)
-    return tick_dedupe_key(redlock or Redlock("memory://tick"), Tick(**facts), **work)
+    return tick_dedupe_key(client_of(redlock or Redlock("memory://tick")), Tick(**facts), **work)
 
 
 def test_all_messages_of_a_tick_have_one_place_whoever_sent_them() -> None:

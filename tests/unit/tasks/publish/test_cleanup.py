@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -15,9 +15,8 @@ from celery.worker import state as worker_state
 from celery.worker.control import Panel
 from celery.worker.request import Request
 from celery.worker.strategy import proto1_to_proto2
-from kombu.asynchronous.timer import Timer
-from kombu.utils.limits import TokenBucket
 
+from celery_redlock.core import client_of
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.tasks.message.envelope import HEADER
 from celery_redlock.tasks.publish.cleanup import CleanupStep
@@ -43,11 +42,22 @@ def sent(bench: Bench) -> tuple[Any, dict[str, Any]]:
     return task, message
 
 
-def received(bench: Bench, **options: Any) -> Request:
-    """Return a call's request in the main process of a worker."""
+def called(bench: Bench, **options: Any) -> Request:
+    """Return the request of a call that no worker has received."""
     declare(bench).apply_async((), **options)
     assert bench.is_held("k")
     return Request(bench.take(), app=bench.app)
+
+
+def receive(request: Request) -> Request:
+    """Have a worker receive a message; what it waits for next does not matter."""
+    signals.task_received.send(sender=None, request=request)
+    return request
+
+
+def received(bench: Bench, **options: Any) -> Request:
+    """Return a call's request in the main process of a worker."""
+    return receive(called(bench, **options))
 
 
 def wait_free(bench: Bench) -> None:
@@ -103,7 +113,7 @@ def test_a_lock_that_a_body_has_taken_over_stays(bench: Bench) -> None:
     lock = bench.node.state.keys["redlock:k"]
     bench.node.state.keys["redlock:k"] = type(lock)("a body's", lock.expires_at)
     signals.task_revoked.send(sender=task, request=Context(message), terminated=True)
-    bench.elsewhere.reservations.inspect(("redlock:k",))
+    client_of(bench.elsewhere).inspect(("redlock:k",))
     assert bench.is_held("k")
 
 
@@ -138,15 +148,17 @@ def test_an_app_that_cannot_lock_only_logs(bench: Bench, caplog: pytest.LogCaptu
 
 @pytest.fixture
 def consumer(bench: Bench) -> Iterator[SimpleNamespace]:
-    """Of a worker that is told of revocations; what it waits with is in Celery's own lists."""
+    """Of a worker that is told of revocations."""
     worker_state.reset_state()
+    worker_state.revoked_stamps.clear()
     # A consumer of Celery's needs a broker that lasts; these are its attributes that count.
-    consumer = SimpleNamespace(app=bench.app, task_buckets={"job": None}, timer=Timer(), ended=[])
+    consumer = SimpleNamespace(app=bench.app, ended=[])
     consumer.on_decode_error = lambda message, exc: consumer.ended.append(message)
     with mock.patch.dict(Panel.data):
         CleanupStep(consumer)
         yield consumer
     worker_state.reset_state()
+    worker_state.revoked_stamps.clear()
 
 
 def tell(consumer: Any, command: str, **arguments: Any) -> Any:
@@ -155,32 +167,18 @@ def tell(consumer: Any, command: str, **arguments: Any) -> Any:
     return Panel.data[command](state, **arguments)
 
 
-def reserve(consumer: Any, request: Request) -> None:
-    """Let a message wait for a process."""
-    worker_state.task_reserved(request)
-
-
-def schedule(consumer: Any, request: Request) -> None:
-    """Let a message wait for its ETA, beside what else a worker has timers for."""
-    consumer.timer.call_repeatedly(60, print)
-    consumer.timer.call_after(60, print, ("x",))
-    consumer.timer.call_after(60, worker_state.task_reserved, (request,))
-    if hasattr(worker_state, "task_scheduled"):  # since Celery 5.7
-        worker_state.task_scheduled(request)
-
-
-@pytest.mark.parametrize("add", [reserve, schedule])
 @pytest.mark.parametrize("protocol", [1, 2])
 def test_a_worker_that_is_told_of_a_revocation_frees_the_lock_at_once(
-    bench: Bench, consumer: Any, add: Callable[[Any, Request], None], protocol: int
+    bench: Bench, consumer: Any, protocol: int
 ) -> None:
     bench.app.conf.task_protocol = protocol
     declare(bench).apply_async(())
     message = bench.take()
     strategy_of = {1: proto1_to_proto2, 2: lambda *_: (None, None, False, True)}
     body, headers, decoded, utc = strategy_of[protocol](message, message.payload)
-    request = Request(message, app=bench.app, body=body, headers=headers, decoded=decoded, utc=utc)
-    add(consumer, request)
+    request = receive(
+        Request(message, app=bench.app, body=body, headers=headers, decoded=decoded, utc=utc)
+    )
 
     answer = tell(consumer, "revoke", task_id=request.id)
 
@@ -192,17 +190,61 @@ def test_a_worker_that_is_told_of_a_list_frees_the_locks_of_all(
     bench: Bench, consumer: Any
 ) -> None:
     request = received(bench)
-    worker_state.task_reserved(request)
     tell(consumer, "revoke", task_id=["x", request.id])
     wait_free(bench)
 
 
-def test_a_message_that_waits_for_a_rate_limit_is_freed_as_well(
+def test_a_worker_that_is_told_of_a_revocation_has_nodes_forget_who_waits(
+    bench: Bench, consumer: Any
+) -> None:
+    bench.elsewhere.acquire("k", ttl=60)
+    task = bench.task(lambda: None, lock_key="k", lock_wait=0)
+    assert bench.call(task).state == "RETRY"
+    request = receive(Request(bench.take(), app=bench.app))
+    queue = bench.node.state.waiting["redlock:k"]
+    assert list(queue.scores) == [request.id]
+    tell(consumer, "revoke", task_id=request.id)
+    assert not queue.scores
+
+
+def test_a_message_that_is_revoked_while_it_is_received_frees_its_lock(
+    bench: Bench, consumer: Any
+) -> None:
+    request = called(bench)
+    tell(consumer, "revoke", task_id=request.id)
+    receive(request)
+    wait_free(bench)
+
+
+def test_a_message_with_a_stamp_that_was_revoked_earlier_frees_its_lock(
+    bench: Bench, consumer: Any
+) -> None:
+    tell(consumer, "revoke_by_stamped_headers", headers={"batch": "7"})
+    request = received(bench, stamped_headers=["batch"], batch="7")
+    assert request.id not in worker_state.revoked
+    wait_free(bench)
+
+
+def test_a_worker_frees_the_lock_of_a_revoked_message_once(
+    bench: Bench, consumer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = received(bench)
+    tell(consumer, "revoke", task_id=request.id)
+    wait_free(bench)
+    cancelled: list[Any] = []
+    path = "celery_redlock.tasks.publish.cleanup.cancel_reservation"
+    monkeypatch.setattr(path, lambda *args: cancelled.append(args))
+    tell(consumer, "revoke", task_id=request.id)
+    assert cancelled == []
+
+
+def test_garbage_in_one_revoked_message_keeps_no_other_from_freeing_its_lock(
     bench: Bench, consumer: Any
 ) -> None:
     request = received(bench)
-    consumer.task_buckets["job"] = TokenBucket(1)
-    consumer.task_buckets["job"].add((request, 1))
+    garbage = [SimpleNamespace(id=request.id, stamps=stamps) for stamps in ([], 7, {"a": 1})]
+    for each in garbage:
+        signals.task_received.send(sender=None, request=each)
     tell(consumer, "revoke", task_id=request.id)
     wait_free(bench)
 
@@ -212,13 +254,15 @@ def test_a_message_that_waits_for_a_rate_limit_is_freed_as_well(
 def test_a_revocation_by_stamps_frees_the_lock_at_once(
     bench: Bench, consumer: Any, headers: Any, stamp: Any
 ) -> None:
-    schedule(consumer, received(bench, stamped_headers=["batch"], batch=stamp))
+    request = received(bench, stamped_headers=["batch"], batch=stamp)
+    assert request.stamps
     tell(consumer, "revoke_by_stamped_headers", headers=headers)
     wait_free(bench)
 
 
 def test_a_revocation_by_other_stamps_frees_nothing(bench: Bench, consumer: Any) -> None:
-    schedule(consumer, received(bench, stamped_headers=["batch"], batch="7"))
+    request = received(bench, stamped_headers=["batch"], batch="7")
+    assert request.stamps
     tell(consumer, "revoke_by_stamped_headers", headers={"batch": "77", "other": "7"})
     assert bench.is_held("k")
 
@@ -237,13 +281,14 @@ def test_a_revocation_frees_nothing_of_a_message_in_a_pool_process(
 def test_a_revocation_of_nothing_is_answered_as_celery_does(
     bench: Bench, consumer: Any, ids: Any
 ) -> None:
-    worker_state.task_reserved(received(bench))
+    request = received(bench)
     assert "flagged as revoked" in tell(consumer, "revoke", task_id=ids)["ok"]
+    assert request.id not in worker_state.revoked
     assert bench.is_held("k")
 
 
 def test_it_frees_nothing_of_a_message_that_it_has_not_got(bench: Bench, consumer: Any) -> None:
-    tell(consumer, "revoke", task_id=received(bench).id)
+    tell(consumer, "revoke", task_id=called(bench).id)
     assert bench.is_held("k")
 
 

@@ -25,7 +25,7 @@ TIES: list[dict[str, Any]] = [
 def test_a_duplicate_that_somebody_counts_on_is_sent_without_a_lock(
     bench: Bench, tie: dict[str, Any], policy: str
 ) -> None:
-    task = declare(bench, lock_on_conflict=policy)
+    task = declare(bench, lock_on_duplicate=policy)
     tie = {"link": [task.si()]} if "link" in tie else tie
     owned_by(bench, "other")
     message = bench.send(task, **tie)
@@ -43,7 +43,7 @@ def test_an_error_callback_ties_a_duplicate_too(bench: Bench) -> None:
 def test_a_policy_is_not_asked_at_publish_about_a_duplicate_that_has_to_be_sent(
     bench: Bench,
 ) -> None:
-    task = declare(bench, lock_on_conflict=lambda task, error: 1 / 0)
+    task = declare(bench, lock_on_duplicate=lambda task, error: 1 / 0)
     task.delay()
     task.apply_async(task_id="mine")
     assert bench.queue_length == 2

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from celery_redlock import is_duplicate
+from celery_redlock.core import client_of
 from celery_redlock.errors import ConfigurationError, DuplicateTask
-from celery_redlock.signals import counters
-from celery_redlock.tasks.message.duplicate_result import DuplicateResult
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.owner_label import Role, label_for
+from celery_redlock.tasks.message.owner_label import label_for
+from celery_redlock.tasks.rules.facts import Role
+from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, declare, owned_by
 
@@ -19,8 +21,7 @@ def test_a_duplicate_is_not_sent_and_its_result_is_the_existing_tasks(bench: Ben
     task = declare(bench)
     first = task.delay()
     second = task.delay()
-    assert (second.id, second.is_duplicate) == (first.id, True)
-    assert isinstance(second, DuplicateResult)
+    assert (second.id, is_duplicate(second)) == (first.id, True)
     assert bench.queue_length == 1
 
 
@@ -53,7 +54,7 @@ def test_positional_named_and_defaulted_calls_are_duplicates_of_each_other(bench
 
 
 def test_policy_raise_refuses_a_duplicate_and_names_the_existing_task(bench: Bench) -> None:
-    task = declare(bench, lock_on_conflict="raise")
+    task = declare(bench, lock_on_duplicate="raise")
     first = task.delay()
     with pytest.raises(DuplicateTask, match="is queued already") as caught:
         task.delay()
@@ -69,7 +70,7 @@ def test_a_function_decides_with_the_task_and_the_error(bench: Bench) -> None:
         asked.append((task.name, error.key))
         return "raise"
 
-    task = declare(bench, lock_on_conflict=decide)
+    task = declare(bench, lock_on_duplicate=decide)
     task.delay()
     with pytest.raises(DuplicateTask):
         task.delay()
@@ -78,10 +79,10 @@ def test_a_function_decides_with_the_task_and_the_error(bench: Bench) -> None:
 
 @pytest.mark.parametrize("answer", [None, "skip", "requeue", 7, ["existing"]])
 def test_a_function_that_answers_nonsense_is_told_so(bench: Bench, answer: Any) -> None:
-    task = declare(bench, lock_on_conflict=lambda task, error: answer)
+    task = declare(bench, lock_on_duplicate=lambda task, error: answer)
     task.delay()
     with pytest.raises(
-        ConfigurationError, match="It must return one of 'existing', 'raise', 'replac"
+        ConfigurationError, match="It must return one of 'existing', 'replace', 'raise'"
     ):
         task.delay()
     assert bench.queue_length == 1
@@ -91,7 +92,7 @@ def test_what_a_function_raises_reaches_the_caller(bench: Bench) -> None:
     def decide(task: Any, error: Any) -> str:
         raise ZeroDivisionError
 
-    task = declare(bench, lock_on_conflict=decide)
+    task = declare(bench, lock_on_duplicate=decide)
     task.delay()
     with pytest.raises(ZeroDivisionError):
         task.delay()
@@ -99,7 +100,7 @@ def test_what_a_function_raises_reaches_the_caller(bench: Bench) -> None:
 
 @pytest.mark.parametrize("foreign", ["canonical client", "0" * 32, f"{'0' * 32} 17 queued x"])
 def test_a_lock_that_no_task_holds_drops_nothing(bench: Bench, foreign: str) -> None:
-    bench.elsewhere.reservations.acquire_for_task(("k",), ttl=30)
+    client_of(bench.elsewhere).acquire_for_task(("k",), ttl=30)
     key = bench.node.state.keys[KEY]
     bench.node.state.keys[KEY] = type(key)(foreign, key.expires_at)
     assert Envelope.read(bench.send(declare(bench))).reservation is None
@@ -119,7 +120,7 @@ def test_a_task_is_no_duplicate_of_one_that_has_only_some_of_its_keys(bench: Ben
 
 
 def test_a_task_is_a_duplicate_of_one_that_has_all_of_its_keys(bench: Bench) -> None:
-    bench.elsewhere.reservations.acquire_for_task(
+    client_of(bench.elsewhere).acquire_for_task(
         ("j", "k"), ttl=30, label=label_for(Role.RUNNING, "other", "w@host", task="job")
     )
     assert declare(bench, lock_key=["k", "j"]).delay().id == "other"

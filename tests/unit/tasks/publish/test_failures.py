@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from kombu.exceptions import EncodeError, OperationalError
 
-from celery_redlock.core.reservations import Reservations
+from celery_redlock.core.client import Client
 from celery_redlock.errors import LockContended, LockKeyError
-from celery_redlock.signals import counters
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.publish import unique_publish
+from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.unique import declare
 
@@ -84,7 +84,7 @@ def test_while_nothing_is_decided_it_is_sent_without_its_lock_and_says_so(
         raise LockContended("several contenders share the nodes", "k", "x", 1.0, True)
 
     task = declare(bench)
-    monkeypatch.setattr(Reservations, "reserve", undecided)
+    monkeypatch.setattr(Client, "reserve", undecided)
     before = counters()["task_without_lock"]
     with caplog.at_level(logging.WARNING):
         result = task.delay()
@@ -102,4 +102,4 @@ def test_a_publish_that_outlasts_the_grace_is_reported(
     clock = SimpleNamespace(time=time.time, monotonic=lambda: next(readings))
     monkeypatch.setattr(unique_publish, "time", clock)
     task.delay()
-    assert "took 11.0 s, longer than lock_publish_grace=10" in caplog.text
+    assert "took 11.0 s, longer than the 10 s for which its lock is kept" in caplog.text

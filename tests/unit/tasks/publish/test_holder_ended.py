@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from celery import uuid
 
+from celery_redlock import is_duplicate
+from celery_redlock.core import client_of
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
-from celery_redlock.tasks.message.owner_label import Role, label_for
+from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.publish import unique_publish
+from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import declare, holder, owned_by
 
@@ -45,7 +48,7 @@ def test_its_lock_is_taken_as_soon_as_the_first_lets_go(
     caller.join()
     named = holder(bench)
     assert named is not None
-    assert (named.task_id, getattr(sent[0], "is_duplicate", False)) == (sent[0].id, False)
+    assert (named.task_id, is_duplicate(sent[0])) == (sent[0].id, False)
 
 
 def test_it_is_sent_without_a_lock_where_the_first_does_not_let_go(
@@ -186,7 +189,7 @@ def test_the_end_of_another_task_with_the_key_is_not_asked_for(
     bench: Bench, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = bench.task(lambda: None, name="other", lock_key="k", lock_mode="until_executed")
-    bench.elsewhere.reservations.acquire_for_task(
+    client_of(bench.elsewhere).acquire_for_task(
         ("k",), ttl=60, label=label_for(Role.RUNNING, first, "w@host", task="another")
     )
     monkeypatch.setattr(other.backend, "get_task_meta", lambda *args, **kwargs: 1 / 0)

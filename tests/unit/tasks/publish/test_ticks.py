@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.core.reservations import Reservations
-from celery_redlock.signals import counters
+from celery_redlock.core.client import Client
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.owner_label import Role
 from celery_redlock.tasks.message.tick import Tick
+from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.ticks.tick_context import connect_publishes, sending_tick
+from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.ticks import mark, send_tick, tick
 from tests.support.unique import MODES, QUEUE, declare, role, value
@@ -55,7 +55,7 @@ def test_a_tick_that_was_worked_on_is_not_sent_again(
 def test_nor_is_one_whose_message_is_dealt_with_while_the_copy_takes_its_lock(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reserve = Reservations.reserve
+    reserve = Client.reserve
     task = declare(bench)
     publish(task, tick())
     first = bench.receive()
@@ -64,7 +64,7 @@ def test_nor_is_one_whose_message_is_dealt_with_while_the_copy_takes_its_lock(
         bench.run(first)
         return reserve(*args, **kwargs)
 
-    monkeypatch.setattr(Reservations, "reserve", reserve_after)
+    monkeypatch.setattr(Client, "reserve", reserve_after)
     assert isinstance(publish(task, tick()), DuplicateResult)
     assert (bench.queue_length, value(bench)) == (0, None)
 
@@ -114,7 +114,7 @@ def test_a_tick_is_sent_where_nobody_can_say_who_works_on_it(bench: Bench) -> No
 def test_a_message_without_a_tick_is_not_looked_up(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Reservations, "inspect", lambda self, node_keys: 1 / 0)
+    monkeypatch.setattr(Client, "inspect", lambda self, node_keys: 1 / 0)
     declare(bench).delay()
     assert bench.queue_length == 1
 
@@ -130,3 +130,14 @@ def test_a_copy_that_is_ignored_frees_the_lock_that_it_brought(bench: Bench, mod
     assert bench.run(copy).state == "IGNORED"
     wait_until(lambda: queued(bench, mode) is None, message="the lock stayed")
     assert role(bench, mark(bench, tick())) is Role.FINISHED
+
+
+def test_a_debounced_tick_gives_way_to_the_next_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.app.control, "revoke", lambda _task_id: None)
+    task = bench.task(lambda: "ran", lock_key="k", lock_debounce=5)
+    publish(task, tick())
+    publish(task, tick(60))
+    older, newer = bench.receive(), bench.receive()
+    assert [bench.run(older).state, bench.run(newer).state] == ["IGNORED", "SUCCESS"]

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from celery import Task
 
-from celery_redlock import RedlockTask
+from celery_redlock import RedlockTask, is_duplicate
 from celery_redlock.errors import LockKeyError
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
-from celery_redlock.tasks.message.owner_label import Role, parse_owner
+from celery_redlock.tasks.message.expiry import PUBLISH_GRACE
+from celery_redlock.tasks.message.owner_label import parse_owner
+from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, QUEUE, declare, left, owned_by, value
 from tests.support.waiting import wait_until
@@ -41,7 +43,7 @@ def test_the_message_carries_the_lock_that_was_taken_for_it(bench: Bench) -> Non
 
 def test_the_result_of_a_task_that_was_sent_is_a_plain_one(bench: Bench) -> None:
     result = declare(bench).delay()
-    assert not getattr(result, "is_duplicate", False)
+    assert not is_duplicate(result)
 
 
 def test_every_publish_has_a_nonce_of_its_own(bench: Bench) -> None:
@@ -54,7 +56,7 @@ def test_every_publish_has_a_nonce_of_its_own(bench: Bench) -> None:
 def test_the_lock_lasts_for_the_grace_until_the_message_is_out(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = declare(bench, lock_publish_grace=4)
+    task = declare(bench)
     seen: list[float] = []
     send = bench.app.send_task
 
@@ -64,7 +66,7 @@ def test_the_lock_lasts_for_the_grace_until_the_message_is_out(
 
     monkeypatch.setattr(bench.app, "send_task", look)
     task.delay()
-    assert 0 < seen[0] <= 4
+    assert 0 < seen[0] <= PUBLISH_GRACE
 
 
 def test_the_lock_is_lengthened_once_the_message_is_out(bench: Bench) -> None:

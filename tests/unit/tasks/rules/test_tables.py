@@ -10,9 +10,9 @@ import pytest
 
 from celery_redlock.tasks.rules.arrival import Action, Arrival, on_arrival
 from celery_redlock.tasks.rules.ending import IllegalMoveError, Move, State, moved
-from celery_redlock.tasks.rules.facts import Evidence, PublishPolicy, Record
+from celery_redlock.tasks.rules.facts import DuplicatePolicy, Evidence, Record
 
-KINDS: dict[str, Any] = {"evidence": Evidence, "policy": PublishPolicy, "record": Record}
+KINDS: dict[str, Any] = {"evidence": Evidence, "policy": DuplicatePolicy, "record": Record}
 #: False for each message without a tick that repeats no call.
 ABSENT = ("missed_deadline", "names_original", "from_leader")
 

@@ -20,7 +20,8 @@ from celery_redlock.errors import (
 )
 from celery_redlock.protocol.keys import QUORUM, owner_value
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
-from celery_redlock.tasks.message.owner_label import Role, label_for
+from celery_redlock.tasks.message.owner_label import label_for
+from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.run import requeue
 from celery_redlock.tasks.run.contention import Case, resolve
 from celery_redlock.tasks.run.lock_request import LockRequest, lock_request_for

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from celery import uuid
 
-from celery_redlock.tasks.config.client import redlock_for
+from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.owner_label import Role
+from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import QUEUE, WINDOW, declare, free, mark, owned_by
 from tests.unit.tasks.jobs import sent_without
@@ -37,7 +37,7 @@ def no_waiting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(seconds: float) -> None:
         raise AssertionError(f"it waits for {seconds} s")
 
-    monkeypatch.setattr(redlock_for(bench.app).transport, "sleep", refuse)
+    monkeypatch.setattr(client_for(bench.app).transport, "sleep", refuse)
 
 
 def test_it_carries_whose_duplicate_it_is(bench: Bench, mode: str) -> None:
@@ -119,9 +119,7 @@ def test_it_runs_when_nobody_knows_of_the_first(bench: Bench, mode: str) -> None
 
 
 def test_it_runs_when_the_first_has_failed_without_its_body(bench: Bench) -> None:
-    task, runs = counting(
-        bench, lock_mode="until_and_while_executing", lock_on_conflict={"run": "raise"}
-    )
+    task, runs = counting(bench, lock_mode="until_and_while_executing", lock_on_conflict="raise")
     first, again = sent_twice(bench, task)
     other = owned_by(bench, "other")
     assert bench.run(first).state == "FAILURE"
@@ -140,7 +138,7 @@ def test_it_waits_its_turn_behind_another_task_when_the_first_is_gone(bench: Ben
 
 
 def test_it_fails_where_duplicates_are_refused(bench: Bench, mode: str) -> None:
-    task, runs = counting(bench, lock_mode=mode, lock_on_conflict={"publish": "raise"})
+    task, runs = counting(bench, lock_mode=mode, lock_on_duplicate="raise")
     first, again = sent_twice(bench, task)
     bench.run(first)
     outcome = bench.run(again)
@@ -155,7 +153,7 @@ def test_a_function_decides_about_it_in_the_worker(bench: Bench) -> None:
         asked.append((task.name, error.key))
         return "existing"
 
-    task, _ = counting(bench, lock_on_conflict=decide)
+    task, _ = counting(bench, lock_on_duplicate=decide)
     first, again = sent_twice(bench, task)
     bench.run(first)
     assert bench.run(again).value == "skipped"
@@ -232,7 +230,7 @@ def test_a_call_of_another_task_with_the_key_is_sent_and_waits_its_turn(bench: B
 def test_a_function_that_lets_the_newer_one_count_lets_it_run_after_the_first(
     bench: Bench,
 ) -> None:
-    task, runs = counting(bench, lock_on_conflict=lambda task, error: "replace")
+    task, runs = counting(bench, lock_on_duplicate=lambda task, error: "replace")
     first, again = sent_twice(bench, task)
     assert bench.run(again).state == "RETRY"
     bench.run(first)

@@ -9,7 +9,7 @@ from celery.exceptions import Ignore, Reject
 
 from celery_redlock import is_skipped
 from celery_redlock.signals import task_skipped, tick_missed
-from celery_redlock.tasks.message.owner_label import Role
+from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.ticks.tick_context import connect_publishes, sending_tick
 from tests.support.tasks import Bench
 from tests.support.ticks import mark, send_tick, tick, tick_now
@@ -45,7 +45,7 @@ def test_a_tick_of_three_beats_runs_once_whichever_message_comes_first(
         runs.append(self.request.id)
         return "ran"
 
-    task = job(bench, body, lock_mode=mode, lock_on_conflict=policy)
+    task = job(bench, body, lock_mode=mode, lock_on_duplicate=policy)
     waiting = [publish(bench, task, **options) for _ in range(3)]
     waiting.insert(0, waiting.pop(first_to_come))
     while waiting:
@@ -56,7 +56,7 @@ def test_a_tick_of_three_beats_runs_once_whichever_message_comes_first(
 
 
 def test_the_lock_of_a_message_that_waits_is_not_replaced_by_a_copy(bench: Bench) -> None:
-    task = job(bench, lock_mode="until_executed", lock_on_conflict="replace")
+    task = job(bench, lock_mode="until_executed", lock_on_duplicate="replace")
     first = publish(bench, task)
     before = role(bench), bench.node.state.owner("redlock:k", bench.node.now_us())
     publish(bench, task)
@@ -98,7 +98,7 @@ def test_a_copy_that_came_too_late_does_not_keep_a_lost_run_from_its_repetition(
 
 
 def test_nor_does_one_that_found_another_run_at_work(bench: Bench) -> None:
-    task = job(bench, acks_late=True, lock_overlap="forbid")
+    task = job(bench, acks_late=True, lock_on_conflict="skip")
     lost, copy = (send_tick(bench, task, tick()) for _ in range(2))
     other = owned_by(bench, "the next")
     bench.run(copy)
@@ -107,7 +107,7 @@ def test_nor_does_one_that_found_another_run_at_work(bench: Bench) -> None:
 
 
 def test_a_message_that_was_skipped_itself_is_not_repeated(bench: Bench) -> None:
-    task = job(bench, acks_late=True, lock_overlap="forbid")
+    task = job(bench, acks_late=True, lock_on_conflict="skip")
     message = send_tick(bench, task, tick())
     other = owned_by(bench, "the next")
     bench.run(message)
@@ -189,21 +189,8 @@ def test_what_a_ticks_body_sends_besides_has_no_tick(bench: Bench) -> None:
     assert "tick" not in (bench.receive().get("redlock") or {})
 
 
-def test_a_retry_of_an_allowed_run_takes_no_lock_either(bench: Bench) -> None:
-    def body(self: Any) -> Any:
-        if not self.request.retries:
-            raise self.retry(countdown=0)
-        return self.lease
-
-    task = job(bench, body, lock_overlap="allow", lock_on_conflict="skip", lock_skip_result="lost")
-    owned_by(bench, "another")
-    bench.run(send_tick(bench, task, tick()))
-    assert bench.run(bench.receive()).value is None
-
-
 SKIPS: dict[str, tuple[dict[str, Any], Any]] = {
     "missed": ({"lock_starting_deadline": 60}, tick_missed),
-    "forbidden": ({"lock_overlap": "forbid"}, task_skipped),
     "in conflict": ({"lock_on_conflict": "skip"}, task_skipped),
 }
 
@@ -245,7 +232,7 @@ def test_a_late_copy_does_not_withdraw_what_goes_on_with_its_tick(
             raise self.replace(task.s())
         runs.append(self.request.id)
 
-    task = job(bench, body, lock_mode=mode, lock_on_conflict="replace")
+    task = job(bench, body, lock_mode=mode, lock_on_duplicate="replace")
     bench.run(publish(bench, task, **options))
     with sending_tick(task.name, tick()):
         task.apply_async(**options)
@@ -311,7 +298,7 @@ def test_no_tick_makes_way_for_an_earlier_one_that_may_be_too_late(
         bench,
         lambda self: runs.append(self.request.tick.due),
         lock_mode="until_executed",
-        lock_on_conflict=policy,
+        lock_on_duplicate=policy,
         lock_starting_deadline=60,
     )
     early, due = tick_now(-100), tick_now(-1)

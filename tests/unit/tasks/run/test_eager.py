@@ -9,8 +9,9 @@ import pytest
 from celery import chain
 
 from celery_redlock import current_lease, is_skipped
+from celery_redlock.core import client_of
 from celery_redlock.errors import LockContended, LockNotAcquired
-from celery_redlock.tasks.message.owner_label import Role
+from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.run import contention
 from tests.support.tasks import Bench
 from tests.support.unique import QUEUE, declare, owned_by, role, value
@@ -102,8 +103,15 @@ def test_a_plain_call_in_the_body_neither_locks_nor_ends_anything(bench: Bench) 
 
 def test_under_apply_the_lock_of_another_is_waited_for_where_it_only_delays(bench: Bench) -> None:
     owned_by(bench, "other", place="redlock:k").release()
-    bench.elsewhere.reservations.acquire_for_task(("k",), ttl=0.3, label="somebody")
+    client_of(bench.elsewhere).acquire_for_task(("k",), ttl=0.3, label="somebody")
     assert declare(bench).apply().get() == "ran"
+
+
+def test_an_eager_call_that_waits_for_a_paused_key_asks_its_policy_after_that(bench: Bench) -> None:
+    task = declare(bench, lock_mode="while_executing", lock_on_conflict="skip")
+    bench.elsewhere.acquire("k", ttl=60)
+    bench.elsewhere.pause("k", 0.2)
+    assert is_skipped(task.apply().get())
 
 
 def test_an_eager_call_that_waits_for_its_lock_is_logged_once(

@@ -9,8 +9,9 @@ import pytest
 from celery import chain, chord
 from celery.exceptions import Reject, Retry
 
+from celery_redlock import is_duplicate
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.owner_label import Role
+from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import MODES, QUEUE, declare, holder, left, mark, role, value
 from tests.support.waiting import wait_until
@@ -114,7 +115,7 @@ def test_a_retry_that_arrives_before_the_run_has_ended_waits_and_is_no_duplicate
             self.retry(countdown=0, throw=False)
             outcomes.append(bench.run(bench.receive()))
 
-    bench.run(bench.send(declare(bench, body, lock_on_conflict="raise")))
+    bench.run(bench.send(declare(bench, body, lock_on_duplicate="raise")))
     assert [one.state for one in outcomes] == ["RETRY"]
     assert str(outcomes[0].value).startswith("requeued for ")
     bench.run(bench.receive())
@@ -255,7 +256,7 @@ def test_a_message_sent_with_the_tasks_own_id_gets_the_lock(bench: Bench) -> Non
 
 def test_another_message_that_the_body_sends_does_not_get_the_lock(bench: Bench) -> None:
     def body(self: Any) -> bool:
-        return bool(getattr(self.delay(), "is_duplicate", False))
+        return is_duplicate(self.delay())
 
     assert bench.call(declare(bench, body)).value is True
     assert value(bench) is None

@@ -11,9 +11,9 @@ from celery import Task, chain, chord, group, signals
 from celery.app.task import Context
 from celery.exceptions import Ignore, Reject
 
-from celery_redlock import RedlockTask
+from celery_redlock import RedlockTask, is_duplicate
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.owner_label import Role
+from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import declare, holder, left, role, value
 
@@ -76,7 +76,7 @@ def test_a_call_while_the_steps_run_is_a_duplicate(bench: Bench) -> None:
     bench.run(request)
     assert task.delay().id == request["id"]
     run_all(bench)
-    assert getattr(task.delay(), "is_duplicate", False) is False
+    assert is_duplicate(task.delay()) is False
 
 
 def test_a_step_that_is_retried_keeps_the_key(bench: Bench) -> None:
@@ -320,7 +320,7 @@ def test_a_key_that_no_step_releases_ends_with_lock_queue_ttl(bench: Bench) -> N
 
 
 @pytest.mark.parametrize(
-    "options", [{"lock_mode": "until_expired"}, {"lock_on_conflict": "replace"}]
+    "options", [{"lock_mode": "until_expired"}, {"lock_on_duplicate": "replace"}]
 )
 def test_a_key_with_a_window_or_for_the_newest_call_is_free_while_the_steps_run(
     bench: Bench, options: dict[str, Any]

@@ -10,16 +10,17 @@ from celery.app.task import Context
 
 from celery_redlock import is_skipped
 from celery_redlock.core import Redlock
-from celery_redlock.core.reservations import Reservations
+from celery_redlock.core.client import Client
 from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired, QuorumUnavailable
-from celery_redlock.signals import counters
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.owner_label import Role, parse_owner
+from celery_redlock.tasks.message.owner_label import parse_owner
+from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.run.contention import Case, resolve
 from celery_redlock.tasks.run.lock_request import lock_request_for
 from celery_redlock.tasks.run.running_lock import RunningLock
 from celery_redlock.tasks.run.shown_end import Requeued
 from celery_redlock.transport import WaitingCall
+from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, QUEUE, declare, free, holder, mark, owned_by, role, value
 from tests.support.waiting import wait_until
@@ -61,7 +62,7 @@ def test_duplicates_in_a_group_and_a_chain_complete(bench: Bench) -> None:
 
 def test_a_duplicate_fails_on_arrival_where_its_publish_would_have_failed(bench: Bench) -> None:
     owned_by(bench, "other")
-    request = sent_without(bench, lock_on_conflict="raise")
+    request = sent_without(bench, lock_on_duplicate="raise")
     outcome = bench.run(request)
     assert isinstance(outcome.value, DuplicateTask)
     assert (outcome.value.task_id, outcome.value.result.id) == ("other", "other")
@@ -70,12 +71,12 @@ def test_a_duplicate_fails_on_arrival_where_its_publish_would_have_failed(bench:
 
 def test_a_function_decides_about_a_duplicate_on_arrival(bench: Bench) -> None:
     owned_by(bench, "other")
-    request = sent_without(bench, lock_on_conflict=lambda task, error: "raise")
+    request = sent_without(bench, lock_on_duplicate=lambda task, error: "raise")
     assert isinstance(bench.run(request).value, DuplicateTask)
 
 
 def test_a_task_whose_lock_a_newer_one_took_over_ends_as_revoked(bench: Bench) -> None:
-    request = bench.send(declare(bench, lock_on_conflict="replace"))
+    request = bench.send(declare(bench, lock_on_duplicate="replace"))
     free(bench)
     owned_by(bench, "newer", Role.QUEUED)
     assert bench.run(request).state == "IGNORED"
@@ -118,7 +119,7 @@ def test_waiting_for_the_lock_does_not_use_a_time_limit_up(
     bench: Bench, limit: str, said: str
 ) -> None:
     waits: list[float] = []
-    take = Reservations.acquire_for_task
+    take = Client.acquire_for_task
 
     def noted(redlock: Redlock, *args: Any, **options: Any) -> Any:
         waits.append(options["wait"])
@@ -128,7 +129,7 @@ def test_waiting_for_the_lock_does_not_use_a_time_limit_up(
     task = declare(bench, lock_wait=60, **of_task)
     task.apply_async(**of_call)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Reservations, "acquire_for_task", noted)
+        patch.setattr(Client, "acquire_for_task", noted)
         assert bench.run(bench.receive()).value == "ran"
     assert waits == [1.0]
 
@@ -151,14 +152,14 @@ def test_numbers_in_a_header_that_make_no_sense_do_not_keep_a_task_from_running(
 
 def test_a_newer_task_waits_for_the_one_that_runs(bench: Bench) -> None:
     owned_by(bench, "older")
-    assert bench.run(sent_without(bench, lock_on_conflict="replace")).state == "RETRY"
+    assert bench.run(sent_without(bench, lock_on_duplicate="replace")).state == "RETRY"
 
 
 @pytest.mark.parametrize("policy", ["existing", "replace"])
 def test_within_the_window_of_a_finished_task_another_is_skipped_at_once(
     bench: Bench, policy: str
 ) -> None:
-    options = {"lock_mode": "until_expired", "lock_on_conflict": policy, "lock_wait": 60}
+    options = {"lock_mode": "until_expired", "lock_on_duplicate": policy, "lock_wait": 60}
     owned_by(bench, "other", Role.FINISHED)
     request = sent_without(bench, lock_give_up_after=60, **options)
     assert bench.run(request).state == "SUCCESS"
@@ -186,7 +187,7 @@ def test_a_split_vote_stands_for_no_task_and_is_waited_for(bench: Bench) -> None
 @pytest.mark.parametrize("policy", ["existing", "raise"])
 def test_the_task_that_sent_it_is_waited_for_and_no_conflict(bench: Bench, policy: str) -> None:
     owned_by(bench, "parent")
-    request = sent_without(bench, lock_on_conflict=policy)
+    request = sent_without(bench, lock_on_duplicate=policy)
     assert bench.run(request, parent_id="parent").state == "RETRY"
 
 
@@ -209,7 +210,7 @@ def test_a_retry_is_never_the_duplicate_of_a_task_that_was_queued_meanwhile(
         return f"{self.request.id} ran"
 
     queued: list[str] = []
-    request = bench.send(declare(bench, body, lock_mode=mode, lock_on_conflict=policy))
+    request = bench.send(declare(bench, body, lock_mode=mode, lock_on_duplicate=policy))
     bench.run(request)
     second, retry = bench.receive(), bench.receive()
     assert [second["id"], retry["id"]] == [queued[0], request["id"]]
@@ -261,7 +262,7 @@ def test_a_requeued_message_keeps_its_identity_and_its_lock(bench: Bench) -> Non
 def test_a_queued_lock_is_free_when_the_run_gives_way_to_another(
     bench: Bench, policy: str, state: str, says: Role
 ) -> None:
-    options = {"lock_mode": "until_and_while_executing", "lock_on_conflict": {"run": policy}}
+    options = {"lock_mode": "until_and_while_executing", "lock_on_conflict": policy}
     request = bench.send(declare(bench, **options))
     owned_by(bench, "other")
     assert bench.run(request).state == state
@@ -270,7 +271,7 @@ def test_a_queued_lock_is_free_when_the_run_gives_way_to_another(
 
 
 def test_a_rejected_message_leaves_no_lock(bench: Bench) -> None:
-    options = {"lock_mode": "until_and_while_executing", "lock_on_conflict": {"run": "reject"}}
+    options = {"lock_mode": "until_and_while_executing", "lock_on_conflict": "reject"}
     request = bench.send(declare(bench, acks_late=True, **options))
     owned_by(bench, "other")
     assert bench.run(request).state == "REJECTED"

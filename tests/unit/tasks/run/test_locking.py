@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from typing import Any
 
@@ -13,6 +12,7 @@ from celery.exceptions import Ignore, Reject
 from celery_redlock import Lease, RedlockTask, current_lease
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import owner_label
+from celery_redlock.tasks.run import running_lock
 from tests.support.tasks import Bench
 from tests.unit.tasks.jobs import job
 
@@ -143,20 +143,6 @@ def test_a_token_in_a_message_is_not_believed(bench: Bench) -> None:
     assert bench.run(bench.send(task), fencing_token=1).value > 1
 
 
-def test_a_child_forked_in_the_body_holds_and_releases_nothing(bench: Bench) -> None:
-    def look(pipe: Any) -> None:
-        pipe.send([current_lease().is_valid, current_lease().release()])
-
-    def body(self: Any) -> list[bool]:
-        here, there = multiprocessing.Pipe()
-        child = multiprocessing.get_context("fork").Process(target=look, args=(there,))
-        child.start()
-        child.join()
-        return [*here.recv(), bench.is_held("k"), self.lease.is_valid]
-
-    assert bench.call(job(bench, body)).value == [False, False, True, True]
-
-
 def test_the_arguments_decide_the_key_also_when_they_have_defaults(bench: Bench) -> None:
     def body(self: Any, account_id: int, amount: int = 0) -> str:
         return str(self.lease.key)
@@ -219,7 +205,7 @@ def test_the_tasks_class_stays_a_celery_task(bench: Bench) -> None:
 def test_a_release_that_a_signal_cut_short_is_made_up_for_when_the_task_has_ended(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    release_with = Lease.release_with
+    release_with = running_lock.release_with
     calls: list[Lease] = []
 
     def interrupted_once(lease: Lease, *args: Any, **options: Any) -> bool:
@@ -228,7 +214,7 @@ def test_a_release_that_a_signal_cut_short_is_made_up_for_when_the_task_has_ende
             raise SystemExit(1)
         return release_with(lease, *args, **options)
 
-    monkeypatch.setattr(Lease, "release_with", interrupted_once)
+    monkeypatch.setattr(running_lock, "release_with", interrupted_once)
     with pytest.raises(SystemExit):
         bench.call(job(bench, lambda self: None))
     assert not bench.is_held("k")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
-from celery_redlock import Lease, RedlockTask, current_lease
+from celery_redlock import RedlockTask, current_lease
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
-from celery_redlock.tasks.message.owner_label import Role
+from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import (
     KEY,
@@ -266,34 +264,6 @@ def test_a_task_that_ends_before_its_body_frees_the_lock_unless_its_message_come
 def test_a_message_cannot_set_the_state_of_its_request(bench: Bench) -> None:
     request = bench.send(declare(bench, lambda self: str(role(bench))))
     assert bench.run({**request, "redlock_state": {"entered": True}}).value == "running"
-    assert (value(bench), role(bench, mark(bench, request))) == (None, Role.FINISHED)
-
-
-def test_a_child_forked_in_the_body_finishes_nothing(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    finishers = tmp_path / "finishers"
-    release_with = Lease.release_with
-
-    def noted(lease: Lease, *args: Any, **kwargs: Any) -> bool:
-        with finishers.open("a") as file:
-            file.write(f"{os.getpid()}\n")
-        return release_with(lease, *args, **kwargs)
-
-    def body(self: Any) -> None:
-        child = os.fork()
-        if child:
-            os.waitpid(child, 0)
-
-    monkeypatch.setattr(Lease, "release_with", noted)
-    request = bench.send(declare(bench, body))
-    parent = os.getpid()
-    try:
-        bench.run(request)
-    finally:
-        if os.getpid() != parent:
-            os._exit(0)
-    assert finishers.read_text().split() == [str(parent)]
     assert (value(bench), role(bench, mark(bench, request))) == (None, Role.FINISHED)
 
 

@@ -10,10 +10,12 @@ import pytest
 from celery import signals
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
+from celery_redlock.core import client_of
 from celery_redlock.protocol.node_model import StoredKey
-from celery_redlock.signals import counters
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.owner_label import Role, label_for
+from celery_redlock.tasks.message.owner_label import label_for
+from celery_redlock.tasks.rules.facts import Role
+from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, declare, free, mark, role, value
 
@@ -158,7 +160,7 @@ def test_the_twin_of_a_message_whose_process_died_does_the_work(bench: Bench, mo
 def test_the_twin_of_a_message_that_was_killed_waits_for_its_lock_to_end(bench: Bench) -> None:
     task, runs = counting(bench)
     request = bench.send(task)
-    bench.elsewhere.reservations.acquire_for_task(
+    client_of(bench.elsewhere).acquire_for_task(
         ("k",),
         (mark(bench, request),),
         ttl=60,
@@ -314,7 +316,7 @@ def test_a_mark_that_was_lost_to_a_twin_stays_with_it(bench: Bench) -> None:
     def body(self: Any) -> None:
         place = mark(bench, request)
         free(bench, place)
-        bench.elsewhere.reservations.acquire_for_task((), (place,), ttl=60, label="twin")
+        client_of(bench.elsewhere).acquire_for_task((), (place,), ttl=60, label="twin")
 
     request = bench.send(declare(bench, body))
     bench.run(request)

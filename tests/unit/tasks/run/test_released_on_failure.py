@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from celery_redlock import QuorumUnavailable, RedlockTask
-from celery_redlock.tasks.message.owner_label import Role
+from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import declare, mark, role
 
@@ -51,7 +51,7 @@ def test_a_retry_keeps_the_key_and_its_failure_frees_it(bench: Bench) -> None:
 
 
 def test_a_duplicate_that_fails_leaves_the_key_to_its_holder(bench: Bench) -> None:
-    task = declared(bench, lambda self: 1, lock_on_conflict="raise")
+    task = declared(bench, lambda self: 1, lock_on_duplicate="raise")
     bench.run(bench.send(task))
     duplicate = bench.send(task, task_id="duplicate")
     assert bench.run(duplicate).state == "FAILURE"

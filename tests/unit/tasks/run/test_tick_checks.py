@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.core import Register
-from celery_redlock.signals import counters, tick_missed, tick_superseded
+from celery_redlock.core import Register, client_of
+from celery_redlock.signals import tick_missed, tick_superseded
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.owner_label import Role
 from celery_redlock.tasks.message.tick import Tick
+from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.ticks.entry_state import EntryState
+from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.ticks import ENTRY, START, mark, send_tick, tick, tick_now
 from tests.support.unique import role, value
@@ -99,7 +100,7 @@ def test_a_tick_whose_other_message_runs_is_not_missed(bench: Bench) -> None:
 
 def test_a_tick_that_waited_past_its_deadline_is_skipped(bench: Bench) -> None:
     other = bench.elsewhere.acquire("k", ttl=60)
-    task = job(bench, lock_starting_deadline=60, lock_skip_result="skipped", lock_overlap="queue")
+    task = job(bench, lock_starting_deadline=60, lock_skip_result="skipped")
     bench.run(send_tick(bench, task, tick_now()))
     other.release()
     again = bench.receive()
@@ -110,7 +111,7 @@ def test_a_tick_that_waited_past_its_deadline_is_skipped(bench: Bench) -> None:
 @pytest.mark.usefixtures("longest_delay")
 def test_a_tick_comes_back_before_its_deadline(bench: Bench) -> None:
     bench.elsewhere.acquire("k", ttl=60)
-    task = job(bench, lock_starting_deadline=100, lock_overlap="queue")
+    task = job(bench, lock_starting_deadline=100)
     request = send_tick(bench, task, late(80))
     request["redlock"].update(first_seen=time.time(), requeues=10, retries=0)
     assert bench.run(request).value.when < 20
@@ -145,7 +146,7 @@ def test_a_missed_tick_ends_without_a_mark_where_no_quorum_answers(bench: Bench)
 
 def led(bench: Bench, *leaders: int) -> None:
     """Have leaders with these tokens record one tick each, a minute apart, from now on."""
-    register = Register(bench.elsewhere, SCHEDULE)
+    register = Register(client_of(bench.elsewhere), SCHEDULE)
     state, previous = EntryState(due=START - 60, ran_at=START, count=0), leaders[0]
     for minute, token in enumerate(leaders):
         state = state.after(START + 60 * minute, START, token=token, previous_token=previous)

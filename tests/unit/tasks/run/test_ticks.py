@@ -10,11 +10,11 @@ from celery import Task, signals
 from celery.exceptions import Ignore, Reject
 
 from celery_redlock import RedlockTask
-from celery_redlock.signals import counters
 from celery_redlock.tasks.dedupe import protect_tasks
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.owner_label import Role
 from celery_redlock.tasks.message.tick import Tick
+from celery_redlock.tasks.rules.facts import Role
+from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.ticks import ENTRY, mark, send_tick, tick
 from tests.support.unique import KEY, free, holder, left, role, value
@@ -99,7 +99,7 @@ def test_the_copy_of_a_tick_that_runs_is_put_back_and_ignored_once_that_has_fini
         states.append(bench.run(send_tick(bench, task, tick())).state)
         return "ran"
 
-    task = job(bench, body, lock_overlap="forbid")
+    task = job(bench, body, lock_on_conflict="skip")
     first = send_tick(bench, task, tick())
     assert bench.run(first).value == "ran"
     copy = bench.receive()

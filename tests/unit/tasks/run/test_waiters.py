@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.errors import LockNotAcquired
+from celery_redlock.errors import LockContended, LockNotAcquired
 from tests.support.tasks import Bench
 from tests.unit.tasks.jobs import job
 
@@ -66,6 +66,24 @@ def test_a_message_that_waits_in_its_process_and_is_skipped_then_is_forgotten(
     assert remembered(bench) == []
 
 
+@pytest.mark.parametrize("wait", [None, 0.1])
+def test_a_message_that_is_requeued_builds_one_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, wait: float | None
+) -> None:
+    built: list[LockContended] = []
+    init = LockContended.__init__
+
+    def note(self: LockContended, *args: Any) -> None:
+        built.append(self)
+        init(self, *args)
+
+    occupy(bench)
+    request = bench.send(bench.task(lambda: None, lock_key="k", lock_wait=wait))
+    monkeypatch.setattr(LockContended, "__init__", note)
+    assert bench.run(request).state == "RETRY"
+    assert len(built) == 1
+
+
 def test_a_conflict_function_is_called_once_for_each_holder(bench: Bench) -> None:
     asked: list[str] = []
 
@@ -76,3 +94,15 @@ def test_a_conflict_function_is_called_once_for_each_holder(bench: Bench) -> Non
     occupy(bench)
     assert bench.call(job(bench, lock_on_conflict=decide)).state == "RETRY"
     assert len(asked) == 1
+
+
+@FAIR
+def test_a_message_waits_by_its_priority(bench: Bench, fair: bool) -> None:
+    occupy(bench)
+    task = job(bench, lock_fair=fair)
+    requests = [bench.send(task, priority=priority) for priority in (None, 3, 9)]
+    for request in requests:
+        assert bench.run(request).state == "RETRY"
+    assert bench.node.state.waiting["redlock:k"].first(3) == [
+        request["id"] for request in reversed(requests)
+    ]

@@ -9,12 +9,12 @@ import pytest
 from celery.exceptions import Reject
 
 from celery_redlock import Redlock
-from celery_redlock.core import PendingReservation
-from celery_redlock.core.reservations import Reservations
+from celery_redlock.core import PendingReservation, client_of
+from celery_redlock.core.client import Client
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.tasks.message.envelope import HEADER
-from celery_redlock.tasks.message.owner_label import Role
-from celery_redlock.transport.memory import MemoryTransport
+from celery_redlock.tasks.rules.facts import Role
+from celery_redlock.transport.memory.transport import MemoryTransport
 from tests.support.skew import clock_off_by
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, declare, free, left, role
@@ -115,7 +115,7 @@ def test_a_retry_that_overtakes_its_lock_goes_on_with_the_window(
 ) -> None:
     """It is received while the body that sent it holds the lock, and waits for it."""
     looked = threading.Event()
-    look = Reservations.inspect
+    look = Client.inspect
     overtaking: list[threading.Thread] = []
 
     def noted(client: Redlock, places: Any) -> Any:
@@ -129,7 +129,7 @@ def test_a_retry_that_overtakes_its_lock_goes_on_with_the_window(
             return
         self.retry(countdown=0, throw=False)
         again = on_another_clock(bench.receive(), skew)
-        monkeypatch.setattr(Reservations, "inspect", noted)
+        monkeypatch.setattr(Client, "inspect", noted)
         overtaking.append(threading.Thread(target=bench.run, args=[again]))
         overtaking[0].start()
         assert looked.wait(TIMEOUT)
@@ -169,16 +169,16 @@ def test_a_message_that_brought_no_lock_begins_its_window_when_it_is_run(
 def test_a_worker_that_is_faster_than_the_publisher_counts_the_whole_window(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, skew: float
 ) -> None:
-    """The message is there before the lock was lengthened beyond `lock_publish_grace`."""
+    """The message is there before the lock was lengthened beyond `PUBLISH_GRACE`."""
     late: list[PendingReservation] = []
-    confirm, sleep = Reservations.confirm, MemoryTransport.sleep
-    monkeypatch.setattr(Reservations, "confirm", lambda _, reserved: late.append(reserved))
+    confirm, sleep = Client.confirm, MemoryTransport.sleep
+    monkeypatch.setattr(Client, "confirm", lambda _, reserved: late.append(reserved))
     request = bench.send(windowed(bench))
     assert left(bench) <= 10
 
     def lengthened(transport: MemoryTransport, seconds: float) -> None:
         if late:
-            confirm(bench.elsewhere.reservations, late.pop())
+            confirm(client_of(bench.elsewhere), late.pop())
         sleep(transport, seconds)
 
     monkeypatch.setattr(MemoryTransport, "sleep", lengthened)
@@ -189,7 +189,7 @@ def test_a_worker_that_is_faster_than_the_publisher_counts_the_whole_window(
 def test_a_lock_that_was_never_lengthened_does_not_shorten_the_window(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Reservations, "confirm", lambda *_: None)
+    monkeypatch.setattr(Client, "confirm", lambda *_: None)
     request = bench.send(windowed(bench))
     bench.run(request)
     assert_kept_for(bench, WINDOW)
@@ -226,6 +226,6 @@ def test_where_the_nodes_do_not_tell_the_clocks_are_compared(
         raise QuorumUnavailable("no quorum", KEY, {})
 
     request = bench.send(windowed(bench))
-    monkeypatch.setattr(Reservations, "inspect", silent)
+    monkeypatch.setattr(Client, "inspect", silent)
     bench.run(on_another_clock(request, -120.0))
     assert_kept_for(bench, WINDOW - 120.0)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,25 +18,6 @@ SCHEDULE = {
     "crontab": {"task": "job", "schedule": crontab()},
 }
 
-#: A beat on another host, on which this package is not installed.
-STRANGER = """
-import json, shelve, sys
-class Nothing:
-    def find_spec(self, name, *rest):
-        if name.startswith("celery_redlock"):
-            raise ImportError(name)
-sys.meta_path.insert(0, Nothing())
-with shelve.open(sys.argv[1]) as store:
-    print(json.dumps({
-        name: [
-            type(entry.schedule).__module__,
-            type(entry.schedule).__name__,
-            str(entry.last_run_at),
-        ]
-        for name, entry in store["entries"].items()
-    }))
-"""
-
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
@@ -55,30 +32,6 @@ def beat(path: str, start: Any = START, **options: Any) -> SimulatedBeat:
         scheduler_options={"schedule_filename": path},
         **options,
     )
-
-
-def read_elsewhere(path: str) -> Any:
-    ran = subprocess.run(
-        [sys.executable, "-c", STRANGER, path],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": ""},
-    )
-    return json.loads(ran.stdout)
-
-
-def test_a_process_without_this_package_reads_what_a_stamping_beat_has_stored(path: str) -> None:
-    one = beat(path)
-    one.run(130)
-    one.scheduler.close()
-    found = read_elsewhere(path)
-    assert {name: kind for name, (*kind, _) in found.items()} == {
-        "interval": ["celery.schedules", "schedule"],
-        "relative": ["celery.schedules", "schedule"],
-        "crontab": ["celery.schedules", "crontab"],
-    }
-    assert found["interval"][2].startswith("2026-03-10 12:02:0")
 
 
 def test_a_stock_beat_goes_on_with_the_file_of_a_stamping_one(path: str) -> None:

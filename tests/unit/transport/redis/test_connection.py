@@ -10,21 +10,14 @@ from typing import Any
 import hiredis
 import pytest
 
-from celery_redlock.protocol import (
-    Command,
-    acquire,
-    extend,
-    inspect,
-    read_register,
-    release,
-    write_register,
-)
+from celery_redlock.protocol.commands import Command, inspect, read_register, write_register
 from celery_redlock.transport.redis.connection import (
     ConnectionBrokenError,
     NodeConnection,
     PendingReply,
 )
 from celery_redlock.transport.redis.health import NodeHealth
+from tests.support.commands import acquire, extend, release
 
 COMMAND = acquire(("key",), "us", 1000, 1, 0)
 

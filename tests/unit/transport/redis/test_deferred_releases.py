@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.protocol import release
 from celery_redlock.transport import RedisTransport, parse_nodes
 from celery_redlock.transport.redis import transport as module
 from celery_redlock.transport.redis.channel import RedisChannel
 from celery_redlock.transport.redis.connection import ConnectionBrokenError, NodeConnection
+from tests.support.commands import release
 
 #: Where nothing listens.
 NODES = parse_nodes(["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"])
@@ -31,7 +31,9 @@ def reports() -> Reports:
 
 @pytest.fixture
 def transport(reports: Reports) -> Iterator[RedisTransport]:
-    made = RedisTransport(NODES, node_timeout=1.0, max_ttl=60.0, on_deferred=reports.append)
+    made = RedisTransport(
+        NODES, node_timeout=1.0, max_ttl=60.0, takeover=0.0, on_deferred=reports.append
+    )
     yield made
     made.close()
 
@@ -45,15 +47,6 @@ def defer(transport: RedisTransport) -> None:
 
 def fail(*_: object, **__: object) -> None:
     raise OSError(errno.EMFILE, "Too many open files")
-
-
-def test_they_are_reported_once_while_they_are_delivered(
-    transport: RedisTransport, reports: Reports
-) -> None:
-    defer(transport)
-    assert not transport.deliver_deferred()
-    defer(transport)
-    assert reports == [transport]
 
 
 @pytest.mark.parametrize("where", ["a channel is made", "a channel delivers"])
@@ -107,16 +100,6 @@ def test_a_delivery_that_ends_before_the_report_has_returned_is_not_the_last(
     for _ in range(2):
         defer(transport)
     assert reports == [transport] * 2
-
-
-def test_those_of_expired_keys_are_not_reported_again(
-    transport: RedisTransport, reports: Reports, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    defer(transport)
-    now = transport.now()
-    monkeypatch.setattr(transport, "now", lambda: now + 61.0)
-    assert transport.deliver_deferred()
-    assert reports == [transport]
 
 
 def test_where_nobody_can_be_found_to_deliver_them_the_next_call_tries_and_none_fails(

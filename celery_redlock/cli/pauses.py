@@ -1,0 +1,53 @@
+"""
+`celery-redlock pause` and `resume`: keys that nobody gets for a while.
+"""
+
+from __future__ import annotations
+
+import click
+
+from celery_redlock.cli.output import print_json, printable
+from celery_redlock.cli.target import Target
+from celery_redlock.core import client_of
+
+
+def pause_key(
+    target: Target, key: str, key_prefix: str | None, *, seconds: float, as_json: bool
+) -> int:
+    """
+    Pause a key, and print on how many nodes it is paused.
+
+    Args:
+        target: the nodes or the app.
+        key: the lock key.
+        key_prefix: the prefix of the key, if no app sets it.
+        seconds: how long.
+        as_json: print one JSON object.
+
+    Raises:
+        QuorumUnavailable: fewer nodes than a quorum have confirmed it.
+    """
+    with target.client(key_prefix) as redlock:
+        silent, names = redlock.pause(key, seconds), client_of(redlock).node_names
+    if as_json:
+        nodes = {name: silent.get(name) for name in names}
+        print_json({"key": key, "seconds": seconds, "problems": nodes})
+        return 0
+    on = f"{len(names) - len(silent)} of {len(names)} nodes"
+    click.echo(printable(f"Lock {key!r} is paused for {seconds:g} s on {on}."))
+    for name, reason in silent.items():
+        text = f"{name} has not confirmed it, and may grant the key; pause it again: {reason}"
+        click.echo(printable(text), err=True)
+    return 0
+
+
+def resume_key(target: Target, key: str, key_prefix: str | None, *, as_json: bool) -> int:
+    """End the pause of a key; return 1 if it was not paused. Otherwise like `pause_key`."""
+    with target.client(key_prefix) as redlock:
+        was_paused = redlock.resume(key)
+    if as_json:
+        print_json({"key": key, "was_paused": was_paused})
+    else:
+        ended = "is not paused any more" if was_paused else "was not paused"
+        click.echo(printable(f"Lock {key!r} {ended}."))
+    return 0 if was_paused else 1

@@ -1,0 +1,206 @@
+"""
+The border to Celery: its objects as this package sees them, and each private name that it uses.
+
+Celery has no type hints, so uses of its objects are checked against the protocols here, which name
+only what Celery's objects have. If a new version of Celery renames a private name, one function
+changes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from datetime import datetime
+from typing import Any, Protocol
+
+from celery.app.annotations import resolve_all
+from celery.app.trace import build_tracer
+from celery.local import Proxy
+from celery.utils.functional import maybe_list
+
+
+class AppLike(Protocol):
+    """A Celery app."""
+
+    Task: Any
+    amqp: Any
+    annotations: Any
+    backend_cls: Any
+    conf: Any
+    control: Any
+    events: Any
+    finalized: bool
+    loader: Any
+    main: str | None
+    on_after_finalize: Any
+    steps: Mapping[str, set[Any]]
+    task_cls: Any
+    tasks: MutableMapping[str, Any]
+    timezone: Any
+
+    def AsyncResult(self, task_id: str, **options: Any) -> Any:  # noqa: N802  # Celery's name
+        """Return the result of a task."""
+
+    def connection_for_read(self, **options: Any) -> Any:
+        """Return a connection to the broker from which workers read."""
+
+    def connection_for_write(self, **options: Any) -> Any:
+        """Return a connection to the broker to which messages go."""
+
+    def finalize(self, auto: bool = ...) -> None:  # Celery's signature
+        """Make the tasks."""
+
+    def now(self) -> datetime:
+        """Return the time in the app's zone."""
+
+    def signature(self, *args: Any, **options: Any) -> Any:
+        """Return the signature of a call."""
+
+
+class RequestLike(Protocol):
+    """A request in the process of its body: `celery.app.task.Context`."""
+
+    id: str
+    called_directly: bool
+    chain: list[Any] | None
+    chord: Any
+    delivery_info: Mapping[str, Any] | None
+    headers: dict[str, Any] | None
+    hostname: str
+    is_eager: bool
+    parent_id: str | None
+    replaced_task_nesting: int
+    retries: int
+    stamps: Any
+    timelimit: tuple[float | None, float | None] | None
+
+    # Set by this package.
+    fencing_token: int | None
+    redlock_state: Any
+    tick: Any
+
+    def as_execution_options(self) -> dict[str, Any]:
+        """Return the options of a message that continues the request."""
+
+
+class TaskLike(Protocol):
+    """A task of Celery's, of any class."""
+
+    name: str
+    Request: Any
+    acks_late: bool
+    acks_on_failure_or_timeout: bool | None
+    app: Any
+    backend: Any
+    ignore_result: bool
+    request: Any
+    request_stack: Any
+    send_events: bool
+    soft_time_limit: float | None
+    store_errors_even_if_ignored: bool
+    time_limit: float | None
+    typing: bool
+
+    # Of this package's tasks.
+    redlock_plan: Any
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the body."""
+
+    def signature_from_request(self, request: Any = ..., **options: Any) -> Any:
+        """Return a signature that continues a request."""
+
+
+def app_itself(app: AppLike) -> Any:
+    """Return an app; a task that was bound on first use has Celery's proxy of the current app."""
+    return app._get_current_object() if isinstance(app, Proxy) else app
+
+
+def annotations_of(task: TaskLike) -> Iterator[Mapping[str, Any]]:
+    """Iterate over the attributes that `task_annotations` gives to a task."""
+    annotations: Iterator[Mapping[str, Any]] = resolve_all(task.app.annotations, task)
+    return annotations
+
+
+def app_of(task: TaskLike) -> Any:
+    """Return the app of a task, which may be another one in another thread."""
+    return task._get_app()  # type: ignore[attr-defined]
+
+
+def tasks_so_far(app: Any) -> list[Any]:
+    """Return the tasks that are known, without finalizing the app."""
+    return list(app._tasks.values())
+
+
+def is_finalizing(app: Any, cls: Any) -> bool:
+    """Return whether Celery finalizes the app in this thread, which binds each task twice."""
+    return app._finalize_mutex._is_owned() and type(app._tasks.get(cls.name)) is cls
+
+
+def message_options(task: TaskLike) -> dict[str, Any]:
+    """Return the options that a task gives each of its messages."""
+    options: dict[str, Any] = task._get_exec_options()  # type: ignore[attr-defined]
+    return options
+
+
+def trace_anew(task: Any, app: AppLike) -> None:
+    """Rebuild the task's tracer if Celery has built one: the old one would skip the lock."""
+    if task.__trace__ is not None:
+        task.__trace__ = build_tracer(task.name, task, app.loader, app=app)
+
+
+def run_in_autoretry(task: TaskLike) -> Callable[..., Any] | None:
+    """Return the body that Celery's `autoretry_for` calls; None where it calls none."""
+    found: Callable[..., Any] | None = vars(task).get("_orig_run")
+    return found
+
+
+def set_run_in_autoretry(task: Any, run: Callable[..., Any]) -> None:
+    """Have Celery's `autoretry_for` call another body."""
+    task._orig_run = run
+
+
+def protect(request: Any) -> None:
+    """
+    Give a plain call of the task from inside its body a request of its own.
+
+    Celery does the same where it skips `__call__`.
+    """
+    request._protected = 1
+
+
+def context_of(request: Any) -> Any:
+    """Return a message's context, as its body would see it, in the worker's main process."""
+    return request._context
+
+
+def is_revoked(request: Any) -> bool:
+    """Return whether a message is revoked in this worker, by its id or by a stamp."""
+    from celery.worker import state as worker_state
+
+    return request.id in worker_state.revoked or any(
+        stamp in maybe_list(worker_state.revoked_stamps.get(name, ()))
+        for name, stamps in request.stamps.items()
+        for stamp in maybe_list(stamps) or ()
+    )
+
+
+def scheduled_in(timer: Any) -> Iterator[Any]:
+    """Yield the entries that a worker's timer calls later."""
+    yield from list(timer.schedule._queue)
+
+
+def timer_entry_of(request: Any) -> Any:
+    """Return the timer's entry for a message that waits for its ETA; None before Celery 5.7."""
+    return getattr(request, "_eta_timer_entry", None)
+
+
+def heap_of(scheduler: Any) -> list[Any] | None:
+    """Return a scheduler's heap, its entries in the order of their times; None if it has none."""
+    heap: list[Any] | None = getattr(scheduler, "_heap", None)
+    return heap
+
+
+def due_after(scheduler: Any, entry: Any, pause: float) -> float:
+    """Return a scheduler's time for an entry that is due after a pause in seconds."""
+    when: float = scheduler._when(entry, pause)
+    return when

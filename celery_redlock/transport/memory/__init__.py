@@ -1,0 +1,3 @@
+"""
+Nodes in the memory of one process, for tests and simulations.
+"""

@@ -1,0 +1,165 @@
+"""
+Faults in what answers come to: in how votes are told, in the transport, and in the clock.
+"""
+
+from __future__ import annotations
+
+from evidence.planted.writing import fault, modelled, simulated, tested
+
+POOL = "transport/redis/transport.py"
+
+VOTES = (
+    fault(
+        "one node's word is a conflict",
+        modelled("split-two"),
+        (
+            "protocol/rounds.py::AcquireRound._without_quorum",
+            "if self._is_taken():",
+            "if self._seen_owners():",
+        ),
+    ),
+    fault(
+        "a lease that is taken away while nodes are down is lost only when it ends",
+        tested("test_nodes_that_do_not_answer_hide_no_loss_that_a_quorum_shows"),
+        (
+            "protocol/rounds.py::_HolderRound._count_loss",
+            "self._impossible(self._lost) and not may_be_gone",
+            "self._impossible(self._lost)",
+        ),
+    ),
+    fault(
+        "a split vote is a conflict",
+        modelled("split-two"),
+        (
+            "protocol/rounds.py::AcquireRound._without_quorum",
+            "return self._enter(Phase.SPLIT)",
+            "return self._enter(Phase.CONTENDED)",
+        ),
+    ),
+    fault(
+        "different owners make one conflict",
+        modelled("split-three"),
+        (
+            "protocol/rounds.py::AcquireRound._seen_owners",
+            "(holder.key, holder.owner) for vote",
+            "holder.key for vote",
+        ),
+    ),
+)
+
+TRANSPORT = (
+    fault(
+        "replies that came while the process stood still are not read",
+        tested("test_replies_that_came_while_the_process_stood_still_count"),
+        (
+            "transport/redis/channel.py::RedisChannel.exchange",
+            "self._receive_replies(max(0.0, remaining))",
+            "if remaining <= 0:\n    break\nself._receive_replies(remaining)",
+        ),
+    ),
+    fault(
+        "a leftover reply is taken for the next answer",
+        simulated("late", "1-400"),
+        (
+            "transport/redis/connection.py::NodeConnection._replies",
+            "and reply[0] == pending.nonce",
+            "",
+        ),
+        (
+            "transport/redis/channel.py::RedisChannel.exchange",
+            "self._number += 1",
+            "self._number += 1\n"
+            "for old in self._by_node:\n"
+            "    if old is not None:\n"
+            "        old.pending.clear()",
+        ),
+    ),
+    fault(
+        "a command that a node did not know undoes a later one of the same waiter",
+        tested("test_a_script_said_again_in_full_undoes_nothing_that_came_later"),
+        ("transport/redis/channel.py::_may_run_late", "return not sent_since", "return True"),
+    ),
+    fault(
+        "a release that is not awaited overtakes its own acquire",
+        tested("test_it_does_not_overtake_its_own_acquire"),
+        (
+            "core/lease.py::_release_unawaited",
+            "holding.after_release(command, sent.channel)",
+            "",
+        ),
+    ),
+    fault(
+        "a late vote on a release counts for the next lease",
+        tested("test_late_votes_count_for_their_own_lease_alone"),
+        (
+            "transport/redis/channel.py::RedisChannel._handle_reply",
+            "self._give(pending.receiver, index, connection, vote)",
+            "self._give(pending.receiver, index, connection, vote)\n"
+            "for round_ in tuple(self._open_rounds):\n"
+            "    self._vote(round_, index, vote, clock())",
+        ),
+    ),
+    fault(
+        "the vote of a node that a release had to wait for is lost",
+        tested("test_the_votes_of_nodes_that_it_had_to_connect_to_count"),
+        (
+            "transport/redis/channel.py::RedisChannel.send",
+            "self._defer(index, command, receiver)",
+            "self._defer(index, command)",
+        ),
+    ),
+    fault(
+        "a connection that nobody takes over keeps the votes that came on it",
+        tested("test_the_votes_of_nodes_that_it_had_to_connect_to_count"),
+        (
+            "transport/redis/channel.py::RedisChannel.drain",
+            "self._send_deferred_to(self._connections.take_connected())\n"
+            "        for index, connection in enumerate(self._by_node):",
+            "for index, connection in enumerate(self._by_node):",
+        ),
+    ),
+    fault(
+        "a client that is closed loses the votes on its last release",
+        tested("test_closing_the_client_reports_it_first"),
+        (
+            "transport/redis/transport.py::RedisTransport.close",
+            "channel.await_receivers(until)",
+            "",
+        ),
+    ),
+    fault(
+        "an error in the delivery of deferred releases ends it for good",
+        tested("test_a_release_reaches_a_node_that_is_back_after_an_error_in_its_delivery"),
+        (
+            "transport/redis/transport.py::RedisTransport.deliver_deferred",
+            "self._delivers = goes_on",
+            "self._delivers = True",
+        ),
+    ),
+    fault(
+        "releases whose connections broke behind them are deferred and delivered by nobody",
+        tested(
+            "test_a_release_whose_connections_broke_behind_it_reaches_the_nodes_"
+            "without_a_further_call"
+        ),
+        (
+            "transport/redis/transport.py::RedisTransport.drain",
+            "idle.append(channel)\n        self._report_deferred()",
+            "idle.append(channel)",
+        ),
+    ),
+    fault(
+        "a finished message leaves no mark",
+        simulated("late", "1-60"),
+        (
+            "core/options.py::acquire_request",
+            "(*checked_keys(settings.key_prefix, key), *checked_records(records))",
+            "checked_keys(settings.key_prefix, key) or checked_records(records)",
+        ),
+    ),
+    fault(
+        "the clock stands still in a suspend",
+        simulated("suspend", "1-400"),
+        ("transport/clock.py::_CLOCK", 'getattr(time, "CLOCK_BOOTTIME", None) or ', ""),
+    ),
+)

@@ -1,0 +1,161 @@
+"""
+Faults in the exclusion: two hold one lock, or one holds it longer than the nodes keep it.
+"""
+
+from __future__ import annotations
+
+from evidence.planted.writing import fault, modelled, tested
+
+EXCLUSION = (
+    fault(
+        "a quorum is one node less",
+        modelled("trust-stay"),
+        ("protocol/timing.py::quorum", "return nodes // 2 + 1", "return nodes // 2"),
+    ),
+    fault(
+        "trust counts from the answer",
+        modelled("trust-stay"),
+        (
+            "protocol/rounds.py::AcquireRound.__init__",
+            "self.valid_until = sent_at + ttl - drift(ttl, drift_factor)\n        self.token",
+            "self.valid_until = ttl - drift(ttl, drift_factor)\nself.token",
+        ),
+        (
+            "protocol/rounds.py::AcquireRound._first_quorum",
+            "if now >= self.valid_until:\n            return self._enter(Phase.LATE)",
+            "self.valid_until += now",
+        ),
+    ),
+    fault(
+        "late grants count",
+        modelled("trust-stay"),
+        (
+            "protocol/rounds.py::AcquireRound._first_quorum",
+            "if now >= self.valid_until:\n            return self._enter(Phase.LATE)",
+            "",
+        ),
+    ),
+    fault(
+        "late second rounds count",
+        modelled("trust-second"),
+        (
+            "protocol/rounds.py::AcquireRound._second_vote",
+            "if self._granted >= self.needed:"
+            " return self._enter(Phase.GRANTED if now < self.valid_until else Phase.LATE)",
+            "if self._granted >= self.needed:\n    return self._enter(Phase.GRANTED)",
+        ),
+    ),
+    fault(
+        "no allowance for drift",
+        modelled("trust-stay"),
+        ("protocol/timing.py::drift", "return ttl * factor + EXPIRY_PRECISION", "return 0.0"),
+    ),
+    fault(
+        "the drift factor is ignored",
+        modelled("trust-drift"),
+        (
+            "protocol/timing.py::drift",
+            "return ttl * factor + EXPIRY_PRECISION",
+            "return EXPIRY_PRECISION",
+        ),
+    ),
+    fault(
+        "nodes keep keys for half the time",
+        modelled("trust-stay"),
+        (
+            "core/attempt.py::attempt_once",
+            "milliseconds(params.ttl),\n                candidate",
+            "milliseconds(params.ttl) // 2,\ncandidate",
+        ),
+    ),
+    fault(
+        "a lease does not look at the clock",
+        modelled("trust-stay"),
+        (
+            "core/holding.py::Holding.is_valid",
+            "return self.expires_in > 0.0",
+            "return self._state is LeaseState.HELD",
+        ),
+    ),
+    fault(
+        "several keys are taken where one is free",
+        modelled("trust-keys"),
+        (
+            "protocol/node_model.py::ModelNode._acquire",
+            "if held:\n            return Refused(",
+            "if len(held) == len(call.keys):\n    return Refused(",
+        ),
+    ),
+    fault(
+        "no restart guard",
+        modelled("trust-restart"),
+        ("protocol/node_model.py::ModelNode._quarantined", "if now_us >= not_before:", "if True:"),
+    ),
+    fault(
+        "the restart guard ignores whose record it is",
+        modelled("trust-restart"),
+        (
+            "protocol/node_model.py::ModelNode._quarantined",
+            "if self.guard is not None and self.identity.has_lost_nothing_since(self.guard):",
+            "if self.guard is not None:",
+        ),
+    ),
+    fault(
+        "the script ignores whose record it is",
+        tested("test_nodes_that_may_have_forgotten_a_lease_do_not_grant_it_again"),
+        (
+            "protocol/lua/identity.lua::identified",
+            "if is_master and not_before and string.sub(record, 41, 80) == id then",
+            "if not_before then",
+        ),
+    ),
+    fault(
+        "quarantine is a millisecond short",
+        modelled("trust-quarantine"),
+        (
+            "protocol/node_model.py::ModelNode._quarantined",
+            "now_us + quarantine_ms * 1000",
+            "now_us + (quarantine_ms - 1) * 1000",
+        ),
+    ),
+    fault(
+        "release deletes whatever is there",
+        modelled("trust-three"),
+        (
+            "protocol/node_model.py::ModelNode._release",
+            "is_ours = self.owner(key, now_us) == owner",
+            "is_ours = self.owner(key, now_us) is not None",
+        ),
+    ),
+    fault(
+        "owner values are used again",
+        modelled("trust-again"),
+        (
+            "core/attempt.py::attempt_once",
+            "owner_value(os.urandom(16), candidate, params.label)",
+            "owner_value(bytes(16), 0, params.label)",
+        ),
+    ),
+    fault(
+        "a failed attempt is undone only where it was granted",
+        modelled("split-two"),
+        (
+            "core/attempt.py::attempt_once",
+            "if round_.phase is not Phase.GRANTED:\n"
+            "                _undo(transport, channel, params, owner, round_, acked)",
+            "if round_.phase is not Phase.GRANTED:\n"
+            '    granted = [n for n, vote in enumerate(round_.votes) if hasattr(vote, "low")]\n'
+            "    channel.send(release(params.keys, owner, 0), granted)",
+        ),
+    ),
+    fault(
+        "a failed attempt is not undone",
+        modelled("split-two"),
+        (
+            "core/attempt.py::attempt_once",
+            "if round_.phase is not Phase.GRANTED:\n"
+            "                _undo(transport, channel, params, owner, round_, acked)",
+            "",
+        ),
+    ),
+)

@@ -1,0 +1,136 @@
+"""
+Faults in whose votes count for a node that can fail over.
+"""
+
+from __future__ import annotations
+
+from evidence.planted.writing import fault, modelled, tested
+
+FAILING_OVER = (
+    fault(
+        "a former master's votes count",
+        modelled("promotion"),
+        (
+            "protocol/mastership.py::Master.is_confirmed",
+            "return now - self.confirmed_at <= MAX_AGE",
+            "return True",
+        ),
+    ),
+    fault(
+        "a former master's votes count, and servers vote",
+        tested("test_a_former_master_that_nobody_names_any_more_grants_nothing"),
+        (
+            "protocol/mastership.py::Master.counted",
+            "if not self.is_confirmed(now):",
+            "if False:",
+        ),
+    ),
+    fault(
+        "a former master's late votes count",
+        tested("test_a_reply_from_a_former_master_that_comes_late_does_not_count"),
+        (
+            "protocol/mastership.py::Master.counted",
+            "if not self.is_confirmed(now):",
+            "if not self.is_confirmed(sent_at):",
+        ),
+    ),
+    fault(
+        "a former master that is promoted again votes at once",
+        tested("test_it_votes_if_it_knows_of_the_promotion"),
+        (
+            "protocol/lua/lead.lua",
+            "    not_before = now + ARGV[2] * 1000\n",
+            "    not_before = not_before or now + ARGV[2] * 1000\n",
+        ),
+    ),
+    fault(
+        "nobody begins the quarantine of a former master that is promoted again",
+        tested("test_a_former_master_that_is_promoted_again_sits_out_its_quarantine"),
+        (
+            "transport/redis/sentinel.py::GroupConnector._admit",
+            "master.epoch, self._watch.quarantine_ms",
+            "0, self._watch.quarantine_ms",
+        ),
+    ),
+    fault(
+        "a master gets the epoch of a failover that has not ended",
+        tested("test_a_majority_names_the_master_unless_one_knows_better"),
+        (
+            "transport/redis/sentinel.py::named_master",
+            "for report in vouching if report.address == address)",
+            "for report in found if report.address == address)",
+        ),
+    ),
+    fault(
+        "a majority of the Sentinels that the URL names is enough",
+        tested("test_sentinels_that_the_url_does_not_name_are_missed_with_the_guard_on"),
+        (
+            "transport/redis/sentinel.py::SentinelGroup.named_by",
+            "of_all=self._takeover > 0",
+            "of_all=False",
+        ),
+    ),
+    fault(
+        "a client that was disconnected watches no master",
+        tested("test_a_client_may_be_disconnected_and_used_again"),
+        (
+            "transport/redis/sentinel.py::MasterWatch.use",
+            "self._used_at = now = clock.now()\n        self._closed = False",
+            "self._used_at = now = clock.now()",
+        ),
+    ),
+    fault(
+        "a watch that ended by an error never begins again",
+        tested("test_a_watch_that_ended_by_an_error_begins_again"),
+        (
+            "transport/redis/sentinel.py::MasterWatch._run",
+            "if self._pipe is own:",
+            "if False:",
+        ),
+    ),
+    fault(
+        "a promoted server's votes on held locks count at once",
+        modelled("promotion"),
+        (
+            "protocol/mastership.py::Master.counted",
+            "and sent_at - self._seen_at < self._takeover",
+            "and False",
+        ),
+    ),
+    fault(
+        "a promoted server's votes on held locks count at once, and servers vote",
+        tested("test_nobody_extends_at_a_new_master_what_expires_at_the_former_one"),
+        (
+            "protocol/mastership.py::Master.counted",
+            "and sent_at - self._seen_at < self._takeover",
+            "and False",
+        ),
+    ),
+    fault(
+        "a vote in quarantine ends the time after a promotion",
+        tested("test_neither_a_quarantine_nor_a_failure_shows_that_it_has_ended"),
+        (
+            "protocol/mastership.py::Master.counted",
+            "self.has_voted |= type(vote) in (Granted, Refused)",
+            "self.has_voted = True",
+        ),
+    ),
+    fault(
+        "a promoted server is not quarantined for the time of a takeover",
+        modelled("promotion"),
+        (
+            "protocol/node_model.py::ModelNode._acquire",
+            "quarantined = self._quarantined(call.quarantine_ms, now_us)",
+            "quarantined = self._quarantined(call.quarantine_ms // 2, now_us)",
+        ),
+    ),
+    fault(
+        "a vote of a node that can fail over counts whoever sent it",
+        tested("test_a_former_master_that_nobody_names_any_more_grants_nothing"),
+        (
+            "transport/redis/channel.py::RedisChannel._handle_reply",
+            "if connection.master is not None:",
+            "if False:",
+        ),
+    ),
+)

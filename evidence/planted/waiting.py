@@ -1,0 +1,417 @@
+"""
+Faults in who waits for a key, who is woken, and who goes first.
+"""
+
+from __future__ import annotations
+
+from evidence.planted.writing import fault, modelled, tested
+
+ENDED = tested("test_a_message_that_ends_without_its_lock_waits_no_more")
+
+WAITING = (
+    fault(
+        "who is refused is not remembered",
+        modelled("waits-one"),
+        ("protocol/node_model.py::ModelNode._acquire", "for key in refused:", "for key in ():"),
+    ),
+    fault(
+        "a release wakes nobody",
+        modelled("waits-one"),
+        (
+            "protocol/node_model.py::ModelNode._release",
+            "self._wake(lock_of(key), max(1, int(slots)) if is_slot else 0, now_us)",
+            "pass",
+        ),
+    ),
+    fault(
+        "one that waits takes a free key past one that has waited longer",
+        modelled("waits-in-order-expired"),
+        (
+            "protocol/node_model.py::ModelNode._goes_before",
+            "queue.scores[other] >= waiter.score",
+            "queue.scores[other] <= waiter.score",
+        ),
+    ),
+    fault(
+        "a release wakes by time alone, whatever the priorities are",
+        modelled("way-ranks"),
+        (
+            "protocol/commands.py::Waiter.score",
+            "self.since_ms + self.rank * RANK_MS",
+            "self.since_ms",
+        ),
+    ),
+    fault(
+        "a release wakes the least urgent first",
+        modelled("way-ranks"),
+        (
+            "protocol/node_model.py::ModelNode._wake",
+            "queue.first(wanted + LOOKED_AT + 1)",
+            "queue.first(wanted + LOOKED_AT + 1)[::-1]",
+        ),
+    ),
+    fault(
+        "a message that is entered again loses its priority",
+        modelled("way-ranks"),
+        (
+            "protocol/commands.py::enqueue",
+            "(waiter.name, waiter.score)",
+            "(waiter.name, waiter.since_ms)",
+        ),
+    ),
+    fault(
+        "in order, an older message goes before a more urgent one",
+        modelled("way-ranks-in-order"),
+        (
+            "protocol/commands.py::acquire",
+            "waiter.name, waiter.score, waiter.keep_ms",
+            "waiter.name, waiter.since_ms, waiter.keep_ms",
+        ),
+    ),
+    fault(
+        "a worker starts the oldest message of a free key, not the most urgent",
+        tested("test_of_a_free_key_the_message_with_the_most_urgent_priority_starts"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages._asleep",
+            "item[1].waiter.score",
+            "item[1].waiter.since_ms",
+        ),
+    ),
+    fault(
+        "a worker enters what it keeps in its wait queues without its priority",
+        tested("test_a_message_enters_its_wait_queue_again_with_its_priority"),
+        (
+            "tasks/message/envelope.py::Envelope.waiter",
+            "keep_ms, rank=rank)",
+            "keep_ms)",
+        ),
+    ),
+    fault(
+        "a message that ends without its lock is woken in the place of others",
+        ENDED,
+        (
+            "tasks/run/running_lock.py::RunningLock._clear_unrun",
+            "lock_request.forget_waiter()",
+            "pass",
+        ),
+    ),
+    fault(
+        "a message that was replaced is woken in the place of others",
+        ENDED,
+        (
+            "tasks/run/arrival_facts.py::raised_by",
+            "(Withdrawn, Raised.EXCEPTION),",
+            "(Withdrawn, Raised.IGNORE),",
+        ),
+    ),
+    fault(
+        "a message that ends still waits to ask a holder to stop",
+        ENDED,
+        ("tasks/run/lock_request.py::LockRequest.forget_waiter", "*self.records, ", ""),
+    ),
+    fault(
+        "a message that ends still waits for the end of a pause",
+        ENDED,
+        ("tasks/run/lock_request.py::LockRequest.forget_waiter", ", *pauses)", ")"),
+    ),
+    fault(
+        "a message that expires while it waits is woken in the place of others",
+        tested("test_a_message_that_is_revoked_or_expires_while_it_waits_is_forgotten"),
+        (
+            "tasks/publish/cleanup.py::_cancel_all",
+            "forget_waiter(app, _header(request), request)",
+            "pass",
+        ),
+    ),
+    fault(
+        "a message that is revoked is woken in the place of others until its ETA",
+        tested("test_a_worker_that_is_told_of_a_revocation_has_nodes_forget_who_waits"),
+        (
+            "tasks/publish/cleanup.py::_free_if_revoked",
+            "forget_waiter(request.app, _header(request.request_dict), request)",
+            "pass",
+        ),
+    ),
+    fault(
+        "a worker enters a message that was revoked in its wait queues again",
+        tested("test_a_message_that_was_revoked_does_not_enter_its_wait_queue_again"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages._asleep",
+            " and not is_revoked(item[1].request)",
+            "",
+        ),
+    ),
+    fault(
+        "a node forgets a message that began to wait after the one that has ended",
+        tested("test_one_of_the_same_name_that_waits_since_later_is_not_forgotten"),
+        (
+            "protocol/lua/release.lua::may_forget",
+            "tonumber(score) == tonumber(ARGV[6])",
+            "true",
+        ),
+    ),
+    fault(
+        "a process names its message to the nodes without its priority",
+        tested("test_a_message_waits_by_its_priority"),
+        (
+            "tasks/run/lock_request.py::LockRequest.waiter",
+            "rank=rank_of(self.task.app, self.request.delivery_info)",
+            "rank=0",
+        ),
+    ),
+    fault(
+        "with Sentinel the largest priority is the most urgent",
+        tested("test_with_redis_the_smallest_priority_is_first"),
+        (
+            "tasks/message/priority.py::_sign_of",
+            "driver = app.connection_for_read().get_transport_cls().driver_type",
+            "driver = app.connection_for_read().transport_cls",
+        ),
+    ),
+    fault(
+        "with RabbitMQ the smallest priority is the most urgent",
+        tested("test_with_all_others_the_largest_priority_is_first"),
+        ("tasks/message/priority.py::_sign_of", "else -1", "else 1"),
+    ),
+    fault(
+        "a message that waits for an hour goes before a more urgent one",
+        tested("test_no_wait_of_six_weeks_makes_up_for_a_rank"),
+        ("protocol/commands.py", "= 2**32, 255", "= 3_600_000, 255"),
+    ),
+    fault(
+        "a waiter with a priority is shown to wait since another year",
+        tested("test_a_waiter_is_shown_with_its_priority_and_since_when_it_waits"),
+        ("protocol/commands.py::since_and_rank", "score - rank * RANK_MS, rank", "score, rank"),
+    ),
+    fault(
+        "one that waits takes a free key past one that was woken",
+        tested("test_the_second_in_line_lets_the_first_go_first"),
+        (
+            "protocol/lua/acquire.lua::goes_first",
+            "elseif name ~= waiter and (at or (in_order and wake_one(key, name, now))) then",
+            "elseif not at and in_order then",
+        ),
+    ),
+    fault(
+        "a first attempt overtakes one that was just woken",
+        tested("test_a_first_attempt_does_not_overtake_one_that_was_just_woken"),
+        (
+            "protocol/lua/acquire.lua::is_promised",
+            "return latest and now - tonumber(latest) <= START",
+            "return nil",
+        ),
+    ),
+    fault(
+        "one that was woken keeps a free key from others for ever",
+        tested("test_one_that_was_woken_has_a_start_for_a_moment_only"),
+        ("protocol/lua/acquire.lua::is_promised", "now - tonumber(latest) <= START", "true"),
+        ("protocol/lua/acquire.lua::goes_first", "at and now - at > grace", "at and now < at"),
+    ),
+    fault(
+        "one that is refused again is not woken again",
+        modelled("way-three"),
+        (
+            "protocol/node_model.py::ModelNode._queue",
+            "queue.woken.pop(waiter.name, None)\n        for",
+            "for",
+        ),
+    ),
+    fault(
+        "a wake-up that cannot be noted keeps the key from others",
+        tested("test_where_a_wake_up_cannot_be_noted_no_waiter_goes_first"),
+        (
+            "protocol/lua/wait_queue.lua::wake_one",
+            "return woken_at(key, name) ~= nil",
+            "return true",
+        ),
+    ),
+    fault(
+        "a release wakes its own holder",
+        tested(
+            "test_a_waiter_that_is_entered_again_while_it_acquires_is_not_woken_by_its_own_release"
+        ),
+        (
+            "core/holding.py::Holding.release_command",
+            "keep, actions, self._waiter)",
+            "keep, actions)",
+        ),
+    ),
+    fault(
+        "messages start in a circle while nodes answer and take no lock",
+        tested("test_messages_that_wait_for_a_quorum_do_not_start_while_nodes_take_no_lock"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages._free",
+            "len(self._held) if voted >= polled.needed else 0",
+            "len(self._held)",
+        ),
+    ),
+    fault(
+        "a worker looks at no key again while new ones come",
+        tested("test_of_many_keys_it_looks_at_some_in_turn"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages._look_at_next",
+            "dict.fromkeys([*new, *earlier][:LOOKS",
+            "dict.fromkeys(new[:LOOKS",
+        ),
+    ),
+    fault(
+        "the script remembers nobody",
+        tested("test_a_node_remembers_whom_it_refuses"),
+        ("protocol/lua/wait_queue.lua::remember", "redis.pcall('ZADD', queue, since, name)", ""),
+    ),
+    fault(
+        "one that is refused again counts as on its way",
+        tested("test_who_is_refused_again_is_woken_again"),
+        (
+            "protocol/lua/wait_queue.lua::remember",
+            "redis.pcall('ZADD', queue, since, name)\n  redis.pcall('ZREM', woken_of(key), name)",
+            "redis.pcall('ZADD', queue, since, name)",
+        ),
+    ),
+    fault(
+        "nodes that granted an attempt which is undone forget that it waits",
+        tested("test_a_waiter_whose_attempt_is_undone_waits_on_the_nodes_that_granted_it"),
+        (
+            "core/attempt.py::_wait_where_granted",
+            "channel.send(enqueue(waiters), round_.nodes_without(Refused))",
+            "pass",
+        ),
+    ),
+    fault(
+        "the script remembers who has the key",
+        tested("test_who_is_granted_the_key_is_not_woken_for_it"),
+        ("protocol/lua/acquire.lua", "for i = 1, waiter and count or 0 do", "for i = 1, 0 do"),
+    ),
+    fault(
+        "an attempt that is undone wakes others",
+        tested("test_an_attempt_that_is_undone_wakes_nobody"),
+        (
+            "protocol/lua/release.lua",
+            "if token > 0 and not stays then wake",
+            "if not stays then wake",
+        ),
+    ),
+    fault(
+        "one that does not come is woken for ever",
+        tested("test_who_does_not_return_is_woken_once_more_and_removed"),
+        ("protocol/lua/wait_queue.lua::wake", "forget(key, waiters[i])", ""),
+    ),
+    fault(
+        "those that are gone keep the others asleep",
+        tested("test_those_that_do_not_come_are_woken_once_more_and_others_beside_them"),
+        (
+            "protocol/lua/wait_queue.lua::wake",
+            "publish(key, waiters[i])",
+            "publish(key, waiters[i])\nwanted = wanted - 1",
+        ),
+    ),
+    fault(
+        "a crowd of those that are gone goes first, one after the other",
+        tested("test_a_crowd_of_those_that_are_gone_is_passed_soon"),
+        ("protocol/lua/acquire.lua::goes_first", "more = more + 2", "more = more"),
+    ),
+    fault(
+        "one that lacks another key goes first",
+        tested("test_one_that_lacks_another_key_holds_nobody_up"),
+        (
+            "protocol/lua/acquire.lua",
+            "if waiter and forget(key, waiter) and taken[i][4] then",
+            "if false then",
+        ),
+    ),
+    fault(
+        "one that lacks another key uses a wake-up up",
+        tested("test_a_waiter_that_lacks_another_key_wakes_the_next_in_its_place"),
+        (
+            "protocol/lua/acquire.lua",
+            "if waiter and forget(key, waiter) and taken[i][4] then wake(key, taken[i][4]) end",
+            "if waiter then forget(key, waiter) end",
+        ),
+    ),
+    fault(
+        "wait queues grow without bound",
+        tested("test_of_too_many_those_are_remembered_that_have_waited_longest"),
+        (
+            "protocol/lua/wait_queue.lua::remember",
+            "redis.pcall('ZREMRANGEBYRANK', queue, 1000, -1)",
+            "",
+        ),
+    ),
+    fault(
+        "a wait queue that was overwritten spoils the acquire",
+        tested("test_a_wait_queue_that_was_overwritten_keeps_nobody_from_the_lock"),
+        (
+            "protocol/lua/wait_queue.lua::remember",
+            "redis.pcall('ZADD', queue",
+            "redis.call('ZADD', queue",
+        ),
+    ),
+    fault(
+        "a message that Celery has started is started again",
+        tested("test_a_message_whose_eta_has_come_is_not_started_again"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages._start",
+            "if entry is None or now > held.until - AT_ETA:",
+            "if entry is None:",
+        ),
+    ),
+    fault(
+        "a message that is started keeps its timer",
+        tested("test_a_message_starts_once"),
+        ("tasks/waiting_messages.py::WaitingMessages._start", "entry.cancel()", ""),
+    ),
+    fault(
+        "a message starts while its last run ends",
+        tested("test_a_message_does_not_start_before_its_last_run_has_ended"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages._start",
+            "else held.starts_from - now",
+            "else 0.0",
+        ),
+    ),
+    fault(
+        "a message that arrives is not put back into its wait queue",
+        tested("test_a_message_that_arrives_is_put_back_into_its_wait_queue"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages._ask_nodes",
+            "if key != QUORUM",
+            "if key == QUORUM",
+        ),
+    ),
+    fault(
+        "a worker wakes messages that have begun in the place of others",
+        tested("test_a_message_that_has_begun_is_not_looked_at"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages._asleep",
+            "item[1].until > until and",
+            "",
+        ),
+    ),
+    fault(
+        "nobody looks whether one that was woken has come",
+        tested("test_after_a_wake_up_a_worker_looks_whether_anybody_has_come"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages.on_wake",
+            "self._soon(self._look_later, channel)",
+            "pass",
+        ),
+    ),
+    fault(
+        "a worker that is closed starts a message",
+        tested("test_a_message_that_a_closed_worker_has_kept_for_a_moment_is_not_started"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages._start",
+            "held = None if self._closed else self._held",
+            "held = self._held",
+        ),
+    ),
+    fault(
+        "every message of a key that is free is started",
+        tested("test_of_a_free_key_only_the_oldest_message_starts"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages._asleep",
+            "key=lambda item: item[1].since",
+            "key=lambda item: -item[1].since",
+        ),
+    ),
+)

@@ -1,0 +1,51 @@
+"""What goes wrong on the command line is said in a sentence that names the mend."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from celery_redlock.cli import locks, main
+from celery_redlock.testing import LocalCluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3) as cluster:
+        yield cluster
+
+
+ESCAPE = "\x1b]0;title\x07"
+
+
+def test_nothing_that_nodes_have_controls_the_terminal(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for node in range(3):
+        cluster.client(node).set(f"redlock:a{ESCAPE}", f"b{ESCAPE}", px=60_000)
+    nodes = ",".join(cluster.urls)
+    for shows_tables in (False, True):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda shown=shows_tables: shown, raising=False)
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+        monkeypatch.setattr(click, "confirm", lambda *_, **__: None)
+        for words in (["list"], ["show", f"a{ESCAPE}"], ["release", f"b{ESCAPE}"]):
+            main([*words, "--nodes", nodes])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(locks, "release_lock", lambda *_, **__: [])
+            main(["release", f"a{ESCAPE}", "--nodes", nodes])
+    output = capsys.readouterr()
+    assert "title" in output.out
+    assert "\x1b]" not in output.out + output.err
+
+
+def test_a_full_disk_is_one_line() -> None:
+    command = [sys.executable, "-m", "celery_redlock", "list", "--nodes", "memory://a"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert "No space left" in line

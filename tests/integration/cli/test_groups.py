@@ -1,0 +1,122 @@
+"""The commands on Sentinel groups, which a command line names as it names other nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from celery_redlock import QuorumUnavailable, Redlock
+from celery_redlock.cli import main
+from celery_redlock.testing import LocalSentinel
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[LocalSentinel]:
+    with LocalSentinel(3, armed=False) as groups:
+        yield groups
+
+
+@pytest.fixture
+def groups(shared: LocalSentinel) -> LocalSentinel:
+    """Three groups whose masters vote."""
+    shared.reset()
+    shared.arm()
+    return shared
+
+
+def run(groups: LocalSentinel, *words: str) -> int:
+    return main([*words, "--nodes", ",".join(groups.urls)])
+
+
+def test_init_arms_the_masters_of_new_groups(
+    shared: LocalSentinel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared.reset()
+    assert run(shared, "init") == 0
+    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert rows == [[url, "armed"] for url in shared.urls]
+
+
+def test_doctor_has_a_row_for_each_group(
+    groups: LocalSentinel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(groups, "doctor") == 0
+    rows = capsys.readouterr().out.splitlines()[1:4]
+    assert [row.split()[0] for row in rows] == groups.urls
+
+
+def test_a_lock_is_listed_shown_and_released(
+    groups: LocalSentinel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Redlock(groups.urls) as redlock:
+        lease = redlock.acquire("report")
+        # A quorum suffices for the lock; the third master may execute the acquire later.
+        wait_until(lambda: run(groups, "list") == 0 and "3/3" in capsys.readouterr().out)
+        assert run(groups, "show", "report") == 0
+        assert capsys.readouterr().out.count("locks-") == 3
+        assert run(groups, "release", "report", "--yes") == 0
+        assert not lease.release()
+
+
+def test_a_new_process_knows_the_holder_at_once(groups: LocalSentinel) -> None:
+    with Redlock(groups.urls) as redlock, redlock.lock("report") as lease:
+        assert lease.is_valid
+        with Redlock(groups.urls) as new:
+            assert new.holder("report") is not None
+
+
+def test_a_new_process_does_not_count_what_a_promoted_master_has(groups: LocalSentinel) -> None:
+    groups.fail_over(0)
+    with (
+        Redlock([groups.urls[0]], guard=True) as new,
+        pytest.raises(QuorumUnavailable, match="was promoted; its votes on held locks count in"),
+    ):
+        new.holder("report")
+
+
+def test_two_groups_show_the_holder_while_the_third_has_a_new_master(
+    groups: LocalSentinel,
+) -> None:
+    with Redlock(groups.urls) as redlock, redlock.lock("report") as lease:
+        groups.fail_over(0)
+        with Redlock(groups.urls) as new:
+            assert wait_until(lambda: holder(new, "report"))
+        assert lease.is_valid
+
+
+def holder(redlock: Redlock, key: str) -> object:
+    """Return who holds a key; None before two nodes are connected whose votes count."""
+    with contextlib.suppress(QuorumUnavailable):
+        return redlock.holder(key)
+    return None
+
+
+def test_a_key_is_paused_and_resumed(groups: LocalSentinel) -> None:
+    assert run(groups, "pause", "report", "--for", "10m") == 0
+    assert run(groups, "resume", "report") == 0
+
+
+def test_watch_shows_groups_and_their_locks(groups: LocalSentinel) -> None:
+    with Redlock(groups.urls) as redlock, redlock.lock("report"):
+        command = [sys.executable, "-m", "celery_redlock", "watch", "--json"]
+        with subprocess.Popen(
+            [*command, "--nodes", ",".join(groups.urls)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ,
+        ) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            process.terminate()
+    nodes = json.loads(line)["nodes"]
+    assert [(node["url"], node["reachable"]) for node in nodes] == [
+        (url, True) for url in groups.urls
+    ]
+    assert '"report"' in line

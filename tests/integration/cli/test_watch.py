@@ -1,0 +1,154 @@
+"""`celery-redlock watch` on a terminal, and as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from celery_redlock import Redlock
+from celery_redlock.cli import main
+from celery_redlock.testing import LocalCluster
+from tests.support.nodes import CALM
+from tests.support.waiting import TIMEOUT, wait_until
+
+
+class Watching:
+    """A terminal on which the command runs, and all that it has printed."""
+
+    def __init__(self, nodes: LocalCluster) -> None:
+        self._own, theirs = pty.openpty()
+        os.set_blocking(self._own, False)
+        self.printed = ""
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "celery_redlock", "watch", "--every=0.1"),
+                *("--nodes", ",".join(nodes.urls)),
+            ],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "200", "LINES": "40"},
+        )
+        os.close(theirs)
+
+    def shows(self, text: str) -> bool:
+        with contextlib.suppress(OSError):
+            self.printed += os.read(self._own, 65536).decode(errors="replace")
+        return text in self.printed
+
+    def has_ended(self) -> bool:
+        """Read its output, without which it may not end; return whether it ended with status 0."""
+        self.shows("")
+        return self.process.poll() == 0
+
+    def press(self, key: str) -> None:
+        os.write(self._own, key.encode())
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._own)
+
+
+@contextlib.contextmanager
+def looks(nodes: LocalCluster, text: str) -> Iterator[Iterator[str]]:
+    """Give the lines of the command that prints JSON."""
+    command = [*(sys.executable, "-m", "celery_redlock", "watch", text), "--json", "--every=0.1"]
+    with subprocess.Popen(
+        [*command, "--nodes", ",".join(nodes.urls)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield iter(process.stdout)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT) == 0
+
+
+def client(cluster: LocalCluster) -> Redlock:
+    return Redlock(cluster.urls, node_timeout=CALM)
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def screen(cluster: LocalCluster) -> Iterator[Watching]:
+    screen = Watching(cluster)
+    yield screen
+    screen.close()
+
+
+def test_a_lock_that_is_taken_appears(cluster: LocalCluster, screen: Watching) -> None:
+    wait_until(lambda: screen.shows("Held: 0"))
+    with client(cluster) as redlock, redlock.lock("report"):
+        wait_until(lambda: screen.shows("report"))
+
+
+def test_a_node_that_fails_appears(cluster: LocalCluster, screen: Watching) -> None:
+    wait_until(lambda: screen.shows("nothing is wrong"))
+    cluster.kill(0)
+    wait_until(lambda: screen.shows("node-unreachable"))
+
+
+def test_it_goes_on_without_a_quorum(cluster: LocalCluster, screen: Watching) -> None:
+    wait_until(lambda: screen.shows("Held: 0"))
+    cluster.kill(0)
+    cluster.kill(1)
+    wait_until(lambda: screen.shows("The locks are not known"))
+    assert screen.process.poll() is None
+
+
+def test_a_lock_is_shown_with_how_many_wait(cluster: LocalCluster, screen: Watching) -> None:
+    with client(cluster) as redlock, redlock.lock("report"), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(redlock.acquire, "report", wait=TIMEOUT)
+        wait_until(lambda: screen.shows("Waiting: 1 for 1 key."))
+        redlock.force_release("report")
+        waiting.result().release()
+
+
+def test_a_change_is_noted(cluster: LocalCluster, screen: Watching) -> None:
+    wait_until(lambda: screen.shows("Held: 0"))
+    with client(cluster) as redlock, redlock.lock("report"):
+        wait_until(lambda: screen.shows("report  acquired"))
+
+
+def test_q_ends_it(screen: Watching) -> None:
+    wait_until(lambda: screen.shows("Held: 0"))
+    screen.press("q")
+    wait_until(screen.has_ended)
+
+
+def test_ctrl_c_ends_it(screen: Watching) -> None:
+    wait_until(lambda: screen.shows("Held: 0"))
+    screen.process.send_signal(signal.SIGINT)
+    wait_until(screen.has_ended)
+
+
+def test_without_a_terminal_it_names_the_option_for_programs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["watch", "--nodes", "memory://watch"]) == 2
+    assert "--json" in capsys.readouterr().err
+
+
+def test_json_is_one_line_for_each_look(cluster: LocalCluster) -> None:
+    with client(cluster) as redlock, redlock.lock("report"), looks(cluster, "rep") as lines:
+        first, second = json.loads(next(lines)), json.loads(next(lines))
+    assert [group["key"] for group in first["locks"]["keys"]] == ["report"]
+    assert first["at"] < second["at"]
+
+
+def test_a_filter_hides_other_locks(cluster: LocalCluster) -> None:
+    with client(cluster) as redlock, redlock.lock("report"), looks(cluster, "bill") as lines:
+        assert json.loads(next(lines))["locks"]["found"] == 0

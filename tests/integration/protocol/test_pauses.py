@@ -1,0 +1,404 @@
+"""A paused key is given to nobody, its holders keep it, and the end of the pause is for waiters."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from celery_redlock import Limit, LockContended, QuorumUnavailable, Rate, Redlock
+from celery_redlock.core import client_of
+from celery_redlock.protocol.commands import Waiter, pause, resume
+from celery_redlock.protocol.keys import ANY_PAUSE, PAUSED, Key, pause_of, wake_channel
+from celery_redlock.protocol.votes import Granted, KeyHolder, NotHeld, Quarantined, Refused, Vote
+from tests.support.commands import acquire, limited, release
+from tests.support.nodes import CALM, PREFIX, Nodes, ServerNodes
+from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until
+
+KEY = Key.of(PREFIX, "key")
+PAUSE = pause_of(KEY.stored)
+CHANNEL = wake_channel(PAUSE)
+LONG = 60_000
+
+FORMS = ["key", Limit("key", 2), Rate("key", 5, per=1.0)]
+
+
+def refused(redlock: Redlock, key: str | Limit | Rate) -> LockContended:
+    with pytest.raises(LockContended) as raised:
+        redlock.acquire(key)
+    return raised.value
+
+
+def ask(nodes: Nodes, key: Key, *, name: str = "us", keep: int = LONG, since: int = 1) -> Vote:
+    """Let a waiter try to acquire a key on the first node."""
+    return nodes.run(0, acquire((key,), name, LONG, 0, 0, "", Waiter(name, since, keep)))
+
+
+def put(nodes: Nodes, key: Key = KEY, by: str = "somebody", ms: int = LONG, node: int = 0) -> Vote:
+    return nodes.run(node, pause(key, by, ms))
+
+
+# What a client sees.
+
+
+@pytest.mark.parametrize("key", FORMS)
+def test_a_paused_key_is_given_to_nobody(nodes: Nodes, key: str | Limit | Rate) -> None:
+    redlock = nodes.connected()
+    redlock.pause("key", 60)
+    error = refused(redlock, key)
+    assert (error.key, error.holder, error.split) == ("key", PAUSED, False)
+
+
+@pytest.mark.parametrize("key", FORMS)
+def test_a_pause_may_be_named_by_any_form_of_the_key(nodes: Nodes, key: str | Limit | Rate) -> None:
+    redlock = nodes.connected()
+    redlock.pause(key, 60)
+    assert refused(redlock, "key").holder == PAUSED
+
+
+def test_the_error_says_for_how_long_and_how_to_end_it(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    redlock.pause("key", 1800)
+    text = str(refused(redlock, "key"))
+    assert "Lock 'key' is paused for 1,8" in text
+    assert "celery-redlock resume 'key'" in text
+
+
+def test_the_error_has_the_time_that_is_left(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    redlock.pause("key", 60)
+    assert 0 < (refused(redlock, "key").expires_in or 0) <= 60
+
+
+def test_other_keys_are_not_paused(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    redlock.pause("key", 60)
+    with redlock.lock(["key2", "ke", Limit("key2", 3), Rate("other", 5, per=1)]):
+        pass
+
+
+def test_of_several_keys_the_paused_one_refuses_all(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    redlock.pause("key", 60)
+    with pytest.raises(LockContended) as raised:
+        redlock.acquire(["other", "key"])
+    assert raised.value.key == "key"
+    assert nodes.owners("other") == [None] * len(nodes)
+
+
+def test_the_longest_of_several_pauses_is_named(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    for key, seconds in (("a", 60), ("b", 600), ("c", 6)):
+        redlock.pause(key, seconds)
+    with pytest.raises(LockContended) as raised:
+        redlock.acquire(["a", "b", Limit("c", 2)])
+    assert raised.value.key == "b"
+    assert set(raised.value.keys) == {"a", "b", "c"}
+
+
+def test_a_holder_keeps_a_paused_key(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    lease = redlock.acquire("key", ttl=10)
+    redlock.pause("key", 60)
+    lease.extend(30)
+    assert lease.expires_in > 20
+    assert lease.release()
+
+
+@pytest.mark.parametrize("key", FORMS)
+def test_a_key_is_free_when_its_pause_ends(nodes: Nodes, key: str | Limit | Rate) -> None:
+    redlock = nodes.connected()
+    redlock.pause("key", 0.5)
+    refused(redlock, key)
+    assert redlock.acquire(key, wait=TIMEOUT, retry=WHEN_WOKEN)
+
+
+@pytest.mark.parametrize("key", FORMS)
+def test_the_end_of_a_pause_wakes_a_call_that_waits(nodes: Nodes, key: str | Limit | Rate) -> None:
+    redlock = nodes.connected()
+    redlock.pause("key", 4 * TIMEOUT)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(redlock.acquire, key, wait=2 * TIMEOUT, retry=WHEN_WOKEN)
+        wait_until(lambda: all(nodes.waiting(n, PAUSE) for n in range(len(nodes))))
+        assert redlock.resume("key")
+        assert call.result(TIMEOUT).is_valid
+
+
+def test_resume_tells_whether_the_key_was_paused(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    redlock.pause("key", 60)
+    assert [redlock.resume("key"), redlock.resume("key")] == [True, False]
+
+
+def test_a_second_pause_may_be_shorter(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    redlock.pause("key", 600)
+    redlock.pause("key", 60)
+    assert (refused(redlock, "key").expires_in or math.inf) <= 60
+
+
+def test_a_second_pause_may_be_longer(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    redlock.pause("key", 60)
+    redlock.pause("key", 600)
+    assert (refused(redlock, "key").expires_in or 0) > 60
+
+
+def test_a_pause_is_on_all_nodes(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    assert redlock.pause("key", 60) == {}
+    assert None not in nodes.owners(PAUSE)
+
+
+def test_a_client_that_has_just_begun_pauses_on_all_nodes(nodes: Nodes) -> None:
+    assert nodes.client().pause("key", 60) == {}
+
+
+def test_a_node_that_is_still_connecting_is_waited_for(
+    servers: ServerNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers.pause(4)
+    redlock = servers.client()
+    transport = client_of(redlock).transport
+    sleep = transport.sleep
+
+    def let_it_answer(seconds: float) -> None:
+        servers.resume(4)
+        sleep(seconds)
+
+    monkeypatch.setattr(transport, "sleep", let_it_answer)
+    assert redlock.pause("key", 60) == {}
+
+
+def test_a_node_that_is_down_is_named(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    nodes.kill(4)
+    assert list(redlock.pause("key", 60)) == [redlock.node_names[4]]
+
+
+def test_fewer_nodes_than_a_quorum_are_an_error(nodes: Nodes) -> None:
+    redlock = nodes.connected(node_timeout=CALM)
+    nodes.kill(2, 3, 4)
+    with pytest.raises(QuorumUnavailable, match="paused on 2 of 5 nodes, and it takes 3"):
+        redlock.pause("key", 60)
+
+
+def test_a_resume_that_reaches_too_few_nodes_is_an_error(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    redlock.pause("key", 60)
+    nodes.kill(2, 3, 4)
+    with pytest.raises(QuorumUnavailable, match="may still be paused: 2 of 5"):
+        redlock.resume("key")
+
+
+def test_a_pause_holds_while_a_minority_of_nodes_has_forgotten_it(nodes: Nodes) -> None:
+    redlock = nodes.connected(guard=False)
+    redlock.pause("key", 60)
+    nodes.flush(3, 4)
+    assert nodes.attempt(redlock, "key").is_granted is False
+
+
+def test_a_node_in_quarantine_is_paused(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    nodes.flush(4)
+    assert isinstance(nodes.run(4, acquire((KEY,), "us", LONG, 0, LONG)), Quarantined)
+    assert redlock.pause("key", 60) == {}
+    assert nodes.owner(4, PAUSE) is not None
+
+
+def test_a_pause_holds_without_the_restart_guard(nodes: Nodes) -> None:
+    redlock = nodes.connected(guard=False)
+    redlock.pause("key", 60)
+    assert refused(redlock, "key").holder == PAUSED
+
+
+def test_a_pause_survives_a_restart_that_keeps_the_data(nodes: Nodes) -> None:
+    redlock = nodes.connected()
+    redlock.pause("key", 600)
+    nodes.restart(0, keep_data=True)
+    assert nodes.owner(0, PAUSE) is not None
+
+
+# Messages: they are sent with their locks, and their bodies wait.
+
+
+def test_a_message_gets_its_lock_while_the_key_is_paused(nodes: Nodes) -> None:
+    client = client_of(nodes.connected())
+    client.pause("key", 60)
+    reserved = client.reserve([KEY], ttl=60, grace=10, label="queued", retry_for=0)
+    assert reserved.reservation.node_keys == (KEY.stored,)
+
+
+def test_a_worker_does_not_take_it_over_while_the_key_is_paused(nodes: Nodes) -> None:
+    client = client_of(nodes.connected())
+    client.pause("key", 60)
+    brought = client.reserve([KEY], ttl=60, grace=60, label="queued", retry_for=0).reservation
+    with pytest.raises(LockContended) as raised:
+        client.acquire_for_task(["key"], reservation=brought)
+    assert raised.value.holder == PAUSED
+
+
+def test_the_lock_of_a_message_outlasts_refusals(nodes: Nodes) -> None:
+    client = client_of(nodes.connected())
+    client.pause("key", 60)
+    brought = client.reserve([KEY], ttl=60, grace=60, label="queued", retry_for=0).reservation
+    wait_until(lambda: nodes.owners("key") == [brought.owner] * 5)
+    nodes.forget(0, ANY_PAUSE)  # this node would grant the key
+    with pytest.raises(LockContended):
+        client.acquire_for_task(["key"], reservation=brought)
+    wait_until(lambda: nodes.owners("key") == [brought.owner] * 5)
+
+
+def test_a_rate_that_the_publisher_takes_is_refused(nodes: Nodes) -> None:
+    client = client_of(nodes.connected())
+    client.pause("api", 60)
+    rate = Key.of(PREFIX, "api", 5, 1000)
+    with pytest.raises(LockContended) as raised:
+        client.reserve([KEY, rate], ttl=60, grace=10, label="queued", retry_for=0)
+    assert raised.value.key == "api"
+
+
+# What one node does.
+
+
+def test_a_node_says_for_how_long_a_key_is_paused(any_nodes: Nodes) -> None:
+    put(any_nodes)
+    vote = any_nodes.run(0, acquire((KEY,), "us", LONG, 0, 0))
+    assert isinstance(vote, Refused)
+    assert [(held.key, held.owner) for held in vote.holders] == [(0, PAUSED)]
+    assert 0 < vote.holders[0].expires_in <= LONG / 1000
+
+
+def test_each_slot_of_a_limit_is_paused(any_nodes: Nodes) -> None:
+    put(any_nodes)
+    vote = any_nodes.run(0, acquire((limited(KEY.stored, 3),), "us", LONG, 0, 0))
+    assert isinstance(vote, Refused)
+    assert [(held.key, held.owner) for held in vote.holders] == [(at, PAUSED) for at in range(3)]
+
+
+def test_a_pause_ends_at_its_end(any_nodes: Nodes) -> None:
+    put(any_nodes, ms=300)
+    wait_until(lambda: isinstance(any_nodes.run(0, acquire((KEY,), "us", LONG, 0, 0)), Granted))
+
+
+def test_a_pause_that_ends_ends_no_other(any_nodes: Nodes) -> None:
+    other = Key.of(PREFIX, "other")
+    put(any_nodes)
+    put(any_nodes, other)
+    any_nodes.run(0, resume(other))
+    assert isinstance(any_nodes.run(0, acquire((KEY,), "us", LONG, 0, 0)), Refused)
+
+
+def test_a_shorter_pause_ends_no_longer_one(any_nodes: Nodes) -> None:
+    other = Key.of(PREFIX, "other")
+    put(any_nodes)
+    put(any_nodes, other, ms=50)
+    wait_until(lambda: any_nodes.owner(0, pause_of(other.stored)) is None)
+    assert isinstance(any_nodes.run(0, acquire((KEY,), "us", LONG, 0, 0)), Refused)
+
+
+def test_the_end_of_a_pause_that_is_not_there_is_said(any_nodes: Nodes) -> None:
+    assert isinstance(any_nodes.run(0, resume(KEY)), NotHeld)
+
+
+def test_who_is_refused_by_a_pause_is_woken_by_its_end(any_nodes: Nodes) -> None:
+    assert any_nodes.woken(0) == []
+    put(any_nodes)
+    ask(any_nodes, KEY)
+    any_nodes.run(0, resume(KEY))
+    assert (CHANNEL, "us") in any_nodes.woken(0)
+
+
+def test_who_waited_for_an_earlier_pause_is_not_woken(any_nodes: Nodes) -> None:
+    assert any_nodes.woken(0) == []
+    put(any_nodes, ms=100)
+    ask(any_nodes, limited(KEY.stored, 1, 1000), name="earlier")
+    wait_until(lambda: any_nodes.owner(0, PAUSE) is None)
+    put(any_nodes)
+    any_nodes.run(0, resume(KEY))
+    assert any_nodes.woken(0) == []
+
+
+def test_a_further_pause_keeps_those_that_wait(any_nodes: Nodes) -> None:
+    put(any_nodes)
+    ask(any_nodes, KEY)
+    put(any_nodes)
+    assert any_nodes.waiting(0, PAUSE) == ["us"]
+
+
+def test_a_release_wakes_nobody_while_the_key_is_paused(any_nodes: Nodes) -> None:
+    any_nodes.put(0, "key", "holder")
+    assert any_nodes.woken(0) == []
+    ask(any_nodes, KEY)
+    put(any_nodes)
+    any_nodes.run(0, release((KEY,), "holder", 7))
+    assert any_nodes.woken(0) == []
+
+
+@pytest.mark.parametrize("key", [KEY, limited(KEY.stored, 2)])
+def test_who_waited_before_the_pause_is_woken_by_its_end(any_nodes: Nodes, key: Key) -> None:
+    for holder in ("a", "b")[: key.holders]:
+        any_nodes.run(0, acquire((key,), holder, LONG, 0, 0))
+    assert any_nodes.woken(0) == []
+    ask(any_nodes, key)
+    put(any_nodes)
+    for place in key.places:
+        owner = any_nodes.owner(0, place.removeprefix(PREFIX))
+        any_nodes.run(0, release([Key.read(place)], owner or "", 7))
+    any_nodes.run(0, resume(KEY))
+    assert any_nodes.woken(0) == [(wake_channel(key.stored), "us")]
+
+
+def test_the_end_of_a_pause_wakes_nobody_for_a_key_that_is_held(any_nodes: Nodes) -> None:
+    any_nodes.put(0, "key", "holder")
+    assert any_nodes.woken(0) == []
+    ask(any_nodes, KEY)
+    put(any_nodes)
+    any_nodes.run(0, resume(KEY))
+    assert any_nodes.woken(0) == []
+
+
+def test_who_waits_keeps_its_place_for_the_key(any_nodes: Nodes) -> None:
+    put(any_nodes)
+    ask(any_nodes, KEY, name="second", since=2)
+    ask(any_nodes, KEY, name="first", since=1)
+    assert any_nodes.waiting(0, "key") == ["first", "second"]
+
+
+def test_a_paused_rate_gives_no_turn(any_nodes: Nodes) -> None:
+    put(any_nodes)
+    vote = ask(any_nodes, limited(KEY.stored, 1, 1000))
+    assert isinstance(vote, Refused)
+    assert vote.turn_in == 0
+    assert any_nodes.waiting(0, limited(KEY.stored, 1, 1000).stored) == []
+
+
+def test_records_are_not_paused(any_nodes: Nodes) -> None:
+    marker = Key.record("redlock-meta:message:0")
+    any_nodes.put(0, ANY_PAUSE, "a pause")
+    any_nodes.put(0, "redlock-meta:paused:redlock-meta:message:0", "somebody")
+    assert isinstance(any_nodes.run(0, acquire((marker,), "us", LONG, 0, 0)), Granted)
+
+
+def test_a_pause_refuses_the_previous_owner(any_nodes: Nodes) -> None:
+    any_nodes.put(0, "key", "before")
+    put(any_nodes)
+    vote = any_nodes.run(0, acquire((KEY,), "us", LONG, 0, 0, "before"))
+    assert isinstance(vote, Refused)
+    assert any_nodes.owner(0, "key") == "before"
+
+
+def test_a_reservation_passes_a_pause(any_nodes: Nodes) -> None:
+    put(any_nodes)
+    vote = any_nodes.run(0, acquire((KEY,), "us", LONG, 0, 0, passes_pauses=True))
+    assert isinstance(vote, Granted)
+
+
+def test_a_key_that_is_held_and_paused_is_refused_as_paused(any_nodes: Nodes) -> None:
+    any_nodes.put(0, "key", "holder")
+    put(any_nodes)
+    vote = any_nodes.run(0, acquire((KEY,), "us", LONG, 0, 0))
+    assert isinstance(vote, Refused)
+    assert isinstance(vote.holders[0], KeyHolder)
+    assert vote.holders[0].owner == PAUSED

@@ -1,0 +1,27 @@
+"""`redlock_dedupe`: every task of a worker runs a message once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+WITHOUT = """
+from celery import Celery, signals
+from celery_redlock import RedlockTask
+app = Celery(broker="memory://", set_as_current=False)
+app.conf.redlock_nodes = ["memory://one"]
+@app.task(base=RedlockTask, name="job", lock_key="k")
+def task():
+    return "ran"
+app.finalize()
+task.delay()
+print(task.apply().get(), len(signals.task_prerun.receivers or ()),
+      len(signals.before_task_publish.receivers or ()))
+"""
+
+
+def test_without_it_a_locking_task_hears_of_no_beginning_and_of_one_publish() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["ran", "0", "0"]

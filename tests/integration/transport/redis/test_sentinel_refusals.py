@@ -1,0 +1,98 @@
+"""What Sentinels and their masters refuse is said with who refuses it and what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from celery_redlock.core.node_admin import ProbeResult, probe_nodes
+from celery_redlock.testing import LocalSentinel
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[LocalSentinel]:
+    """A group whose servers and Sentinels have passwords."""
+    with LocalSentinel(1, requirepass="s3cret", sentinel_password="s3ntinel") as groups:
+        yield groups
+
+
+def probe(url: str) -> ProbeResult:
+    """Return the result of probing a node that cannot be used."""
+    (result,) = probe_nodes([url], timeout=5.0)
+    assert "s3" not in (result.problem or "")
+    return result
+
+
+def problem(url: str) -> str:
+    """Return the lasting problem of a node."""
+    result = probe(url)
+    assert result.lasting
+    return str(result.problem)
+
+
+def test_the_right_passwords_are_taken(locked: LocalSentinel) -> None:
+    assert probe(locked.urls[0]).problem is None
+
+
+def test_a_wrong_password_of_the_master_is_the_master_s(locked: LocalSentinel) -> None:
+    text = problem(locked.urls[0].replace("s3cret", "other"))
+    assert text.startswith("its master 127.0.0.1:")
+    assert "invalid username-password pair" in text
+
+
+def test_a_missing_password_of_the_master_is_written_into_the_url_of_the_group(
+    locked: LocalSentinel,
+) -> None:
+    text = problem(locked.urls[0].replace(":s3cret@", ""))
+    assert text.startswith("its master 127.0.0.1:")
+    assert "its URL has none; write redis+sentinel://:password@" in text
+
+
+def test_a_wrong_password_of_the_sentinels_is_theirs(locked: LocalSentinel) -> None:
+    text = problem(locked.urls[0].replace("s3ntinel", "other"))
+    assert text.startswith("no majority of its Sentinels names a master: 127.0.0.1:")
+    assert "invalid username-password pair" in text
+
+
+def test_a_missing_password_of_the_sentinels_is_an_option(locked: LocalSentinel) -> None:
+    text = problem(locked.urls[0].partition("?")[0])
+    assert text.startswith("no majority of its Sentinels names a master: 127.0.0.1:")
+    assert "write ?sentinel_password=password" in text
+
+
+@pytest.mark.parametrize("redlock_sentinel", [{"groups": 1}], indirect=True)
+def test_sentinels_without_tls_say_so(redlock_sentinel: LocalSentinel) -> None:
+    result = probe(f"{redlock_sentinel.urls[0]}?sentinel_tls=true")
+    assert "write sentinel_tls=false" in str(result.problem)
+
+
+@pytest.mark.parametrize("redlock_sentinel", [{"groups": 1}], indirect=True)
+def test_a_master_without_tls_says_so(redlock_sentinel: LocalSentinel) -> None:
+    url = redlock_sentinel.urls[0].replace("redis+", "rediss+")
+    result = probe(f"{url}?sentinel_tls=false")
+    assert str(result.problem).startswith("its master 127.0.0.1:")
+    assert "write redis+sentinel://" in str(result.problem)
+
+
+@pytest.mark.parametrize("redlock_sentinel", [{"groups": 1}], indirect=True)
+def test_a_sentinel_that_is_named_as_a_server_names_the_url_to_write(
+    redlock_sentinel: LocalSentinel,
+) -> None:
+    assert "redis+sentinel://sentinel-1:26379" in problem(redlock_sentinel.sentinel_urls[0])
+
+
+@pytest.mark.parametrize("redlock_sentinel", [{"groups": 1}], indirect=True)
+def test_servers_that_are_named_as_sentinels_are_none(redlock_sentinel: LocalSentinel) -> None:
+    hosts = ",".join(
+        url.removeprefix("redis://").removesuffix("/0") for url in redlock_sentinel.server_urls()
+    )
+    assert "is no Sentinel; name the Sentinels' ports" in problem(
+        f"redis+sentinel://{hosts}/locks-0"
+    )
+
+
+@pytest.mark.parametrize("redlock_sentinel", [{"groups": 1}], indirect=True)
+def test_a_group_that_is_not_known_is_a_lasting_problem(redlock_sentinel: LocalSentinel) -> None:
+    text = problem(redlock_sentinel.urls[0].replace("locks-0", "lokcs"))
+    assert text == "its Sentinels watch no master named 'lokcs'; correct the URL"

@@ -1,5 +1,0 @@
-"""
-Exhaustive exploration of the shipped protocol: every schedule of few contenders on three nodes.
-
-`python -m tests.models` explores every configuration; with names, only those.
-"""

@@ -1,5 +1,0 @@
-"""
-Faults planted in the shipped code, one at a time; the models or the simulation must see each.
-
-`python -m tests.mutants` plants them all; with names, only those.
-"""

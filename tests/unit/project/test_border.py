@@ -1,0 +1,57 @@
+"""What this package uses of Celery's objects, they have; one module uses private names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.app.task import Context
+
+import celery_redlock
+from celery_redlock.tasks.border import AppLike, RequestLike, TaskLike
+
+PACKAGE = Path(celery_redlock.__file__).parent
+BORDER = PACKAGE / "tasks/border.py"
+
+#: What this package gives the objects.
+OWN = {"fencing_token", "redlock_plan", "redlock_state", "tick"}
+
+APP = Celery("border", broker="memory://", set_as_current=False)
+
+
+@APP.task(shared=False)
+def body() -> None: ...
+
+
+def names_of(protocol: type) -> set[str]:
+    methods = {name for name in vars(protocol) if not name.startswith("_")}
+    return (set(protocol.__annotations__) | methods) - OWN
+
+
+USED = [
+    (thing, name)
+    for thing, protocol in ((APP, AppLike), (body, TaskLike), (Context(), RequestLike))
+    for name in sorted(names_of(protocol))
+]
+
+
+@pytest.mark.parametrize(("thing", "name"), USED, ids=[name for _, name in USED])
+def test_celerys_object_has_what_is_used_of_it(thing: Any, name: str) -> None:
+    assert hasattr(thing, name)
+
+
+PRIVATE = re.findall(r"(?:app|task|request|scheduler|schedule)\.(_\w+)", BORDER.read_text())
+
+
+@pytest.mark.parametrize("name", sorted({*PRIVATE, "_orig_run", "_eta_timer_entry", "_heap"}))
+def test_no_other_module_uses_a_private_name_of_celery(name: str) -> None:
+    users = [
+        path.name
+        for folder in ("tasks", "beat", "admin", "cli")
+        for path in (PACKAGE / folder).rglob("*.py")
+        if path != BORDER and re.search(rf"(?<!self)\.{name}\b|[\"']{name}[\"']", path.read_text())
+    ]
+    assert users == []

@@ -1,0 +1,198 @@
+"""A run that asks the one before it to stop: which asks, which gives way, and which waits."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from celery_redlock.core import client_of
+from celery_redlock.core.client import Client
+from celery_redlock.errors import LockContended, QuorumUnavailable
+from celery_redlock.signals import task_replaced
+from celery_redlock.tasks.message.owner_label import label_for
+from celery_redlock.tasks.rules.facts import Role
+from tests.support.events import counters
+from tests.support.tasks import Bench
+from tests.support.ticks import send_tick, send_unnamed, tick, tick_now
+from tests.support.unique import free, role, value
+from tests.unit.tasks.run.newest.company import (
+    COMPANION,
+    job,
+    next_one,
+    occupy,
+    occupy_for,
+    told,
+)
+
+
+def test_a_run_that_may_be_replaced_takes_a_companion_with_its_key(bench: Bench) -> None:
+    task = job(bench, "stop", lambda self: [value(bench), value(bench, COMPANION)])
+    key, companion = bench.call(task).value
+    assert key == companion
+    assert (value(bench), value(bench, COMPANION)) == (None, None)
+
+
+@pytest.mark.parametrize("policy", ["skip", "requeue"])
+def test_a_run_that_may_not_be_replaced_takes_none(bench: Bench, policy: str) -> None:
+    assert bench.call(job(bench, policy, lambda self: value(bench, COMPANION))).value is None
+
+
+def test_a_newer_run_asks_the_older_and_leaves_its_lock_alone(bench: Bench) -> None:
+    other = occupy_for(bench, -60)
+    before = counters()
+    request = send_tick(bench, job(bench, "stop"), tick())
+    assert bench.run(request).state == "RETRY"
+    assert (value(bench), next_one(bench)) == (other.owner, request["id"])
+    assert told(before) == {"task_replaced": 1, "task_requeued": 1}
+
+
+def test_an_older_run_is_told_of_once_however_often_it_is_asked(bench: Bench) -> None:
+    heard: list[tuple[str, str]] = []
+
+    def hear(task_id: str, by: str, **_: Any) -> None:
+        heard.append((task_id, by))
+
+    occupy_for(bench, -60)
+    request = send_tick(bench, job(bench, "stop"), tick())
+    task_replaced.connect(hear, weak=False)
+    try:
+        for _ in range(3):
+            bench.run(request)
+    finally:
+        task_replaced.disconnect(hear)
+    assert heard == [("other", request["id"])]
+
+
+def test_a_newer_run_runs_when_the_older_has_ended(bench: Bench) -> None:
+    other = occupy_for(bench, -60)
+    bench.run(send_tick(bench, job(bench, "stop"), tick()))
+    other.release()
+    assert bench.run(bench.receive()).value == "ran"
+
+
+def test_an_older_run_gives_way_to_a_newer_and_does_not_run_later(bench: Bench) -> None:
+    other = occupy_for(bench, 60)
+    task = job(bench, "stop")
+    first, copy = (send_tick(bench, task, tick()) for _ in range(2))
+    assert bench.run(first).state == "IGNORED"
+    assert bench.app.AsyncResult(first["id"]).state == "REVOKED"
+    assert value(bench, COMPANION) == other.owner
+    other.release()
+    assert bench.run(copy).state == "IGNORED"
+
+
+def test_of_two_runs_of_one_moment_neither_replaces_the_other(bench: Bench) -> None:
+    other = occupy_for(bench, 0)
+    request = send_tick(bench, job(bench, "stop"), tick(entry="daily"))
+    assert bench.run(request).state == "RETRY"
+    assert value(bench, COMPANION) == other.owner
+
+
+def test_a_tick_replaces_the_run_of_a_program_that_began_before_it(bench: Bench) -> None:
+    occupy(bench)
+    request = send_tick(bench, job(bench, "stop"), tick_now(60))
+    assert bench.run(request).state == "RETRY"
+    assert next_one(bench) == request["id"]
+
+
+def test_a_tick_waits_for_the_run_of_a_program_that_began_after_it(bench: Bench) -> None:
+    other = occupy(bench)
+    request = send_tick(bench, job(bench, "stop"), tick_now(-60))
+    assert bench.run(request).state == "RETRY"
+    assert value(bench, COMPANION) == other.owner
+
+
+def test_a_call_that_names_no_time_asks_what_it_finds(bench: Bench) -> None:
+    occupy(bench)
+    request = send_unnamed(bench, job(bench, "stop"))
+    assert bench.run(request).state == "RETRY"
+    assert next_one(bench) == request["id"]
+
+
+def test_it_replaces_nothing_that_began_while_it_waited(bench: Bench) -> None:
+    other = occupy(bench)
+    bench.run(send_unnamed(bench, job(bench, "stop")))
+    other.release()
+    free(bench, COMPANION)
+    newer = occupy(bench)
+    assert bench.run(bench.receive()).state == "RETRY"
+    assert value(bench, COMPANION) == newer.owner
+
+
+def test_a_run_waits_for_a_lock_that_no_task_of_ours_has(bench: Bench) -> None:
+    bench.elsewhere.acquire("k", ttl=60)
+    assert bench.run(send_tick(bench, job(bench, "stop"), tick())).state == "RETRY"
+
+
+def test_a_run_that_cannot_ask_now_waits_and_asks_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise QuorumUnavailable("no")
+
+    occupy_for(bench, -60)
+    request = send_tick(bench, job(bench, "stop"), tick())
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "reserve", refuse)
+        assert bench.run(request).state == "RETRY"
+    assert next_one(bench) is None
+    again = bench.receive()
+    assert bench.run(again).state == "RETRY"
+    assert next_one(bench) == request["id"]
+
+
+def test_of_several_holders_each_is_asked(bench: Bench) -> None:
+    task = job(bench, "stop", lock_key=["k", "l"])
+    one = occupy_for(bench, -60)
+    bench.run(send_tick(bench, task, tick()))
+    one.release()
+    label = label_for(Role.RUNNING, "another", task="job", due_us=tick(-60).due_us)
+    beside = "redlock-meta:running:redlock:l"
+    another = client_of(bench.elsewhere).acquire_for_task(["l"], [beside], ttl=60, label=label)
+    assert bench.run(bench.receive()).state == "RETRY"
+    assert value(bench, beside) is None
+    another.release()
+    assert bench.run(bench.receive()).value == "ran"
+
+
+@pytest.mark.usefixtures("longest_delay")
+def test_a_run_that_asked_comes_back_when_the_other_can_have_noticed(bench: Bench) -> None:
+    occupy_for(bench, -60)
+    request = send_tick(bench, job(bench, "stop", lock_ttl=12), tick())
+    request["redlock"].update(first_seen=time.time(), requeues=8, retries=0)
+    outcome = bench.run(request)
+    assert outcome.value.when == 4
+
+
+def test_the_owner_of_the_data_frees_the_companion_too(bench: Bench) -> None:
+    occupy(bench)
+    task = job(bench, "stop")
+    assert task.release_lock()
+    assert (value(bench), value(bench, COMPANION)) == (None, None)
+
+
+def test_what_is_in_the_way_is_named_by_its_key(bench: Bench) -> None:
+    errors: list[LockContended] = []
+
+    def policy(task: Any, error: LockContended) -> str:
+        errors.append(error)
+        return "skip"
+
+    other = occupy(bench)
+    bench.call(job(bench, policy))
+    (error,) = errors
+    assert (error.key, error.holder, error.keys) == ("k", other.owner, ("k",))
+    assert "Lock 'k' is held by" in str(error)
+
+
+def test_with_several_keys_what_is_asked_is_who_has_them(bench: Bench) -> None:
+    task = job(bench, "stop", lock_key=["k", "l"])
+    occupy_for(bench, -60)
+    free_one = "redlock-meta:running:redlock:l"
+    client_of(bench.elsewhere).acquire_for_task(["other"], [free_one], ttl=60)
+    request = send_tick(bench, task, tick())
+    bench.run(request)
+    assert next_one(bench) == request["id"]
+    assert role(bench, free_one) is not Role.QUEUED
