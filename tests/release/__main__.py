@@ -1,11 +1,14 @@
 """
-Builds what is shipped, and tests that: `python -m tests.release`.
+Builds what is shipped, and looks at it: `python -m tests.release [--tests]`.
 
-The tests run against the installed wheel, from the unpacked source archive without its package: so
-nothing that they import can come from a checkout, and the archive is shown to hold all that they
-need. Not the whole suite a second time: what can be wrong in a wheel but not in a checkout is a
-file, a dependency or an entry point that is missing, and the tests of the units, of the integration
-with servers and of one worker's calls load all of them.
+Both archives are built twice, and are the same each time. The wheel is installed alone, each of its
+modules is imported, and a typed program runs with it.
+
+With `--tests`, tests run against the installed wheel, from the unpacked source archive without
+its package: so nothing that they import can come from a checkout, and the archive is shown to
+hold all that they need. Not the whole suite a second time: what can be wrong in a wheel but not
+in a checkout is a file, a dependency or an entry point that is missing, and the tests of the
+units, of the integration with servers and of one worker's calls load all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +30,6 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 DIST = ROOT / "dist"
 PACKAGE = "celery_redlock"
-EXTRAS = "embedded,cli,test"
 TESTS = ("tests/unit", "tests/integration", "tests/acceptance/test_calls.py")
 MARKED = "not full and not system and not containers"
 
@@ -36,7 +38,8 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.release", description=__doc__)
     parser.add_argument("--python", default=sys.executable, help="the interpreter to install for")
-    parser.add_argument("--processes", default="5", help="for the tests")
+    parser.add_argument("--tests", action="store_true", help="run tests against the wheel")
+    parser.add_argument("--processes", default="4", help="for the tests")
     arguments = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="celery-redlock-release-") as temporary:
@@ -48,10 +51,11 @@ def main() -> None:
         demand("a second build is the same", [f"{name} differs" for name in differing])
         python = fresh_environment(arguments.python, Path(temporary, "environment"))
         only_the_wheel(python, wheel)
-        install(python, f"{wheel}[{EXTRAS}]", "mypy>=1.18")
-        top = unpacked(source, Path(temporary, "source"))
+        install(python, f"{wheel}[embedded]", "mypy>=1.18")
         a_user_program(python, Path(temporary))
-        the_tests(python, top, arguments.processes)
+        if arguments.tests:
+            install(python, f"{wheel}[embedded,cli,test]")
+            the_tests(python, unpacked(source, Path(temporary, "source")), arguments.processes)
     print(f"{wheel.name} and {source.name} are good ({time.monotonic() - began:.0f} s)")
 
 
@@ -118,7 +122,7 @@ def the_tests(python: str, top: Path, processes: str) -> None:
     """Run the tests of the source archive against the installed wheel."""
     where = f"import {PACKAGE}, sys; sys.exit(sys.prefix not in {PACKAGE}.__file__)"
     run(python, "-c", where, cwd=top)
-    command = (python, "-m", "pytest", *TESTS, "-m", MARKED)
+    command = (python, "-m", "tests.support.rerun", *TESTS, "-m", MARKED)
     run(*command, "--numprocesses", processes, "--dist", "worksteal", cwd=top)
 
 

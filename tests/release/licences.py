@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "LICENSES.md"
 
 #: Extras for people who change this package; nobody who uses it installs them.
-DEVELOPMENT = ("test", "docs", "lint")
+DEVELOPMENT = ("test", "docs", "lint", "release")
 
 #: What older versions that are supported ask for, and the newest do not.
 OLDER = {"greenlet": "sqlalchemy 2.0", "tzdata": "celery 5.4"}

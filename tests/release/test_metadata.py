@@ -53,6 +53,7 @@ def test_every_target_that_is_told_to_people_is_there() -> None:
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
         ROOT / ".ci/run",
+        ROOT / "tests/steps.py",
         *ROOT.glob("docs/**/*.md"),
     ]
 
