@@ -65,15 +65,15 @@ demo-no-lock: $(DEMO_READY) ## the same work without the lock: updates are lost
 
 # Each process has its own broker, lock nodes and workers.
 PROCESSES ?= 4
-PARALLEL := --numprocesses $(PROCESSES) --dist worksteal --durations 10
+PARALLEL := --numprocesses $(PROCESSES) --dist worksteal
 BRIEF := --hypothesis-profile brief
-
-# Each promise once; with ALL=1, everything that needs nothing but wheels.
-CHOSEN = $(if $(ALL),-m "not system and not containers",$(BRIEF) -m "not full and not system and not containers")
+QUICK := $(PARALLEL) $(BRIEF) --quiet -m "not full"
 
 # What fails is tried once more by itself, after the others: see tests/support/rerun.py.
-TESTS := -m tests.support.rerun $(PARALLEL)
-QUICK := --numprocesses 4 --dist worksteal $(BRIEF) --quiet -m "not full"
+TESTS := -m tests.support.rerun $(PARALLEL) --durations 10
+
+# Each promise once; with ALL=1, everything that needs nothing but wheels.
+CHOSEN = $(if $(ALL),,$(BRIEF)) -m "$(if $(ALL),,not full and )not system and not containers"
 
 .PHONY: quick
 quick: $(READY) ## before each commit: units, tables of rules, stale planted faults; SINCE=main runs what a change touches

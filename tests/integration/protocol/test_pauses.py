@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from celery_redlock import Limit, LockContended, QuorumUnavailable, Rate, Redlock
-from celery_redlock.core import client_of
+from celery_redlock.core import Client, Reservation, client_of
 from celery_redlock.protocol.commands import Waiter, pause, resume
 from celery_redlock.protocol.keys import ANY_PAUSE, PAUSED, Key, pause_of, wake_channel
 from celery_redlock.protocol.votes import Granted, KeyHolder, NotHeld, Quarantined, Refused, Vote
 from tests.support.commands import acquire, limited, release
-from tests.support.nodes import CALM, PREFIX, Nodes, ServerNodes
+from tests.support.nodes import CALM, PREFIX, MemoryNodes, Nodes, ServerNodes
 from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until
 
 KEY = Key.of(PREFIX, "key")
@@ -239,22 +239,36 @@ def test_a_worker_does_not_take_it_over_while_the_key_is_paused(nodes: Nodes) ->
     assert raised.value.holder == PAUSED
 
 
-def test_the_lock_of_a_message_outlasts_refusals(nodes: Nodes) -> None:
-    client = client_of(nodes.connected())
+def sent_while_paused(nodes: Nodes) -> tuple[Client, Reservation]:
+    """Return the reservation of a message for a paused key that the first node would grant."""
+    client = client_of(nodes.connected(node_timeout=TIMEOUT))
     client.pause("key", 60)
     brought = client.reserve([KEY], ttl=60, grace=60, label="queued", retry_for=0).reservation
     wait_until(lambda: nodes.owners("key") == [brought.owner] * 5)
-    nodes.forget(0, ANY_PAUSE)  # this node would grant the key
+    nodes.forget(0, ANY_PAUSE)
+    return client, brought
+
+
+def test_the_lock_of_a_message_outlasts_refusals(servers: ServerNodes) -> None:
+    client, brought = sent_while_paused(servers)
+    servers.pause(1, 2, 3, 4)  # so the node that grants the key replies before the others refuse it
+    with ThreadPoolExecutor(1) as pool:
+        attempt = pool.submit(client.acquire_for_task, ["key"], reservation=brought)
+        wait_until(lambda: servers.owner(0, "key") != brought.owner)
+        servers.resume(1, 2, 3, 4)
+        with pytest.raises(LockContended):
+            attempt.result(TIMEOUT)
+    wait_until(lambda: servers.owners("key") == [brought.owner] * 5)
+
+
+def test_the_lock_of_a_message_outlasts_refusals_of_memory_nodes(
+    redlock_memory_nodes: list[str],
+) -> None:
+    nodes = MemoryNodes(redlock_memory_nodes)  # they reply in their order
+    client, brought = sent_while_paused(nodes)
     with pytest.raises(LockContended):
         client.acquire_for_task(["key"], reservation=brought)
-
-    # A node that grants after a quorum has refused is not known to have granted: the message does
-    # not get its key back there, only on the nodes that refused.
-    def has_its_lock() -> bool:
-        owners = nodes.owners("key")
-        return owners[0] in (brought.owner, None) and owners[1:] == [brought.owner] * 4
-
-    wait_until(has_its_lock)
+    wait_until(lambda: nodes.owners("key") == [brought.owner] * 5)
 
 
 def test_a_rate_that_the_publisher_takes_is_refused(nodes: Nodes) -> None:
