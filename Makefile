@@ -9,6 +9,8 @@ LOWEST := .venvs/lowest
 LOWEST_READY := $(LOWEST)/.ready
 LOWEST_PINS := "celery==5.4.*" "kombu==5.3.4" "redis==5.0.1" "tenacity==8.2.3" "sqlalchemy==2.0.4" "django==4.2.*"
 
+NEWEST := .venvs/newest
+
 DEMO := .venvs/demo
 DEMO_READY := $(DEMO)/.ready
 
@@ -23,34 +25,39 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PIP_FLAGS := --quiet --disable-pip-version-check
 
+# The same versions today and tomorrow, of what the targets install and of what that asks for.
+CONSTRAINTS := constraints.txt
+export PIP_CONSTRAINT = $(addprefix $(CURDIR)/,$(CONSTRAINTS))
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml $(CONSTRAINTS)
 	@echo "Setting up $(VENV), once; this takes a minute or a few."
 	@$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli,test,lint,docs,release]"
 	@touch $@
 
-$(LOWEST_READY): pyproject.toml Makefile
+$(LOWEST_READY): CONSTRAINTS := constraints-lowest.txt
+$(LOWEST_READY): pyproject.toml constraints-lowest.txt
 	$(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli,test]" $(LOWEST_PINS)
+	$(LOWEST)/bin/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli,test]"
 	@touch $@
 
-$(DEMO_READY): pyproject.toml
+$(DEMO_READY): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -m venv $(DEMO)
 	@$(DEMO)/bin/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli]"
 	@touch $@
 
-$(CONTAINERS_READY): pyproject.toml Makefile
+$(CONTAINERS_READY): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(CONTAINERS)
 	$(CONTAINERS)/bin/python -m pip install $(PIP_FLAGS) -e ".[containers]" "pytest-timeout>=2.3" "pyyaml>=6"
 	@touch $@
 
-$(BENCH_READY): pyproject.toml bench/requirements.txt
+$(BENCH_READY): pyproject.toml bench/requirements.txt $(CONSTRAINTS)
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/python -m pip install $(PIP_FLAGS) -e ".[embedded,cli]" -r bench/requirements.txt
 	@touch $@
@@ -73,7 +80,7 @@ QUICK := $(PARALLEL) $(BRIEF) --quiet -m "not full"
 TESTS := -m tests.support.rerun $(PARALLEL) --durations 10
 
 # Each promise once; with ALL=1, everything that needs nothing but wheels.
-CHOSEN = $(if $(ALL),,$(BRIEF)) -m "$(if $(ALL),,not full and )not system and not containers"
+CHOSEN = $(if $(ALL),,$(BRIEF)) -m "$(if $(ALL),,not full and )not duration and not system and not containers"
 
 .PHONY: quick
 quick: $(READY) ## before each commit: units, tables of rules, stale planted faults; SINCE=main runs what a change touches
@@ -109,11 +116,20 @@ test-system: $(READY) ## tests with Debian packages (redis-server, postgresql, r
 test-containers: $(CONTAINERS_READY) ## tests with hosts of their own: a Docker engine with compose, which gets public images
 	@docker info >/dev/null 2>&1 || { echo "test-containers needs a Docker engine that answers: apt-get install docker.io" >&2; exit 1; }
 	@docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || { echo "test-containers needs docker compose: apt-get install docker-compose" >&2; exit 1; }
-	$(CONTAINERS)/bin/python -m pytest tests/containers -m containers --timeout 300 --durations 0
+	$(CONTAINERS)/bin/python -m pytest tests/containers -m containers --durations 0
 
 .PHONY: test-lowest
 test-lowest: $(LOWEST_READY) ## as test, with the lowest versions that are declared
 	$(LOWEST)/bin/python $(TESTS) $(CHOSEN)
+
+.PHONY: test-newest
+test-newest: ## lint, documentation and test with the newest version of everything
+	rm -rf $(NEWEST)
+	$(MAKE) --keep-going lint docs test VENV=$(NEWEST) CONSTRAINTS=
+
+.PHONY: test-durations
+test-durations: $(READY) ## tests whose fact is a duration, with nothing beside them
+	$(BIN)/python -m pytest -m duration --durations 0
 
 .PHONY: lint
 lint: $(READY) ## style, types and layers
@@ -182,6 +198,12 @@ test-dist: $(READY) ## the same, and tests of the source archive against the ins
 .PHONY: licences
 licences: $(READY) $(CONTAINERS_READY) ## write LICENSES.md from what is installed
 	PYTHONPATH=$$($(CONTAINERS)/bin/python -c "import site; print(site.getsitepackages()[0])") $(BIN)/python -m tests.release.licences
+
+.PHONY: lock
+lock: CONSTRAINTS :=
+lock: $(READY) ## write the constraints anew: the newest versions that fit, and the lowest ones
+	$(BIN)/python -m tests.support.lock constraints.txt ".[embedded,cli,test,lint,docs,release,containers]"
+	$(BIN)/python -m tests.support.lock constraints-lowest.txt ".[embedded,cli,test,release]" $(LOWEST_PINS)
 
 .PHONY: clean
 clean: ## remove environments and caches

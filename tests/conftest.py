@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import TIMEOUT
+
 #: Of each property, under `--hypothesis-profile brief`; `make test-full` tries a hundred.
 BRIEF_EXAMPLES = 20
 
@@ -17,6 +19,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the tests independent of how busy the machine is, and of who has started them."""
     _heed_interrupts()
     _be_patient(config)
+    _end_what_hangs(config)
     # All that is made until the tests begin stays; to look for garbage in it costs seconds.
     gc.disable()
 
@@ -50,6 +53,12 @@ def _be_patient(config: pytest.Config) -> None:
     settings.register_profile("patient", **patient)
     settings.register_profile("brief", max_examples=BRIEF_EXAMPLES, **patient)
     settings.load_profile(config.getoption("hypothesis_profile") or "patient")
+
+
+def _end_what_hangs(config: pytest.Config) -> None:
+    """A test has four times the longest wait, unless it is marked with another number."""
+    if config.pluginmanager.hasplugin("timeout") and config.getoption("timeout") is None:
+        config.option.timeout = 4 * TIMEOUT
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

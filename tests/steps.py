@@ -27,12 +27,16 @@ FULL = {
     **GATE,
     "wheel and source archive": "make test-dist",
     "tests": "make test ALL=1",
+    "durations": "make test-durations",
     "lowest versions": "make test-lowest",
+    "newest versions": "make test-newest",
     "Debian's servers": "make test-system",
     "containers": "make test-containers",
     "models, simulation, planted faults": "make proof",
     "chaos": "make chaos",
 }
+#: Whoever has released something that breaks a step here fails nothing: the table tells it.
+NEWS = {"newest versions"}
 STEPS = {"gate": GATE, "full": FULL}
 
 OUTPUT = Path("build/steps")
@@ -101,7 +105,7 @@ def main(which: str) -> int:
     OUTPUT.mkdir(parents=True, exist_ok=True)
     done = [run(name, command) for name, command in STEPS[which].items()]
     print(report(done), flush=True)
-    return int(any(step.status for step in done))
+    return int(any(step.status for step in done if step.name not in NEWS))
 
 
 if __name__ == "__main__":

@@ -25,12 +25,13 @@ from typing import Any
 
 from celery_redlock.testing import LocalCluster
 from tests.acceptance.program import Program
+from tests.support.waiting import TIMEOUT
 
 KINDS = ("plain", "locked", "waiting", "unique")
 #: Seconds for which the broker is up, and then down.
 UP, DOWN = 2.0, 0.3
 #: Seconds for what is left in queues to be run, redelivery after the visibility timeout included.
-TIMEOUT = 180.0
+END_TIMEOUT = 6 * TIMEOUT
 RECEIVED = re.compile(r"Task \w+\[([^]]+)\] received")
 
 
@@ -112,7 +113,7 @@ def run(kind: str, *, late: bool, seconds: float, senders: int) -> dict[str, Any
             client = broker.client(0)
             return int(client.llen("celery") + client.hlen("unacked"))
 
-        until = time.monotonic() + TIMEOUT
+        until = time.monotonic() + END_TIMEOUT
         while storm.sent.keys() - set(bodies()) and in_broker() and time.monotonic() < until:
             time.sleep(0.5)
         left = in_broker()

@@ -79,7 +79,7 @@ def test_what_celery_tells_about_a_worker_shows_no_password_of_its_nodes(
     journal.open()
     assert worker.send("hold", key).get(timeout=TIMEOUT) == "held"
 
-    inspect = worker.app.control.inspect(destination=[worker.nodename], timeout=5)
+    inspect = worker.app.control.inspect(destination=[worker.nodename], timeout=TIMEOUT)
     told = [worker.command("report"), inspect.conf(), inspect.report(), inspect.stats()]
 
     assert all(told)

@@ -56,7 +56,7 @@ def metrics_journal(urls: dict[str, str]) -> Iterator[Journal]:
     journal.close()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(10 * TIMEOUT)
 def test_the_metrics_of_all_processes_add_up_to_what_ran(
     start_worker: StartWorker,
     metrics_journal: Journal,

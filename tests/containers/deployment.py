@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import docker
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 README = (DOCKER / "README.md").read_text()
 
-MAKE_PATIENCE = 30.0
+MAKE_PATIENCE = TIMEOUT
 # An image may have to be built, and others fetched from far away.
-UP_PATIENCE = 600.0
+UP_PATIENCE = 20 * TIMEOUT
 # On a busy machine: until health checks that are 15 s apart have all succeeded.
-HEALTHY_PATIENCE = 240.0
-CLIENT_PATIENCE = 240.0
+HEALTHY_PATIENCE = 8 * TIMEOUT
+CLIENT_PATIENCE = 8 * TIMEOUT
 # Of each container, for a test's report: some minutes of a worker.
 LOG_LINES = 5000
 

@@ -8,10 +8,10 @@ from celery.result import AsyncResult
 
 from celery_redlock.testing.containers import RedlockTestWorker
 from tests.acceptance.scene import Journal
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 # Many times what it takes on an idle machine: a TTL, some trips through the queue, a reconnection.
-TIMEOUT = 90.0
+SCENE_TIMEOUT = 3 * TIMEOUT
 QUEUE = "celery"
 # For one reply of a worker on a busy machine; asked again until it comes.
 REPLY_TIMEOUT = 2.0
@@ -21,7 +21,7 @@ def second_entry(journal: Journal) -> dict[str, Any]:
     """Return what the second body that entered wrote, once it has."""
     return wait_until(
         lambda: journal.of("entered")[1:],
-        TIMEOUT,
+        SCENE_TIMEOUT,
         message=lambda: f"a second body in {journal.entries}",
     )[0]
 

@@ -11,8 +11,9 @@ import yaml
 import docker
 from tests.containers.deployment import DOCKER
 from tests.containers.metrics_images import prometheus_image
+from tests.support.waiting import TIMEOUT
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(20 * TIMEOUT)]
 
 ALERTS = DOCKER / "metrics/alerts.yml"
 

@@ -12,10 +12,10 @@ from celery_redlock.protocol.keys import fence_key
 from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.message.tick import Tick
 from tests.containers.deployment import Deployment, outcome
-from tests.containers.stage import TIMEOUT
-from tests.support.waiting import wait_until
+from tests.containers.stage import SCENE_TIMEOUT
+from tests.support.waiting import TIMEOUT, wait_until
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(30 * TIMEOUT)]
 
 # Enough that the client still runs when it is known that a worker is at it.
 MANY = "60"
@@ -81,7 +81,7 @@ def test_nothing_changes_when_a_lock_node_is_stopped(deployment: Deployment) -> 
 
 def test_a_lock_node_keeps_its_fencing_counters_when_it_restarts(deployment: Deployment) -> None:
     (node,) = deployment.containers("lock1")
-    before = wait_until(lambda: _counter(node), TIMEOUT, message="interest to be paid")
+    before = wait_until(lambda: _counter(node), SCENE_TIMEOUT, message="interest to be paid")
 
     node.restart()
 
@@ -117,7 +117,9 @@ def test_no_deposit_is_lost_or_made_twice_when_a_worker_is_killed(deployment: De
     before = len(victim.logs())
     client = deployment.client("--deposits", MANY)
     wait_until(
-        lambda: b"bank.deposit" in victim.logs()[before:], TIMEOUT, message="a deposit to come in"
+        lambda: b"bank.deposit" in victim.logs()[before:],
+        SCENE_TIMEOUT,
+        message="a deposit to come in",
     )
 
     victim.kill()
@@ -154,19 +156,19 @@ import sys, json, bank
 for retries in (0, 1):
     headers = {{{HEADER!r}: json.loads(sys.argv[1])}}
     sent = bank.app.send_task("bank.pay_interest", headers=headers, retries=retries)
-    sent.get(timeout={TIMEOUT})
+    sent.get(timeout={SCENE_TIMEOUT})
 """
 A_TICK = json.dumps(Envelope(nonce=fresh_nonce(), tick=Tick(entry="interest", due=0.0)).write())
 
 
 def test_the_other_beat_leads_when_the_leader_is_killed(deployment: Deployment) -> None:
     beats = {beat.id[:12]: beat for beat in deployment.containers("beat")}
-    first = wait_until(lambda: _leader(beats), TIMEOUT, message="a beat to lead")
+    first = wait_until(lambda: _leader(beats), SCENE_TIMEOUT, message="a beat to lead")
 
     beats.pop(first).kill()
 
     (second,) = beats
-    wait_until(lambda: _leader(beats) == second, TIMEOUT, message="the other beat to lead")
+    wait_until(lambda: _leader(beats) == second, SCENE_TIMEOUT, message="the other beat to lead")
     status, said = outcome(deployment.client())
     assert status == 0, said
 

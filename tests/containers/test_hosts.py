@@ -10,8 +10,9 @@ from docker.errors import ImageNotFound
 
 from celery_redlock.testing.containers import RedlockNodeContainer
 from celery_redlock.testing.containers.nodes import running_container
+from tests.support.waiting import TIMEOUT
 
-pytestmark = pytest.mark.containers
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(10 * TIMEOUT)]
 
 
 class ReadyContainer(RedlockNodeContainer):

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from celery_redlock.testing.containers.worker import make_context, this_package
+from tests.support.waiting import TIMEOUT
 
-pytestmark = pytest.mark.containers
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(10 * TIMEOUT)]
 
 ROOT = Path(__file__).parents[2]
 

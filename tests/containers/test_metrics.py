@@ -19,10 +19,10 @@ import yaml
 
 from tests.containers.deployment import DOCKER, Deployment, outcome
 from tests.containers.metrics_images import can_be_had, named, prometheus_image
-from tests.containers.stage import TIMEOUT
-from tests.support.waiting import wait_until
+from tests.containers.stage import SCENE_TIMEOUT
+from tests.support.waiting import TIMEOUT, wait_until
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(30 * TIMEOUT)]
 
 DASHBOARD = json.loads((DOCKER / "metrics/grafana/dashboards/locks.json").read_text())
 SOURCE = {"type": "prometheus", "uid": "prometheus"}
@@ -124,7 +124,7 @@ class Grafana:
         if data is not None:
             request.data = json.dumps(data).encode()
             request.add_header("Content-Type", "application/json")
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
+        with urllib.request.urlopen(request, timeout=SCENE_TIMEOUT) as reply:
             return json.load(reply)
 
     def series_of(self, title: str) -> list[Series]:
@@ -190,7 +190,7 @@ def test_a_panel_has_data_of_a_deployment_that_locks(
         shown = (value for _, series in shown_by.series_of(title) for value in series)
         return [value for value in shown if value is not None and not math.isnan(value)]
 
-    wait_until(values, TIMEOUT, interval=1.0, message=f"data in {title}")
+    wait_until(values, SCENE_TIMEOUT, interval=1.0, message=f"data in {title}")
 
 
 def test_the_votes_of_every_node_are_shown(prometheus: Prometheus) -> None:
@@ -198,7 +198,7 @@ def test_the_votes_of_every_node_are_shown(prometheus: Prometheus) -> None:
         lambda: (
             len({labels["node"] for labels, _ in prometheus.series_of("Votes by node")}) == NODES
         ),
-        TIMEOUT,
+        SCENE_TIMEOUT,
         interval=1.0,
         message="votes of all nodes",
     )
@@ -211,7 +211,7 @@ def test_two_workers_and_two_beats_answer(prometheus: Prometheus) -> None:
 
     wait_until(
         lambda: counted() == {"workers": 2, "beats": 2},
-        TIMEOUT,
+        SCENE_TIMEOUT,
         interval=1.0,
         message=lambda: f"all instances, not {counted()}",
     )
@@ -224,7 +224,7 @@ def test_prometheus_has_all_alerts_and_can_evaluate_them(prometheus: Prometheus)
 
     wait_until(
         lambda: health() == dict.fromkeys(ALERTS, "ok"),
-        TIMEOUT,
+        SCENE_TIMEOUT,
         interval=1.0,
         message=lambda: str(health()),
     )

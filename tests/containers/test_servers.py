@@ -10,11 +10,11 @@ from celery_redlock import Redlock
 from celery_redlock.errors import LockContended
 from celery_redlock.testing.containers import RedlockTestCluster, RedlockTestNode
 from tests.acceptance.scene import Journal, Lock
-from tests.containers.stage import TIMEOUT, Stage
+from tests.containers.stage import SCENE_TIMEOUT, Stage
 from tests.containers.tasks import MAX_TTL
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
-pytestmark = pytest.mark.containers
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(10 * TIMEOUT)]
 
 RENEWALS = 3
 
@@ -31,7 +31,7 @@ def test_a_long_task_keeps_its_lock_while_all_five_nodes_restart_one_by_one(
         # Empty at first; the holder mends it once its lease stands on the others.
         wait_until(
             lambda node=node: node.client.get(f"redlock:{stage.key}") == entered["owner"],
-            TIMEOUT,
+            SCENE_TIMEOUT,
             message=f"the lock back on {node.name()}",
         )
 
@@ -41,7 +41,7 @@ def test_a_long_task_keeps_its_lock_while_all_five_nodes_restart_one_by_one(
     ):
         elsewhere.acquire(stage.key)
     journal.open()
-    assert result.get(timeout=TIMEOUT) == "held"
+    assert result.get(timeout=SCENE_TIMEOUT) == "held"
     assert [entry["event"] for entry in journal.entries] == ["entered", "left"]
 
 
@@ -53,7 +53,9 @@ def _wait_until_it_votes(node: RedlockTestNode, cluster: RedlockTestCluster) -> 
             client.acquire("elsewhere", wait=5.0).release()
             return node.state == "serving"
 
-        wait_until(votes, TIMEOUT, interval=0.2, message=lambda: f"{node.name()}: {node.state}")
+        wait_until(
+            votes, SCENE_TIMEOUT, interval=0.2, message=lambda: f"{node.name()}: {node.state}"
+        )
 
 
 def test_a_task_keeps_its_lock_while_the_broker_is_away_and_its_message_runs_once(
@@ -65,11 +67,13 @@ def test_a_task_keeps_its_lock_while_the_broker_is_away_and_its_message_runs_onc
     celery_broker.kill()
     lock.wait_for_renewals(RENEWALS)
     celery_broker.restart()
-    wait_until(lambda: stage.workers_answering == 2, TIMEOUT, message="both workers to be back")
+    wait_until(
+        lambda: stage.workers_answering == 2, SCENE_TIMEOUT, message="both workers to be back"
+    )
 
     assert lock.owner == entered["owner"]
     journal.open()
-    assert result.get(timeout=TIMEOUT) == "held"
+    assert result.get(timeout=SCENE_TIMEOUT) == "held"
     # The broker has delivered the message of the body that ran on a second time.
-    wait_until(lambda: stage.all_is_done, TIMEOUT, message="no message to be left")
+    wait_until(lambda: stage.all_is_done, SCENE_TIMEOUT, message="no message to be left")
     assert [entry["event"] for entry in journal.entries] == ["entered", "left"]

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.containers
+from tests.support.waiting import TIMEOUT
 
-TIMEOUT = 250.0
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(10 * TIMEOUT)]
+
+SUITE_TIMEOUT = 8 * TIMEOUT
 
 CONFTEST = """
 import pytest
@@ -80,7 +82,7 @@ def test_a_suite_with_one_more_plugin_has_lock_nodes_and_workers_with_this_packa
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=TIMEOUT,
+        timeout=SUITE_TIMEOUT,
         check=False,
     )
 

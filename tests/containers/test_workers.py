@@ -7,10 +7,10 @@ import pytest
 from celery_redlock.errors import LeaseLost, StaleFencingToken
 from celery_redlock.testing.containers import RedlockTestCluster
 from tests.acceptance.scene import Journal, Lock
-from tests.containers.stage import TIMEOUT, Stage, second_entry
-from tests.support.waiting import wait_until
+from tests.containers.stage import SCENE_TIMEOUT, Stage, second_entry
+from tests.support.waiting import TIMEOUT, wait_until
 
-pytestmark = pytest.mark.containers
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(10 * TIMEOUT)]
 
 # At a third of the TTL each: together longer than the lease that stood when the scene began.
 RENEWALS = 5
@@ -30,7 +30,7 @@ def test_the_task_of_a_killed_worker_runs_elsewhere_when_its_lock_has_ended(
     assert second["token"] > first["token"]
     assert lock.owner == second["owner"]
     journal.open()
-    assert result.get(timeout=TIMEOUT) == "held"
+    assert result.get(timeout=SCENE_TIMEOUT) == "held"
 
 
 def test_a_worker_that_was_paused_past_its_ttl_wakes_without_its_lock(
@@ -49,11 +49,11 @@ def test_a_worker_that_was_paused_past_its_ttl_wakes_without_its_lock(
     unwound = journal.wait_for("unwound")
     assert (unwound["id"], unwound["by"]) == (first["id"], "LeaseLost")
     with pytest.raises(LeaseLost):
-        late.get(timeout=TIMEOUT)
+        late.get(timeout=SCENE_TIMEOUT)
     assert second["token"] > first["token"]
     assert lock.owner == second["owner"]
     journal.open()
-    assert result.get(timeout=TIMEOUT) == "held"
+    assert result.get(timeout=SCENE_TIMEOUT) == "held"
 
 
 def test_what_a_worker_writes_after_a_pause_past_its_ttl_is_refused(
@@ -67,12 +67,12 @@ def test_what_a_worker_writes_after_a_pause_past_its_ttl_is_refused(
     sleeper.pause()
     result = stage.send("write", "fresh")
     journal.open("fresh")
-    assert result.get(timeout=TIMEOUT) == "written"
+    assert result.get(timeout=SCENE_TIMEOUT) == "written"
     sleeper.unpause()
     journal.open("late")
 
     with pytest.raises(StaleFencingToken):
-        late.get(timeout=TIMEOUT)
+        late.get(timeout=SCENE_TIMEOUT)
     assert stage.setup.backend.container.client.get(f"data:{stage.key}") == "fresh"
 
 
@@ -89,8 +89,8 @@ def test_a_worker_that_is_cut_off_from_two_of_five_nodes_keeps_its_lock(
     other = stage.send("hold")
     wait_until(lambda: other.state == "RETRY", message="the other task to wait for its turn")
     journal.open()
-    assert result.get(timeout=TIMEOUT) == "held"
-    assert other.get(timeout=TIMEOUT) == "held"
+    assert result.get(timeout=SCENE_TIMEOUT) == "held"
+    assert other.get(timeout=SCENE_TIMEOUT) == "held"
     assert [entry["event"] for entry in journal.entries] == ["entered", "left"] * 2
 
 
@@ -110,11 +110,11 @@ def test_a_worker_that_is_cut_off_from_three_of_five_nodes_loses_its_lock_to_one
     assert (unwound["id"], unwound["by"]) == (first["id"], "LeaseLost")
     assert journal.entries.index(unwound) < journal.entries.index(second)
     with pytest.raises(LeaseLost):
-        lost.get(timeout=TIMEOUT)
+        lost.get(timeout=SCENE_TIMEOUT)
     assert second["token"] > first["token"]
     assert lock.owner == second["owner"]
     journal.open()
-    assert result.get(timeout=TIMEOUT) == "held"
+    assert result.get(timeout=SCENE_TIMEOUT) == "held"
 
 
 def test_a_worker_that_sees_its_nodes_again_takes_locks_again(
@@ -123,12 +123,12 @@ def test_a_worker_that_sees_its_nodes_again_takes_locks_again(
     worker = stage.setup.worker
     stage.send_to_nobody_but(worker)
     journal.open()
-    assert stage.send("hold").get(timeout=TIMEOUT) == "held"
+    assert stage.send("hold").get(timeout=SCENE_TIMEOUT) == "held"
     celery_redlock_cluster.cut_off(worker, 0, 2, 4)
     result = stage.send("hold")
     wait_until(lambda: result.state == "RETRY", message="the task to find too few nodes")
 
     celery_redlock_cluster.rejoin(worker, 0, 2, 4)
 
-    assert result.get(timeout=TIMEOUT) == "held"
+    assert result.get(timeout=SCENE_TIMEOUT) == "held"
     assert {entry["host"] for entry in journal.of("entered")} == {worker.hostname()}

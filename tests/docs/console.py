@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from tests.docs.blocks import ROOT
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 __all__ = ["Command", "Shell", "commands_of", "is_only_checked"]
 
@@ -21,9 +21,9 @@ PROMPT = "$ "
 #: Marks the omitted part of a line.
 ANYTHING = "..."
 #: A page in a hurry still gets the time that a busy machine needs.
-COMMAND_PATIENCE = 120.0
-START_PATIENCE = 90.0
-REPEAT_PATIENCE = 60.0
+COMMAND_PATIENCE = 4 * TIMEOUT
+START_PATIENCE = 3 * TIMEOUT
+REPEAT_PATIENCE = 2 * TIMEOUT
 
 INSTALL = re.compile(r"pip install (?P<what>.+)")
 MAKE = re.compile(r"make (?P<target>[\w-]+)")

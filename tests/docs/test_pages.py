@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import DOCS, PAGES, ROOT, blocks_of
+from tests.support.waiting import TIMEOUT
 
 LOCK_NODES = 5
 #: What people read and type first; `make test-full` plays all pages.
 FIRST_READ = {ROOT / "README.md", DOCS / "tutorial" / "first-lock.md"}
-PAGE_PATIENCE = 240
+PAGE_PATIENCE = 8 * TIMEOUT
 
 
-@pytest.mark.timeout(PAGE_PATIENCE + 60)
+@pytest.mark.timeout(PAGE_PATIENCE + 2 * TIMEOUT)
 @pytest.mark.parametrize(
     "page",
     [

@@ -12,6 +12,7 @@ import pytest
 
 from tests.docs.blocks import ROOT, blocks_of
 from tests.docs.console import commands_of
+from tests.support.waiting import TIMEOUT
 
 
 class Played:
@@ -33,7 +34,7 @@ class Played:
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=3 * TIMEOUT,
         )
         self.refused = done.returncode != 0
         self.error = done.stderr

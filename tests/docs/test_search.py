@@ -15,8 +15,9 @@ from playwright.sync_api import Browser, expect
 
 from tests.docs.blocks import DOCS, ROOT
 from tests.support.chromium import running_chromium
+from tests.support.waiting import TIMEOUT
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(8 * TIMEOUT)]
 
 #: What people type, and the guide that they need.
 FIRST = {

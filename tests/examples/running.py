@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 
-__all__ = ["EXAMPLES", "NAMES", "ROOT", "TIMEOUT", "Example", "marked", "processes_of", "started"]
+from tests.support.waiting import TIMEOUT
+
+__all__ = [
+    "EXAMPLES",
+    "EXAMPLE_TIMEOUT",
+    "NAMES",
+    "ROOT",
+    "Example",
+    "marked",
+    "processes_of",
+    "started",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -27,7 +38,7 @@ SYSTEM = {"other_language"}
 FOREIGN = ("CELERY_", "REDLOCK_", "DJANGO_")
 
 #: Far above an example's own patience, of which each wait has one.
-TIMEOUT = 420
+EXAMPLE_TIMEOUT = 14 * TIMEOUT
 
 
 def marked(names: list[str]) -> list[Any]:

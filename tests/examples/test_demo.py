@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.running import ROOT, TIMEOUT, Example, processes_of, started
-from tests.support.waiting import wait_until
+from tests.examples.running import EXAMPLE_TIMEOUT, ROOT, Example, processes_of, started
+from tests.support.waiting import TIMEOUT, wait_until
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(TIMEOUT + 60)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(EXAMPLE_TIMEOUT + 2 * TIMEOUT)]
 
 
 def test_without_the_lock_the_files_lose_updates_that_celery_reports_as_success(
@@ -32,7 +32,7 @@ def test_without_the_lock_the_files_lose_updates_that_celery_reports_as_success(
         options=("--no-lock",),
         CELERY_BROKER_URL="redis://127.0.0.1:1",
     )
-    output, _ = process.communicate(timeout=TIMEOUT)
+    output, _ = process.communicate(timeout=EXAMPLE_TIMEOUT)
 
     assert process.returncode == 0, output
     assert "of 60 updates are lost" in output
@@ -97,11 +97,11 @@ def test_ctrl_c_ends_all_processes_and_gives_the_terminal_back(
     terminal: Terminal, tmp_path: Path
 ) -> None:
     # By then a node and a process are stopped or dead, which must not keep anything from ending.
-    wait_until(lambda: "is killed in payment" in terminal.output, TIMEOUT / 4)
+    wait_until(lambda: "is killed in payment" in terminal.output, 3 * TIMEOUT)
 
     terminal.press(b"\x03")
 
-    assert terminal.process.wait(30) == 128 + signal.SIGINT
+    assert terminal.process.wait(TIMEOUT) == 128 + signal.SIGINT
     wait_until(lambda: not processes_of(tmp_path), message=lambda: str(processes_of(tmp_path)))
     assert not list(tmp_path.iterdir())
     assert "Traceback" not in terminal.output

@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 
 from tests.examples.running import (
+    EXAMPLE_TIMEOUT,
     EXAMPLES,
     NAMES,
     ROOT,
-    TIMEOUT,
     Example,
     marked,
     processes_of,
     started,
 )
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(TIMEOUT + 60)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(EXAMPLE_TIMEOUT + 2 * TIMEOUT)]
 
 
 def run(name: str, temporary: Path, **environment: str) -> str:
     process = started(Example.of(name), temporary, **environment)
-    output, _ = process.communicate(timeout=TIMEOUT)
+    output, _ = process.communicate(timeout=EXAMPLE_TIMEOUT)
     assert process.returncode == 0, output
     return output
 
@@ -95,5 +95,5 @@ def test_an_example_that_is_ended_from_outside_leaves_no_process(end: str, tmp_p
 
     getattr(process, end)()
 
-    process.communicate(timeout=TIMEOUT)
+    process.communicate(timeout=EXAMPLE_TIMEOUT)
     wait_until(lambda: not processes_of(tmp_path), message=lambda: str(processes_of(tmp_path)))

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.running import EXAMPLES, NAMES, TIMEOUT, Example, marked, started
+from tests.examples.running import EXAMPLE_TIMEOUT, EXAMPLES, NAMES, Example, marked, started
+from tests.support.waiting import TIMEOUT
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(TIMEOUT + 60)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(EXAMPLE_TIMEOUT + 2 * TIMEOUT)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,7 @@ def test_a_planted_fault_is_seen(name: str, tmp_path: Path) -> None:
     change(top / "examples" / "stage.py", "TIMEOUT = 120.0", "TIMEOUT = 45.0")
 
     process = started(Example.of(name), temporary, top)
-    output, _ = process.communicate(timeout=TIMEOUT)
+    output, _ = process.communicate(timeout=EXAMPLE_TIMEOUT)
 
     assert process.returncode != 0, output
     assert plant.expected_output in output

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from tenacity import wait_random
 
 from celery_redlock import LockNotAcquired, Redlock, StaleFencingToken
+from tests.support.waiting import TIMEOUT
 
 LEASE = 0.25
 PAUSES = (1.2 * LEASE, 2 * LEASE)
@@ -27,7 +28,7 @@ BURSTS = (20, 80)
 #: A release wakes those that wait; they need to look only for leases that end while the holder is
 #: paused, and more often than that would take the processors from who writes.
 RETRY = wait_random(0.0, 0.2)
-TIMEOUT = 100.0
+LOCK_TIMEOUT = 3 * TIMEOUT
 
 
 class Store(Protocol):
@@ -145,9 +146,9 @@ def _take_turns(number: int, urls: list[str], open_store: Opener, load: Load) ->
     with Redlock(urls, ttl=LEASE, max_ttl=1.0) as redlock, open_store() as store:
         while accepted + refused < load.writes:
             try:
-                lease = redlock.acquire("stress", wait=TIMEOUT, retry=RETRY)
+                lease = redlock.acquire("stress", wait=LOCK_TIMEOUT, retry=RETRY)
             except LockNotAcquired as exc:
-                raise AssertionError(f"no lock within {TIMEOUT} s") from exc
+                raise AssertionError(f"no lock within {LOCK_TIMEOUT} s") from exc
             burst = min(chance.randint(*BURSTS), load.writes - accepted - refused)
             pause_at = chance.randrange(burst) if chance.random() < load.pausing else None
             try:

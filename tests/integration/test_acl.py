@@ -24,7 +24,7 @@ from celery_redlock.protocol.keys import turns_key, wait_queue_key, wake_channel
 from celery_redlock.protocol.node_model import MAX_WAITERS
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.plugin import ClusterFactory
-from tests.support.waiting import WHEN_WOKEN, wait_until
+from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until
 
 DOCKER = Path(__file__).parents[2] / "docker"
 ACL = DOCKER / "redis/lock.acl"
@@ -32,7 +32,7 @@ README = (DOCKER / "README.md").read_text()
 PASSWORD = "hunter2"
 NODES = 3
 # What is refused is refused at once; only used up where a right is missing.
-SOON = 5.0
+SOON = TIMEOUT
 
 
 def _rules() -> list[str]:

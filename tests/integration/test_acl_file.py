@@ -20,11 +20,11 @@ from celery_redlock.protocol.keys import fence_key
 from celery_redlock.testing.ports import LOOPBACK, ReservedPort
 from celery_redlock.testing.server import find_binary
 from tests.support.nodes import CALM
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 FILES = Path(__file__).parents[2] / "docker/redis"
 PASSWORD = "hunter2"
-END_PATIENCE = 30.0
+END_PATIENCE = TIMEOUT
 LOCKS = 3
 
 

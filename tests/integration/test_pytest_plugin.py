@@ -8,6 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+from tests.support.waiting import TIMEOUT
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -22,7 +24,7 @@ def run_pytest(directory: Path, test_code: str, *options: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=100,
+        timeout=3 * TIMEOUT,
         check=False,
     )
     assert result.returncode == 0, result.stdout

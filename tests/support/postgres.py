@@ -16,7 +16,7 @@ import psycopg
 
 from celery_redlock.testing.child_guardian import ChildGuardian
 from celery_redlock.testing.ports import LOOPBACK, ReservedPort
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 # Debian keeps the server's programs out of PATH, one directory for each version.
 DEBIAN = Path("/usr/lib/postgresql")
@@ -93,7 +93,7 @@ def running_postgres() -> Iterator[str]:
         finally:
             # Its "fast" shutdown, which also takes its shared memory away.
             server.send_signal(signal.SIGINT)
-            server.wait(30)
+            server.wait(TIMEOUT)
     finally:
         guardian.kill()
         port.release()

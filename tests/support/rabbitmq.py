@@ -15,13 +15,13 @@ from kombu import Connection
 
 from celery_redlock.testing.child_guardian import ChildGuardian
 from celery_redlock.testing.ports import LOOPBACK, ReservedPort
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 # Debian's `rabbitmq-server` in PATH changes to a user of its own; this is what it then runs.
 SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 #: Seconds; an Erlang node that shares two cores with twenty other processes took over a minute.
-START_TIMEOUT = 180.0
+START_TIMEOUT = 6 * TIMEOUT
 
 CONFIG = """
 listeners.tcp.1 = {loopback}:{port}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,8 +12,13 @@ from tenacity.wait import wait_base
 
 T = TypeVar("T")
 
+# How many times as patient as on a machine of one's own. Every deadline of a wait is a multiple.
+PATIENCE = float(
+    os.environ.get("REDLOCK_TEST_PATIENCE") or (4 if os.environ.get("CI") == "true" else 1)
+)
+
 # Long enough for a busy two-core machine: it is only ever used up by a test that fails.
-TIMEOUT = 30.0
+TIMEOUT = 30.0 * PATIENCE
 
 
 class _WhenWoken(wait_base):

@@ -129,8 +129,11 @@ def settled(worker: Worker, journal: Journal) -> History:
     def unsettled() -> list[Sent]:
         history = read_history(journal.entries)
         ends = Counter(run.id for run in history.runs if run.ended)
+        begun = {run.id for run in history.runs}
         for task_id, kinds in history.news.items():
-            ends[task_id] += sum(kind in ENDS for kind in kinds)
+            # A body that a newer call asks to stop has the same news as a message that it replaces.
+            without_a_body = {*ENDS, "task_replaced"} if task_id not in begun else ENDS
+            ends[task_id] += sum(kind in without_a_body for kind in kinds)
         open_ = Counter(message.id for message in history.sent) - ends
         return [message for message in history.sent if message.id in open_]
 

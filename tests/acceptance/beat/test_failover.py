@@ -29,6 +29,7 @@ from tests.acceptance.beat.scenes import Watch, assert_none, end_all, entry, set
 from tests.acceptance.conftest import PauseNodes
 from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
+from tests.support.waiting import TIMEOUT
 
 pytestmark = pytest.mark.full
 
@@ -91,7 +92,7 @@ class Troupe:
         self.beats.append(self.watch.add(self._start()))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(10 * TIMEOUT)
 def test_three_beats_run_each_tick_once_whatever_becomes_of_the_leader(
     worker: Worker,
     key: str,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.acceptance.beat.beats import LEADER, PLAIN, REDLOCK, TASKS, Beat
 from tests.acceptance.beat.checker import check_gaps, check_once, check_repeats, find_gaps
 from tests.acceptance.beat.conftest import StartBeat
@@ -16,6 +18,7 @@ RETRY = 2.0
 SLACK = 2.0
 
 
+@pytest.mark.duration
 def test_a_clean_end_hands_over_within_one_retry_period_and_only_leaders_open_schedule_files(
     worker: Worker, key: str, journal: Journal, start_beat: StartBeat
 ) -> None:

@@ -57,7 +57,7 @@ def test_three_beats_that_start_when_they_like_run_each_tick_once(
 
 
 @pytest.mark.full
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(8 * TIMEOUT)
 def test_a_crontab_tick_runs_once_though_a_beat_catches_it_up_later(
     worker: Worker, key: str, journal: Journal, start_beat: StartBeat
 ) -> None:

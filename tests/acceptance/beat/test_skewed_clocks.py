@@ -24,7 +24,7 @@ from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
 from tests.support.waiting import TIMEOUT
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.duration
 
 SKEWS = (-2.0, 0.0, 2.0)
 APART = max(SKEWS) - min(SKEWS)
@@ -35,7 +35,7 @@ TICKS = 2
 WAIT = (TICKS + 1) * EVERY + TIMEOUT
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(8 * TIMEOUT)
 def test_skewed_beats_that_stamp_their_ticks_run_each_once(
     worker: Worker, key: str, journal: Journal, start_beat: StartBeat
 ) -> None:
@@ -59,7 +59,7 @@ def test_skewed_beats_that_stamp_their_ticks_run_each_once(
     assert_none(check_gaps(find_gaps(brief, EVERY), EVERY))
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(8 * TIMEOUT)
 def test_skewed_beats_that_know_nothing_of_locks_run_each_tick_once_through_the_minimum_hold(
     worker: Worker, key: str, journal: Journal, start_beat: StartBeat
 ) -> None:

@@ -32,7 +32,7 @@ from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.testing import LocalCluster
 from tests.acceptance.program import ROOT
 from tests.support.events import counters
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 STAGE = "REDLOCK_LOAD_STAGE"
 KEYS = tuple(f"hot-{number}" for number in range(5))
@@ -190,7 +190,7 @@ def run(*, seconds: float, most: int, far: float, grace: float) -> Found:
             publisher.publish_for(seconds, most)
             published, sent = publisher.published, publisher.sent
             unlocked_then = unlocked()
-            wait_until(lambda: nobody_works(cluster, counted, sent), 120.0)
+            wait_until(lambda: nobody_works(cluster, counted, sent), 4 * TIMEOUT)
             at_once, _ = leftovers(cluster)
             time.sleep(grace + 0.5)
             after, longest = leftovers(cluster)

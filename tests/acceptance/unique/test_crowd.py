@@ -16,7 +16,7 @@ pytestmark = pytest.mark.full
 TURNS = 50
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(10 * TIMEOUT)
 def test_of_a_hundred_publishes_at_once_one_runs_and_the_others_point_at_it_fifty_times_over(
     crowd: Crowd, worker: Worker, publisher: Publisher, key: str, lock: Lock, journal: Journal
 ) -> None:

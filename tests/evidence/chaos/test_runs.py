@@ -14,13 +14,13 @@ import pytest
 from evidence.chaos.clocks import Clock, build_shim
 from evidence.chaos.report import render_page
 from evidence.chaos.run import run
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Servers, a worker and its publishers start one after the other.
-START_PATIENCE = 120
+START_PATIENCE = 4 * TIMEOUT
 
 
 def test_a_few_seconds_within_the_assumptions_break_no_rule():
@@ -39,7 +39,7 @@ def test_a_few_seconds_beyond_them_show_overlaps_and_lose_nothing_behind_the_gua
     assert outcome.verdict.violations == []
 
 
-@pytest.mark.timeout(START_PATIENCE + 120)
+@pytest.mark.timeout(2 * START_PATIENCE)
 def test_a_failover_of_sentinel_groups_breaks_no_rule():
     outcome = run(3, 3.0, sentinel=True)
     assert outcome.verdict.violations == []
@@ -47,7 +47,7 @@ def test_a_failover_of_sentinel_groups_breaks_no_rule():
     assert "Sentinel groups" in render_page(outcome)
 
 
-@pytest.mark.timeout(START_PATIENCE + 120)
+@pytest.mark.timeout(2 * START_PATIENCE)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize(
     ("layer", "last"), [("--locks", "worker-7.1.jsonl"), ("--tasks", "p1.1-*.jsonl")]
@@ -69,7 +69,7 @@ def test_nothing_is_left_behind_when_a_run_is_ended(how, layer, last, tmp_path):
         wait_until(begun, START_PATIENCE, message="the run to begin")
         assert _processes_about(tmp_path)
         process.send_signal(how)
-        process.wait(30)
+        process.wait(TIMEOUT)
         wait_until(lambda: not _processes_about(tmp_path), message="processes are left")
         wait_until(lambda: not list(tmp_path.iterdir()), message="files are left")
     finally:

@@ -17,6 +17,7 @@ from evidence.simulation.contest import backlog, by_slots, contest, per_node
 from evidence.simulation.plan import Plan, make_plan
 from evidence.simulation.runner import PROFILES, plan_of, simulate
 from evidence.simulation.world import carry_out
+from tests.support.waiting import TIMEOUT
 
 pytestmark = pytest.mark.full
 
@@ -98,7 +99,7 @@ def test_another_process_with_another_hash_seed_gives_the_same_trace() -> None:
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * TIMEOUT,
         env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)},
     ).stdout.strip()
 

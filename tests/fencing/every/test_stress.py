@@ -14,6 +14,7 @@ from celery_redlock.fencing import FileFence, RedisFence
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.plugin import ClusterFactory
 from tests.fencing.stress import Load, Opener, Store, check, run_stress
+from tests.support.waiting import TIMEOUT
 
 KEY = "state"
 
@@ -84,7 +85,7 @@ def opener(
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(10 * TIMEOUT)
 def test_no_accepted_write_is_lost_and_the_highest_token_s_write_is_left(
     redlock_cluster: LocalCluster, opener: Opener
 ) -> None:

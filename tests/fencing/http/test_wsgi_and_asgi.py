@@ -32,6 +32,7 @@ from celery_redlock.fencing import (
     raise_if_stale,
 )
 from celery_redlock.testing.plugin import ClusterFactory
+from tests.support.waiting import TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +355,7 @@ def test_a_client_s_header_goes_through_a_real_server_and_a_refusal_comes_back()
         def put(token: int) -> bytes:
             request = urllib.request.Request(url, b"", fencing_headers(token), method="PUT")
             try:
-                with urllib.request.urlopen(request, timeout=30) as answer:
+                with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
                     return bytes(answer.read())
             except urllib.error.HTTPError as exc:
                 raise_if_stale(exc.code, exc.read())

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from tests.fencing.sql.models import Account, Base
 from tests.fencing.sql.racing import ROWS, WAIT_FOR_LOCK, deposit, race, write
+from tests.support.waiting import TIMEOUT
 
 PROCESSES = 5
 CALLS = 40
@@ -24,7 +25,7 @@ RECORD = (
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(10 * TIMEOUT)
 def test_no_deposit_is_lost_that_looks_before_its_claim(engine: Engine, url: str) -> None:
     with Session(engine) as session, session.begin():
         session.add(Account(id=1))
@@ -38,7 +39,7 @@ def test_no_deposit_is_lost_that_looks_before_its_claim(engine: Engine, url: str
 
 
 @pytest.mark.system
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(10 * TIMEOUT)
 def test_without_transactions_a_call_writes_all_of_its_rows_or_none(postgres: str) -> None:
     engine = create_engine(postgres)
     Base.metadata.create_all(engine)

@@ -14,6 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from celery_redlock.fencing.sqlalchemy import FencedMixin, fenced_claim, fenced_update
 from celery_redlock.testing import LocalCluster
 from tests.fencing.stress import Load, Store, check, run_stress
+from tests.support.waiting import TIMEOUT
 
 WAIT_FOR_LOCK = 60.0
 
@@ -83,7 +84,7 @@ def prepared(engine: Engine, url: str) -> Iterator[str]:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(10 * TIMEOUT)
 def test_no_accepted_write_is_lost_and_the_highest_token_s_write_is_left(
     redlock_cluster: LocalCluster, prepared: str
 ) -> None:
@@ -93,7 +94,7 @@ def test_no_accepted_write_is_lost_and_the_highest_token_s_write_is_left(
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(10 * TIMEOUT)
 def test_without_the_guard_accepted_writes_are_lost(
     redlock_cluster: LocalCluster, prepared: str
 ) -> None:

@@ -15,6 +15,7 @@ from celery_redlock.core import Lease, set_current_lease
 from celery_redlock.errors import InvalidFencingToken
 from celery_redlock.fencing import checked_token, token_or_current
 from celery_redlock.fencing.tokens import stale
+from tests.support.waiting import TIMEOUT
 
 
 class Counting(int):
@@ -96,7 +97,7 @@ def test_importing_the_guards_loads_no_optional_library() -> None:
         f"loaded = {optional} & set(sys.modules)\n"
         "sys.exit(f'loaded: {loaded}' if loaded else 0)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=2 * TIMEOUT)
 
 
 def test_a_stale_token_s_error_tells_both_numbers() -> None:

@@ -14,6 +14,7 @@ from celery_redlock.admin.broker_diagnosis import diagnose_broker
 from celery_redlock.admin.diagnosis import Severity
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.ports import ReservedPort
+from tests.support.waiting import TIMEOUT
 
 TASK: dict[str, Any] = {"base": RedlockTask, "shared": False, "lock_key": "k"}
 
@@ -56,7 +57,7 @@ def test_messages_that_a_worker_has_and_the_broker_will_deliver_again_are_counte
     app.send_task("job")
     with app.connection_for_read() as connection:
         queue = connection.SimpleQueue("celery")
-        messages = [queue.get(timeout=10) for _ in range(2)]
+        messages = [queue.get(timeout=TIMEOUT) for _ in range(2)]
         (finding,) = diagnose_broker(app)
         for message in messages:
             message.ack()

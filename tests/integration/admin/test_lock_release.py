@@ -41,7 +41,7 @@ def test_the_body_loses_its_lease_and_the_next_gets_the_lock(nodes: Nodes) -> No
     nodes.wait_held(lease)
     (taken,) = release_lock(redlock, "key")
     assert (taken.key, taken.owner) == ("key", lease.owner)
-    next_one = redlock.acquire("key", ttl=60, wait=CALM)
+    next_one = redlock.acquire("key", ttl=60, wait=TIMEOUT)
     wait_until(lambda: not lease.is_valid)
     assert lease.lost == LossReason.GONE
     assert next_one.is_valid
@@ -54,7 +54,7 @@ def test_the_late_write_of_the_holder_is_refused(nodes: Nodes, tmp_path: Path) -
     nodes.wait_held(lease)
     fence.write(b"by the first", lease.fencing_token)
     release_lock(redlock, "key")
-    fence.write(b"by the second", redlock.acquire("key", ttl=60, wait=CALM).fencing_token)
+    fence.write(b"by the second", redlock.acquire("key", ttl=60, wait=TIMEOUT).fencing_token)
     with pytest.raises(StaleFencingToken):
         fence.write(b"too late", lease.fencing_token)
 

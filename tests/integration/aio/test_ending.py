@@ -11,7 +11,7 @@ import pytest
 from celery_redlock import AsyncLease, AsyncRedlock, LeaseLost
 from celery_redlock.core.lease import holding_of
 from tests.integration.aio.test_taking import client, turns
-from tests.support.nodes import CALM, Nodes, ServerNodes
+from tests.support.nodes import Nodes, ServerNodes
 from tests.support.waiting import TIMEOUT, wait_until
 
 
@@ -21,7 +21,7 @@ def test_a_coroutine_that_is_cancelled_while_nodes_are_asked_holds_nothing(
 ) -> None:
     async def main() -> None:
         async with client(servers) as redlock:
-            await (await redlock.acquire("warm-up", wait=CALM)).release()
+            await (await redlock.acquire("warm-up", wait=TIMEOUT)).release()
             servers.pause(0, 1, 2)
             taking = asyncio.create_task(
                 redlock.acquire("key", ttl=60.0, at_least_for=at_least_for)
@@ -122,7 +122,7 @@ def test_a_block_whose_lease_is_lost_is_interrupted(nodes: Nodes) -> None:
                     raise
 
             with pytest.raises(LeaseLost):
-                await held_for(redlock, body, ttl=2.0, wait=CALM)
+                await held_for(redlock, body, ttl=2.0, wait=TIMEOUT)
             assert seen == [False]
             task = asyncio.current_task()
             assert task is not None

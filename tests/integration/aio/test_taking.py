@@ -70,7 +70,7 @@ def test_one_coroutine_at_a_time_holds_a_lock_and_tokens_grow(nodes: Nodes) -> N
 def test_the_loop_runs_while_nodes_are_waited_for(servers: ServerNodes) -> None:
     async def main() -> None:
         async with client(servers) as redlock:
-            await (await redlock.acquire("warm-up", wait=CALM)).release()
+            await (await redlock.acquire("warm-up", wait=TIMEOUT)).release()
             servers.pause(0, 1, 2)
             taking = asyncio.create_task(redlock.acquire("key"))
             await turns()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.beat.database import SCENES
 from tests.support.cases import first_of
+from tests.support.waiting import TIMEOUT
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = "tests.integration.beat.database"
@@ -28,7 +29,7 @@ def test_with_a_database(scene: str, tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=3 * TIMEOUT,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -12,6 +12,7 @@ import pytest
 from celery_redlock import Redlock
 from celery_redlock.cli import main
 from celery_redlock.testing import LocalCluster
+from tests.support.waiting import TIMEOUT
 
 NODES = "memory://cli-piped-1,memory://cli-piped-2,memory://cli-piped-3"
 
@@ -50,4 +51,4 @@ def test_a_reader_that_has_seen_enough_ends_the_list_in_silence() -> None:
             assert process.stdout.readline().startswith("KEY")
             process.stdout.close()
             assert process.stderr.read() == ""
-            assert process.wait(30) == 128 + 13
+            assert process.wait(TIMEOUT) == 128 + 13

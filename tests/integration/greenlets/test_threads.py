@@ -18,6 +18,7 @@ import json, logging, os, sys, threading, time
 from celery_redlock._greenlets import threads
 from celery_redlock._greenlets.threads import call_in_app, start_native_thread
 from celery_redlock._greenlets.unpatched import native_lock, unpatched
+from tests.support.waiting import TIMEOUT
 
 ident = unpatched("_thread", "get_ident")
 main = ident()
@@ -25,7 +26,7 @@ facts = {}
 time.sleep(0)
 
 def until(condition):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + TIMEOUT
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.005)
 

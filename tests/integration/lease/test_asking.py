@@ -21,7 +21,7 @@ from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import WaitingCall, parse_node
 from celery_redlock.transport.memory.transport import MemoryNode, memory_node
 from tests.support.nodes import CALM
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_a_wait_without_end_lasts_until_the_holder_releases(
     waiter.start()
     lease.release()
 
-    waiter.join(30)
+    waiter.join(TIMEOUT)
 
     assert acquired[0].is_valid
 
@@ -106,7 +106,7 @@ def test_an_asyncio_lease_can_be_watched_and_its_loss_is_reported_in_the_loop(
             lease = await client.acquire("report", ttl=0.3)
             lost = asyncio.Event()
             client.watch(lease, on_lost=lambda _: lost.set(), max_hold=0.5)
-            await asyncio.wait_for(lost.wait(), 30)
+            await asyncio.wait_for(lost.wait(), TIMEOUT)
             assert lease.lost
 
     asyncio.run(watch())
@@ -212,7 +212,7 @@ def test_a_thread_that_inherits_the_context_may_wait_for_the_end_of_a_block(
     with redlock.lock("report"):
         waiter = threading.Thread(target=contextvars.copy_context().run, args=(wait,))
         waiter.start()
-    waiter.join(30)
+    waiter.join(TIMEOUT)
 
     assert acquired[0].is_valid
 
@@ -220,7 +220,7 @@ def test_a_thread_that_inherits_the_context_may_wait_for_the_end_of_a_block(
 def test_a_block_whose_lease_is_released_may_acquire_its_key_again(redlock: Redlock) -> None:
     with redlock.lock("report") as lease:
         lease.release()
-        assert redlock.acquire("report", wait=5).is_valid
+        assert redlock.acquire("report", wait=TIMEOUT).is_valid
 
 
 def test_a_conflict_names_the_vote_of_each_node(redlock: Redlock, other: Redlock) -> None:
@@ -278,7 +278,7 @@ def test_a_client_that_is_closed_while_it_waits_acquires_nothing(
 
     monkeypatch.setattr(client_of(redlock).transport, "wait", close_meanwhile)
     with pytest.raises(ConfigurationError, match="is closed"):
-        redlock.acquire("report", wait=10)
+        redlock.acquire("report", wait=TIMEOUT)
     assert other.holder("report") is None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import steps
-from tests.steps import FULL, GATE, main
+from tests.steps import FULL, GATE, NEWS, main
 
 PASSES = f"{sys.executable} -c print('all_is_well')"
 FAILS = f"{sys.executable} fails.py"
@@ -46,6 +46,15 @@ def test_the_end_names_the_step_and_the_test_that_failed(
     said = run(monkeypatch, capfd, first=FAILS, second=PASSES).splitlines()
     assert said[-2].startswith("first failed; its output is in build/steps/")
     assert said[-1] == "FAILED tests/test_a.py::test_b - boom"
+
+
+def test_a_step_with_the_newest_versions_fails_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (news,) = NEWS & FULL.keys()
+    monkeypatch.setitem(steps.STEPS, "these", {news: FAILS, "other": PASSES})
+    assert main("these") == 0
+    assert f"{news} failed; its output is in build/steps/" in capfd.readouterr().out
 
 
 def test_what_passed_only_alone_is_named(

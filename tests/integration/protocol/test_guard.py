@@ -15,7 +15,7 @@ from celery_redlock.core.failures import NO_REPLY, VOTED
 from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.votes import Quarantined
 from tests.support.nodes import CALM, Nodes, ServerNodes
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 Loss = Callable[[Nodes, int], None]
 
@@ -99,7 +99,7 @@ def test_without_the_guard_the_same_loss_breaks_exclusion(nodes: Nodes, lose: Lo
     nodes.wait_held(lease)
     for node in (0, 1, 2):
         lose(nodes, node)
-    second = other.acquire("key", wait=CALM)
+    second = other.acquire("key", wait=TIMEOUT)
     assert second.is_valid
     assert lease.is_valid
     assert second.fencing_token > lease.fencing_token
@@ -132,7 +132,7 @@ def test_a_backup_of_all_nodes_at_one_time_stops_no_lock(any_nodes: Nodes) -> No
 def test_a_minority_in_quarantine_does_not_matter(nodes: Nodes) -> None:
     client = nodes.connected()
     nodes.flush(0, 1)
-    lease = client.acquire("key", wait=CALM)
+    lease = client.acquire("key", wait=TIMEOUT)
     assert nodes.owners("key")[:2] == [None, None]
     assert lease.release()
 

@@ -21,7 +21,7 @@ from celery_redlock.protocol.keys import (
 )
 from celery_redlock.protocol.votes import Acknowledged, Granted, NotHeld, Quarantined, Refused, Vote
 from tests.support.commands import acquire, move, release
-from tests.support.nodes import CALM, PREFIX, Nodes, ServerNodes
+from tests.support.nodes import PREFIX, Nodes, ServerNodes
 from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until
 
 LONG = 60_000
@@ -34,7 +34,7 @@ def slot(number: int, name: str = "key") -> str:
 
 def fill(client: Redlock, limit: int, name: str = "key") -> list[Lease]:
     """Acquire every slot of a key."""
-    return [client.acquire(Limit(name, limit), wait=CALM) for _ in range(limit)]
+    return [client.acquire(Limit(name, limit), wait=TIMEOUT) for _ in range(limit)]
 
 
 def owners(nodes: Nodes, lease: Lease) -> list[str | None]:
@@ -67,8 +67,8 @@ def test_as_many_as_the_limit_hold_the_key_each_in_a_slot_of_its_own(any_nodes: 
 
 def test_one_more_is_refused_with_the_key_and_the_time_of_the_first_slot(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    client.acquire(Limit("key", 2), ttl=20.0, wait=CALM)
-    client.acquire(Limit("key", 2), ttl=60.0, wait=CALM)
+    client.acquire(Limit("key", 2), ttl=20.0, wait=TIMEOUT)
+    client.acquire(Limit("key", 2), ttl=60.0, wait=TIMEOUT)
     with pytest.raises(LockContended, match="Lock 'key' is held by 2 others") as refused:
         client.acquire(Limit("key", 2))
     assert refused.value.key == "key"
@@ -80,14 +80,14 @@ def test_a_released_slot_is_taken_by_the_next(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     first, *_ = fill(client, 2)
     first.release()
-    assert client.acquire(Limit("key", 2), wait=CALM).slot == first.slot
+    assert client.acquire(Limit("key", 2), wait=TIMEOUT).slot == first.slot
 
 
 def test_tokens_of_one_slot_increase(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     tokens: dict[int | None, list[int]] = {}
     for _ in range(12):
-        lease = client.acquire(Limit("key", 3), wait=CALM)
+        lease = client.acquire(Limit("key", 3), wait=TIMEOUT)
         tokens.setdefault(lease.slot, []).append(lease.fencing_token)
         lease.release()
     assert all(sorted(set(found)) == found for found in tokens.values())
@@ -98,7 +98,7 @@ def test_a_free_slot_takes_one_round_trip(
 ) -> None:
     client = any_nodes.connected()
     monkeypatch.setattr(attempt_module, "move", pytest.fail)
-    assert client.acquire(Limit("key", 5), wait=CALM).is_valid
+    assert client.acquire(Limit("key", 5), wait=TIMEOUT).is_valid
 
 
 def test_only_so_many_are_in_their_blocks_at_once(nodes: Nodes) -> None:
@@ -127,14 +127,14 @@ def test_only_so_many_are_in_their_blocks_at_once(nodes: Nodes) -> None:
 def test_nodes_that_granted_different_slots_agree_after_the_second_round(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     share_out(any_nodes, [0, 1], [2, 3])
-    lease = client.acquire(Limit("key", 2), wait=CALM)
+    lease = client.acquire(Limit("key", 2), wait=TIMEOUT)
     wait_until(lambda: owners(any_nodes, lease).count(lease.owner) == 3)
 
 
 def test_a_node_that_has_moved_gives_the_other_slot_back(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     share_out(any_nodes, [0, 1], [2])
-    lease = client.acquire(Limit("key", 3), wait=CALM)
+    lease = client.acquire(Limit("key", 3), wait=TIMEOUT)
     wait_until(lambda: owners(any_nodes, lease).count(lease.owner) >= 3)
     for node, owner in enumerate(owners(any_nodes, lease)):
         others = [any_nodes.owner(node, slot(n)) for n in range(3) if n != lease.slot]
@@ -144,7 +144,7 @@ def test_a_node_that_has_moved_gives_the_other_slot_back(any_nodes: Nodes) -> No
 def test_a_release_deletes_what_a_minority_granted_in_other_slots(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     share_out(any_nodes, [0, 1], [2, 3])
-    lease = client.acquire(Limit("key", 2), ttl=60.0, wait=CALM)
+    lease = client.acquire(Limit("key", 2), ttl=60.0, wait=TIMEOUT)
     wait_until(lambda: owners(any_nodes, lease).count(lease.owner) == 3)
     wait_until(lambda: strays(any_nodes, lease, 2) == 2)
     assert lease.release()
@@ -222,14 +222,14 @@ def test_the_script_confirms_a_slot_that_is_ours_in_quarantine_too(any_nodes: No
 
 def test_a_slot_is_extended(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.acquire(Limit("key", 2), ttl=5.0, wait=CALM)
+    lease = client.acquire(Limit("key", 2), ttl=5.0, wait=TIMEOUT)
     lease.extend(50.0)
     assert 5 < lease.expires_in <= 50
 
 
 def test_a_slot_that_a_quorum_has_lost_is_lost(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.acquire(Limit("key", 2), wait=CALM)
+    lease = client.acquire(Limit("key", 2), wait=TIMEOUT)
     assert lease.slot is not None
     wait_until(lambda: owners(any_nodes, lease) == [lease.owner] * 5)
     any_nodes.hold(slot(lease.slot), "another", range(3))
@@ -239,7 +239,7 @@ def test_a_slot_that_a_quorum_has_lost_is_lost(any_nodes: Nodes) -> None:
 
 def test_an_extension_heals_a_node_that_lost_the_slot(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.acquire(Limit("key", 2), wait=CALM)
+    lease = client.acquire(Limit("key", 2), wait=TIMEOUT)
     assert lease.slot is not None
     wait_until(lambda: owners(any_nodes, lease) == [lease.owner] * 5)
     # The extension waits for a quorum only, so that the last node's vote may come too late for it.
@@ -254,7 +254,7 @@ def test_an_extension_heals_a_node_that_lost_the_slot(any_nodes: Nodes) -> None:
 
 def test_the_slot_of_a_holder_that_is_gone_is_free_after_its_ttl(nodes: Nodes) -> None:
     client = nodes.connected()
-    client.acquire(Limit("key", 1), ttl=0.5, wait=CALM)
+    client.acquire(Limit("key", 1), ttl=0.5, wait=TIMEOUT)
     assert nodes.connected().acquire(Limit("key", 1), wait=TIMEOUT).slot == 0
 
 
@@ -266,7 +266,7 @@ def test_a_holder_that_asks_for_its_only_slot_again_is_refused_at_once(nodes: No
 
 def test_a_holder_of_one_slot_may_have_another(nodes: Nodes) -> None:
     client = nodes.connected()
-    with client.lock(Limit("key", 2), wait=CALM) as first:
+    with client.lock(Limit("key", 2), wait=TIMEOUT) as first:
         assert client.acquire(Limit("key", 2), wait=TIMEOUT).slot != first.slot
 
 
@@ -276,7 +276,7 @@ def test_a_holder_of_one_slot_may_have_another(nodes: Nodes) -> None:
 def test_a_higher_limit_lets_more_in_at_once(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     fill(client, 2)
-    assert client.acquire(Limit("key", 3), wait=CALM).slot == 2
+    assert client.acquire(Limit("key", 3), wait=TIMEOUT).slot == 2
 
 
 def test_a_lower_limit_lets_nobody_in_while_its_slots_are_held(any_nodes: Nodes) -> None:
@@ -285,7 +285,7 @@ def test_a_lower_limit_lets_nobody_in_while_its_slots_are_held(any_nodes: Nodes)
     with pytest.raises(LockContended):
         client.acquire(Limit("key", 1))
     next(lease for lease in leases if lease.slot == 0).release()
-    assert client.acquire(Limit("key", 1), wait=CALM).slot == 0
+    assert client.acquire(Limit("key", 1), wait=TIMEOUT).slot == 0
 
 
 def test_limits_that_differ_never_let_more_in_than_the_highest(nodes: Nodes) -> None:
@@ -303,7 +303,7 @@ def test_limits_that_differ_never_let_more_in_than_the_highest(nodes: Nodes) -> 
 def test_the_most_slots_are_all_granted_and_no_more(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     leases = [
-        client.acquire(Limit("key", MAX_SLOTS), ttl=60.0, wait=CALM) for _ in range(MAX_SLOTS)
+        client.acquire(Limit("key", MAX_SLOTS), ttl=60.0, wait=TIMEOUT) for _ in range(MAX_SLOTS)
     ]
     assert {lease.slot for lease in leases} == set(range(MAX_SLOTS))
     with pytest.raises(LockContended, match=f"held by {MAX_SLOTS} others"):
@@ -315,7 +315,7 @@ def test_the_most_slots_are_all_granted_and_no_more(any_nodes: Nodes) -> None:
 
 def test_keys_limits_and_rates_are_acquired_all_or_none(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    client.acquire(Limit("tenant", 1), wait=CALM)
+    client.acquire(Limit("tenant", 1), wait=TIMEOUT)
     with pytest.raises(LockContended) as refused:
         client.acquire(["account", Limit("tenant", 1), Rate("calls", "1/h")])
     assert refused.value.key == "tenant"
@@ -325,7 +325,7 @@ def test_keys_limits_and_rates_are_acquired_all_or_none(any_nodes: Nodes) -> Non
 
 def test_keys_limits_and_rates_are_held_together(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.acquire(["account", Limit("tenant", 2), Rate("calls", "2/h")], wait=CALM)
+    lease = client.acquire(["account", Limit("tenant", 2), Rate("calls", "2/h")], wait=TIMEOUT)
     assert lease.keys == ("account", "tenant", "calls")
     assert set(lease.slots) == {"tenant"}
     assert client.holder("account") is not None
@@ -333,14 +333,14 @@ def test_keys_limits_and_rates_are_held_together(any_nodes: Nodes) -> None:
 
 def test_a_key_with_a_limit_is_another_lock_than_the_key_without(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    client.acquire("key", wait=CALM)
-    assert client.acquire(Limit("key", 1), wait=CALM).is_valid
+    client.acquire("key", wait=TIMEOUT)
+    assert client.acquire(Limit("key", 1), wait=TIMEOUT).is_valid
 
 
 def test_a_limit_and_a_rate_of_one_key_are_two_locks(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    client.acquire(Limit("key", 1), wait=CALM)
-    assert client.acquire(Rate("key", "1/h"), wait=CALM).is_valid
+    client.acquire(Limit("key", 1), wait=TIMEOUT)
+    assert client.acquire(Rate("key", "1/h"), wait=TIMEOUT).is_valid
 
 
 def test_keys_that_end_like_a_slot_are_locks_of_their_own(any_nodes: Nodes) -> None:
@@ -348,7 +348,7 @@ def test_keys_that_end_like_a_slot_are_locks_of_their_own(any_nodes: Nodes) -> N
     for name in ("a", "a#", "a#3", "a#3#", "a#3#0"):
         leases = fill(client, 4, name)
         assert {lease.slot for lease in leases} == {0, 1, 2, 3}
-        assert client.acquire(name, wait=CALM).is_valid
+        assert client.acquire(name, wait=TIMEOUT).is_valid
 
 
 # What stands where a slot should be.
@@ -358,7 +358,7 @@ def test_a_slot_that_is_no_string_is_not_granted(servers: ServerNodes) -> None:
     client = servers.connected()
     for node in range(5):
         servers.cluster.client(node).rpush(slot(0), "a list")
-    assert client.acquire(Limit("key", 2), wait=CALM).slot == 1
+    assert client.acquire(Limit("key", 2), wait=TIMEOUT).slot == 1
     with pytest.raises(LockContended):
         client.acquire(Limit("key", 2))
 
@@ -368,7 +368,7 @@ def test_a_second_round_does_not_move_to_a_slot_that_is_no_string(servers: Serve
     share_out(servers, [], [2, 3, 4])
     for node in (0, 1):
         servers.cluster.client(node).rpush(slot(0), "a list")
-    lease = client.acquire(Limit("key", 3), wait=CALM)
+    lease = client.acquire(Limit("key", 3), wait=TIMEOUT)
     assert servers.cluster.client(0).type(slot(0)) == b"list"
     assert lease.slot != 0 or owners_of_strings(servers, lease) == [lease.owner] * 3
 
@@ -432,7 +432,7 @@ def test_fair_waiters_share_the_free_slots_in_order(any_nodes: Nodes) -> None:
 
 def test_the_holders_of_all_slots_are_shown(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.acquire(Limit("key", 3), wait=CALM)
+    lease = client.acquire(Limit("key", 3), wait=TIMEOUT)
     assert lease.slot is not None
     wait_until(lambda: owners(any_nodes, lease) == [lease.owner] * 5)
     found = client.holders(Limit("key", 3))
@@ -453,13 +453,13 @@ def test_a_lock_that_is_taken_away_is_taken_from_all_its_holders(any_nodes: Node
 def test_a_rate_that_is_taken_away_starts_anew(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     once = Rate("key", "1/h")
-    client.acquire(once, wait=CALM)
+    client.acquire(once, wait=TIMEOUT)
     assert client.force_release(once)
-    assert client.acquire(once, wait=CALM).is_valid
+    assert client.acquire(once, wait=TIMEOUT).is_valid
 
 
 def test_rates_of_other_periods_are_other_locks(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     assert client_of(client).key_of(Rate("key", "1/h")).stored.startswith(RATE_PREFIX)
-    client.acquire(Rate("key", "1/h"), wait=CALM)
-    assert client.acquire(Rate("key", "1/m"), wait=CALM).is_valid
+    client.acquire(Rate("key", "1/h"), wait=TIMEOUT)
+    assert client.acquire(Rate("key", "1/m"), wait=TIMEOUT).is_valid

@@ -8,14 +8,15 @@ from celery_redlock import LockContended, LockKeyError, QuorumUnavailable, Redlo
 from celery_redlock.core import client_of
 from celery_redlock.core.lease import holding_of
 from celery_redlock.protocol.keys import MAX_KEYS
-from tests.support.nodes import CALM, Nodes
+from tests.support.nodes import Nodes
+from tests.support.waiting import TIMEOUT
 
 
 def test_the_most_keys_are_taken_extended_seen_as_held_and_released(any_nodes: Nodes) -> None:
     keys = [f"key-{number}" for number in range(MAX_KEYS)]
     client = any_nodes.client()
     marks = [f"redlock-meta:test:{number}" for number in range(MAX_KEYS)]
-    lease = client_of(client).acquire_for_task(keys, marks, wait=CALM)
+    lease = client_of(client).acquire_for_task(keys, marks, wait=TIMEOUT)
     lease.extend()
     with pytest.raises(LockContended) as refused:
         client_of(client).acquire_for_task(keys, marks)
@@ -36,7 +37,7 @@ def test_more_keys_are_refused_by_number(redlock_memory_nodes: list[str]) -> Non
 def test_what_many_long_keys_are_told_by_is_short(any_nodes: Nodes) -> None:
     keys = [f"{number:09000}" for number in range(20)]
     holder, client = any_nodes.client(), any_nodes.client()
-    with holder.lock(keys, ttl=60.0, wait=CALM) as lease:
+    with holder.lock(keys, ttl=60.0, wait=TIMEOUT) as lease:
         with pytest.raises(LockContended, match="9,000 characters") as held:
             client.acquire(keys)
         assert held.value.key in keys

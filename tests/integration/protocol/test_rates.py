@@ -13,7 +13,7 @@ from celery_redlock.protocol.keys import Key, wait_queue_key
 from celery_redlock.protocol.node_model import MAX_TURNS
 from celery_redlock.protocol.votes import Granted, NotHeld, Refused, Vote
 from tests.support.commands import acquire, move, release
-from tests.support.nodes import CALM, PREFIX, Nodes, ServerNodes
+from tests.support.nodes import PREFIX, Nodes, ServerNodes
 from tests.support.waiting import TIMEOUT, wait_until
 
 LONG = 60_000
@@ -65,7 +65,7 @@ def kept(slots: int, period_ms: int) -> Key:
 def test_so_many_get_it_in_a_period(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     for _ in range(2):
-        assert client.acquire(HOUR, wait=CALM).is_valid
+        assert client.acquire(HOUR, wait=TIMEOUT).is_valid
     with pytest.raises(LockContended):
         client.acquire(HOUR)
 
@@ -73,7 +73,7 @@ def test_so_many_get_it_in_a_period(any_nodes: Nodes) -> None:
 def test_one_more_is_refused_with_the_time_at_which_a_slot_is_free(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     for _ in range(2):
-        client.acquire(HOUR, wait=CALM)
+        client.acquire(HOUR, wait=TIMEOUT)
     with pytest.raises(
         LockContended, match="'key' has reached its rate of 2 per period"
     ) as refused:
@@ -85,7 +85,7 @@ def test_one_more_is_refused_with_the_time_at_which_a_slot_is_free(any_nodes: No
 def test_a_holder_does_not_give_its_slot_back(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     for _ in range(2):
-        assert client.acquire(HOUR, wait=CALM).release()
+        assert client.acquire(HOUR, wait=TIMEOUT).release()
     with pytest.raises(LockContended):
         client.acquire(HOUR)
 
@@ -96,12 +96,12 @@ def test_an_attempt_that_gets_no_lease_gives_its_slots_back(any_nodes: Nodes) ->
     with pytest.raises(LockContended):
         client.acquire([HOUR, "other"])
     for _ in range(2):
-        assert client.acquire(HOUR, wait=CALM).is_valid
+        assert client.acquire(HOUR, wait=TIMEOUT).is_valid
 
 
 def test_an_extension_does_not_keep_the_slot_longer(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.acquire(Rate("key", "1/s"), wait=CALM)
+    lease = client.acquire(Rate("key", "1/s"), wait=TIMEOUT)
     lease.extend(60.0)
     assert client.acquire(Rate("key", "1/s"), wait=TIMEOUT).is_valid
 
@@ -289,7 +289,7 @@ def test_of_more_waiters_than_a_node_remembers_the_first_ones_stay(servers: Serv
 def test_a_rate_that_nodes_have_lost_in_part_is_granted_again_by_no_minority(nodes: Nodes) -> None:
     client = nodes.connected()
     once = Rate("key", "1/h")
-    lease = client.acquire(once, wait=CALM)
+    lease = client.acquire(once, wait=TIMEOUT)
     slot = f"{client_of(client).key_of(once).stored}0"
     wait_until(lambda: nodes.owners(slot) == [lease.owner] * 5)
     for node in (0, 1):
@@ -312,7 +312,7 @@ def test_a_release_sets_the_slot_for_the_rest_of_the_period_where_no_quorum_has_
 ) -> None:
     client = any_nodes.connected()
     rate = Rate("key", "1/h")
-    lease = client.acquire(rate, wait=CALM)
+    lease = client.acquire(rate, wait=TIMEOUT)
     (place,) = client_of(client).key_of(rate).places
     wait_until(lambda: any_nodes.owners(place) == [lease.owner] * 5)
     any_nodes.forget(0, place)

@@ -13,7 +13,7 @@ from celery_redlock.protocol.keys import Key
 from celery_redlock.protocol.rounds import Phase
 from celery_redlock.transport.redis import channel as channels
 from tests.support.nodes import CALM, Nodes
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 MESSAGE = "redlock-meta:message:one"
 GRACE = 60.0
@@ -236,7 +236,7 @@ def test_an_extension_that_was_under_way_when_keys_were_given_up_loses_nothing(
 def test_keys_are_given_up_while_the_watchdog_renews_them(nodes: Nodes) -> None:
     client = nodes.connected()
     for _ in range(5):
-        lease = client_of(client).acquire_for_task(["queued", "run"], ttl=4.0, wait=CALM)
+        lease = client_of(client).acquire_for_task(["queued", "run"], ttl=4.0, wait=TIMEOUT)
         client.watch(lease)
         renewed = holding_of(lease).valid_until
         release_keys(lease, [client_of(client).key_of("queued")])

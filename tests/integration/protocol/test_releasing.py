@@ -8,7 +8,7 @@ from celery_redlock import LockContended
 from celery_redlock.protocol.votes import Acknowledged, NotHeld
 from tests.support.commands import release
 from tests.support.nodes import CALM, PREFIX, Nodes
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 KEY = (PREFIX + "key",)
 
@@ -61,7 +61,7 @@ def test_a_minimum_hold_keeps_the_key_after_the_release(any_nodes: Nodes) -> Non
 def test_a_minimum_hold_ends_by_itself(nodes: Nodes) -> None:
     client = nodes.connected()
     assert client.acquire("key", ttl=30.0, at_least_for=0.3).release()
-    assert client.acquire("key", wait=60.0).release()
+    assert client.acquire("key", wait=2 * TIMEOUT).release()
 
 
 def test_a_minimum_hold_may_outlast_the_longest_lease(nodes: Nodes) -> None:

@@ -11,7 +11,7 @@ from celery_redlock import LockContended, QuorumUnavailable, Redlock
 from celery_redlock.core import PendingReservation, client_of, release
 from celery_redlock.transport.redis import channel
 from tests.support.nodes import CALM, Nodes, ServerNodes
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 HOUR = 3600.0
 GRACE = 60.0
@@ -54,7 +54,7 @@ def test_a_reservation_stands_for_its_grace_until_it_is_lengthened(any_nodes: No
 
 def test_a_reservation_whose_maker_dies_ends_with_its_grace(nodes: Nodes) -> None:
     # So short a grace leaves nodes little time to answer; an attempt that is too slow is repeated.
-    reserve(nodes.connected(), grace=0.5, wait=CALM)
+    reserve(nodes.connected(), grace=0.5, wait=TIMEOUT)
     nodes.wait_free("key")
 
 

@@ -14,8 +14,8 @@ from celery_redlock.core.lease import release_with
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.votes import Refused
 from tests.support.commands import acquire
-from tests.support.nodes import CALM, Nodes
-from tests.support.waiting import wait_until
+from tests.support.nodes import Nodes
+from tests.support.waiting import TIMEOUT, wait_until
 
 KEY = Limit("key", 2)
 HOUR = 3600.0
@@ -38,14 +38,14 @@ def everywhere(nodes: Nodes, client: Redlock) -> Reservation:
 def test_a_reserved_slot_counts(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reserve(client)
-    client.acquire(KEY, wait=CALM)
+    client.acquire(KEY, wait=TIMEOUT)
     with pytest.raises(LockContended):
         reserve(client)
 
 
 def test_a_free_slot_is_left_to_one_that_waits_for_it(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    leases = [client.acquire(KEY, wait=CALM) for _ in range(2)]
+    leases = [client.acquire(KEY, wait=TIMEOUT) for _ in range(2)]
     older = Waiter("older", 1, keep_ms=60_000)
     remembered = partial(
         client_of(client).acquire_for_task, [KEY], waiter=older, first_waiter=older, wait=0
@@ -81,8 +81,8 @@ def test_a_slot_that_those_who_wait_leave_is_reserved(any_nodes: Nodes) -> None:
 def test_the_receiver_takes_the_slot_over(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reservation = everywhere(any_nodes, client)
-    client.acquire(KEY, wait=CALM)
-    lease = client_of(client).acquire_for_task([KEY], reservation=reservation, wait=CALM)
+    client.acquire(KEY, wait=TIMEOUT)
+    lease = client_of(client).acquire_for_task([KEY], reservation=reservation, wait=TIMEOUT)
     (place,) = reservation.node_keys
     assert place == f"{client_of(client).key_of(KEY).stored}{lease.slot}"
     wait_until(lambda: any_nodes.owners(place) == [lease.owner] * 5)
@@ -91,15 +91,15 @@ def test_the_receiver_takes_the_slot_over(any_nodes: Nodes) -> None:
 def test_only_one_receiver_takes_it_over(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reservation = everywhere(any_nodes, client)
-    client.acquire(KEY, wait=CALM)
-    client_of(client).acquire_for_task([KEY], reservation=reservation, wait=CALM)
+    client.acquire(KEY, wait=TIMEOUT)
+    client_of(client).acquire_for_task([KEY], reservation=reservation, wait=TIMEOUT)
     with pytest.raises(LockContended):
         client_of(client).acquire_for_task([KEY], reservation=reservation)
 
 
 def test_each_takeover_of_a_slot_has_a_larger_token(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.acquire(KEY, wait=CALM)
+    lease = client.acquire(KEY, wait=TIMEOUT)
     tokens = [lease.fencing_token]
     for _ in range(3):
         back = Reservation(
@@ -108,7 +108,7 @@ def test_each_takeover_of_a_slot_has_a_larger_token(any_nodes: Nodes) -> None:
             expires_at=time.time() + HOUR,
         )
         assert release_with(lease, {}, back)
-        lease = client_of(client).acquire_for_task([KEY], reservation=back, wait=CALM)
+        lease = client_of(client).acquire_for_task([KEY], reservation=back, wait=TIMEOUT)
         tokens.append(lease.fencing_token)
     assert tokens == sorted(set(tokens))
 

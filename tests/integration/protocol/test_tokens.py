@@ -11,8 +11,8 @@ from celery_redlock.core import client_of
 from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.protocol.votes import Acknowledged, NotHeld
 from tests.support.commands import raise_fence
-from tests.support.nodes import CALM, PREFIX, Nodes
-from tests.support.waiting import wait_until
+from tests.support.nodes import PREFIX, Nodes
+from tests.support.waiting import TIMEOUT, wait_until
 
 #: Far above what any clock says, so that only the counters count.
 HIGH = 2**52
@@ -22,7 +22,7 @@ def test_tokens_of_successive_holders_increase(any_nodes: Nodes) -> None:
     client = any_nodes.client()
     tokens = []
     for _ in range(20):
-        lease = client.acquire("key", wait=CALM)
+        lease = client.acquire("key", wait=TIMEOUT)
         tokens.append(lease.fencing_token)
         lease.release()
     assert sorted(set(tokens)) == tokens
@@ -34,7 +34,7 @@ def test_tokens_increase_also_when_the_clock_stands_still(nodes: Nodes) -> None:
         nodes.set_fence(node, "key", HIGH)
     tokens = []
     for _ in range(5):
-        lease = client.acquire("key", wait=CALM)
+        lease = client.acquire("key", wait=TIMEOUT)
         tokens.append(lease.fencing_token)
         lease.release()
         nodes.wait_free("key")
@@ -54,7 +54,7 @@ def test_slow_path_the_largest_counter_of_the_quorum_is_brought_to_a_quorum(
     client = any_nodes.connected()
     for node in range(5):
         any_nodes.set_fence(node, "key", HIGH + 100 * (5 - node))
-    lease = client.acquire("key", wait=CALM)
+    lease = client.acquire("key", wait=TIMEOUT)
     counters = [any_nodes.fence(node, "key") for node in range(5)]
     assert sum(counter >= lease.fencing_token for counter in counters) >= 3
     assert HIGH + 300 < lease.fencing_token <= HIGH + 501
@@ -66,7 +66,7 @@ def test_a_single_large_counter_never_yields_a_token_twice(nodes: Nodes, high: i
     nodes.set_fence(high, "key", HIGH)
     tokens = []
     for lost in (high, (high + 1) % 5, None):
-        lease = client.acquire("key", wait=CALM)
+        lease = client.acquire("key", wait=TIMEOUT)
         tokens.append(lease.fencing_token)
         lease.release()
         if lost is not None:
@@ -108,12 +108,12 @@ def test_clamp_a_clock_that_runs_ahead_does_not_poison_the_counters(
     client = any_nodes.connected()
     with monkeypatch.context() as ahead:
         ahead.setattr(client_of(client).transport, "wall_us", lambda: clock)
-        lease = client.acquire("key", wait=CALM)
+        lease = client.acquire("key", wait=TIMEOUT)
     latest = max(any_nodes.now_us(node) for node in range(5)) + 5_000_000
     assert lease.fencing_token <= latest
     assert all(any_nodes.fence(node, "key") <= latest for node in range(5))
     lease.release()
-    assert client.acquire("key", wait=CALM).fencing_token > lease.fencing_token
+    assert client.acquire("key", wait=TIMEOUT).fencing_token > lease.fencing_token
 
 
 def test_a_clock_that_runs_behind_still_gets_a_larger_token(
@@ -123,7 +123,7 @@ def test_a_clock_that_runs_behind_still_gets_a_larger_token(
     first = client.acquire("key")
     first.release()
     monkeypatch.setattr(client_of(client).transport, "wall_us", lambda: 1)
-    assert client.acquire("key", wait=CALM).fencing_token > first.fencing_token
+    assert client.acquire("key", wait=TIMEOUT).fencing_token > first.fencing_token
 
 
 def test_tokens_increase_when_all_counters_are_lost(nodes: Nodes) -> None:
@@ -132,13 +132,13 @@ def test_tokens_increase_when_all_counters_are_lost(nodes: Nodes) -> None:
     first.release()
     nodes.wait_free("key")
     nodes.flush(*range(5))
-    assert client.acquire("key", wait=CALM).fencing_token > first.fencing_token
+    assert client.acquire("key", wait=TIMEOUT).fencing_token > first.fencing_token
 
 
 def test_a_counter_that_is_used_up_is_a_failed_node(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     any_nodes.set_fence(0, "key", MAX_TOKEN)
-    lease = client.acquire("key", wait=CALM)
+    lease = client.acquire("key", wait=TIMEOUT)
     assert lease.fencing_token < MAX_TOKEN
 
 
@@ -171,11 +171,11 @@ def test_several_keys_have_one_token_larger_than_that_of_each(any_nodes: Nodes) 
     client = any_nodes.connected()
     for node in range(5):
         any_nodes.set_fence(node, "a", HIGH)
-    lease = client.acquire(["a", "b"], wait=CALM)
+    lease = client.acquire(["a", "b"], wait=TIMEOUT)
     assert lease.fencing_token > HIGH
     lease.release()
     for key in "ab":
-        after = client.acquire(key, wait=CALM)
+        after = client.acquire(key, wait=TIMEOUT)
         assert after.fencing_token > lease.fencing_token
         after.release()
 
@@ -198,7 +198,7 @@ def test_several_keys_in_any_order_do_not_deadlock(nodes: Nodes) -> None:
 
     def work(me: int) -> None:
         for _ in range(10):
-            clients[me].acquire(orders[me], wait=60.0).release()
+            clients[me].acquire(orders[me], wait=2 * TIMEOUT).release()
             done.append(me)
 
     threads = [threading.Thread(target=work, args=(me,)) for me in range(3)]

@@ -7,8 +7,8 @@ import pytest
 from celery_redlock import LockContended, QuorumUnavailable
 from celery_redlock.core import client_of
 from celery_redlock.protocol.commands import Waiter
-from tests.support.nodes import CALM, Nodes
-from tests.support.waiting import wait_until
+from tests.support.nodes import Nodes
+from tests.support.waiting import TIMEOUT, wait_until
 
 BRIEF = 1.0
 
@@ -125,7 +125,7 @@ def test_a_leftover_grant_does_not_count_for_a_later_attempt(any_nodes: Nodes) -
 
 def test_releasing_twice_and_late_never_touches_the_next_holder(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    first = client.acquire("key", ttl=0.5, wait=CALM)
+    first = client.acquire("key", ttl=0.5, wait=TIMEOUT)
     any_nodes.wait_free("key")
     second = client.acquire("key")
     assert not first.release()

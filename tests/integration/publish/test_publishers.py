@@ -24,7 +24,7 @@ from celery_redlock.testing import LocalCluster
 from celery_redlock.transport.redis import channel
 from celery_redlock.transport.redis.channel import RedisChannel
 from tests.support.tasks import Bench
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 KEY = "redlock:k"
 CALM = 5.0
@@ -205,7 +205,9 @@ def test_a_publisher_that_dies_before_the_message_is_out_blocks_the_key_for_the_
     bench: Bench, redlock_cluster: LocalCluster
 ) -> None:
     task = declare(bench)
-    publisher = subprocess.run([sys.executable, "-c", PUBLISHER, *redlock_cluster.urls], timeout=60)
+    publisher = subprocess.run(
+        [sys.executable, "-c", PUBLISHER, *redlock_cluster.urls], timeout=2 * TIMEOUT
+    )
     assert publisher.returncode == 9
     holder = task.lock_holder()
     assert holder is None or holder.expires_in <= 2
@@ -244,4 +246,6 @@ assert (len(ids), bench.queue_length) == (1, 1), (ids, bench.queue_length)
 
 
 def test_greenlets_publish_side_by_side(redlock_cluster: LocalCluster) -> None:
-    subprocess.run([sys.executable, "-c", GREENLETS, *redlock_cluster.urls], timeout=60, check=True)
+    subprocess.run(
+        [sys.executable, "-c", GREENLETS, *redlock_cluster.urls], timeout=2 * TIMEOUT, check=True
+    )

@@ -28,7 +28,7 @@ from celery_redlock.transport.redis.connector import Connector, warnings_about
 from celery_redlock.transport.redis.transport import RedisTransport
 from tests.support.nodes import CALM, ServerNodes
 from tests.support.tls import make_certificate, terminate_tls
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 PASSWORD = "p@ss:w/o#rd?"
 
@@ -49,11 +49,11 @@ def nodes(cluster: LocalCluster) -> Iterator[ServerNodes]:
 
 def use(client: Redlock) -> None:
     for _ in range(3):
-        lease = client.acquire("key", wait=CALM)
+        lease = client.acquire("key", wait=TIMEOUT)
         lease.extend()
         assert lease.release()
     # Short enough to be renewed at once, long enough to last until then on a busy machine.
-    with client.lock("key", ttl=CALM, wait=CALM) as lease:
+    with client.lock("key", ttl=CALM, wait=TIMEOUT) as lease:
         trust = holding_of(lease).valid_until
         wait_until(lambda: holding_of(lease).valid_until > trust)
 
@@ -258,7 +258,7 @@ def test_scripts_that_a_server_forgot_are_said_again_in_full(nodes: ServerNodes)
     # Whatever the third node answered late is read by the next attempt.
     wait_until(
         lambda: (
-            client.acquire("other", wait=CALM).release()
+            client.acquire("other", wait=TIMEOUT).release()
             and not any(nodes.owners("held") + nodes.owners("key"))
         )
     )
@@ -272,7 +272,7 @@ def test_a_release_without_its_script_still_undoes_a_failed_attempt(nodes: Serve
     assert not nodes.attempt(client, "key").is_granted
     # Whatever the third node answered late is read by the next attempt.
     wait_until(
-        lambda: client.acquire("other", wait=CALM).release() and nodes.owner(2, "key") is None
+        lambda: client.acquire("other", wait=TIMEOUT).release() and nodes.owner(2, "key") is None
     )
 
 
@@ -316,7 +316,7 @@ def test_one_server_named_by_two_addresses_has_one_vote(nodes: ServerNodes) -> N
     other_name = first.replace("127.0.0.1", "localhost")
     for _ in range(5):
         client = nodes.client(nodes=[first, other_name, nodes.urls[1]], guard=False)
-        assert client.acquire("key", wait=CALM).release()
+        assert client.acquire("key", wait=TIMEOUT).release()
         nodes.kill(1)
         with pytest.raises(QuorumUnavailable, match="is the same server as"):
             client.acquire("key")
@@ -363,12 +363,12 @@ def test_a_node_that_keeps_failing_is_logged_once(
     client = nodes.client()
 
     def is_logged() -> bool:
-        assert client.acquire("key", wait=CALM).release()
+        assert client.acquire("key", wait=TIMEOUT).release()
         return f"Lock node {client.node_names[0]} fails: " in caplog.text
 
     wait_until(is_logged)
     for _ in range(20):
-        assert client.acquire("key", wait=CALM).release()
+        assert client.acquire("key", wait=TIMEOUT).release()
     assert caplog.text.count(" fails: ") == 1
 
 

@@ -17,9 +17,9 @@ from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import clock
 from celery_redlock.transport.redis import channel
 from tests.support.cases import first_of
-from tests.support.nodes import CALM, ServerNodes
+from tests.support.nodes import ServerNodes
 from tests.support.pulse import Pulse, in_time
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 BRIEF = 0.3
 
@@ -128,7 +128,7 @@ def test_a_lease_without_a_majority_is_lost_in_time_and_stays_lost(
     with (
         Pulse() as pulse,
         client.lock(
-            "key", ttl=5.0, wait=CALM, on_lost=lambda lease: told.append(holding_of(lease).now())
+            "key", ttl=5.0, wait=TIMEOUT, on_lost=lambda lease: told.append(holding_of(lease).now())
         ) as lease,
     ):
         for node in range(3):
@@ -146,7 +146,7 @@ def test_a_lease_without_a_majority_is_lost_in_time_and_stays_lost(
 
 def test_one_lying_node_takes_no_lease_away_from_the_others(nodes: ServerNodes) -> None:
     client = nodes.connected()
-    with client.lock("key", ttl=3.0, wait=CALM) as lease:
+    with client.lock("key", ttl=3.0, wait=TIMEOUT) as lease:
         lie(nodes.cluster, 0)
         # Whoever connects to it anew is lied to as well, and so is who arms or probes it.
         trust = holding_of(lease).valid_until
@@ -259,7 +259,7 @@ def test_a_client_that_starts_without_a_majority_says_so_and_recovers(nodes: Ser
     assert set(client.node_names[:3]) <= set(failed.value.nodes)
     for node in range(3):
         nodes.cluster.heal(node)
-    assert client.acquire("key", wait=30.0).release()
+    assert client.acquire("key", wait=TIMEOUT).release()
 
 
 def test_replies_that_came_while_the_process_stood_still_count(

@@ -16,9 +16,9 @@ from celery_redlock.core.lease import holding_of
 from celery_redlock.core.limits import Rate
 from celery_redlock.core.watchdog import Watchdog, process_watchdog
 from tests.support.cases import first_of
-from tests.support.nodes import CALM, Nodes, ServerNodes
+from tests.support.nodes import Nodes, ServerNodes
 from tests.support.pulse import Pulse, in_time
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 BRIEF = 0.3
 
@@ -77,7 +77,7 @@ def test_a_lease_that_got_a_rate_and_holds_no_key_never_expires(nodes: Nodes) ->
 
 def test_a_lease_that_is_not_watched_ends_with_its_ttl(nodes: Nodes) -> None:
     client = nodes.connected()
-    lease = client.acquire("key", ttl=0.4, wait=CALM)
+    lease = client.acquire("key", ttl=0.4, wait=TIMEOUT)
     wait_until(lambda: not lease.is_valid)
     assert lease.lost == "it was not extended in time"
     nodes.wait_free("key")
@@ -106,7 +106,7 @@ def test_a_thousand_leases_are_renewed(nodes: Nodes) -> None:
 def test_a_failure_that_passes_is_no_loss(servers: ServerNodes) -> None:
     client = servers.connected(node_timeout=0.2)
     told = Told()
-    with client.lock("key", ttl=6.0, wait=CALM, on_lost=told) as lease:
+    with client.lock("key", ttl=6.0, wait=TIMEOUT, on_lost=told) as lease:
         renewed(lease)
         servers.pause(0, 1, 2)
         with pytest.raises(QuorumUnavailable):
@@ -125,7 +125,7 @@ def test_a_loss_is_told_once_and_before_the_trust_ends(
 ) -> None:
     client = proxied.connected(node_timeout=BRIEF)
     told = Told()
-    with client.lock("key", ttl=5.0, wait=CALM, on_lost=told) as lease:
+    with client.lock("key", ttl=5.0, wait=TIMEOUT, on_lost=told) as lease:
         renewed(lease)
         for node in range(3):
             if how == "stopped":
@@ -223,7 +223,7 @@ def test_release_while_a_renewal_is_under_way_leaves_a_minimum_hold_as_it_is(
 
 def test_unwatching_ends_the_renewal_and_leaves_the_lease(nodes: Nodes) -> None:
     client = nodes.connected()
-    lease = client.acquire("key", ttl=2.0, wait=CALM)
+    lease = client.acquire("key", ttl=2.0, wait=TIMEOUT)
     client.watch(lease)
     renewed(lease)
     client.unwatch(lease)
@@ -399,7 +399,7 @@ def test_watching_many_short_leases_keeps_no_trace_of_them(redlock_memory_nodes:
 def test_a_lease_found_lost_by_somebody_else_is_told_about_too(nodes: Nodes) -> None:
     client = nodes.connected()
     told = Told()
-    lease = client.acquire("key", ttl=0.4, wait=CALM)
+    lease = client.acquire("key", ttl=0.4, wait=TIMEOUT)
     holding_of(lease).on_lost = partial(told, lease)
     wait_until(lambda: lease.lost)
     wait_until(lambda: lease.lost)

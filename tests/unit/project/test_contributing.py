@@ -10,7 +10,9 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 TABLE = PAGE.partition("## What only `make test-full` shows")[2].partition("\n## ")[0]
 ROWS = "\n".join(re.findall(r"^\|.*", TABLE, re.MULTILINE))
 NAMED = {ROOT / "tests" / path for path in re.findall(r"`([\w/]+(?:\.py)?)`", ROWS)}
-FULL = re.compile(r"^(@pytest|pytestmark) ?[=.].*mark\.full|marks=pytest\.mark\.full", re.MULTILINE)
+FULL = re.compile(
+    r"^(@pytest|pytestmark) ?[=.].*mark\.(full|duration)|marks=pytest\.mark\.full", re.MULTILINE
+)
 MARKED = {path for path in (ROOT / "tests").rglob("test_*.py") if FULL.search(path.read_text())}
 
 

@@ -10,6 +10,7 @@ GREEN = """
 from celery_redlock.errors import LeaseLost
 from celery_redlock._greenlets.threads import start_native_thread
 from tests.support.tasks import Bench
+from tests.support.waiting import TIMEOUT
 import threading, time
 
 bench = Bench()
@@ -18,7 +19,7 @@ def body(self, how):
     start_native_thread(lease.mark_lost)
     if how == "sleep":
         time.sleep(30)
-    until = time.monotonic() + 30
+    until = time.monotonic() + TIMEOUT
     while time.monotonic() < until:
         time.sleep(0.001)
 

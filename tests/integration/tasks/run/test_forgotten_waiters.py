@@ -56,10 +56,17 @@ class Place:
         nodes.wait_held(self.holder)
 
     def wait(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Run a message, which has to wait; return it as it comes back."""
-        assert self.bench.run(request).state == "RETRY"
-        wait_until(lambda: self.waiting() == [[request["id"]]] * 5, message="to wait")
-        return self.bench.receive()
+        """Run a message, which has to wait; return it as it comes back once all nodes know it."""
+
+        def all_know_it() -> bool:
+            nonlocal request
+            # The first attempts reach those nodes that are connected.
+            assert self.bench.run(request).state == "RETRY"
+            request = self.bench.receive()
+            return self.waiting() == [[request["id"]]] * 5
+
+        wait_until(all_know_it, message=lambda: f"to wait: {self.waiting()}")
+        return request
 
     def waiting(self) -> list[list[str]]:
         """Return who waits for the key on each node."""

@@ -20,7 +20,7 @@ from celery_redlock.transport.redis import sentinel as module
 from celery_redlock.transport.redis.sentinel import MasterWatch
 from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.tls import make_certificate, terminate_tls
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 pytestmark = pytest.mark.full
 
@@ -140,7 +140,7 @@ def test_a_new_master_whose_quarantine_has_ended_extends_at_once(
     # This client knows the new masters no longer than for a takeover of half a minute.
     urls = redlock_sentinel.urls
     with Redlock(urls, ttl=MAX_TTL, max_ttl=MAX_TTL, takeover=30.0, guard=True) as other:
-        lease = wait_until(lambda: _acquired(other), timeout=60.0)
+        lease = wait_until(lambda: _acquired(other), timeout=2 * TIMEOUT)
         lease.extend()
         assert lease.is_valid
 
@@ -257,7 +257,7 @@ def test_a_waiter_is_woken_by_the_new_master(
     for group in (0, 1):
         redlock_sentinel.kill(group, 0)
         redlock_sentinel.wait_for_failover(group, since=0)
-    wait_until(lambda: wake_ups.are_live(channels), timeout=60.0)
+    wait_until(lambda: wake_ups.are_live(channels), timeout=2 * TIMEOUT)
     wake_ups.remove(listener, channels)
     lease.release()
 
@@ -277,14 +277,14 @@ client = Redlock(sys.argv[1:], node_timeout=5.0)
 done = []
 def work(number):
     for _ in range(3):
-        client.acquire("shared", wait=60.0).release()
+        client.acquire("shared", wait=2 * TIMEOUT).release()
     done.append(number)
 for number in range(4):
     spawn(work, number)
 import time
 while len(done) < 4:
     time.sleep(0.01)
-with client.lock("held", wait=60.0) as lease:
+with client.lock("held", wait=2 * TIMEOUT) as lease:
     lease.check()
 client.close()
 print("all is well")

@@ -25,7 +25,7 @@ from celery_redlock.testing.ports import LOOPBACK
 from celery_redlock.transport import clock
 from celery_redlock.transport.redis import sentinel
 from tests.support.nodes import CALM
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMEOUT, wait_until
 
 #: A node that nobody reaches.
 NOWHERE = f"redis://{LOOPBACK}:1/0"
@@ -52,7 +52,7 @@ class Sides:
             nodes = [url, NOWHERE, third]
         options = {"max_ttl": TTL, "ttl": TTL, "takeover": TAKEOVER, **options}
         client = Redlock(nodes, node_timeout=options.pop("node_timeout", CALM), **options)
-        client.acquire(f"connects {which}", wait=CALM).release()
+        client.acquire(f"connects {which}", wait=TIMEOUT).release()
         return client
 
     def hide(self) -> None:
