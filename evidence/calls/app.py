@@ -18,8 +18,9 @@ MODES = ("until_executing", "until_executed", "until_and_while_executing", "unti
 #: Long enough that no window ends before a scene does.
 WINDOW = 600.0
 
-#: Seconds that the body of a race takes, and its TTL: a killed worker's lock ends by itself.
-NEWEST_TAKES, NEWEST_TTL = 1.5, 10.0
+#: Seconds that the body of a race takes, and its TTL: a killed worker's lock ends by itself. A call
+#: that comes late finds a newer body running, and not a key that is free again (decision 0033).
+NEWEST_TAKES, NEWEST_TTL = 3.0, 10.0
 
 #: `lock_debounce` of the debounced task.
 QUIET, AT_MOST = 1.0, 3.0

@@ -23,7 +23,7 @@ from tests.acceptance.conftest import StartWorker
 from tests.acceptance.scene import Journal
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.duration
 
 OUTAGE = 10.0
 TTL = 4.0

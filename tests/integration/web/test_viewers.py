@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def any_site(nodes: Nodes) -> Iterator[Site]:
-    with served(nodes.connected(node_timeout=0.5)) as found:
+    with served(nodes.connected()) as found:
         yield found
 
 
