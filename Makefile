@@ -25,9 +25,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-# The same versions today and tomorrow, of what the targets install and of what that asks for.
+# The same versions today and tomorrow, of what the targets install and of what that asks for. The
+# path is relative, because pip takes a blank in it for the end of the path.
 CONSTRAINTS := constraints.txt
-export PIP_CONSTRAINT = $(addprefix $(CURDIR)/,$(CONSTRAINTS))
+export PIP_CONSTRAINT = $(CONSTRAINTS)
 
 .DEFAULT_GOAL := help
 

@@ -35,7 +35,7 @@ FULL = {
     "models, simulation, planted faults": "make proof",
     "chaos": "make chaos",
 }
-#: Whoever has released something that breaks a step here fails nothing: the table tells it.
+#: Steps whose failure is named in the table and does not fail the run.
 NEWS = {"newest versions"}
 STEPS = {"gate": GATE, "full": FULL}
 

@@ -1,8 +1,8 @@
 """
 Writes which versions pip installs today: `python -m tests.support.lock FILE REQUIREMENT...`.
 
-The file has what the requirements ask for and all that this asks for. The Makefile gives it to pip
-as constraints, so that nobody else's release changes what it installs.
+The file lists each requirement and its dependencies, with one version for each. The Makefile gives
+it to pip as constraints, so a new release of a dependency does not change what is installed.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ def settled(worker: Worker, journal: Journal) -> History:
         begun = {run.id for run in history.runs}
         for task_id, kinds in history.news.items():
             # A body that a newer call asks to stop has the same news as a message that it replaces.
-            without_a_body = {*ENDS, "task_replaced"} if task_id not in begun else ENDS
-            ends[task_id] += sum(kind in without_a_body for kind in kinds)
+            of_it = ENDS if task_id in begun else ENDS | {"task_replaced"}
+            ends[task_id] += sum(kind in of_it for kind in kinds)
         open_ = Counter(message.id for message in history.sent) - ends
         return [message for message in history.sent if message.id in open_]
 

@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-#: Tools that run with the package's lowest versions are the same as elsewhere, or not there.
+#: The extras that each file is made for, as in the Makefile's target `lock`.
 FILES = {
     "constraints.txt": PROJECT["optional-dependencies"].keys(),
     "constraints-lowest.txt": {"embedded", "cli", "test", "release"},
