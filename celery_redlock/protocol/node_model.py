@@ -445,12 +445,13 @@ class ModelNode:
     ) -> tuple[str | None, list[tuple[str, float]]]:
         """Return the key or slot that an acquire gets; or None, and the owners in its way."""
         owners = {slot: self.owner(slot, now_us) for slot in limit.slots_of(key)}
-        own = [
-            slot for slot in limit.in_order(key) if call.previous and owners[slot] == call.previous
-        ]
-        free = [slot for slot in limit.in_order(key) if owners[slot] is None]
-        if own:
-            return own[0], []
+        free: list[str] = []
+        for slot in limit.in_order(key):
+            owner = owners[slot]
+            if owner is None:
+                free.append(slot)
+            elif owner and (owner == call.previous or (owner == call.owner and not free)):
+                return slot, []
         first = self._goes_before(key, limit, call.waiter, len(free), now_us) if free else None
         if free and first is None:
             return free[0], []

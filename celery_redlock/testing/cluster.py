@@ -241,6 +241,18 @@ class LocalCluster(ResourceOwner):
         """Reset a node's connections and refuse new ones."""
         self._proxy().refuse(index)
 
+    def forget(self, index: int, *, resets: bool = False) -> None:
+        """
+        Lose all bytes of a node's open connections; new ones work, and `heal` changes nothing.
+
+        That is what a firewall or a load balancer does to connections that were idle for too long.
+
+        Args:
+            index: the node.
+            resets: whether the next bytes are answered with a reset, and not with silence.
+        """
+        self._proxy().forget(index, resets=resets)
+
     def garbage(self, index: int, answer: bytes = GARBAGE) -> None:
         """Answer everything with these bytes; `heal` resets the connections."""
         self._proxy().garbage(index, answer)

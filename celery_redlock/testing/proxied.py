@@ -111,6 +111,7 @@ class ProxiedConnection:
         self._replies = _Stream(server, client)
         self._connected = False
         self._closed = False
+        self._is_forgotten = self._resets = False
         self._update()
 
     def on_event(self, sock: socket.socket, events: int) -> None:
@@ -127,13 +128,16 @@ class ProxiedConnection:
             outgoing.blocked = False
         if events & _READ:
             self._receive(incoming)
+            if self._resets:
+                self.reset()
+                return
         self.deliver()
 
     def deliver(self) -> None:
         """Write what is due, unless the network holds it; nothing once the link has ended."""
         if self._closed:
             return
-        if not self._route.holds():
+        if not self._route.holds() and not self._is_forgotten:
             now = self._route.now()
             if self._connected:
                 self._requests.deliver(now)
@@ -142,6 +146,10 @@ class ProxiedConnection:
             self.close()
         else:
             self._update()
+
+    def be_forgotten(self, *, resets: bool) -> None:
+        """Deliver nothing any more, in silence; or reset both ends once bytes come."""
+        self._is_forgotten, self._resets = True, resets
 
     def deliver_held(self) -> None:
         """Deliver at once all that was held or delayed, in order."""

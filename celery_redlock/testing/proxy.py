@@ -119,6 +119,11 @@ class _Node:
             if only is None or only == direction:
                 self._delays[direction] = seconds
 
+    def forget_all(self, *, resets: bool) -> None:
+        for connection in self._connections:
+            if isinstance(connection, ProxiedConnection):
+                connection.be_forgotten(resets=resets)
+
     def close(self) -> None:
         self._stop_listening()
         self.reset_all()
@@ -261,6 +266,18 @@ class TcpProxy:
     def reset(self, index: int) -> None:
         """Reset open connections; new ones are treated as before."""
         self._loop.call(self._nodes[index].reset_all)
+
+    def forget(self, index: int, *, resets: bool = False) -> None:
+        """
+        Lose all bytes of the connections that are open; new ones work, and a heal changes nothing.
+
+        That is what a firewall or a load balancer does to connections that were idle for too long.
+
+        Args:
+            index: the node.
+            resets: whether the next bytes are answered with a reset, and not with silence.
+        """
+        self._loop.call(partial(self._nodes[index].forget_all, resets=resets))
 
     def garbage(self, index: int, answer: bytes = GARBAGE) -> None:
         """Answer everything with these bytes; nothing reaches the server."""

@@ -49,6 +49,69 @@ VOTES = (
 
 TRANSPORT = (
     fault(
+        "what a broken connection has lost is not sent again",
+        tested("test_what_ended_before_a_command_is_replaced_for_it"),
+        (
+            "transport/redis/channel.py::RedisChannel._lose",
+            "is_first = index not in self._again",
+            "is_first = False",
+        ),
+    ),
+    fault(
+        "a release that is sent again is deferred as well",
+        tested("test_what_ended_before_a_command_is_replaced_for_it"),
+        (
+            "transport/redis/channel.py::RedisChannel._lose",
+            "keeps=unanswered if is_first else ()",
+            "keeps=()",
+        ),
+    ),
+    fault(
+        "a key that a command has got already refuses it",
+        tested("test_a_command_that_is_sent_twice_gets_what_it_has"),
+        (
+            "protocol/lua/acquire.lua",
+            "if holder == owner or (holder == ARGV[6] and holder ~= '') then",
+            "if holder == ARGV[6] and holder ~= '' then",
+        ),
+    ),
+    fault(
+        "a command that is sent twice gets a second slot",
+        tested("test_a_command_that_is_sent_twice_gets_what_it_has"),
+        (
+            "protocol/lua/acquire.lua::choose",
+            "holder == owner and not slot",
+            "false",
+        ),
+    ),
+    fault(
+        "a server that closes what is idle has failed",
+        tested("test_a_server_that_closes_what_is_idle_is_no_node_that_fails"),
+        (
+            "transport/redis/connections.py::Connections.drop",
+            "if connection.pending:",
+            "if True:",
+        ),
+    ),
+    fault(
+        "a connection that was idle for long is trusted",
+        tested("test_connections_that_died_in_silence_while_idle_are_replaced_before_a_command"),
+        (
+            "transport/redis/channel.py::RedisChannel.connect",
+            "self._check()",
+            "pass",
+        ),
+    ),
+    fault(
+        "a connection that died in silence is replaced once its node is not backing off: never",
+        tested("test_connections_that_died_in_silence_between_two_commands_are_replaced"),
+        (
+            "transport/redis/connections.py::Connections.ensure",
+            "if now >= self._replace_at.get(index, now):",
+            "if not health[index].is_backing_off(now):",
+        ),
+    ),
+    fault(
         "replies that came while the process stood still are not read",
         tested("test_replies_that_came_while_the_process_stood_still_count"),
         (

@@ -28,8 +28,8 @@ HAND_OVER = (
         modelled("hand-twins"),
         (
             "protocol/node_model.py::ModelNode._choose",
-            "call.previous and owners[slot] == call.previous",
-            "call.previous and owners[slot]",
+            "owner == call.previous or (owner == call.owner and not free)",
+            "call.previous or (owner == call.owner and not free)",
         ),
     ),
     fault(
@@ -170,7 +170,7 @@ HAND_OVER = (
         tested("test_a_key_that_somebody_else_has_is_not_taken_over"),
         (
             "protocol/lua/acquire.lua",
-            "if holder == ARGV[6] and holder ~= '' then",
+            "if holder == owner or (holder == ARGV[6] and holder ~= '') then",
             "if ARGV[6] then",
         ),
     ),

@@ -1,4 +1,5 @@
--- Acquire all lock keys on this node, or none. A key of the named previous owner counts as free.
+-- Acquire all lock keys on this node, or none. A key of the named previous owner counts as free, and
+-- so does our own: a command that is sent once more, because its connection broke, gets what it had.
 --
 -- KEYS  lock keys, then the fence counter of each, then the guard record, then, if pauses refuse the
 --       attempt, the key that a node has as long as its longest pause
@@ -79,7 +80,8 @@ local function choose(key, limit, period, begin)
   local holders, free, slot = redis.call('MGET', unpack(slots_of(key, limit))), 0, nil
   for i = begin, begin + limit - 1 do
     local holder = holders[i % limit + 1]
-    if holder and holder ~= '' and holder == ARGV[6] then return i % limit, holders, true end
+    local is_ours = holder == owner and not slot
+    if holder and holder ~= '' and (holder == ARGV[6] or is_ours) then return i % limit, holders, true end
     if not holder then
       free = free + 1
       -- MGET shows a value that is no string as free.
@@ -149,7 +151,7 @@ for i = 1, count do
       end
     else
       local holder = redis.pcall('GET', key)
-      if holder == ARGV[6] and holder ~= '' then
+      if holder == owner or (holder == ARGV[6] and holder ~= '') then
         adopted[#adopted + 1] = {key, ttl, key}
       else
         held[#held + 1] = place

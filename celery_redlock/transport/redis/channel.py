@@ -7,12 +7,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import hiredis
 
-from celery_redlock.protocol.commands import NOT_TEXT, Command, Script, read_reply
-from celery_redlock.protocol.rounds import Phase, Round
+from celery_redlock.protocol.commands import NOT_TEXT, Command, Script, inspect, read_reply
+from celery_redlock.protocol.rounds import InspectRound, Phase, Round
 from celery_redlock.protocol.scripts import SHA, SOURCE
 from celery_redlock.protocol.votes import Failed
 from celery_redlock.transport.base import AckedNodes, VoteReceiver
@@ -27,8 +28,10 @@ from celery_redlock.transport.redis.node_set import NodeSet
 
 _nonces = itertools.count(1)
 
-#: A connection that was idle for longer is checked before an attempt relies on it.
+#: Seconds without use after which a connection is read before an attempt relies on it, and after
+#: which a quorum has to answer on it.
 _IDLE = 1.0
+_LONG_IDLE = 10.0
 
 #: Seconds after which a reply brings no follow-up: a follow-up names a duration, which begins when
 #: the follow-up is made.
@@ -60,11 +63,13 @@ class RedisChannel:
         self._connections = Connections(nodes, self._send_deferred, native=native)
         self._by_node = self._connections.by_node
         self._used_at = clock()
-        # The exchange under way: its number, its open rounds (with the phase that each waits in)
-        # and the number of its replies that each node has not sent yet.
+        # The exchange under way: its number, its open rounds (with the phase that each waits in),
+        # the number of its replies that each node has not sent yet, and what nodes get once more on
+        # a new connection, or have got already (None).
         self._number = 0
         self._open_rounds: dict[Round, Phase] = {}
         self._unanswered: dict[int, int] = {}
+        self._again: dict[int, list[PendingReply] | None] = {}
 
     def connect(self, limit: float = math.inf) -> None:
         """Wait, within bounds, until a quorum of nodes is connected."""
@@ -78,13 +83,30 @@ class RedisChannel:
         )
         if is_complete and not idle:
             return
-        if idle:
-            self._receive_replies(0.0)
+        idle_for = now - self._used_at
+        while idle and self._receive_replies(0.0):
+            pass  # a connection that was closed shows once its last replies are read
+        if idle_for >= _LONG_IDLE and limit > self._node_timeout:
+            self._check()
+            now = clock()
         for index, connection in enumerate(self._by_node):
             if connection is not None and connection.is_overdue(now, self._node_timeout):
                 self._drain_overdue(index, connection, now)
         self._send_deferred_to(self._connections.ensure(now, limit))
         self._used_at = clock()
+
+    def _check(self) -> None:
+        """
+        Ask the nodes for a sign of life; use those connections no more on which none comes.
+
+        Something between may have forgotten connections that were idle, without a reset. Where a
+        quorum answers, the others are found out as they are used (decision 0002).
+        """
+        round_ = InspectRound(len(self._by_node))
+        if any(self._by_node):
+            self.exchange(((inspect(()), round_),), self._node_timeout)
+            if round_.phase is not Phase.GRANTED:
+                self._connections.retire_silent(clock())
 
     def exchange(
         self,
@@ -105,10 +127,11 @@ class RedisChannel:
             entries.append(PendingReply(nonce, command, round_, self._number, now, acked))
         self._open_rounds = {round_: round_.phase for _, round_ in batch}
         self._unanswered = {}
+        self._again = {}
         self._send_batch(data, entries, now)
         deadline = now + timeout
         remaining = timeout
-        while self._open_rounds and self._unanswered and remaining > 0:
+        while self._open_rounds and self._is_awaited and remaining > 0:
             # A last read comes after the deadline: this process may have been without a CPU.
             remaining = deadline - clock()
             self._receive_replies(max(0.0, remaining))
@@ -120,6 +143,9 @@ class RedisChannel:
                 self._receive_replies(remaining)
         # Later replies count for no round, and their commands are not sent again.
         self._unanswered = {}
+        for index in self._again:
+            self._give_up(index)
+        self._open_rounds = {}
         self._send_deferred_to(self._connections.take_connected())
 
     def send(
@@ -189,6 +215,8 @@ class RedisChannel:
 
     def close(self) -> None:
         """Close the connections."""
+        for index in self._again:
+            self._give_up(index)
         self._connections.close()
 
     def reset_after_fork(self) -> None:
@@ -207,7 +235,7 @@ class RedisChannel:
                 unhealthy.append(index)
             elif self._send_to(index, connection, data, entries):
                 self._unanswered[index] = count
-            else:
+            elif index not in self._again:
                 unhealthy.append(index)
         if unhealthy:
             self._send_to_unhealthy(unhealthy, data, entries, now)
@@ -216,7 +244,7 @@ class RedisChannel:
         self, unhealthy: list[int], data: bytes, entries: list[PendingReply], now: float
     ) -> None:
         """Ask nodes that are backing off only if a quorum needs them (decision 0003)."""
-        needed = len(self._unanswered) < self._quorum
+        needed = len(self._unanswered) + len(self._again) < self._quorum
         # A silent node may hold our keys, so it gets every command that sets none.
         harmless = not any(entry.command.sets_keys for entry in entries)
         for index in unhealthy:
@@ -230,6 +258,8 @@ class RedisChannel:
                 (needed or harmless) and self._send_to(index, connection, data, entries) and needed
             ):
                 self._unanswered[index] = len(entries)
+                continue
+            if index in self._again:
                 continue
             reason = self._health[index].reason
             # A node without a failure is not connected yet, so this attempt has not tested it.
@@ -250,7 +280,7 @@ class RedisChannel:
                 try:
                     self._send_deferred(index, connection)
                 except ConnectionBrokenError as exc:
-                    self._connections.drop(index, str(exc))
+                    self._lose(index, connection, str(exc))
 
     def _send_deferred(self, index: int, connection: NodeConnection) -> None:
         """Send a node's deferred releases; the thread that has just connected calls this, too."""
@@ -271,7 +301,7 @@ class RedisChannel:
             connection.pending.extend(entries)
             connection.send(data)
         except ConnectionBrokenError as exc:
-            self._connections.drop(index, str(exc))
+            self._lose(index, connection, str(exc))
             return False
         if connection.has_unsent:
             self._connections.await_writable(connection)
@@ -295,23 +325,85 @@ class RedisChannel:
                 self._handle_reply(index, connection, pending, reply)
                 self._health[index].record_success()
         except ConnectionBrokenError as exc:
-            self._connections.drop(index, str(exc))
+            self._lose(index, connection, str(exc))
             return False
         return True
 
-    def _receive_replies(self, remaining: float) -> None:
-        """Wait up to `remaining` seconds for any node, and handle the replies that have come."""
+    def _receive_replies(self, remaining: float) -> bool:
+        """
+        Wait up to `remaining` seconds for any node, and handle the replies that have come.
+
+        Returns:
+            Whether a connection had bytes, or has ended.
+        """
+        found = False
         for index, connection in self._connections.ready(remaining):
+            found = True
             try:
                 for pending, reply in connection.receive():
                     self._handle_reply(index, connection, pending, reply)
             except ConnectionBrokenError as exc:
-                self._connections.drop(index, str(exc))
-                if self._unanswered.pop(index, None):
-                    self._fail(index, Failed(str(exc)), clock())
+                self._lose(index, connection, str(exc))
                 continue
             if self._health[index].reason is not None:
                 self._health[index].record_success()
+        if any(self._again.values()):
+            self._send_again()
+        return found
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether a node may still vote in the exchange under way."""
+        return bool(self._unanswered) or any(self._again.values())
+
+    def _lose(self, index: int, connection: NodeConnection, reason: str) -> None:
+        """
+        Close a broken connection; the commands of open rounds are sent once more on a new one.
+
+        Most connections that break were dead before: idle for too long for the server, or for
+        something between. The commands of this package have the same effect twice as once.
+        """
+        unanswered = [
+            entry
+            for entry in connection.pending
+            if entry.exchange == self._number and entry.round in self._open_rounds
+        ]
+        is_first = index not in self._again
+        self._connections.drop(index, reason, keeps=unanswered if is_first else ())
+        self._unanswered.pop(index, None)
+        if not unanswered:
+            return
+        if is_first:
+            self._again[index] = unanswered
+            self._connections.replace(index)
+        else:
+            self._fail(index, Failed(reason), clock())
+
+    def _send_again(self) -> None:
+        """Send what a broken connection has lost, to the nodes that have a new one."""
+        self._send_deferred_to(self._connections.take_connected())
+        now = clock()
+        for index, entries in list(self._again.items()):
+            connection = self._by_node[index]
+            if not entries:
+                continue
+            if connection is None:
+                if not self._connections.is_connecting(index):
+                    self._give_up(index)
+                continue
+            self._again[index] = None
+            data = b"".join(_pack(entry.command, entry.nonce) for entry in entries)
+            entries = [replace(entry, sent_at=now) for entry in entries]
+            if self._send_to(index, connection, data, entries):
+                self._unanswered[index] = len(entries)
+
+    def _give_up(self, index: int) -> None:
+        """Send no more what a broken connection has lost; a release is deferred."""
+        entries, self._again[index] = self._again[index], None
+        for entry in entries or ():
+            self._defer(index, entry.command)
+        if entries:
+            self._fail(index, Failed(self._health[index].reason or "not connected"), clock())
 
     def _handle_reply(
         self, index: int, connection: NodeConnection, pending: PendingReply, reply: Any

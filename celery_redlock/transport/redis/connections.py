@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 from celery_redlock._greenlets.poller import READ, WRITE, as_milliseconds, new_poller
@@ -18,7 +18,11 @@ from celery_redlock.protocol.commands import Command, Script
 from celery_redlock.transport.base import VoteReceiver
 from celery_redlock.transport.clock import now as clock
 from celery_redlock.transport.redis.connect_error import ConnectError, describe_failure
-from celery_redlock.transport.redis.connection import ConnectionBrokenError, NodeConnection
+from celery_redlock.transport.redis.connection import (
+    ConnectionBrokenError,
+    NodeConnection,
+    PendingReply,
+)
 from celery_redlock.transport.redis.node_set import NodeSet, PendingConnects
 
 #: Seconds to wait for a fresh connection attempt although a quorum is connected: a lease on all
@@ -156,23 +160,46 @@ class Connections:
         """Let `ready` send the bytes that the socket did not take."""
         self._poller.modify(connection.fd, READ | WRITE)
 
-    def drop(self, index: int, reason: str) -> None:
-        """Close a broken connection; its unanswered releases are deferred to the next one."""
+    def drop(self, index: int, reason: str, keeps: Collection[PendingReply] = ()) -> None:
+        """
+        Close a broken connection; its unanswered releases are deferred to the next one.
+
+        Args:
+            index: the node.
+            reason: why it broke.
+            keeps: unanswered commands that the caller sends again.
+        """
         connection = self.by_node[index]
         if connection is None:
             return
-        now = clock()
-        self._nodes.health[index].record_failure(reason, now)
+        # A server may close what is idle, and works all the same.
+        if connection.pending:
+            self._nodes.health[index].record_failure(reason, clock())
         self._detach(index, connection)
-        self._defer_unanswered(index, connection)
+        self._defer_unanswered(index, connection, keeps)
         connection.close()
 
+    def retire_silent(self, now: float) -> None:
+        """Use those connections no more on which a reply is missing."""
+        for index, connection in enumerate(self.by_node):
+            if connection is not None and connection.pending:
+                self._retire(index, connection, now)
+
+    def replace(self, index: int) -> None:
+        """Begin to connect to a node whose connection was dropped."""
+        self._start_connect(index, clock())
+
+    def is_connecting(self, index: int) -> bool:
+        """Return whether a connection to a node is being made."""
+        return index in self._connecting
+
     def close(self) -> None:
-        """Close all connections, also those that are still being made."""
+        """Close all connections, also those that are still being made; defer unanswered releases."""
         self._closed = True
         for index, connection in enumerate(self.by_node):
             if connection is not None:
                 self._detach(index, connection)
+                self._defer_unanswered(index, connection)
                 connection.close()
         for _, connection in self._retired:
             connection.close()
@@ -331,10 +358,12 @@ class Connections:
         del self._index_of[connection.fd]
         self._poller.unregister(connection.fd)
 
-    def _defer_unanswered(self, index: int, connection: NodeConnection) -> None:
+    def _defer_unanswered(
+        self, index: int, connection: NodeConnection, but: Collection[PendingReply] = ()
+    ) -> None:
         health = self._nodes.health[index]
         for entry in connection.pending:
-            if entry.command.script is Script.RELEASE:
+            if entry.command.script is Script.RELEASE and entry not in but:
                 health.defer(entry.command)
 
     def _discard_connected(self) -> None:

@@ -20,7 +20,7 @@ from celery_redlock.protocol.keys import (
     Key,
 )
 from celery_redlock.protocol.votes import Acknowledged, Granted, NotHeld, Quarantined, Refused, Vote
-from tests.support.commands import acquire, move, release
+from tests.support.commands import acquire, limited, move, release
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
 from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until
 
@@ -63,6 +63,16 @@ def test_as_many_as_the_limit_hold_the_key_each_in_a_slot_of_its_own(any_nodes: 
     leases = fill(any_nodes.connected(), 3)
     assert {lease.slot for lease in leases} == {0, 1, 2}
     assert all(lease.is_valid for lease in leases)
+
+
+@pytest.mark.parametrize("key", [limited(PREFIX + "key", 2), "key"], ids=["a slot", "a key"])
+def test_a_command_that_is_sent_twice_gets_what_it_has(any_nodes: Nodes, key: Key | str) -> None:
+    command = acquire((key,), "us", LONG, 0, 0)
+    first, second = any_nodes.run(0, command), any_nodes.run(0, command)
+    assert isinstance(first, Granted)
+    assert isinstance(second, Granted)
+    assert (second.slots, second.high) == (first.slots, first.high + 1)
+    assert [any_nodes.owner(0, slot(number)) for number in range(2)].count("us") == len(first.slots)
 
 
 def test_one_more_is_refused_with_the_key_and_the_time_of_the_first_slot(any_nodes: Nodes) -> None:

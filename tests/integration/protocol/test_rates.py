@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import pytest
@@ -27,17 +28,21 @@ def turn(vote: Vote) -> float:
     return vote.turn_in
 
 
+#: Each attempt has an owner value of its own.
+_attempts = itertools.count()
+
+
 def ask(
     nodes: Nodes, key: Key, name: str, keep_ms: int = 10 * LONG, *, since: int = 1, rank: int = 0
 ) -> Vote:
     """Let a waiter try to acquire a slot on the first node."""
     waiter = Waiter(name, since, keep_ms, rank=rank)
-    return nodes.run(0, acquire((key,), name, LONG, 0, 0, "", waiter))
+    return nodes.run(0, acquire((key,), f"{name} {next(_attempts)}", LONG, 0, 0, "", waiter))
 
 
 def take(nodes: Nodes, key: Key) -> Vote:
     """Let a newcomer without a name try to acquire a slot on the first node."""
-    return nodes.run(0, acquire((key,), "newcomer", LONG, 0, 0))
+    return nodes.run(0, acquire((key,), f"newcomer {next(_attempts)}", LONG, 0, 0))
 
 
 def let_a_turn_come(nodes: Nodes, key: Key) -> None:
