@@ -194,7 +194,7 @@ class Connections:
         return index in self._connecting
 
     def close(self) -> None:
-        """Close all connections, also those that are still being made; defer unanswered releases."""
+        """Close all connections, also those that are being made; defer unanswered releases."""
         self._closed = True
         for index, connection in enumerate(self.by_node):
             if connection is not None:

@@ -8,6 +8,7 @@ import contextlib
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -18,7 +19,7 @@ from redis.connection import DefaultParser
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.retry import Retry
 
-from celery_redlock._greenlets.threads import call_in_app
+from celery_redlock._greenlets.threads import call_in_app, start_thread
 from celery_redlock._greenlets.unpatched import unpatched
 from celery_redlock._log import event_logger
 from celery_redlock.protocol.keys import GUARD_KEY
@@ -229,7 +230,7 @@ class Connector:
             return connection, info
 
     def _connection(self, master: Master | None, *, native: bool, **more: Any) -> Any:
-        kind = _native_type(self._type) if native else self._type
+        kind = _looking_up(self._type, native=native)
         place = dict(zip(("host", "port"), master.address, strict=True)) if master else {}
         return kind(**{**self._options, **place, **more})
 
@@ -311,17 +312,16 @@ def warnings_about(info: Mapping[str, str] | None) -> list[str]:
     return found
 
 
-class _NativeLookupConnection(Connection):
+class _BoundedLookupConnection(Connection):
     """
-    Looks its host up in the operating system, as a native thread has to.
+    Waits for the look-up of its host as long as for the server, which then is asked by address.
 
-    The look-ups of greenlets share a cache, whose lock belongs to their event loop.
+    The operating system sets no limit: where a name server is silent, a look-up takes many seconds.
     """
 
     def _connect(self) -> Any:
         name = self.host
-        find = unpatched("socket", "getaddrinfo")
-        addresses = [found[4][0] for found in find(name, self.port, type=socket.SOCK_STREAM)]
+        addresses = [found[4][0] for found in self._find(name)]
         try:
             for address in addresses[:-1]:
                 self.host = address
@@ -333,14 +333,41 @@ class _NativeLookupConnection(Connection):
             # TLS and error messages want the name.
             self.host = name
 
+    def _find(self, name: str) -> Any:
+        found: Future[Any] = Future()
 
-def _native_type(kind: type[Any]) -> type[Any]:
-    """Return a connection type that a native thread can use, whatever is patched."""
-    if unpatched("socket", "getaddrinfo") is socket.getaddrinfo or not issubclass(kind, Connection):
+        def find() -> None:
+            try:
+                found.set_result(socket.getaddrinfo(name, self.port, type=socket.SOCK_STREAM))
+            except Exception as exc:
+                found.set_exception(exc)
+
+        start_thread(find, "redlock-look-up")
+        limit = self.socket_connect_timeout
+        if wait([found], limit).not_done:
+            reason = f"the look-up of its host name took longer than {limit:g} s"
+            raise ConnectError(reason, lasting=False)
+        return found.result()
+
+
+class _NativeLookupConnection(_BoundedLookupConnection):
+    """
+    Looks its host up in the operating system, as a native thread has to; nobody waits for it.
+
+    The look-ups of greenlets share a cache, whose lock belongs to their event loop.
+    """
+
+    def _find(self, name: str) -> Any:
+        find = unpatched("socket", "getaddrinfo")
+        return find(name, self.port, type=socket.SOCK_STREAM)
+
+
+def _looking_up(kind: type[Any], *, native: bool) -> type[Any]:
+    """Return a type of connections that looks hosts up as its caller needs it."""
+    if not issubclass(kind, Connection):
         return kind
-    if kind is Connection:
-        return _NativeLookupConnection
-    return type(kind.__name__, (kind, _NativeLookupConnection), {})
+    looks_up = _NativeLookupConnection if native else _BoundedLookupConnection
+    return looks_up if kind is Connection else type(kind.__name__, (kind, looks_up), {})
 
 
 def _unpatched_socket(connection: Any) -> Any:
