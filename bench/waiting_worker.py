@@ -10,7 +10,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_redlock import RedlockTask
+from celery_redlock import Limit, RedlockTask
 from celery_redlock.signals import task_requeued
 
 app = Celery("waiting", broker=os.environ["BENCH_BROKER"], set_as_current=False)
@@ -46,6 +46,12 @@ def hot_fair(number: int, seconds: float) -> None:
 @app.task(name="bench.pair", base=RedlockTask, lock_key=["{keys[0]}", "{keys[1]}"])
 def pair(number: int, seconds: float, keys: tuple[str, str]) -> None:
     """Wait for two keys."""
+    _hold(number, seconds)
+
+
+@app.task(name="bench.key_and_slot", base=RedlockTask, lock_key=["{keys[0]}", Limit("seats", 2)])
+def key_and_slot(number: int, seconds: float, keys: tuple[str]) -> None:
+    """Wait for a key and one of two slots."""
     _hold(number, seconds)
 
 

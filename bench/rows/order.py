@@ -28,9 +28,11 @@ def order(quick: bool) -> list[Result]:
         unfair = [scene.run("bench.hot", 100, 0.02) for _ in range(runs)]
         fair = [scene.run("bench.hot_fair", 100, 0.02) for _ in range(runs)]
         pairs = [_longest_pause(_pairs(scene)) for _ in range(max(1, runs // 4))]
+        mixed = [_longest_pause(_keys_and_slots(scene)) for _ in range(max(1, runs // 4))]
     return [
         _result("bodies of 0.2 s and of 50 ms: longest pause between two", pauses, _SECONDS),
         _result("tasks that need two of three keys: longest pause", pairs, _SECONDS),
+        _result("tasks that need a key and one of two slots: the same", mixed, _SECONDS),
         _result(
             "lock_fair, 100 bodies of 20 ms, two workers: time, to that without",
             [_took(one) / _took(other) for one, other in zip(fair, unfair, strict=True)],
@@ -57,6 +59,11 @@ def _result(what: str, values: list[float], goal: Goal) -> Result:
 def _pairs(scene: Scene) -> list[Body]:
     keys = itertools.cycle((("x", "y"), ("y", "z"), ("x", "z")))
     numbers = [scene.send_with("bench.pair", 0.1, next(keys)) for _ in range(45)]
+    return scene.bodies(range(numbers[0], numbers[-1] + 1))
+
+
+def _keys_and_slots(scene: Scene) -> list[Body]:
+    numbers = [scene.send_with("bench.key_and_slot", 0.1, (key,)) for key in "xyz" * 30]
     return scene.bodies(range(numbers[0], numbers[-1] + 1))
 
 

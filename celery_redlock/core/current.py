@@ -85,7 +85,7 @@ def refuse_own_lock(transport: Transport, keys: Sequence[Key]) -> None:
         held.update(key.lock for key in holding_of(lease).held_keys)
         if any(held[key.stored] >= key.holders for key in keys):
             own = holding_of(lease).asked_for
-            raise Refusal(own[0], lease.owner, lease.expires_in, False, own).error(
+            raise Refusal(own[0], lease.owner, lease.expires_in, False, own, own).error(
                 f"Lock {shortened(lease.key)!r} is held by the block or task that asks for it, and "
                 "locks are not re-entrant. Use current_lease(), or hand the lease over."
             )

@@ -29,6 +29,7 @@ class Refusal:
         expires_in: as for `LockContended`.
         split: as for `LockContended`.
         keys: the keys of the attempt that the holder has, or all its limited keys that are full.
+        refused: the keys of the attempt that a quorum of nodes refuses, with any holder.
         before: as for `LockContended`.
     """
 
@@ -37,6 +38,7 @@ class Refusal:
     expires_in: float | None
     split: bool
     keys: tuple[Key, ...]
+    refused: tuple[Key, ...]
     before: int = 0
 
     @property
@@ -67,7 +69,7 @@ class Refusal:
         # An application made it, or it comes from another process: it has only texts.
         key = None if error.key is None else Key(error.key, error.key)
         keys = tuple(Key(text, text) for text in error.keys)
-        return cls(key, error.holder, error.expires_in, error.split, keys, error.before)
+        return cls(key, error.holder, error.expires_in, error.split, keys, keys, error.before)
 
     def error(
         self, message: str, key: str | None = None, nodes: Mapping[str, str] | None = None
@@ -98,17 +100,23 @@ def refusal_of(attempt: Attempt, params: AcquireParams) -> Refusal:
     """Return the reason why others refused an attempt."""
     round_ = attempt.round
     split, before = attempt.phase is Phase.SPLIT, round_.before()
+    key_at = _key_at(params)
+    refusing = {key_at[place] for place in round_.taken_keys()} | {
+        *round_.full(),
+        *round_.refused(),
+    }
+    refused = tuple(params.keys[at] for at in sorted(refusing))
     found = _obstacle(round_, params, attempt.turn_in)
     if found is None:
         key = params.keys[0] if len(params.keys) == 1 else None
         # A rate may stay split until the turn of this attempt.
-        return Refusal(key, None, round_.turn_in() or None, split, (), before)
+        return Refusal(key, None, round_.turn_in() or None, split, (), refused, before)
     key = params.keys[found.key]
     # A key with a rate has grants, but no holder.
     owner = found.holder.owner
     holder = None if key.is_rate and owner != PAUSED else owner
     keys = tuple(params.keys[at] for at in found.keys)
-    return Refusal(key, holder, found.holder.expires_in, split, keys, before)
+    return Refusal(key, holder, found.holder.expires_in, split, keys, refused, before)
 
 
 def not_acquired_error(
@@ -179,8 +187,7 @@ class _Obstacle:
 
 def _obstacle(round_: AcquireRound, params: AcquireParams, turn_in: float) -> _Obstacle | None:
     """Return the key that refused an attempt: a reserved key, a paused one, a limited key last."""
-    keys = params.keys
-    key_at = [at for at, key in enumerate(keys) for _ in key.places]
+    keys, key_at = params.keys, _key_at(params)
     paused, taken = round_.taken_keys(PAUSED), round_.taken_keys()
     # A marker comes before a pause. The records that belong to a paused key have its text.
     texts = {keys[key_at[place]].text for place in paused}
@@ -197,13 +204,18 @@ def _obstacle(round_: AcquireRound, params: AcquireParams, turn_in: float) -> _O
         first = min(holders, key=_left)
         turn = turn_in if keys[at].is_rate else first.expires_in
         return _Obstacle(at, replace(first, expires_in=turn), limited)
-    records = [place for place, at in enumerate(key_at) if keys[at].is_record]
+    record = [place for place in sorted(taken) if keys[key_at[place]].is_record][:1]
     ordinary = [place for place, at in enumerate(key_at) if at in full and at not in limited]
-    holder = round_.holder(records) or round_.holder(ordinary)
+    holder = round_.holder(record) or round_.holder(ordinary) or round_.holder()
     if holder is None:
         return None
     own = sorted({key_at[place] for place in round_.taken_keys(holder.owner)})
     return _Obstacle(key_at[holder.key], holder, [at for at in own if at not in limited])
+
+
+def _key_at(params: AcquireParams) -> list[int]:
+    """Return the position of the key that each place belongs to."""
+    return [at for at, key in enumerate(params.keys) for _ in key.places]
 
 
 def _left(holder: KeyHolder) -> float:

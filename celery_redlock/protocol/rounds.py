@@ -235,21 +235,19 @@ class AcquireRound(Round):
         """Return how many come before this attempt, on the node that knows of most."""
         return max((vote.before for vote in self.votes if type(vote) is Refused), default=0)
 
-    def holder(self, preferred: Collection[int] = ()) -> KeyHolder | None:
+    def holder(self, of: Collection[int] | None = None) -> KeyHolder | None:
         """
         Return the foreign owner on most nodes, with its latest expiry.
 
         Args:
-            preferred: positions of keys whose holder is returned first if it has a quorum.
+            of: look at the keys at these positions only.
         """
         seen: dict[tuple[int, str], list[KeyHolder]] = {}
         for vote in self.votes:
             if type(vote) is Refused:
                 for holder in vote.holders:
-                    seen.setdefault((holder.key, holder.owner), []).append(holder)
-        for (key, _), holders in seen.items():
-            if key in preferred and len(holders) >= self.needed:
-                return max(holders, key=lambda holder: holder.expires_in)
+                    if of is None or holder.key in of:
+                        seen.setdefault((holder.key, holder.owner), []).append(holder)
         if not seen:
             return None
         most = max(len(holders) for holders in seen.values())

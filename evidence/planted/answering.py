@@ -67,6 +67,20 @@ TRANSPORT = (
         ),
     ),
     fault(
+        "a release that was to be sent again is lost with its channel",
+        tested("test_a_release_that_is_interrupted_before_it_is_sent_again_is_deferred"),
+        ("transport/redis/channel.py::RedisChannel.close", "self._give_up(index)", "pass"),
+    ),
+    fault(
+        "a release without a reply is lost with its channel",
+        tested("test_a_release_that_is_interrupted_before_it_is_sent_again_is_deferred"),
+        (
+            "transport/redis/connections.py::Connections.close",
+            "self._defer_unanswered(index, connection)",
+            "pass",
+        ),
+    ),
+    fault(
         "a key that a command has got already refuses it",
         tested("test_a_command_that_is_sent_twice_gets_what_it_has"),
         (

@@ -87,6 +87,20 @@ WAITING = (
         ),
     ),
     fault(
+        "a message waits for the keys of one holder alone",
+        tested("test_all_keys_that_a_quorum_refuses_are_waited_for"),
+        (
+            "core/failures.py::refusal_of",
+            "expires_in, split, keys, refused, before",
+            "expires_in, split, keys, keys, before",
+        ),
+    ),
+    fault(
+        "the holder of a slot hides that of an ordinary key",
+        tested("test_of_an_ordinary_key_and_one_with_a_limit_the_ordinary_one_is_named"),
+        ("core/failures.py::_obstacle", "or round_.holder(ordinary) ", ""),
+    ),
+    fault(
         "a message that ends without its lock is woken in the place of others",
         ENDED,
         (

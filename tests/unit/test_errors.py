@@ -75,7 +75,7 @@ def test_an_invalid_token_is_a_value_error_too() -> None:
 
 def test_what_travels_to_another_process_has_texts_and_no_part_of_this_package() -> None:
     key = Key.of("redlock:", "key")
-    error = Refusal(key, "owner", 1.0, False, (key,)).error("held")
+    error = Refusal(key, "owner", 1.0, False, (key,), (key,)).error("held")
     travelled = pickle.loads(pickle.dumps(error))
     assert (travelled.key, travelled.keys) == ("key", ("key",))
     assert (error.refusal is None, travelled.refusal) == (False, None)

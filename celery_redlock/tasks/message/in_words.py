@@ -5,6 +5,7 @@ Errors about locks as people read them: without the keys that only this package 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar, cast
 
@@ -52,9 +53,14 @@ def in_words(error: _Error) -> _Error:
         refusal = replace(
             refusal,
             key=replace(lock, text=refusal.key.text),
-            keys=tuple(key for key in refusal.keys if not key.stored.startswith(RUNNING)),
+            keys=_without_stop_requests(refusal.keys),
+            refused=_without_stop_requests(refusal.refused),
         )
     return cast(_Error, refusal.error(message, error.key, error.nodes))
+
+
+def _without_stop_requests(keys: Iterable[Key]) -> tuple[Key, ...]:
+    return tuple(key for key in keys if not key.stored.startswith(RUNNING))
 
 
 def _without_records(message: str) -> str:

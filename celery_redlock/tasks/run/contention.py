@@ -256,7 +256,7 @@ def _ask_policy(case: Case) -> Case:
 def _repeats(lock_request: LockRequest, holder: str | None, *, split: bool) -> LockContended:
     original = lock_request.envelope.duplicate_of
     keys = lock_request.keys
-    return Refusal(keys[0], holder, None, split, keys).error(
+    return Refusal(keys[0], holder, None, split, keys, keys).error(
         f"Task {lock_request.task.name}[{lock_request.request.id}] repeats "
         f"{original.task_id if original else ''}, which had the lock {keys[0].text!r} when this "
         "one was sent."

@@ -218,7 +218,7 @@ def _waits_for(lock_request: LockRequest, error: LockNotAcquired) -> Sequence[st
         return ()
     # In a split vote no holder is known, but the contenders have some of these keys.
     refusal = Refusal.of(error)
-    keys = given_back(refusal.keys) or (lock_request.held_keys if error.split else ())
+    keys = given_back(refusal.refused) or (lock_request.held_keys if error.split else ())
     pauses = [pause_of(key.stored) for key in refusal.keys if refusal.is_paused]
     return bounded_waits_for([*map(in_header, keys), *dict.fromkeys(pauses)])
 

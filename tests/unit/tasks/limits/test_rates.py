@@ -137,7 +137,9 @@ def test_one_whose_turn_ends_in_a_split_vote_comes_back_soon(
     key = limited_key(Rate("k", "2/h"))
 
     def split(*_: object, **__: object) -> NoReturn:
-        raise Refusal(key, None, PERIOD, True, (key,)).error("nodes granted different slots")
+        raise Refusal(key, None, PERIOD, True, (key,), (key,)).error(
+            "nodes granted different slots"
+        )
 
     monkeypatch.setattr(Client, "acquire_for_task", split)
     bench.call(rated(bench, lock_mode="while_executing"))
