@@ -6,13 +6,17 @@ In which order tasks of one key run, and how long the key is idle, in real prefo
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
 
 from bench.results import Goal, Result
 from bench.rows.waiting import Body, Scene, worker
 from celery_redlock.testing import LocalCluster
 
 RUNS, QUICK_RUNS = 20, 3
+
+#: The keys that each call needs.
+_PAIRS = (("x", "y"), ("y", "z"), ("x", "z")) * 15
+_KEYS = (("x",), ("y",), ("z",)) * 30
 
 _SECONDS = Goal(value=1.0, limit="most", unit=" s")
 
@@ -27,8 +31,8 @@ def order(quick: bool) -> list[Result]:
         scene.run("bench.hot", 100, 0.02)  # the processes connect
         unfair = [scene.run("bench.hot", 100, 0.02) for _ in range(runs)]
         fair = [scene.run("bench.hot_fair", 100, 0.02) for _ in range(runs)]
-        pairs = [_longest_pause(_pairs(scene)) for _ in range(max(1, runs // 4))]
-        mixed = [_longest_pause(_keys_and_slots(scene)) for _ in range(max(1, runs // 4))]
+        pairs = _pauses(scene, "bench.pair", _PAIRS, max(1, runs // 4))
+        mixed = _pauses(scene, "bench.key_and_slot", _KEYS, max(1, runs // 4))
     return [
         _result("bodies of 0.2 s and of 50 ms: longest pause between two", pauses, _SECONDS),
         _result("tasks that need two of three keys: longest pause", pairs, _SECONDS),
@@ -56,15 +60,13 @@ def _result(what: str, values: list[float], goal: Goal) -> Result:
     return Result(row="order", what=what, goal=goal, values=[max(values)], detail=detail)
 
 
-def _pairs(scene: Scene) -> list[Body]:
-    keys = itertools.cycle((("x", "y"), ("y", "z"), ("x", "z")))
-    numbers = [scene.send_with("bench.pair", 0.1, next(keys)) for _ in range(45)]
-    return scene.bodies(range(numbers[0], numbers[-1] + 1))
-
-
-def _keys_and_slots(scene: Scene) -> list[Body]:
-    numbers = [scene.send_with("bench.key_and_slot", 0.1, (key,)) for key in "xyz" * 30]
-    return scene.bodies(range(numbers[0], numbers[-1] + 1))
+def _pauses(scene: Scene, task: str, needed: Sequence[tuple[str, ...]], runs: int) -> list[float]:
+    """Send a call for each of these tuples of keys, so many times; return the longest pauses."""
+    found = []
+    for _ in range(runs):
+        numbers = [scene.send_with(task, 0.1, keys) for keys in needed]
+        found.append(_longest_pause(scene.bodies(range(numbers[0], numbers[-1] + 1))))
+    return found
 
 
 def _took(bodies: list[Body]) -> float:

@@ -101,11 +101,9 @@ def refusal_of(attempt: Attempt, params: AcquireParams) -> Refusal:
     round_ = attempt.round
     split, before = attempt.phase is Phase.SPLIT, round_.before()
     key_at = _key_at(params)
-    refusing = {key_at[place] for place in round_.taken_keys()} | {
-        *round_.full(),
-        *round_.refused(),
-    }
-    refused = tuple(params.keys[at] for at in sorted(refusing))
+    taken = {key_at[place] for place in round_.taken_keys()}
+    refusing = sorted(taken.union(round_.full(), round_.refused()))
+    refused = tuple(params.keys[at] for at in refusing)
     found = _obstacle(round_, params, attempt.turn_in)
     if found is None:
         key = params.keys[0] if len(params.keys) == 1 else None

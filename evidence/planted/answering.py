@@ -108,6 +108,15 @@ TRANSPORT = (
         ),
     ),
     fault(
+        "a client gives up each look-up of a name that takes longer than a reply",
+        tested("test_a_client_gets_its_connections_although_each_look_up_outlasts_a_reply"),
+        (
+            "transport/redis/connector.py::Connector.connect",
+            "native=native, awaited=awaited",
+            "native=native, awaited=True",
+        ),
+    ),
+    fault(
         "a connection that was idle for long is trusted",
         tested("test_connections_that_died_in_silence_while_idle_are_replaced_before_a_command"),
         (

@@ -359,11 +359,11 @@ class Connections:
         self._poller.unregister(connection.fd)
 
     def _defer_unanswered(
-        self, index: int, connection: NodeConnection, but: Collection[PendingReply] = ()
+        self, index: int, connection: NodeConnection, keeps: Collection[PendingReply] = ()
     ) -> None:
         health = self._nodes.health[index]
         for entry in connection.pending:
-            if entry.command.script is Script.RELEASE and entry not in but:
+            if entry.command.script is Script.RELEASE and entry not in keeps:
                 health.defer(entry.command)
 
     def _discard_connected(self) -> None:

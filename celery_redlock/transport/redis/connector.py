@@ -129,9 +129,14 @@ class Connector:
         self._options = options
         check_options(address, self._type, options)
 
-    def connect(self, *, native: bool) -> tuple[NodeConnection, str | None]:
+    def connect(self, *, native: bool, awaited: bool = False) -> tuple[NodeConnection, str | None]:
         """
         Connect, authenticate and load the scripts; blocks up to the timeout for each step.
+
+        Args:
+            native: it runs in a native thread.
+            awaited: somebody waits for it, so the look-up of the host is such a step. A thread of
+                its own looks up for as long as that takes.
 
         Returns:
             The connection, and the server's run id where this user may see it.
@@ -140,7 +145,7 @@ class Connector:
             ConnectError: the node cannot be used; the text gives the reason.
         """
         master = self.master()
-        connection, info = self.open_at(master, native=native)
+        connection, info = self.open_at(master, native=native, awaited=awaited)
         try:
             if not self.warned:
                 self.warned = True
@@ -183,7 +188,7 @@ class Connector:
             ConnectError: as `connect`.
         """
         # With RESP2, published messages are lists; the node's URL may name another protocol.
-        connection = self._connection(master, native=True, protocol=2)
+        connection = self._connection(master, native=True, awaited=False, protocol=2)
         with self._explained(connection):
             connection.connect()
         return connection, _unpatched_socket(connection)
@@ -198,15 +203,15 @@ class Connector:
         Raises:
             ConnectError: the node cannot be used, or failed within the block.
         """
-        connection = self._connection(self.master(), native=False, protocol=2)
+        connection = self._connection(self.master(), native=False, awaited=True, protocol=2)
         with self._explained(connection):
             connection.connect()
             yield connection
         connection.disconnect()
 
-    def open(self, *, native: bool = False) -> tuple[Any, dict[str, str] | None]:
+    def open(self) -> tuple[Any, dict[str, str] | None]:
         """
-        Connect as `connect` does.
+        Connect as `connect` does, for a caller that waits.
 
         Returns:
             The connection as redis-py has it, and the server's reply to INFO, if it gave one.
@@ -214,13 +219,13 @@ class Connector:
         Raises:
             ConnectError: the node cannot be used; the text gives the reason.
         """
-        return self.open_at(self.master(), native=native)
+        return self.open_at(self.master())
 
     def open_at(
-        self, master: Master | None, *, native: bool = False
+        self, master: Master | None, *, native: bool = False, awaited: bool = True
     ) -> tuple[Any, dict[str, str] | None]:
-        """Connect as `open` does, to what `master` returned."""
-        connection = self._connection(master, native=native)
+        """Connect as `connect` does, to what `master` returned."""
+        connection = self._connection(master, native=native, awaited=awaited)
         with self._explained(connection):
             connection.connect()
             info = self._handshake(connection)
@@ -229,8 +234,10 @@ class Connector:
                 self._admit(connection, info, master)
             return connection, info
 
-    def _connection(self, master: Master | None, *, native: bool, **more: Any) -> Any:
-        kind = _looking_up(self._type, native=native)
+    def _connection(
+        self, master: Master | None, *, native: bool, awaited: bool, **more: Any
+    ) -> Any:
+        kind = _looking_up(self._type, native=native, awaited=awaited)
         place = dict(zip(("host", "port"), master.address, strict=True)) if master else {}
         return kind(**{**self._options, **place, **more})
 
@@ -314,7 +321,7 @@ def warnings_about(info: Mapping[str, str] | None) -> list[str]:
 
 class _BoundedLookupConnection(Connection):
     """
-    Waits for the look-up of its host as long as for the server, which then is asked by address.
+    Gives the look-up of its host as long as the server has to accept the connection.
 
     The operating system sets no limit: where a name server is silent, a look-up takes many seconds.
     """
@@ -352,7 +359,7 @@ class _BoundedLookupConnection(Connection):
 
 class _NativeLookupConnection(_BoundedLookupConnection):
     """
-    Looks its host up in the operating system, as a native thread has to; nobody waits for it.
+    Looks its host up through the operating system, because a native thread does it.
 
     The look-ups of greenlets share a cache, whose lock belongs to their event loop.
     """
@@ -362,9 +369,10 @@ class _NativeLookupConnection(_BoundedLookupConnection):
         return find(name, self.port, type=socket.SOCK_STREAM)
 
 
-def _looking_up(kind: type[Any], *, native: bool) -> type[Any]:
+def _looking_up(kind: type[Any], *, native: bool, awaited: bool) -> type[Any]:
     """Return a type of connections that looks hosts up as its caller needs it."""
-    if not issubclass(kind, Connection):
+    is_patched = unpatched("socket", "getaddrinfo") is not socket.getaddrinfo
+    if not issubclass(kind, Connection) or not (awaited or (native and is_patched)):
         return kind
     looks_up = _NativeLookupConnection if native else _BoundedLookupConnection
     return looks_up if kind is Connection else type(kind.__name__, (kind, looks_up), {})

@@ -41,6 +41,6 @@ class Servers(NodeKind):
         return ServerReader(node, timeout)
 
     def probe(self, node: NodeAddress, timeout: float) -> str | None:
-        connection, run_id = connector_to(node, timeout).connect(native=False)
+        connection, run_id = connector_to(node, timeout).connect(native=False, awaited=True)
         connection.close()
         return run_id

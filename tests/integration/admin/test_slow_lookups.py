@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from celery_redlock.admin.lock_list import list_locks
 from celery_redlock.admin.node_report import report_nodes
 from celery_redlock.core import probe_nodes
 from celery_redlock.testing import LocalCluster
+from tests.support.waiting import TIMEOUT
 
 SLOW = "slow.example"
 REASON = "the look-up of its host name took longer than 0.5 s"
@@ -54,3 +56,17 @@ def test_locks_are_listed_without_the_node(urls: list[str]) -> None:
         redlock.acquire("key", wait=0.0)
         (entry,) = list_locks(redlock, timeout=0.5)
     assert entry.key == "key"
+
+
+def test_a_client_gets_its_connections_although_each_look_up_outlasts_a_reply(
+    redlock_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = socket.getaddrinfo
+
+    def find_slowly(*args: Any, **options: Any) -> Any:
+        time.sleep(0.5)
+        return find(*args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", find_slowly)
+    with Redlock(redlock_cluster.urls, node_timeout=0.1) as redlock:
+        assert redlock.acquire("key", wait=TIMEOUT).is_valid
