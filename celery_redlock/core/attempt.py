@@ -194,7 +194,7 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
                 # A node that is silent now may have been stopped since it acknowledged.
                 acked = None if acked is None else AckedNodes()
                 channel.exchange(((second, round_),), params.node_timeout, acked=acked)
-            if round_.phase is Phase.GRANTED and params.waiter is not None:
+            if round_.phase is Phase.GRANTED and params.waiter and params.waiter.may_be_remembered:
                 # A node that refused it, or has not replied, would wake it in the place of others.
                 others = round_.nodes_without(Granted)
                 if params.waiter.has_waited and any(key.is_rate for key in params.keys):
@@ -288,7 +288,7 @@ def _wait_where_granted(channel: Channel, params: AcquireParams, round_: Acquire
     Otherwise nodes would have different waiters, and in order each would grant to another one.
     """
     waiter = params.waiter
-    if waiter is None or not waiter.name or not waiter.keep_ms:
+    if waiter is None or not waiter.keep_ms:
         return
     places = params.places
     refused = dict.fromkeys(

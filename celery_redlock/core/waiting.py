@@ -32,8 +32,8 @@ SPLIT_BUDGET = 0.25
 LISTENS_FROM = 0.1
 
 #: Seconds between the attempts of a call that a release would wake, unless it has a policy of its
-#: own; and of a call that decides after each attempt whether it continues.
-_LISTENING_PAUSE, _SHORT_PAUSE = 1.0, 0.05
+#: own.
+_LISTENING_PAUSE = 1.0
 
 #: Seconds for which nodes keep a wait queue, counted anew from each attempt.
 _KEEP = 3600.0
@@ -196,7 +196,7 @@ class _Call:
     def _next_params(self) -> AcquireParams:
         if self._listener is None:
             first = self._params.waiter
-            if first is None or not first.name:
+            if first is None or not first.keep_ms:
                 return self._params
             return replace(self._params, waiter=replace(first, has_waited=True))
         left = min(_KEEP, max(0.0, self._end - self._transport.now()))
@@ -219,9 +219,7 @@ class _Call:
         now = self._transport.now()
         if not self._options.listens:
             return now + seconds
-        longest = min(
-            _SHORT_PAUSE if self._options.decide is not None else _LISTENING_PAUSE, self._end - now
-        )
+        longest = min(_LISTENING_PAUSE, self._end - now)
         # No release makes the turn earlier, but it comes earlier if others do not use theirs.
         if turn := self._attempt.turn_in:
             return now + max(0.0, min(turn, longest))

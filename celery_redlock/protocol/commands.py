@@ -114,8 +114,8 @@ class Waiter:
     A waiter for the keys of an attempt; a node that refuses a key remembers the waiter.
 
     Attributes:
-        name: its name in wake-ups, the same for all its attempts; "" for a first attempt, which may
-            wait but which no node remembers yet.
+        name: its name in wake-ups, the same for all its attempts; "" for one that no node shall
+            remember.
         since_ms: when it began to wait, in ms since the epoch; of one rank, nodes wake the waiter
             that has waited longest first.
         keep_ms: for how long a node keeps the wait queue; 0: it waits no longer.
@@ -132,6 +132,11 @@ class Waiter:
     _: KW_ONLY
     has_waited: bool = False
     rank: int = 0
+
+    @property
+    def may_be_remembered(self) -> bool:
+        """Whether a node remembers it from this attempt, or may from an earlier one."""
+        return self.has_waited or self.keep_ms > 0
 
     @property
     def score(self) -> int:

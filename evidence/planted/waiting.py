@@ -87,6 +87,15 @@ WAITING = (
         ),
     ),
     fault(
+        "nodes are asked to forget a waiter that none of them remembers",
+        tested("test_each_node_gets_two_commands_of_a_run_that_need_not_wait"),
+        (
+            "protocol/commands.py::Waiter.may_be_remembered",
+            "self.has_waited or self.keep_ms > 0",
+            "True",
+        ),
+    ),
+    fault(
         "a message waits for the keys of one holder alone",
         tested("test_all_keys_that_a_quorum_refuses_are_waited_for"),
         (

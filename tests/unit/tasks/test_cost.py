@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from celery import Task
 
-from celery_redlock.protocol.commands import Script
+from celery_redlock.protocol.commands import Command, Script
 from celery_redlock.tasks.dedupe import protect_tasks
-from celery_redlock.transport.memory.transport import MemoryTransport
+from celery_redlock.transport.memory.transport import MemoryNode, MemoryTransport
 from tests.support.tasks import Bench
 from tests.support.unique import declare
 
@@ -71,3 +71,21 @@ def test_protection_from_twins_costs_one_wait(
     request = bench.send(task)
     bench.run(request)
     assert waits == [Script.ACQUIRE]
+
+
+def test_each_node_gets_two_commands_of_a_run_that_need_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    nodes = [f"{bench.node_url}-{number}" for number in range(5)]
+    bench.app.conf.redlock_nodes = nodes
+    got: dict[str, list[Script]] = {}
+    execute = MemoryNode.execute
+
+    def noted(node: MemoryNode, command: Command) -> Any:
+        got.setdefault(node.name, []).append(command.script)
+        return execute(node, command)
+
+    monkeypatch.setattr(MemoryNode, "execute", noted)
+    bench.call(bench.task(lambda: None, lock_key="k"))
+    assert got == {node: [Script.ACQUIRE, Script.RELEASE] for node in nodes}
