@@ -54,6 +54,7 @@ class Candidate:
         self._known_leader: str | None = None
         self._unavailable_since: float | None = None
         self._attempting = False
+        self._back_off = 0.0
 
     @property
     def pause(self) -> float:
@@ -92,9 +93,18 @@ class Candidate:
         """Note that a leadership is responsible for the lease that was returned."""
         self._attempting = False
 
-    def back_off(self, seconds: float) -> None:
-        """Make no attempt for this many seconds."""
-        self._next_at = self._now() + seconds
+    def back_off(self, seconds: float, *, again: bool = False) -> None:
+        """
+        Make no attempt for this many seconds.
+
+        Args:
+            seconds: for how long.
+            again: the leadership could not work; each further one in a row doubles the seconds, up
+                to a lease.
+        """
+        self._back_off = min(2 * self._back_off, self._timings.ttl) if again else 0.0
+        self._back_off = max(self._back_off, seconds)
+        self._next_at = self._now() + self._back_off
 
     def abandon(self) -> None:
         """

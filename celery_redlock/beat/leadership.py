@@ -39,10 +39,12 @@ class StepDown:
     Attributes:
         reason: for the log and for the signal.
         back_off: seconds for which this beat is no candidate.
+        has_led: whether its scheduler could send at all.
     """
 
     reason: str
-    back_off: float = 0.0
+    back_off: float
+    has_led: bool
 
 
 class Leadership:
@@ -93,7 +95,7 @@ class Leadership:
             schedule=schedule,
             key_prefix=client.settings.key_prefix,
         )
-        self._has_warned = False
+        self._has_led = self._has_warned = False
         self._inner: Any = None
         self._has_announced = False
         self._close_steps = [
@@ -152,6 +154,7 @@ class Leadership:
             return timings.retry * RECHECK
         if not context.broker.is_connected:
             return self._connect()
+        self._has_led = True
         delay: float = self._inner.tick()
         context.state.write()
         return min(delay, timings.retry)
@@ -190,8 +193,10 @@ class Leadership:
             )
         return self._timings.retry * RECONNECT
 
-    def _end(self, reason: str, back_off: float = 0.0) -> float:
-        self.step_down = StepDown(reason=reason, back_off=back_off)
+    def _end(self, reason: str, back_off: float | None = None) -> float:
+        if back_off is None:
+            back_off = 0.0 if self._has_led else self._timings.retry
+        self.step_down = StepDown(reason=reason, back_off=back_off, has_led=self._has_led)
         return 0.0
 
     def _write_state(self) -> None:

@@ -203,7 +203,8 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
             return min(delay, self.max_interval)
         leadership.close()
         self._leadership = None
-        candidate.back_off(leadership.step_down.back_off)
+        down = leadership.step_down
+        candidate.back_off(down.back_off, again=not down.has_led)
         return candidate.pause
 
     def _begin(self) -> Candidate:

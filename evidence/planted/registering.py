@@ -140,6 +140,20 @@ REGISTER_FAULTS = (
 
 LATE = (
     fault(
+        "a beat that is superseded campaigns again at once",
+        tested("test_a_beat_that_is_superseded_campaigns_again_after_pauses_that_grow"),
+        (
+            "beat/leadership.py::Leadership._end",
+            "0.0 if self._has_led else self._timings.retry",
+            "0.0",
+        ),
+    ),
+    fault(
+        "the pauses of a beat that is superseded do not grow",
+        tested("test_a_beat_that_is_superseded_campaigns_again_after_pauses_that_grow"),
+        ("beat/candidate.py::Candidate.back_off", "2 * self._back_off", "self._back_off"),
+    ),
+    fault(
         "every tick of a superseded leader is late",
         modelled("leaders-two"),
         (

@@ -6,6 +6,8 @@ import logging
 
 import pytest
 
+from celery_redlock.core import Register
+from celery_redlock.tasks.config.client import client_for
 from tests.unit.beat.world import MakeWorld, Message, World
 
 
@@ -193,3 +195,14 @@ def test_a_leader_sends_nothing_once_it_was_not_extended_within_the_deadline(
         node.resume()
     world.run(5)
     assert "is extended again" in caplog.text
+
+
+def test_a_beat_that_is_superseded_campaigns_again_after_pauses_that_grow(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = world.beat("one")
+    Register(client_for(one.app), f"beat:{world.name}").claim(2**52)
+    world.run(30)
+    ends = [record.created for record in caplog.records if "another beat leads" in record.message]
+    # After 2, 4 and 8 seconds, then in a lease of 12.
+    assert len(ends) == 5
