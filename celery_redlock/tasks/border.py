@@ -64,6 +64,7 @@ class RequestLike(Protocol):
     chain: list[Any] | None
     chord: Any
     delivery_info: Mapping[str, Any] | None
+    expires: Any
     headers: dict[str, Any] | None
     hostname: str
     is_eager: bool

@@ -25,6 +25,7 @@ from celery_redlock.tasks.config.client import client_for, lock_keys
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.message.envelope import REMEMBERED_FOR, Envelope, waiter_name
+from celery_redlock.tasks.message.expiry import expires_at
 from celery_redlock.tasks.message.header_limits import with_bounded_lifetime, within_bounds
 from celery_redlock.tasks.message.in_words import in_words
 from celery_redlock.tasks.message.node_keys import (
@@ -373,10 +374,19 @@ class LockRequest:
 
     @property
     def _wait_limit(self) -> float:
-        """Seconds to wait for the lock; a time limit that struck meanwhile would end the task."""
+        """
+        Seconds to wait for the lock.
+
+        Not longer than the body may begin; and a time limit that struck meanwhile would end the
+        task.
+        """
         hard, soft = self.request.timelimit or (None, None)
         limits = (hard or self.task.time_limit, soft or self.task.soft_time_limit)
         longest: float = min((limit / 2 for limit in limits if limit), default=math.inf)
+        now = time.time()
+        expiry = expires_at(self.task, {"expires": self.request.expires}, now)
+        latest = self.start_deadline if expiry is None else min(expiry, self.start_deadline)
+        longest = min(longest, max(0.0, latest - now))
         if self.options.wait is not None:
             return min(self.options.wait, longest)
         returns = self._takes_turns or self._requeues

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+
+from celery_redlock.core import Client
 
 
 @pytest.fixture
 def longest_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put messages back for as long as their delay may last: it is random otherwise."""
     monkeypatch.setattr("celery_redlock.tasks.run.requeue.random.uniform", lambda low, high: high)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Note for how many seconds runs would wait in their process; they do not wait."""
+    noted: list[float] = []
+    acquire = Client.acquire_for_task
+
+    def note(client: Client, *args: Any, wait: float = 0.0, **options: Any) -> Any:
+        noted.append(wait)
+        return acquire(client, *args, wait=0.0, **options)
+
+    monkeypatch.setattr(Client, "acquire_for_task", note)
+    return noted

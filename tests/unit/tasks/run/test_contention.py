@@ -102,6 +102,14 @@ def test_hops_are_counted_from_the_first_time_the_task_was_seen(bench: Bench) ->
     assert first[HEADER]["first_seen"] == second[HEADER]["first_seen"]
 
 
+@pytest.mark.parametrize("limits", [{}, {"lock_limit": 2}, {"lock_rate": "1/h"}], ids=str)
+def test_a_message_waits_in_its_process_until_it_expires(
+    bench: Bench, waits: list[float], limits: dict[str, Any]
+) -> None:
+    bench.run(bench.send(job(bench, lock_wait=600, **limits), expires=60))
+    assert 0 < waits[0] <= 60
+
+
 def test_a_requeued_task_runs_when_the_lock_is_free(bench: Bench) -> None:
     holder = occupy(bench)
     request = requeued(bench, bench.send(job(bench)))

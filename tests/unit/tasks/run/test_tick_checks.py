@@ -117,6 +117,12 @@ def test_a_tick_comes_back_before_its_deadline(bench: Bench) -> None:
     assert bench.run(request).value.when < 20
 
 
+def test_a_tick_waits_in_its_process_until_its_deadline(bench: Bench, waits: list[float]) -> None:
+    task = job(bench, lock_starting_deadline=100, lock_wait=600)
+    bench.run(send_tick(bench, task, late(80)))
+    assert 0 < waits[0] <= 20
+
+
 @pytest.mark.parametrize(("acks_late", "value_of"), [(True, "ran"), (False, "skipped")])
 def test_a_tick_whose_body_may_have_begun_has_no_deadline_any_more(
     bench: Bench, acks_late: bool, value_of: str
