@@ -233,7 +233,12 @@ HAND_OVER = (
     fault(
         "the script marks nothing",
         tested("test_each_key_ends_as_it_was_told"),
-        ("protocol/lua/release.lua", "elseif value == '' then", "elseif true then"),
+        ("protocol/lua/release.lua", "if value ~= '' then", "if false then"),
+    ),
+    fault(
+        "a full node keeps no window",
+        tested("test_a_window_and_a_marker_are_kept"),
+        ("protocol/lua/release.lua", "  redis.call('PEXPIRE', key, ms)\n", ""),
     ),
     fault(
         "the last step that replaces a task does not release its keys",

@@ -24,7 +24,7 @@ for at = 2, #ARGV, 4 do
       vote = 'M'
     end
     if (tonumber(redis.pcall('GET', counter) or '0') or 0) < tonumber(token) then
-      redis.call('SET', counter, token)
+      redis.pcall('SET', counter, token) -- a full server denies it
     end
   end
   votes[#votes + 1], first = vote, last + 1

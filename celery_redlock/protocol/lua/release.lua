@@ -24,6 +24,12 @@
 local count, keep, token = #KEYS / 2, tonumber(ARGV[4]), tonumber(ARGV[3])
 local ours = 0
 
+-- A full server denies a SET, but not if the script has written before, as with a PEXPIRE.
+local function set(key, value, ms)
+  redis.call('PEXPIRE', key, ms)
+  if value ~= '' then redis.call('SET', key, value, 'PX', ms) end
+end
+
 local function may_forget(key)
   if ARGV[2] ~= '' then return true end
   local score = redis.pcall('ZSCORE', queue_of(key), ARGV[5])
@@ -49,7 +55,7 @@ for i = 1, count do
     local left = tonumber(ARGV[3 + 3 * i])
     local taken = redis.call('PTTL', KEYS[i])
     if left > 0 and not is_ours and taken ~= -1 and type(found) ~= 'table' then
-      redis.call('SET', KEYS[i], ARGV[2], 'PX', math.max(left, taken))
+      set(KEYS[i], ARGV[2], math.max(left, taken))
     end
   elseif is_ours then
     ours = ours + 1
@@ -58,14 +64,15 @@ for i = 1, count do
     if keep <= 0 then
       redis.call('DEL', KEYS[i])
       if token > 0 and not stays then wake(lock or KEYS[i], lock and math.max(limit, 1) or 0) end
-    elseif value == '' then redis.call('PEXPIRE', KEYS[i], keep)
-    else redis.call('SET', KEYS[i], value, 'PX', keep) end
+    else
+      set(KEYS[i], value, keep)
+    end
   end
 end
 if token > 0 then
   for i = count + 1, 2 * count do
     if tonumber(redis.call('GET', KEYS[i]) or '0') < token then
-      redis.call('SET', KEYS[i], ARGV[3])
+      redis.pcall('SET', KEYS[i], ARGV[3])
     end
   end
 end

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -25,7 +25,8 @@ from celery_redlock.core.failures import Refusal
 from celery_redlock.core.lease import holding_of, release_keys, release_with
 from celery_redlock.core.waiting import After
 from celery_redlock.errors import LossReason, QuorumUnavailable
-from celery_redlock.protocol.commands import Waiter
+from celery_redlock.protocol.commands import ReleaseAction, Waiter
+from celery_redlock.protocol.keys import Key
 from celery_redlock.tasks.border import RequestLike
 from celery_redlock.tasks.interrupt.body import Body
 from celery_redlock.tasks.interrupt.interrupters import Interrupter, choose_interrupter
@@ -280,7 +281,7 @@ class RunningLock:
             set_current_leases(self._leases_around)
 
     def _release(
-        self, lease: Lease, state: str | None, result: Any, on_settled: Callable[[bool], object]
+        self, lease: Lease, state: str | None, result: Any, on_settled: Callable[..., object]
     ) -> None:
         if not self.lock_request.holds_until_postrun:
             release_with(lease, {}, wait=False, on_settled=on_settled)
@@ -300,7 +301,7 @@ class RunningLock:
             successor,
             grace=expiry.PUBLISH_GRACE,
             wait=False,
-            on_settled=on_settled,
+            on_settled=partial(on_settled, kept_for=_longest(actions, self.lock_request.keys)),
         )
         if successor is not None and successor is self.handover_reservation:
             self._cancel_if_unused(successor)
@@ -347,6 +348,10 @@ class RunningLock:
         return None if error is self._surrounding else error
 
 
+def _longest(actions: Mapping[Key, ReleaseAction], keys: Iterable[Key]) -> float:
+    return max((actions[key].keep_ms / 1000 for key in keys if key in actions), default=0.0)
+
+
 def _log_end(
     task: str,
     task_id: str | None,
@@ -356,6 +361,7 @@ def _log_end(
     *,
     under_lease: bool,
     excused: bool,
+    kept_for: float = 0.0,
 ) -> None:
     """Warn of a body that did not hold its lock to the end, or of nodes that may still keep it."""
     if held or excused:
@@ -367,12 +373,13 @@ def _log_end(
             "task-release-unconfirmed",
             "Task %(task)s[%(task_id)s] held its %(lease)s to the end, but no quorum of nodes "
             "confirmed the release%(refusals)s. Nodes that missed it keep the lock for up to "
-            "%(seconds).3g s more.",
+            "%(seconds).3g s more%(instead)s.",
             task=task,
             task_id=task_id,
             lease=lease_in_words(lease),
             refusals=refused,
             seconds=min(lease.ttl, max(0.0, holding.valid_until - holding.now())),
+            instead=f", not for the {kept_for:.3g} s that it was to be kept" if kept_for else "",
         )
         return
     logger.warning(

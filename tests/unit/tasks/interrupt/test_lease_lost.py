@@ -139,6 +139,15 @@ def test_nodes_that_do_not_answer_a_release_are_no_loss(
     assert "ended without its lock" not in caplog.text
 
 
+def test_a_release_that_is_not_confirmed_names_the_window_that_may_be_lost(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    window = {"lock_mode": "until_expired", "lock_window": 60, "lock_ttl": 30}
+    bench.call(job(bench, lambda self: bench.node.pause(), **window))
+    bench.node.resume()
+    wait_until(lambda: re.search(r"s more, not for the (60|5\d(\.\d)?) s that it", caplog.text))
+
+
 @pytest.mark.parametrize(("answer", "told"), [("interrupt", True), ("flag", False), (None, False)])
 def test_a_function_decides_about_the_interruption(
     bench: Bench, answer: str | None, told: bool
