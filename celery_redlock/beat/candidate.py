@@ -93,17 +93,18 @@ class Candidate:
         """Note that a leadership is responsible for the lease that was returned."""
         self._attempting = False
 
-    def back_off(self, seconds: float, *, again: bool = False) -> None:
+    def back_off(self, seconds: float, *, has_led: bool) -> None:
         """
-        Make no attempt for this many seconds.
+        Make no attempt for a while, after a leadership.
 
         Args:
-            seconds: for how long.
-            again: the leadership could not work; each further one in a row doubles the seconds, up
-                to a lease.
+            seconds: for how long at least.
+            has_led: whether the leadership could send. Each one in a row that could not doubles the
+                pause, from a retry period up to a lease.
         """
-        self._back_off = min(2 * self._back_off, self._timings.ttl) if again else 0.0
-        self._back_off = max(self._back_off, seconds)
+        retry, ttl = self._timings.retry, self._timings.ttl
+        doubled = 0.0 if has_led else min(max(retry, 2 * self._back_off), ttl)
+        self._back_off = max(seconds, doubled)
         self._next_at = self._now() + self._back_off
 
     def abandon(self) -> None:

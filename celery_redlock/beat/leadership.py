@@ -38,7 +38,7 @@ class StepDown:
 
     Attributes:
         reason: for the log and for the signal.
-        back_off: seconds for which this beat is no candidate.
+        back_off: seconds for which this beat is no candidate, at least.
         has_led: whether its scheduler could send at all.
     """
 
@@ -193,9 +193,7 @@ class Leadership:
             )
         return self._timings.retry * RECONNECT
 
-    def _end(self, reason: str, back_off: float | None = None) -> float:
-        if back_off is None:
-            back_off = 0.0 if self._has_led else self._timings.retry
+    def _end(self, reason: str, back_off: float = 0.0) -> float:
         self.step_down = StepDown(reason=reason, back_off=back_off, has_led=self._has_led)
         return 0.0
 

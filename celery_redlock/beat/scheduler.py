@@ -204,7 +204,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         leadership.close()
         self._leadership = None
         down = leadership.step_down
-        candidate.back_off(down.back_off, again=not down.has_led)
+        candidate.back_off(down.back_off, has_led=down.has_led)
         return candidate.pause
 
     def _begin(self) -> Candidate:

@@ -142,11 +142,7 @@ LATE = (
     fault(
         "a beat that is superseded campaigns again at once",
         tested("test_a_beat_that_is_superseded_campaigns_again_after_pauses_that_grow"),
-        (
-            "beat/leadership.py::Leadership._end",
-            "0.0 if self._has_led else self._timings.retry",
-            "0.0",
-        ),
+        ("beat/candidate.py::Candidate.back_off", "0.0 if has_led else", "0.0 if True else"),
     ),
     fault(
         "the pauses of a beat that is superseded do not grow",

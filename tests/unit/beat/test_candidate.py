@@ -93,7 +93,7 @@ def test_a_stranger_who_has_the_lock_is_shown_as_such(
 
 def test_holding_back_means_no_attempt(world: World, redlock: Redlock) -> None:
     one = candidate(redlock)
-    one.back_off(6.0)
+    one.back_off(6.0, has_led=True)
     assert one.attempt() is None
     assert one.pause == 2.0
     world.time.sleep(6.0)
