@@ -24,7 +24,7 @@ from typing import Any
 from uuid import UUID
 
 from celery_redlock.errors import LockKeyError
-from celery_redlock.tasks.keys.received import MAX_DEPTH, alike, endless, json_name
+from celery_redlock.tasks.keys.received import MAX_DEPTH, alike, endless, json_name, reduced
 
 PLAIN_DIGITS = 40
 MICROSECOND = timedelta(microseconds=1)
@@ -40,6 +40,7 @@ def canonical(value: Any, _depth: int = 0) -> str:
         LockKeyError: the value, or one inside it, has no form that another process would find
             again. The message names the type; the caller adds the argument.
     """
+    value = reduced(value)
     leaf = scalar(value)
     if leaf is not None:
         kind, text = leaf
@@ -53,8 +54,6 @@ def canonical(value: Any, _depth: int = 0) -> str:
         return _joined("e", sorted({canonical(item, deeper) for item in value}))
     if isinstance(value, Enum):
         return canonical(value.value, _depth)
-    if hasattr(value, "__json__") and not isinstance(value, Mapping | type):
-        return canonical(value.__json__(), deeper)
     items = _mapping(value)
     parts = {
         canonical(name if type(name) is str else json_name(name), deeper): item

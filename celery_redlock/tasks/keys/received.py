@@ -18,6 +18,8 @@ from celery_redlock.errors import LockKeyError
 MAX_DEPTH = 64
 #: Types whose values every serializer returns as they are.
 PLAIN = frozenset({str, int, float, bool, type(None)})
+#: Types that JSON writes without asking a value for its form; a class has none of its own.
+_NATIVE = (str, int, float, list, tuple, dict, type)
 #: Names that are no text, as JSON writes them.
 JSON_WORDS = {True: "true", False: "false", None: "null", "inf": "Infinity", "-inf": "-Infinity"}
 JSON_WORDS["nan"] = "NaN"
@@ -37,6 +39,7 @@ def as_received(value: Any, _depth: int = 0) -> Any:
         return value
     if _depth == MAX_DEPTH:
         raise endless()
+    value = reduced(value)
     if isinstance(value, dict | list | tuple | Mapping):
         deeper = _depth + 1
         if isinstance(value, list | tuple):
@@ -45,7 +48,18 @@ def as_received(value: Any, _depth: int = 0) -> Any:
         if len(named) < len(value):
             raise alike(value)
         return named
-    return _plain(value, _depth + 1)
+    return _plain(value)
+
+
+def reduced(value: Any) -> Any:
+    """Return what kombu's JSON writes of an object with `__json__`; other values as they are."""
+    for _ in range(MAX_DEPTH):
+        is_native = type(value) in PLAIN or isinstance(value, _NATIVE)
+        reduce = None if is_native else getattr(value, "__json__", None)
+        if reduce is None:
+            return value
+        value = reduce()
+    raise endless()
 
 
 def named(value: Mapping[Any, Any], name: str) -> list[Any]:
@@ -72,7 +86,7 @@ def json_name(name: Any) -> Any:
     return name
 
 
-def _plain(value: Any, depth: int) -> Any:
+def _plain(value: Any) -> Any:
     """Return a text, number or datetime without its class, which a serializer may keep or not."""
     for kind, plain in ((str, str.__str__), (int, int), (float, float)):
         if isinstance(value, kind):
@@ -81,8 +95,7 @@ def _plain(value: Any, depth: int) -> Any:
         return datetime.fromisoformat(datetime.isoformat(value))
     if isinstance(value, time):
         return time.fromisoformat(time.isoformat(value))
-    reduce = None if isinstance(value, type) else getattr(value, "__json__", None)
-    return value if reduce is None else as_received(reduce(), depth)
+    return value
 
 
 def alike(value: Mapping[Any, Any]) -> LockKeyError:

@@ -21,7 +21,7 @@ from typing import Any
 from celery_redlock.errors import LockKeyError
 from celery_redlock.protocol.keys import MAX_NAME_BYTES
 from celery_redlock.tasks.keys.canonical import canonical, digest, model_fields, scalar
-from celery_redlock.tasks.keys.received import as_received, named
+from celery_redlock.tasks.keys.received import as_received, named, reduced
 
 FIELD = re.compile(r"(?P<name>[^\W\d]\w*)(?P<path>(?:\.[^\W_]\w*|\[[^\[\]]+\])*)")
 STEP = re.compile(r"\.(\w+)|\[([^\[\]]+)\]")
@@ -129,8 +129,9 @@ class Template:
 
     def _text(self, found: Field, value: Any) -> str:
         try:
+            value = reduced(value)
             for step in found.path:
-                value = _step(value, step)
+                value = reduced(_step(value, step))
             leaf = scalar(value)
             if leaf is None and not found.spec:
                 return DIGEST_MARK + digest(canonical(value)).upper()

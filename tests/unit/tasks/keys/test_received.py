@@ -51,6 +51,30 @@ class Reduced:
         return {1: "x"}
 
 
+class Named:
+    """An object whose form in JSON is a text."""
+
+    def __json__(self) -> str:
+        return "ada"
+
+
+class Short(UUID):
+    """A value that JSON has, and that has a form of its own."""
+
+    def __json__(self) -> int:
+        return 7
+
+
+class Nested:
+    """An object whose form in JSON has another such object, which it also has itself."""
+
+    def __init__(self) -> None:
+        self.x = "mine"
+
+    def __json__(self) -> dict[str, Any]:
+        return {"x": Named()}
+
+
 def written(account_id: Any) -> str:
     """Return a key that shows every class and name of what the function got."""
     return f"own:{account_id!r}"
@@ -149,6 +173,9 @@ def test_a_function_gets_one_form_on_both_sides_of_json(value: Any) -> None:
         Decimal("1.50"),
         b"\xff",
         Reduced(),
+        Named(),
+        Short(int=1),
+        Nested(),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -158,6 +185,12 @@ def test_a_value_that_a_serializer_changes_has_one_key(
 ) -> None:
     maker = KeyMaker(TASK, spec)
     assert keys_of(maker, sent(value, serializer)) == keys_of(maker, value)
+
+
+def test_a_template_reads_the_parts_that_an_object_has_in_json() -> None:
+    maker = KeyMaker(TASK, "a:{account_id.x}")
+    assert [key.text for key in maker.keys_for((Nested(),), {}, "")] == ["a:ada"]
+    assert keys_of(maker, sent(Nested(), "json")) == keys_of(maker, Nested())
 
 
 @pytest.mark.parametrize(
