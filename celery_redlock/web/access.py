@@ -31,6 +31,9 @@ CSRF_HEADER, CSRF_COOKIE = "X-Redlock-CSRF", "redlock_csrf"
 #: The scope that the application has received, in the scope of what is behind `guarded`.
 HOST_SCOPE = "celery_redlock.host_scope"
 
+#: In the scope of a request that has access.
+HAS_ACCESS = "celery_redlock.has_access"
+
 #: The header in which browsers state where a request comes from; its value for the page itself.
 _SITE, _SAME = "Sec-Fetch-Site", "same-origin"
 
@@ -210,8 +213,10 @@ def guarded(app: ASGIApp, access: Access, policy: str) -> ASGIApp:
             answer: ASGIApp = _with_slash(root, scope["query_string"].decode("latin-1"))
         elif path != "/" and HTTPConnection(scope).headers.get(_SITE, _SAME) != _SAME:
             answer = PlainTextResponse("Another site asked for this.", 403)
+        elif (refusal := await access.refusal(HTTPConnection(below))) is not None:
+            answer = refusal
         else:
-            answer = await access.refusal(HTTPConnection(below)) or app
+            scope[HAS_ACCESS], answer = True, app
         await answer(below, receive, send_with_headers)
 
     return guard

@@ -1,5 +1,5 @@
 """
-One connection to the page, closed if no request comes, and earlier if there are too many.
+One connection to the page, closed if no viewer uses it, and earlier if there are too many.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from celery_redlock.web.access import HAS_ACCESS
 from celery_redlock.web.refresher import MOST_VIEWERS
 
 #: Connections that are accepted at once, before the surplus is closed.
 BACKLOG = 32
+
+#: Bytes of a request's first line and headers.
+LONGEST_HEAD = 16_384
 
 #: Seconds within which a request has to begin and its headers have to end.
 REQUEST_WITHIN = 10.0
@@ -33,7 +37,7 @@ def _most_connections() -> int:
 
 class PageConnection(H11Protocol):
     """
-    A connection that has to send its requests in time.
+    A connection that has to send its requests in time, and is closed after one without access.
 
     Anybody can open connections, with the token or without. A connection above the maximum closes
     the one that has waited longest for a request, so a viewer that sends a request at once gets in.
@@ -48,12 +52,17 @@ class PageConnection(H11Protocol):
         if len(self.connections) > self.most:
             connections = (one for one in self.connections if isinstance(one, PageConnection))
             waiting = (one for one in connections if one.is_waiting)
-            min(waiting, key=lambda one: one.waits_since, default=self).transport.abort()
+            closed = min(waiting, key=lambda one: one.waits_since, default=self)
+            self.connections.discard(closed)  # it counts until the event loop has closed it
+            closed.transport.abort()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
-        super().on_response_complete()
-        self._await_request()
+        """Wait for the next request, after one that had access."""
+        if HAS_ACCESS in self.scope:
+            super().on_response_complete()
+            self._await_request()
+        else:
+            self.transport.close()
 
     @property
     def is_waiting(self) -> bool:

@@ -166,6 +166,15 @@ RELEASING = (
         ),
     ),
     fault(
+        "whoever has no access keeps a connection",
+        tested("test_a_request_without_access_is_the_last_of_its_connection"),
+        (
+            "web/connection.py::PageConnection.on_response_complete",
+            "if HAS_ACCESS in self.scope:",
+            "if True:",
+        ),
+    ),
+    fault(
         "another site releases through a viewer's browser",
         FROM_THE_PAGE,
         (

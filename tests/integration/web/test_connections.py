@@ -10,10 +10,13 @@ import pytest
 
 from celery_redlock.web import connection
 from celery_redlock.web.connection import PageConnection
-from tests.integration.web.site import Site
+from tests.integration.web.site import Site, served
+from tests.support.nodes import Nodes
 from tests.support.waiting import TIMEOUT, wait_until
 
 MOST = 10
+TOKEN = "a-token-of-the-test"
+REFUSED = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +55,25 @@ def test_a_viewer_stays_whoever_else_connects(site: Site) -> None:
             assert is_closed(sockets[0])
             for _ in range(3):
                 next(looks)
+
+
+def test_a_request_without_access_is_the_last_of_its_connection(nodes: Nodes) -> None:
+    with served(nodes.client(), token=TOKEN) as site, opened(site, 1) as (sock,):
+        sock.sendall(REFUSED * 100)
+        answers = b""
+        with contextlib.suppress(ConnectionError):
+            while answer := sock.recv(100_000):
+                answers += answer
+    assert answers.count(b"HTTP/1.1 401") == 1
+
+
+def test_a_viewer_has_one_connection_for_many_requests(nodes: Nodes) -> None:
+    with served(nodes.client(), token=TOKEN) as site, opened(site, 1) as (sock,):
+        cookie = f"Cookie: {site.access.cookie}={TOKEN}".encode()
+        shown = b"HEAD / HTTP/1.1\r\nHost: localhost\r\n" + cookie + b"\r\n\r\n"
+        for _ in range(3):
+            sock.sendall(shown)
+            assert b"HTTP/1.1 200" in sock.recv(100_000)
 
 
 @pytest.mark.parametrize(
