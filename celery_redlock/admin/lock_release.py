@@ -70,14 +70,14 @@ def release_lock(
         LockKeyError: the key is invalid.
     """
     client_of(redlock).key_of(key)
-    with contextlib.closing(Readers(redlock, timeout)) as nodes:
+    patient = client_of(redlock).patient(timeout)
+    with contextlib.closing(Readers(redlock, timeout)) as nodes, patient as client:
         found = entries_of_key(nodes, key, names or {}, rates=rates)
         slots = max((1 + entry.slot for entry in found if entry.slot is not None), default=0)
         taken = [
             _delete(nodes, entry, slots)
             for entry in found
-            if _is_wanted(entry, task_id, only)
-            and (not revoke or _revoke(client_of(redlock), entry))
+            if _is_wanted(entry, task_id, only) and (not revoke or _revoke(client, entry))
         ]
     return [entry for entry in taken if entry is not None]
 
@@ -119,13 +119,14 @@ def release_task(
         QuorumUnavailable: fewer nodes than a quorum answer; what was yielded is released.
     """
     names = {task_digest(name): name}
-    with contextlib.closing(Readers(redlock, timeout)) as nodes:
+    patient = client_of(redlock).patient(timeout)
+    with contextlib.closing(Readers(redlock, timeout)) as nodes, patient as client:
         for entry in entries(nodes, names=names, progress=progress):
             if entry.task is None or entry.is_rate or state not in (None, entry.state):
                 continue
             if not _is_wanted(entry, task_id, only):
                 continue
-            if not dry_run and revoke and not _revoke(client_of(redlock), entry):
+            if not dry_run and revoke and not _revoke(client, entry):
                 continue
             taken = entry if dry_run else _delete(nodes, entry, 1 + (entry.slot or 0))
             if taken is not None:

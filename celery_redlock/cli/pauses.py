@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import click
 
+from celery_redlock.admin.node_readers import TIMEOUT
 from celery_redlock.cli.output import print_json, printable
 from celery_redlock.cli.target import Target
 from celery_redlock.core import client_of
@@ -27,8 +28,8 @@ def pause_key(
     Raises:
         QuorumUnavailable: fewer nodes than a quorum have confirmed it.
     """
-    with target.client(key_prefix) as redlock:
-        silent, names = redlock.pause(key, seconds), client_of(redlock).node_names
+    with target.client(key_prefix) as redlock, client_of(redlock).patient(TIMEOUT) as client:
+        silent, names = client.pause(key, seconds), client.node_names
     if as_json:
         nodes = {name: silent.get(name) for name in names}
         print_json({"key": key, "seconds": seconds, "problems": nodes})
@@ -43,8 +44,8 @@ def pause_key(
 
 def resume_key(target: Target, key: str, key_prefix: str | None, *, as_json: bool) -> int:
     """End the pause of a key; return 1 if it was not paused. Otherwise like `pause_key`."""
-    with target.client(key_prefix) as redlock:
-        was_paused = redlock.resume(key)
+    with target.client(key_prefix) as redlock, client_of(redlock).patient(TIMEOUT) as client:
+        was_paused = client.resume(key)
     if as_json:
         print_json({"key": key, "was_paused": was_paused})
     else:

@@ -7,7 +7,8 @@ The lock of a message is reserved before it is sent, taken over by its receiver,
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -29,7 +30,7 @@ from celery_redlock.core.pausing import pause_key, resume_key
 from celery_redlock.core.release import HANDBACK_TTL, deliver_later, release_to, send_release
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.retry import DEFAULT_POLICY, PUBLISH_POLICY
-from celery_redlock.core.settings import ClientOptions, client_settings
+from celery_redlock.core.settings import ClientOptions, ClientSettings, client_settings
 from celery_redlock.core.validation import Name, checked_keys, checked_records, checked_seconds
 from celery_redlock.core.waiting import After, RetryOptions, in_thread, retries
 from celery_redlock.core.watchdog import process_watchdog
@@ -159,12 +160,17 @@ class Client:
     """
 
     def __init__(self, nodes: str | Sequence[str], **options: Unpack[ClientOptions]) -> None:
-        self.addresses = parse_nodes(nodes)
-        self.settings = client_settings(
-            len(self.addresses),
-            fail_over=any(address.fails_over for address in self.addresses),
+        addresses = parse_nodes(nodes)
+        settings = client_settings(
+            len(addresses),
+            fail_over=any(address.fails_over for address in addresses),
             **options,
         )
+        self._begin(addresses, settings)
+        _advise_once(self.addresses, has_guard=bool(self.settings.quarantine_ms))
+
+    def _begin(self, addresses: tuple[NodeAddress, ...], settings: ClientSettings) -> None:
+        self.addresses, self.settings = addresses, settings
         self.transport: Transport = open_transport(
             self.addresses,
             node_timeout=self.settings.node_timeout,
@@ -176,7 +182,17 @@ class Client:
         # Strong references: a lease that its caller dropped keeps its keys until `close`.
         self._leases: set[Lease] = set()
         self._sweep_at = _MANY_LEASES
-        _advise_once(self.addresses, has_guard=bool(self.settings.quarantine_ms))
+
+    @contextmanager
+    def patient(self, seconds: float) -> Iterator[Client]:
+        """Yield a client of the same nodes, each of which has at least this long to answer."""
+        if self.settings.node_timeout >= seconds:
+            yield self
+            return
+        patient = object.__new__(Client)
+        patient._begin(self.addresses, replace(self.settings, node_timeout=seconds))
+        with closing(patient):
+            yield patient
 
     def __repr__(self) -> str:
         return f"<Redlock {', '.join(self.node_names)}>"

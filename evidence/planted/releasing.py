@@ -70,7 +70,7 @@ RELEASING = (
         tested("test_a_queued_message_is_revoked_if_that_is_wanted"),
         (
             "admin/lock_release.py::release_lock",
-            "and (not revoke or _revoke(client_of(redlock), entry))",
+            "and (not revoke or _revoke(client, entry))",
             "",
         ),
     ),
@@ -155,6 +155,11 @@ RELEASING = (
             "process_watchdog().settle_later(DeferredReleases(transport))",
             "DeferredReleases(transport)",
         ),
+    ),
+    fault(
+        "nodes have no longer to revoke a message than to grant a lock",
+        tested("test_nodes_that_answer_later_than_clients_wait_revoke_a_message"),
+        ("core/client.py::Client.patient", "self.settings.node_timeout >= seconds", "True"),
     ),
     fault(
         "connections without a request shut viewers out",

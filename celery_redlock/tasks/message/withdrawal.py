@@ -8,8 +8,9 @@ import time
 
 from celery_redlock._log import event_logger
 from celery_redlock.core import Client, Reservation
-from celery_redlock.errors import LockContended
+from celery_redlock.errors import LockContended, QuorumUnavailable
 from celery_redlock.tasks.border import AppLike
+from celery_redlock.tasks.message.in_words import in_words
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
 from celery_redlock.tasks.message.owner_label import TaskOwner, label_for, parse_owner
 from celery_redlock.tasks.rules.facts import Role
@@ -51,9 +52,9 @@ def withdraw(
             label=label_for(role, by),
             retry_for=RETRY_FOR,
         ).reservation
-    except LockContended as error:
-        if error.split:
-            raise
+    except (LockContended, QuorumUnavailable) as error:
+        if isinstance(error, QuorumUnavailable) or error.split:
+            raise in_words(error) from None
         other = parse_owner(error.holder)
         if other is None or other.role is not role or not other.is_of(by):
             return None

@@ -26,7 +26,8 @@ _REMEDIES = {
 #: Options that take an object, which no URL can give, or that name another server than the URL.
 _NOT_IN_A_URL = frozenset(
     {
-        *("command_packer", "credential_provider", "redis_connect_func"),
+        *("command_packer", "connection_class", "credential_provider", "driver_info"),
+        *("event_dispatcher", "parser_class", "redis_connect_func", "retry", "retry_on_error"),
         *("socket_keepalive_options", "socket_type", "host", "port", "path"),
     }
 )

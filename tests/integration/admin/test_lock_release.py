@@ -18,8 +18,9 @@ from celery_redlock.fencing import FileFence
 from celery_redlock.protocol.commands import Command, Waiter
 from celery_redlock.protocol.keys import Key
 from celery_redlock.protocol.votes import Vote
-from celery_redlock.tasks.message.node_keys import QUEUED
-from celery_redlock.tasks.message.owner_label import label_for
+from celery_redlock.tasks.message.node_keys import MARKER_DIGITS, QUEUED, dedupe_key_of
+from celery_redlock.tasks.message.owner_label import label_for, parse_owner
+from celery_redlock.tasks.message.withdrawal import revoke
 from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.testing import LocalCluster
 from tests.support.commands import acquire
@@ -27,10 +28,13 @@ from tests.support.nodes import CALM, PREFIX, Nodes, ServerNodes, place
 from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until
 
 EVERYWHERE = range(5)
+MARKER = "0" * MARKER_DIGITS
 
 
-def owner_of(nodes: Nodes, role: Role, task: str = "job", task_id: str = "id") -> str:
-    label = label_for(role, task_id, "host", task=task)
+def owner_of(
+    nodes: Nodes, role: Role, task: str = "job", task_id: str = "id", marker: str | None = None
+) -> str:
+    label = label_for(role, task_id, "host", task=task, marker=marker)
     return client_of(nodes.client()).new_owner_value(label)
 
 
@@ -108,6 +112,31 @@ def test_nodes_that_answer_later_than_clients_wait_release_a_lock(
     (taken,) = release_lock(redlock, "key", timeout=TIMEOUT)
     assert list(taken.on_release.values()) == ["released"] * 3
     assert not any(servers.owners("key"))
+
+
+def test_nodes_that_answer_later_than_clients_wait_revoke_a_message(
+    redlock_cluster_factory: Callable[..., LocalCluster],
+) -> None:
+    servers = ServerNodes(redlock_cluster_factory(3, proxy=True))
+    owner = owner_of(servers, Role.QUEUED, marker=MARKER)
+    servers.hold("key", owner, range(3))
+    for node in (1, 2):
+        servers.cluster.delay(node, 0.2, only="replies")
+    redlock = servers.client(node_timeout=0.05)
+    (taken,) = release_lock(redlock, "key", revoke=True, timeout=TIMEOUT)
+    assert taken.owner == owner
+    assert sum(map(bool, servers.owners(dedupe_key_of(MARKER)))) >= 2
+
+
+def test_the_error_about_a_message_that_cannot_be_revoked_names_no_key_of_this_package(
+    nodes: Nodes,
+) -> None:
+    owner = parse_owner(owner_of(nodes, Role.QUEUED, marker=MARKER))
+    assert owner is not None
+    nodes.kill(0, 1, 2)
+    with pytest.raises(QuorumUnavailable, match="The marker of this message") as error:
+        revoke(client_of(nodes.client(node_timeout=0.5)), owner, marker_ttl=60.0)
+    assert "redlock-meta" not in str(error.value)
 
 
 def test_a_node_without_the_lock_is_named_with_what_was_released(nodes: Nodes) -> None:

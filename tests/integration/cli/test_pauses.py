@@ -10,6 +10,7 @@ import pytest
 from celery_redlock import LockContended, Redlock
 from celery_redlock.cli import main
 from celery_redlock.testing import LocalCluster
+from celery_redlock.testing.plugin import ClusterFactory
 
 NODES = "memory://cli-paused-1,memory://cli-paused-2,memory://cli-paused-3"
 
@@ -82,3 +83,14 @@ def test_without_a_quorum_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
         cluster.kill(2)
         assert main(["pause", "api", "--for", "1m", "--nodes", ",".join(cluster.urls)]) == 1
     assert "others may still get it" in capsys.readouterr().err
+
+
+def test_nodes_that_answer_later_than_clients_wait_are_paused(
+    redlock_cluster_factory: ClusterFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = redlock_cluster_factory(3, proxy=True)
+    for node in range(3):
+        cluster.delay(node, 0.3, only="replies")
+    nodes = ",".join(cluster.urls)
+    assert run(capsys, "pause", "api", "--for", "1m", nodes=nodes)[0] == 0
+    assert run(capsys, "resume", "api", nodes=nodes)[0] == 0

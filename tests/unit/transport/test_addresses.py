@@ -173,6 +173,8 @@ def test_what_redis_py_tells_of_itself_is_not_read_for_every_node(
     [
         *("foo=1", "db=sesame", "protocol=4", "protocol=sesame", "ssl_cert_reqs=sesame"),
         *("maint_notifications_config=sesame", "credential_provider=sesame", "port=7000"),
+        *("connection_class=sesame", "retry=sesame", "retry_on_error=sesame"),
+        *("driver_info=sesame", "event_dispatcher=sesame", "parser_class=sesame"),
     ],
 )
 def test_a_wrong_option_of_a_url_is_named_without_its_value(query: str) -> None:
