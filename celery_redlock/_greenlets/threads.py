@@ -17,14 +17,16 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._greenlets.unpatched import unpatched
 from celery_redlock._greenlets.wakeup import WakeupPipe
 
 _P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 #: Set in threads that `start_native_thread` has started: `is_native`, and beside greenlets `hub`.
 _native = unpatched("_thread", "_local")()
@@ -43,6 +45,20 @@ def start_thread(run: Callable[[], None], name: str = "redlock") -> None:
         raise_if_finalizing()
         # Unlike `_thread`, it has a name.
         threading.Thread(target=run, daemon=True, name=name).start()
+
+
+def in_thread_of_its_own(call: Callable[[], _T], name: str) -> Future[_T]:
+    """Call a function in a thread that `start_thread` starts; the future has what it returns."""
+    found: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(call())
+        except Exception as exc:
+            found.set_exception(exc)
+
+    start_thread(run, name)
+    return found
 
 
 def raise_if_finalizing() -> None:
@@ -84,6 +100,35 @@ def call_in_app(call: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs)
         call(*args, **kwargs)
     else:
         hub.spawn(partial(call, *args, **kwargs))
+
+
+def answer_from_app(call: Callable[[], _T]) -> _T:
+    """
+    Return what a function of the application returns, or raise its exception.
+
+    A native thread beside greenlets has it called as `call_in_app` does, and waits for its end. Any
+    other thread calls it itself.
+    """
+    hub: Hub | None = getattr(_native, "hub", None)
+    if hub is None:
+        return call()
+    ended = unpatched("_thread", "allocate_lock")()
+    ended.acquire()
+    answers: list[_T] = []  # a future has a lock of the hub
+    errors: list[BaseException] = []
+
+    def answer() -> None:
+        try:
+            answers.append(call())
+        except BaseException as exc:
+            errors.append(exc)
+        ended.release()
+
+    hub.spawn(answer)
+    ended.acquire()
+    for error in errors:
+        raise error
+    return answers[0]
 
 
 class Hub(ABC):

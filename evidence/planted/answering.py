@@ -117,6 +117,24 @@ TRANSPORT = (
         ),
     ),
     fault(
+        "a client asks for credentials once",
+        tested("test_they_are_asked_for_at_each_new_connection"),
+        (
+            "transport/redis/credentials.py::NamedCredentials.__init__",
+            "_named(name)",
+            "cache(_named(name))",
+        ),
+    ),
+    fault(
+        "a start waits for credentials as long as they take",
+        tested("test_whoever_starts_waits_no_longer_for_them_than_for_a_connection"),
+        (
+            "transport/redis/connector.py::Connector._connection",
+            "if awaited and not native and",
+            "if native and",
+        ),
+    ),
+    fault(
         "a connection that was idle for long is trusted",
         tested("test_connections_that_died_in_silence_while_idle_are_replaced_before_a_command"),
         (

@@ -21,6 +21,7 @@ EXAMPLE = (
     "redlock_nodes = ['redis://lock-1:6379/0', 'redis://lock-2:6379/0', 'redis://lock-3:6379/0']"
 )
 VERIFY = {ssl.CERT_NONE: "none", ssl.CERT_OPTIONAL: "optional", ssl.CERT_REQUIRED: "required"}
+PROVIDER = "credential_provider"
 TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 #: Options of connections to Sentinels that change neither whom they reach nor as which user.
@@ -53,17 +54,18 @@ def node_from_broker(app: AppLike) -> str:
         )
     if transport not in ("redis", "rediss", "sentinel"):
         raise _refusal(f"the broker ({_name(transport)}) is not a plain Redis server")
-    if getattr(broker, "credential_provider", None) or callable(broker.password):
+    if callable(broker.password):
         raise _refusal("the broker's password comes from a function")
     if transport == "sentinel":
         return _sentinel_url(broker)
     if "://" in (hostname or ""):
         return _socket_url(hostname, broker)
     tls = _tls_query(broker.ssl, "broker_use_ssl")
+    login, provider = _login(broker.userid, broker.password, _provider(broker))
     return (
-        f"{'redis' if tls is None else 'rediss'}://{_credentials(broker.userid, broker.password)}"
+        f"{'redis' if tls is None else 'rediss'}://{login}"
         f"{_host(hostname, broker.port or 6379)}/{_database(broker.virtual_host)}"
-        f"{_query(tls or {})}"
+        f"{_query((tls or {}) | provider)}"
     )
 
 
@@ -88,25 +90,28 @@ def _sentinel_url(broker: Any) -> str:
         raise _refusal(
             "broker_transport_options has no master_name, by which Sentinels know the broker"
         )
-    login, database = (broker.userid, broker.password), _database(broker.virtual_host)
+    user, database = (broker.userid, broker.password), _database(broker.virtual_host)
+    login, provider = _login(*user, _provider(broker))
     # kombu takes these of the URL that it tries, and the first is the one that it tries first.
     urls = [url_to_parts(url) for url in broker.alt]
     if any(
         one.scheme != "sentinel"
-        or (one.username, one.password) not in (login, (None, None))
+        or (one.username, one.password) not in (user, (None, None))
         or (one.path is not None and _database(one.path) != database)
+        or one.query.get(PROVIDER, provider.get(PROVIDER)) != provider.get(PROVIDER)
         for one in urls
     ):
         raise _refusal(
-            "the broker's URLs are not all sentinel://, or differ in user, password or database"
+            "the broker's URLs are not all sentinel://, or differ in user, password, database or "
+            "credential_provider"
         )
     places = [(one.hostname, one.port) for one in urls] or [(broker.hostname, broker.port)]
     hosts = ",".join(_host(hostname, port or 26379) for hostname, port in places)
     tls = _tls_query(broker.ssl, "broker_use_ssl")
     query = _sentinel_query(options.get("sentinel_kwargs"), tls)
     return (
-        f"{'redis' if tls is None else 'rediss'}+sentinel://{_credentials(*login)}{hosts}"
-        f"/{quote(group, safe='')}/{database}{_query(query)}"
+        f"{'redis' if tls is None else 'rediss'}+sentinel://{login}{hosts}"
+        f"/{quote(group, safe='')}/{database}{_query(query | provider)}"
     )
 
 
@@ -148,17 +153,27 @@ def _socket_url(hostname: str, broker: Any) -> str:
     parts = url_to_parts(hostname)
     query = dict(parts.query)
     database = _database(query.pop("virtual_host", broker.virtual_host))
+    login, provider = _login(parts.username, parts.password, query.pop(PROVIDER, None))
     if parts.scheme != "socket" or query or broker.ssl:
         raise _refusal("the broker's socket URL has parts that a lock node cannot take over")
-    credentials = _credentials(parts.username, parts.password)
-    return f"unix://{credentials}/{quote(parts.path or '')}?db={database}"
+    return f"unix://{login}/{quote(parts.path or '')}{_query({'db': str(database)} | provider)}"
 
 
-def _credentials(user: str | None, password: str | None) -> str:
+def _provider(broker: Any) -> str | None:
+    name: str | None = getattr(broker, PROVIDER, None)  # older versions of kombu have none
+    return name
+
+
+def _login(
+    user: str | None, password: str | None, provider: str | None
+) -> tuple[str, dict[str, str]]:
+    """Return what a URL has before its host, and in its query for code that kombu asks for it."""
+    if provider:
+        return "", {PROVIDER: provider}
     if not user and not password:
-        return ""
+        return "", {}
     secret = f":{quote(password, safe='')}" if password else ""
-    return f"{quote(user or '', safe='')}{secret}@"
+    return f"{quote(user or '', safe='')}{secret}@", {}
 
 
 def _database(virtual_host: Any) -> int:

@@ -92,6 +92,7 @@ def explained(
     *,
     tls: bool,
     has_password: bool,
+    asks_for_password: bool = False,
     timeout: float,
     spelling: Spelling = OF_SERVER,
 ) -> ConnectError:
@@ -102,6 +103,7 @@ def explained(
         exc: what redis-py raised.
         tls: whether the URL asks for TLS.
         has_password: whether the URL has a password.
+        asks_for_password: whether it names code that gives one, at each connection another.
         timeout: seconds that each step had.
         spelling: how the URL names what is needed.
     """
@@ -110,6 +112,8 @@ def explained(
     lasting = isinstance(exc, _REFUSALS) or (
         type(exc) is ResponseError and not text.startswith(_BUSY)
     )
+    if asks_for_password and isinstance(exc, AuthenticationError):
+        return ConnectError(describe_failure(exc), lasting=False)
     if isinstance(exc, TimeoutError):
         reason = f"no answer within {timeout:.3g} s while connecting"
         if tls:

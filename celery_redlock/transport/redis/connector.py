@@ -8,9 +8,9 @@ import contextlib
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from redis import Connection, SSLConnection
@@ -19,7 +19,7 @@ from redis.connection import DefaultParser
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.retry import Retry
 
-from celery_redlock._greenlets.threads import call_in_app, start_thread
+from celery_redlock._greenlets.threads import call_in_app, in_thread_of_its_own
 from celery_redlock._greenlets.unpatched import unpatched
 from celery_redlock._log import event_logger
 from celery_redlock.protocol.keys import GUARD_KEY
@@ -36,6 +36,7 @@ from celery_redlock.transport.redis.connect_error import (
     hides_ids,
 )
 from celery_redlock.transport.redis.connection import NodeConnection
+from celery_redlock.transport.redis.credentials import NamedCredentials
 from celery_redlock.transport.redis.framing import Framing, GarbageError
 from celery_redlock.transport.redis.url_options import check_options, missing_files, read_options
 
@@ -135,8 +136,8 @@ class Connector:
 
         Args:
             native: it runs in a native thread.
-            awaited: somebody waits for it, so the look-up of the host is such a step. A thread of
-                its own looks up for as long as that takes.
+            awaited: somebody waits for it, so the look-up of the host is such a step, and so are
+                credentials that code gives. A thread of its own waits as long as these take.
 
         Returns:
             The connection, and the server's run id where this user may see it.
@@ -239,6 +240,9 @@ class Connector:
     ) -> Any:
         kind = _looking_up(self._type, native=native, awaited=awaited)
         place = dict(zip(("host", "port"), master.address, strict=True)) if master else {}
+        if awaited and not native and (asked := self._options.get("credential_provider")):
+            limit = self._options["socket_connect_timeout"]
+            more["credential_provider"] = NamedCredentials(asked.name, limit)
         return kind(**{**self._options, **place, **more})
 
     @contextlib.contextmanager
@@ -255,6 +259,7 @@ class Connector:
                 exc,
                 tls=issubclass(self._type, SSLConnection),
                 has_password=bool(self._options.get("password")),
+                asks_for_password="credential_provider" in self._options,
                 timeout=self._options["socket_timeout"],
                 spelling=self.spelling,
             ) from exc
@@ -341,15 +346,8 @@ class _BoundedLookupConnection(Connection):
             self.host = name
 
     def _find(self, name: str) -> Any:
-        found: Future[Any] = Future()
-
-        def find() -> None:
-            try:
-                found.set_result(socket.getaddrinfo(name, self.port, type=socket.SOCK_STREAM))
-            except Exception as exc:
-                found.set_exception(exc)
-
-        start_thread(find, "redlock-look-up")
+        find = partial(socket.getaddrinfo, name, self.port, type=socket.SOCK_STREAM)
+        found = in_thread_of_its_own(find, "redlock-look-up")
         limit = self.socket_connect_timeout
         if wait([found], limit).not_done:
             reason = f"the look-up of its host name took longer than {limit:g} s"

@@ -14,6 +14,7 @@ from redis.connection import parse_url
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.transport.addresses import NodeAddress
+from celery_redlock.transport.redis.credentials import NamedCredentials
 
 #: Celery's spelling of `ssl_cert_reqs`, which is that of the ssl module, and redis-py's.
 _CERT_REQS = {f"CERT_{name.upper()}": name for name in ("none", "optional", "required")}
@@ -21,13 +22,14 @@ _CERT_REQS = {f"CERT_{name.upper()}": name for name in ("none", "optional", "req
 _REMEDIES = {
     "ssl_cert_reqs": "write none, optional or required, or CERT_NONE, CERT_OPTIONAL, CERT_REQUIRED",
     "protocol": "write 2 or 3",
+    "credential_provider": "give user and password by the provider alone",
 }
 
 #: Options that take an object, which no URL can give, or that name another server than the URL.
 _NOT_IN_A_URL = frozenset(
     {
-        *("command_packer", "connection_class", "credential_provider", "driver_info"),
-        *("event_dispatcher", "parser_class", "redis_connect_func", "retry", "retry_on_error"),
+        *("command_packer", "connection_class", "driver_info", "event_dispatcher"),
+        *("parser_class", "redis_connect_func", "retry", "retry_on_error"),
         *("socket_keepalive_options", "socket_type", "host", "port", "path"),
     }
 )
@@ -41,7 +43,8 @@ def read_options(address: NodeAddress) -> dict[str, Any]:
     Return the options that redis-py reads in a URL, and `connection_class` unless it is plain TCP.
 
     Raises:
-        ConfigurationError: redis-py does not take an option of the URL, or its value.
+        ConfigurationError: redis-py does not take an option of the URL, or its value, or nothing
+            gives credentials by the name in it.
     """
     try:
         options: dict[str, Any] = dict(parse_url(address.url))  # type: ignore[no-untyped-call]
@@ -51,6 +54,14 @@ def read_options(address: NodeAddress) -> dict[str, Any]:
     for name in _given(address):
         if name in _NOT_IN_A_URL:
             raise _refusal(address, name)
+    if provider := options.get("credential_provider"):
+        try:
+            options["credential_provider"] = NamedCredentials(provider)
+        except ValueError as exc:
+            raise ConfigurationError(
+                f"Lock node {address.name}: credential_provider={provider} in its URL is not the "
+                f"dotted name of a function or of a redis-py CredentialProvider ({exc})."
+            ) from exc.__cause__
     options.pop("max_connections", None)
     if (cert_reqs := options.get("ssl_cert_reqs")) in _CERT_REQS:
         options["ssl_cert_reqs"] = _CERT_REQS[cert_reqs]

@@ -16,7 +16,7 @@ from tests.support.greenlets import PATCH, run_with_greenlets
 SCRIPT = """
 import json, logging, os, sys, threading, time
 from celery_redlock._greenlets import threads
-from celery_redlock._greenlets.threads import call_in_app, start_native_thread
+from celery_redlock._greenlets.threads import answer_from_app, call_in_app, start_native_thread
 from celery_redlock._greenlets.unpatched import native_lock, unpatched
 from tests.support.waiting import TIMEOUT
 
@@ -68,6 +68,22 @@ start_native_thread(lambda: (call_in_app(fail), call_in_app(ran.append, "after")
 until(lambda: "after" in ran)
 facts["a call that fails holds up no other"] = "after" in ran
 
+# A thread that needs an answer, for which the greenlets have to wait.
+answers = []
+def give():
+    time.sleep(0.01)
+    return ident()
+def ask():
+    answers.append(answer_from_app(give))
+    try:
+        answer_from_app(fail)
+    except ValueError as exc:
+        answers.append(str(exc))
+start_native_thread(ask)
+until(lambda: len(answers) == 2)
+facts["a thread gets an answer of the greenlets"] = answers[0] == main
+facts["a thread gets an exception of the greenlets"] = answers[1] == "on purpose"
+
 # In the hub itself.
 here = threads.current_hub()
 in_hub = []
@@ -98,6 +114,8 @@ FACTS = (
     "a call that waits holds up no other",
     "a call gets the lock it waits for",
     "a call that fails holds up no other",
+    "a thread gets an answer of the greenlets",
+    "a thread gets an exception of the greenlets",
     "the hub runs what it is asked to",
     "a hub is known once",
 )

@@ -7,6 +7,8 @@ import importlib.metadata
 import inspect
 import pickle
 import re
+import sys
+from pathlib import Path
 
 import pytest
 import redis
@@ -172,9 +174,9 @@ def test_what_redis_py_tells_of_itself_is_not_read_for_every_node(
     "query",
     [
         *("foo=1", "db=sesame", "protocol=4", "protocol=sesame", "ssl_cert_reqs=sesame"),
-        *("maint_notifications_config=sesame", "credential_provider=sesame", "port=7000"),
+        *("maint_notifications_config=sesame", "port=7000", "driver_info=sesame"),
         *("connection_class=sesame", "retry=sesame", "retry_on_error=sesame"),
-        *("driver_info=sesame", "event_dispatcher=sesame", "parser_class=sesame"),
+        *("event_dispatcher=sesame", "parser_class=sesame"),
     ],
 )
 def test_a_wrong_option_of_a_url_is_named_without_its_value(query: str) -> None:
@@ -190,11 +192,36 @@ def test_a_wrong_option_of_a_url_is_named_without_its_value(query: str) -> None:
     [
         ("ssl_cert_reqs=maybe", "write none, optional or required"),
         ("protocol=4", "write 2 or 3"),
+        ("credential_provider=os.getcwd", "give user and password by the provider alone"),
     ],
 )
 def test_what_a_wrong_option_of_a_url_may_be_is_named(query: str, remedy: str) -> None:
     with pytest.raises(ConfigurationError, match=remedy):
-        Redlock(f"rediss://h?{query}")
+        Redlock(f"rediss://ana@h?{query}")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("no_such_module.ask", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("os.no_such_name", "AttributeError: module 'os' has no attribute 'no_such_name'"),
+        ("os.path", "it is a module"),
+        ("collections.abc.Sized", "TypeError: Can't instantiate abstract class"),
+    ],
+)
+def test_a_name_by_which_nothing_gives_credentials_is_refused(name: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(f"({reason}")) as refused:
+        Redlock(f"redis://h?credential_provider={name}")
+    assert f"Lock node redis://h:6379/0: credential_provider={name} in" in str(refused.value)
+
+
+def test_the_code_that_gives_credentials_may_be_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "logins_of_a_test.py").write_text("def login(): return ('ana', 'pw')")
+    monkeypatch.chdir(tmp_path)
+    with Redlock("redis://h?credential_provider=logins_of_a_test.login"):
+        assert str(tmp_path) not in sys.path
 
 
 @pytest.mark.parametrize("name", ["none", "optional", "required"])

@@ -31,7 +31,12 @@ def sentinels(kwargs: Any = None, *, master_name: Any = "locks") -> dict[str, An
         ("sentinel://:hunter2@h", sentinels(None, master_name="a/b"), "no master_name"),
         ("sentinel://:hunter2@a;sentinel://:other@b", sentinels(), "differ in user, password"),
         ("sentinel://a;sentinel://ana:hunter2@b", sentinels(), "differ in user, password"),
-        ("sentinel://:hunter2@a/1;sentinel://b/2", sentinels(), "or database"),
+        ("sentinel://:hunter2@a/1;sentinel://b/2", sentinels(), "database or credential_provider"),
+        (
+            "sentinel://a;sentinel://b?credential_provider=os.b",
+            sentinels(),
+            "or credential_provider",
+        ),
         ("sentinel://:hunter2@a;redis://b", sentinels(), "not all sentinel://"),
         ("sentinel://:hunter2@a/name", sentinels(), "does not end in a database number"),
         ("sentinel://a", sentinels("hunter2"), "sentinel_kwargs of broker_transport_options is"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import ssl
 from typing import Any
 
@@ -24,6 +25,12 @@ def node(broker: Any, **conf: Any) -> str:
     app.conf.update(conf)
     return node_from_broker(app)
 
+
+PROVIDER = "redis.CredentialProvider"
+asks = pytest.mark.skipif(
+    "credential_provider" not in inspect.signature(Connection).parameters,
+    reason="this version of kombu asks no code for user and password",
+)
 
 TRANSLATED = [
     ("redis://", {}, "redis://127.0.0.1:6379/0"),
@@ -57,6 +64,18 @@ TRANSLATED = [
     ),
     ("redis+socket:///run/r.sock", {}, "unix:///run/r.sock?db=0"),
     ("redis+socket://:pw@/run/r.sock?virtual_host=2", {}, "unix://:pw@/run/r.sock?db=2"),
+    pytest.param(
+        f"redis://ana:pw@h?credential_provider={PROVIDER}",
+        {},
+        f"redis://h:6379/0?credential_provider={PROVIDER}",
+        marks=asks,
+    ),
+    pytest.param(
+        f"redis+socket://:pw@/run/r.sock?credential_provider={PROVIDER}",
+        {},
+        f"unix:///run/r.sock?db=0&credential_provider={PROVIDER}",
+        marks=asks,
+    ),
 ]
 
 
@@ -65,8 +84,8 @@ def test_a_plain_redis_broker_is_translated(broker: Any, conf: Any, expected: st
     assert node(broker, **conf) == expected
 
 
-@pytest.mark.parametrize(("broker", "conf"), [(broker, conf) for broker, conf, _ in TRANSLATED])
-def test_the_node_is_reached_as_kombu_reaches_the_broker(broker: Any, conf: Any) -> None:
+@pytest.mark.parametrize(("broker", "conf", "_"), TRANSLATED)
+def test_the_node_is_reached_as_kombu_reaches_the_broker(broker: Any, conf: Any, _: str) -> None:
     app = Celery("nodes", broker=broker, set_as_current=False)
     app.conf.update(conf)
     url = node_from_broker(app)
@@ -131,6 +150,13 @@ SENTINELS = [
         "redis+sentinel://s1:26379/locks/0?sentinel_tls=true&ssl_ca_certs=%2Fca",
     ),
     ("sentinel://s1", {"ssl_ca_certs": "/ca"}, {}, "redis+sentinel://s1:26379/locks/0"),
+    pytest.param(
+        f"sentinel://ana:pw@s1?credential_provider={PROVIDER};sentinel://s2",
+        {},
+        {},
+        f"redis+sentinel://s1:26379,s2:26379/locks/0?credential_provider={PROVIDER}",
+        marks=asks,
+    ),
 ]
 #: What decides whom a connection reaches, and as which user: redis-py's arguments and attributes.
 REACHED = {
