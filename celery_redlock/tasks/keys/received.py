@@ -35,11 +35,11 @@ def as_received(value: Any, _depth: int = 0) -> Any:
     Raises:
         LockKeyError: two names of a mapping are one in JSON, or the nesting has no end.
     """
+    value = reduced(value)
     if type(value) in PLAIN:
         return value
     if _depth == MAX_DEPTH:
         raise endless()
-    value = reduced(value)
     if isinstance(value, dict | list | tuple | Mapping):
         deeper = _depth + 1
         if isinstance(value, list | tuple):

@@ -58,6 +58,13 @@ class Named:
         return "ada"
 
 
+class Confirmed:
+    """An object whose form in JSON is a truth value."""
+
+    def __json__(self) -> bool:
+        return True
+
+
 class Short(UUID):
     """A value that JSON has, and that has a form of its own."""
 
@@ -174,6 +181,8 @@ def test_a_function_gets_one_form_on_both_sides_of_json(value: Any) -> None:
         b"\xff",
         Reduced(),
         Named(),
+        Confirmed(),
+        [Confirmed()],
         Short(int=1),
         Nested(),
     ],
