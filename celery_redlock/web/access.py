@@ -31,9 +31,6 @@ CSRF_HEADER, CSRF_COOKIE = "X-Redlock-CSRF", "redlock_csrf"
 #: The scope that the application has received, in the scope of what is behind `guarded`.
 HOST_SCOPE = "celery_redlock.host_scope"
 
-#: In the scope of a request that has access.
-HAS_ACCESS = "celery_redlock.has_access"
-
 #: The header in which browsers state where a request comes from; its value for the page itself.
 _SITE, _SAME = "Sec-Fetch-Site", "same-origin"
 
@@ -189,7 +186,8 @@ def guarded(app: ASGIApp, access: Access, policy: str) -> ASGIApp:
     """
     Return an app that answers only viewers with access, with headers that keep other sites out.
 
-    It may be mounted anywhere: what is behind it sees the path below its root.
+    It may be mounted anywhere: what is behind it sees the path below its root. Any other answer is
+    the last one of its connection, which its client cannot fill with more of them.
 
     Args:
         app: the app.
@@ -205,6 +203,8 @@ def guarded(app: ASGIApp, access: Access, policy: str) -> ASGIApp:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(headers)
+                if answer is not app and scope["http_version"] in ("1.0", "1.1"):
+                    MutableHeaders(scope=message)["Connection"] = "close"
             await send(message)
 
         root, path = _root_and_path(scope)
@@ -213,10 +213,8 @@ def guarded(app: ASGIApp, access: Access, policy: str) -> ASGIApp:
             answer: ASGIApp = _with_slash(root, scope["query_string"].decode("latin-1"))
         elif path != "/" and HTTPConnection(scope).headers.get(_SITE, _SAME) != _SAME:
             answer = PlainTextResponse("Another site asked for this.", 403)
-        elif (refusal := await access.refusal(HTTPConnection(below))) is not None:
-            answer = refusal
         else:
-            scope[HAS_ACCESS], answer = True, app
+            answer = await access.refusal(HTTPConnection(below)) or app
         await answer(below, receive, send_with_headers)
 
     return guard

@@ -1,5 +1,5 @@
 """
-One connection to the page, closed if no viewer uses it, and earlier if there are too many.
+One connection to the page, closed if no request comes, and earlier if there are too many.
 """
 
 from __future__ import annotations
@@ -10,14 +10,10 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from celery_redlock.web.access import HAS_ACCESS
 from celery_redlock.web.refresher import MOST_VIEWERS
 
 #: Connections that are accepted at once, before the surplus is closed.
 BACKLOG = 32
-
-#: Bytes of a request's first line and headers.
-LONGEST_HEAD = 16_384
 
 #: Seconds within which a request has to begin and its headers have to end.
 REQUEST_WITHIN = 10.0
@@ -37,7 +33,7 @@ def _most_connections() -> int:
 
 class PageConnection(H11Protocol):
     """
-    A connection that has to send its requests in time, and is closed after one without access.
+    A connection that has to send its requests in time.
 
     Anybody can open connections, with the token or without. A connection above the maximum closes
     the one that has waited longest for a request, so a viewer that sends a request at once gets in.
@@ -57,12 +53,9 @@ class PageConnection(H11Protocol):
             closed.transport.abort()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, after one that had access."""
-        if HAS_ACCESS in self.scope:
-            super().on_response_complete()
-            self._await_request()
-        else:
-            self.transport.close()
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._await_request()
 
     @property
     def is_waiting(self) -> bool:

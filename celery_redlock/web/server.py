@@ -14,7 +14,7 @@ from celery_redlock.admin.live_view import LiveView
 from celery_redlock.core import Client, Redlock
 from celery_redlock.web.access import TokenAccess, guarded
 from celery_redlock.web.app import POLICY, web_app
-from celery_redlock.web.connection import BACKLOG, LONGEST_HEAD, PageConnection
+from celery_redlock.web.connection import BACKLOG, PageConnection
 from celery_redlock.web.history import History
 from celery_redlock.web.refresher import Refresher
 
@@ -47,7 +47,6 @@ class PageServer(uvicorn.Server):
                 guarded(web_app(self.view, self.refresher, access), access, POLICY),
                 access_log=False,
                 backlog=BACKLOG,
-                h11_max_incomplete_event_size=LONGEST_HEAD,
                 http=PageConnection,
                 lifespan="off",
                 log_config=None,

@@ -174,9 +174,9 @@ RELEASING = (
         "whoever has no access keeps a connection",
         tested("test_a_request_without_access_is_the_last_of_its_connection"),
         (
-            "web/connection.py::PageConnection.on_response_complete",
-            "if HAS_ACCESS in self.scope:",
-            "if True:",
+            "web/access.py::guarded.guard.send_with_headers",
+            "answer is not app and",
+            "False and",
         ),
     ),
     fault(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
+from http.client import HTTPConnection
 
 import pytest
 
@@ -65,6 +66,20 @@ def test_a_request_without_access_is_the_last_of_its_connection(nodes: Nodes) ->
             while answer := sock.recv(100_000):
                 answers += answer
     assert answers.count(b"HTTP/1.1 401") == 1
+    assert b"connection: close" in answers.lower()
+
+
+def test_a_client_that_keeps_its_connection_can_log_in(nodes: Nodes) -> None:
+    with served(nodes.client(), token=TOKEN) as site:
+        client = HTTPConnection("127.0.0.1", site.port, timeout=TIMEOUT)
+        client.request("GET", f"/?token={TOKEN}")
+        with client.getresponse() as answer:
+            assert answer.status == 303
+            answer.read()
+        client.request("GET", "/", headers={"Cookie": f"{site.access.cookie}={TOKEN}"})
+        with client.getresponse() as answer:
+            assert answer.status == 200
+        client.close()
 
 
 def test_a_viewer_has_one_connection_for_many_requests(nodes: Nodes) -> None:
