@@ -16,9 +16,9 @@ from celery_redlock.protocol.timing import quorum
 from celery_redlock.protocol.votes import Acknowledged, Failed, Vote
 from celery_redlock.transport import Transport, borrowed
 
-#: Seconds to wait for nodes to which this process is still connecting: a quorum is enough for a
-#: lock, but each node without a pause is one that may grant the key.
-_CONNECTS_WITHIN = 1.0
+#: Node timeouts, and seconds at least, to wait for nodes to which this process is still connecting:
+#: a quorum is enough for a lock, but each node without a pause is one that may grant the key.
+_CONNECT_TIMEOUTS, _CONNECTS_WITHIN = 4, 1.0
 
 
 def pause_key(
@@ -60,7 +60,7 @@ def _silent(votes: Mapping[str, Vote]) -> dict[str, str]:
 def _on_all_nodes(transport: Transport, command: Command, node_timeout: float) -> dict[str, Vote]:
     """Let all nodes execute a command, also those that are about to be connected."""
     votes: dict[str, Vote] = {}
-    until = transport.now() + _CONNECTS_WITHIN
+    until = transport.now() + max(_CONNECT_TIMEOUTS * node_timeout, _CONNECTS_WITHIN)
     with borrowed(transport) as channel:
         while True:
             round_ = PollRound(len(transport.names))

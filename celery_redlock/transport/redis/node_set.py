@@ -18,9 +18,8 @@ from celery_redlock.transport.redis.connection import NodeConnection
 from celery_redlock.transport.redis.health import NodeHealth
 from celery_redlock.transport.redis.sentinel import MasterWatch, connector_to
 
-#: Node timeouts that a connection attempt may take: one each for look-up, TCP, HELLO, AUTH, SELECT,
-#: INFO and scripts, and more for TLS. With a node that never replies, it ends after the first.
-_CONNECT_STEPS = 10
+#: Seconds that closing waits for the connection attempts under way.
+_CLOSES_WITHIN = 2.0
 
 #: Node timeouts for which a caller waits for first connections, without which the first lock would
 #: not be acquired: over TLS, a slow but working node needs several round trips for them.
@@ -124,8 +123,8 @@ class NodeSet:
         return ""
 
     def wait_for_connects(self) -> None:
-        """Wait until no connection attempt is under way, within the bounds of their timeouts."""
-        self.pending_connects.wait_for_none(_CONNECT_STEPS * self.node_timeout)
+        """Wait until no connection attempt is under way; gives up one that takes too long."""
+        self.pending_connects.wait_for_none(_CLOSES_WITHIN)
 
 
 def same_server_as(other: str) -> str:
