@@ -54,7 +54,7 @@ def in_thread_of_its_own(call: Callable[[], _T], name: str) -> Future[_T]:
     def run() -> None:
         try:
             found.set_result(call())
-        except Exception as exc:
+        except BaseException as exc:
             found.set_exception(exc)
 
     start_thread(run, name)

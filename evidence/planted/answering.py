@@ -121,8 +121,8 @@ TRANSPORT = (
         tested("test_they_are_asked_for_at_each_new_connection"),
         (
             "transport/redis/credentials.py::NamedCredentials.__init__",
-            "_named(name)",
-            "cache(_named(name))",
+            "= _named(name)",
+            "= lambda given=_named(name)(): given",
         ),
     ),
     fault(

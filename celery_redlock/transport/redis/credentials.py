@@ -9,7 +9,6 @@ import pkgutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import wait
-from functools import cache
 from typing import Any
 
 from redis import CredentialProvider
@@ -18,13 +17,17 @@ from celery_redlock._greenlets.threads import answer_from_app, in_thread_of_its_
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport.redis.connect_error import ConnectError
 
+#: What to ask, by its name.
+_sources: dict[str, Callable[[], Any]] = {}
+
 
 class NamedCredentials(CredentialProvider):
     """
     Gives redis-py what the code with a dotted name returns.
 
     Args:
-        name: of a function, or of a `CredentialProvider` of redis-py or its class.
+        name: of a function, or of a `CredentialProvider` of redis-py, its class or a function that
+            returns one.
         limit: seconds to wait for an answer; None: as long as it takes.
 
     Raises:
@@ -33,7 +36,8 @@ class NamedCredentials(CredentialProvider):
 
     def __init__(self, name: str, limit: float | None = None) -> None:
         self.name, self.limit = name, limit
-        self._ask = _named(name)
+        if name not in _sources:
+            _sources[name] = _named(name)
 
     def get_credentials(self) -> Any:
         """
@@ -42,19 +46,6 @@ class NamedCredentials(CredentialProvider):
         Raises:
             ConnectError: the code has failed, takes too long or has returned something else.
         """
-        try:
-            given = self._answer()
-        except ConnectError:
-            raise
-        except Exception as exc:
-            raise self._failure(f"has failed: {type(exc).__name__}: {shortened(str(exc))}") from exc
-        if not isinstance(given, tuple | list) or len(given) not in (1, 2):
-            raise self._failure(
-                f"has returned {type(given).__name__}, not (password,) or (user, password)"
-            )
-        return given
-
-    def _answer(self) -> Any:
         if self.limit is None:
             return answer_from_app(self._ask)
         asked = in_thread_of_its_own(self._ask, "redlock-credentials")
@@ -62,11 +53,24 @@ class NamedCredentials(CredentialProvider):
             raise self._failure(f"took longer than {self.limit:g} s")
         return asked.result()
 
+    def _ask(self) -> Any:
+        try:
+            given = _sources[self.name]()
+            if hasattr(given, "get_credentials"):
+                _sources[self.name] = given.get_credentials
+                given = given.get_credentials()
+        except BaseException as exc:  # time limits of greenlets are no `Exception`
+            reason = f"{type(exc).__name__}: {shortened(str(exc))}"
+            raise self._failure(f"has failed: {reason}") from exc
+        if isinstance(given, tuple | list) and len(given) in (1, 2):
+            return given
+        kind = type(given).__name__
+        raise self._failure(f"has returned {kind}, not (password,) or (user, password)")
+
     def _failure(self, reason: str) -> ConnectError:
         return ConnectError(f"its credential provider {self.name} {reason}", lasting=False)
 
 
-@cache
 def _named(name: str) -> Callable[[], Any]:
     try:
         found = _imported(name)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis import CredentialProvider
@@ -12,10 +14,11 @@ from celery_redlock import Redlock
 from celery_redlock.admin.lock_list import list_locks
 from celery_redlock.admin.node_report import report_nodes
 from celery_redlock.cli import main
-from celery_redlock.core import probe_nodes
+from celery_redlock.core import client_of, probe_nodes
 from celery_redlock.core.lease import holding_of
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.plugin import ClusterFactory
+from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.nodes import CALM
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -36,6 +39,10 @@ class Credentials(CredentialProvider):
 instance = Credentials()
 
 
+def factory() -> Credentials:
+    return Credentials()
+
+
 def fails() -> tuple[str, str]:
     raise LookupError("no role is attached")
 
@@ -44,12 +51,31 @@ def of_another_kind() -> str:
     return GIVEN[-1]
 
 
+def is_interrupted() -> tuple[str, str]:
+    raise KeyboardInterrupt
+
+
 over = threading.Event()
 
 
 def late() -> tuple[str, str]:
     over.wait(TIMEOUT)
     return credentials()
+
+
+BESIDE_GREENLETS = f"""
+import sys, time
+from celery_redlock import Redlock
+from celery_redlock._greenlets.unpatched import unpatched
+ident = unpatched("_thread", "get_ident")
+main, asked_in = ident(), set()
+def login():
+    time.sleep(0.01)
+    asked_in.add(ident() == main)
+    return "locks", "first"
+with Redlock(sys.argv[1:]) as redlock, redlock.lock("key", wait={TIMEOUT}):
+    print(list(asked_in))
+"""
 
 
 class Servers:
@@ -81,7 +107,7 @@ def servers(redlock_cluster_factory: ClusterFactory) -> Iterator[Servers]:
     over.set()
 
 
-@pytest.mark.parametrize("name", ["credentials", "Credentials", "instance"])
+@pytest.mark.parametrize("name", ["credentials", "Credentials", "instance", "factory"])
 def test_a_function_a_class_or_an_object_gives_them(servers: Servers, name: str) -> None:
     with Redlock(servers.urls(f"{__name__}.{name}")) as redlock:
         assert redlock.acquire("key", wait=TIMEOUT).is_valid
@@ -103,12 +129,19 @@ def test_a_lease_is_extended_through_changes(servers: Servers) -> None:
 
 
 def test_waiters_are_woken_after_a_change(servers: Servers) -> None:
+    def listens() -> bool:
+        clients = servers.cluster.client(0).client_list()
+        return any(one["user"] == "locks" and one["sub"] != "0" for one in clients)
+
     with Redlock(servers.urls()) as holder, Redlock(servers.urls()) as waiter:
         lease = holder.acquire("key", wait=TIMEOUT)
-        asked = threading.Timer(0.0, lease.release)
-        servers.rotate("second")
-        asked.start()
-        assert waiter.acquire("key", wait=TIMEOUT).is_valid
+        with ThreadPoolExecutor() as pool:
+            waits = pool.submit(waiter.acquire, "key", wait=TIMEOUT)
+            wait_until(listens)
+            servers.rotate("second")
+            wait_until(listens)
+            lease.release()
+            assert waits.result().is_valid
 
 
 def test_tools_ask_for_them(servers: Servers, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,6 +162,11 @@ def test_a_failure_of_the_code_is_the_reason_of_its_nodes(servers: Servers) -> N
     assert {(probe.problem, probe.lasting) for probe in probes} == {(reason, False)}
 
 
+def test_an_interruption_of_the_code_is_a_failure(servers: Servers) -> None:
+    probes = probe_nodes(servers.urls(f"{__name__}.is_interrupted"), timeout=TIMEOUT)
+    assert all("has failed: KeyboardInterrupt" in str(probe.problem) for probe in probes)
+
+
 def test_what_is_no_tuple_is_named_by_its_type(servers: Servers) -> None:
     probes = probe_nodes(servers.urls(f"{__name__}.of_another_kind"), timeout=TIMEOUT)
     reasons = {str(probe.problem) for probe in probes}
@@ -142,12 +180,29 @@ def test_whoever_starts_waits_no_longer_for_them_than_for_a_connection(servers: 
     assert {(probe.problem, probe.lasting) for probe in probes} == {(reason, False)}
 
 
+def test_a_client_that_connects_without_end_is_closed(servers: Servers) -> None:
+    redlock = Redlock([*servers.urls()[:2], servers.urls(f"{__name__}.late")[2]])
+    redlock.acquire("key", wait=TIMEOUT)
+    client = client_of(redlock)
+    with client.patient(2.0) as patient:
+        patient.holders("key")
+        began = time.monotonic()
+    assert time.monotonic() - began < 10.0
+    redlock.close()
+
+
 def test_a_client_gets_its_connections_although_each_answer_outlasts_a_reply(
     servers: Servers,
 ) -> None:
     threading.Timer(0.5, over.set).start()
     with Redlock(servers.urls(f"{__name__}.late"), node_timeout=0.1) as redlock:
         assert redlock.acquire("key", wait=TIMEOUT).is_valid
+
+
+@pytest.mark.parametrize("library", list(PATCH))
+def test_beside_greenlets_the_code_runs_in_one(servers: Servers, library: str) -> None:
+    urls = servers.urls("__main__.login")
+    assert run_with_greenlets(library, BESIDE_GREENLETS, *urls) == "[True]\n"
 
 
 def test_a_password_that_is_refused_is_no_lasting_problem(servers: Servers) -> None:
