@@ -203,7 +203,7 @@ def guarded(app: ASGIApp, access: Access, policy: str) -> ASGIApp:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(headers)
-                if answer is not app and scope["http_version"] in ("1.0", "1.1"):
+                if answer is not app and scope.get("http_version") in ("1.0", "1.1"):
                     MutableHeaders(scope=message)["Connection"] = "close"
             await send(message)
 
