@@ -69,15 +69,19 @@ TRANSPORT = (
     fault(
         "a release that was to be sent again is lost with its channel",
         tested("test_a_release_that_is_interrupted_before_it_is_sent_again_is_deferred"),
-        ("transport/redis/channel.py::RedisChannel.close", "self._give_up(index)", "pass"),
+        (
+            "transport/redis/channel.py::RedisChannel._give_up",
+            "for entry in entries or ():\n            self._defer(index, entry.command)",
+            "pass",
+        ),
     ),
     fault(
         "a release without a reply is lost with its channel",
         tested("test_a_release_that_is_interrupted_before_it_is_sent_again_is_deferred"),
         (
-            "transport/redis/connections.py::Connections.close",
-            "self._defer_unanswered(index, connection)",
-            "pass",
+            "transport/redis/connections.py::Connections._defer_unanswered",
+            "entry.command.script is Script.RELEASE and",
+            "False and",
         ),
     ),
     fault(
@@ -112,8 +116,8 @@ TRANSPORT = (
         tested("test_a_client_gets_its_connections_although_each_look_up_outlasts_a_reply"),
         (
             "transport/redis/connector.py::Connector.connect",
-            "native=native, awaited=awaited",
-            "native=native, awaited=True",
+            "self.open_at(master, native=native, awaited=awaited)",
+            "self.open_at(master, native=native, awaited=True)",
         ),
     ),
     fault(

@@ -89,7 +89,7 @@ EXTENSION = (
     fault(
         "a counter that a full node cannot raise spoils the extension of other leases",
         tested("test_an_extension_lengthens_what_stands_behind_a_counter_that_cannot_be_raised"),
-        ("protocol/lua/extend.lua", "redis.pcall('SET'", "redis.call('SET'"),
+        ("protocol/lua/extend.lua", "pcall('SET', counter", "call('SET', counter"),
     ),
     fault(
         "a heal counts for the extension",
