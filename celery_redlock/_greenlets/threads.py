@@ -17,7 +17,6 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -45,20 +44,6 @@ def start_thread(run: Callable[[], None], name: str = "redlock") -> None:
         raise_if_finalizing()
         # Unlike `_thread`, it has a name.
         threading.Thread(target=run, daemon=True, name=name).start()
-
-
-def in_thread_of_its_own(call: Callable[[], _T], name: str) -> Future[_T]:
-    """Call a function in a thread that `start_thread` starts; the future has what it returns."""
-    found: Future[_T] = Future()
-
-    def run() -> None:
-        try:
-            found.set_result(call())
-        except BaseException as exc:
-            found.set_exception(exc)
-
-    start_thread(run, name)
-    return found
 
 
 def raise_if_finalizing() -> None:
@@ -114,7 +99,7 @@ def answer_from_app(call: Callable[[], _T]) -> _T:
         return call()
     ended = unpatched("_thread", "allocate_lock")()
     ended.acquire()
-    answers: list[_T] = []  # a future has a lock of the hub
+    answers: list[_T] = []  # no future: the lock in it belongs to the event loop
     errors: list[BaseException] = []
 
     def answer() -> None:

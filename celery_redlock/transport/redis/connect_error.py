@@ -5,8 +5,9 @@ Why a connection to a node cannot be made, in one sentence, and whether waiting 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from typing import NamedTuple, TypeVar
 
 from redis.exceptions import (
     AuthenticationError,
@@ -18,7 +19,10 @@ from redis.exceptions import (
     TimeoutError,
 )
 
+from celery_redlock._greenlets.threads import start_thread
 from celery_redlock.protocol.texts import shortened
+
+_T = TypeVar("_T")
 
 #: Replies to a wrong user, password or right.
 _REFUSALS = (
@@ -85,6 +89,32 @@ class ConnectError(Exception):
     def __init__(self, reason: str, *, lasting: bool) -> None:
         super().__init__(reason)
         self.lasting = lasting
+
+
+def answer_within(limit: float, call: Callable[[], _T], what: str) -> _T:
+    """
+    Return what a function returns, or raise its exception, if it ends in time.
+
+    Args:
+        limit: seconds that it has. After them it continues in a thread, and nobody waits for it.
+        call: the function.
+        what: what it does, for the error.
+
+    Raises:
+        ConnectError: it takes longer.
+    """
+    answer: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as exc:
+            answer.set_exception(exc)
+
+    start_thread(run, "redlock-answer")
+    if wait([answer], limit).not_done:
+        raise ConnectError(f"{what} took longer than {limit:g} s", lasting=False)
+    return answer.result()
 
 
 def explained(

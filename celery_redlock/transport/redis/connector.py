@@ -8,7 +8,6 @@ import contextlib
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import wait
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -19,7 +18,7 @@ from redis.connection import DefaultParser
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.retry import Retry
 
-from celery_redlock._greenlets.threads import call_in_app, in_thread_of_its_own
+from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock._greenlets.unpatched import unpatched
 from celery_redlock._log import event_logger
 from celery_redlock.protocol.keys import GUARD_KEY
@@ -29,6 +28,7 @@ from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.redis.connect_error import (
     OF_SERVER,
     ConnectError,
+    answer_within,
     check_identity,
     check_mode,
     check_role,
@@ -347,12 +347,8 @@ class _BoundedLookupConnection(Connection):
 
     def _find(self, name: str) -> Any:
         find = partial(socket.getaddrinfo, name, self.port, type=socket.SOCK_STREAM)
-        found = in_thread_of_its_own(find, "redlock-look-up")
-        limit = self.socket_connect_timeout
-        if wait([found], limit).not_done:
-            reason = f"the look-up of its host name took longer than {limit:g} s"
-            raise ConnectError(reason, lasting=False)
-        return found.result()
+        limit: Any = self.socket_connect_timeout  # `Connector` has set it
+        return answer_within(limit, find, "the look-up of its host name")
 
 
 class _NativeLookupConnection(_BoundedLookupConnection):

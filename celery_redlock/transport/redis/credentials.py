@@ -8,16 +8,15 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable
-from concurrent.futures import wait
 from typing import Any
 
 from redis import CredentialProvider
 
-from celery_redlock._greenlets.threads import answer_from_app, in_thread_of_its_own
+from celery_redlock._greenlets.threads import answer_from_app
 from celery_redlock.protocol.texts import shortened
-from celery_redlock.transport.redis.connect_error import ConnectError
+from celery_redlock.transport.redis.connect_error import ConnectError, answer_within
 
-#: What to ask, by its name.
+#: The code to ask, by its name.
 _sources: dict[str, Callable[[], Any]] = {}
 
 
@@ -48,10 +47,7 @@ class NamedCredentials(CredentialProvider):
         """
         if self.limit is None:
             return answer_from_app(self._ask)
-        asked = in_thread_of_its_own(self._ask, "redlock-credentials")
-        if wait([asked], self.limit).not_done:
-            raise self._failure(f"took longer than {self.limit:g} s")
-        return asked.result()
+        return answer_within(self.limit, self._ask, self._what)
 
     def _ask(self) -> Any:
         try:
@@ -67,8 +63,12 @@ class NamedCredentials(CredentialProvider):
         kind = type(given).__name__
         raise self._failure(f"has returned {kind}, not (password,) or (user, password)")
 
+    @property
+    def _what(self) -> str:
+        return f"its credential provider {self.name}"
+
     def _failure(self, reason: str) -> ConnectError:
-        return ConnectError(f"its credential provider {self.name} {reason}", lasting=False)
+        return ConnectError(f"{self._what} {reason}", lasting=False)
 
 
 def _named(name: str) -> Callable[[], Any]:
