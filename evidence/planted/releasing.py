@@ -171,7 +171,7 @@ RELEASING = (
         ),
     ),
     fault(
-        "whoever has no access keeps a connection",
+        "clients without access keep their connections",
         tested("test_a_request_without_access_is_the_last_of_its_connection"),
         (
             "web/access.py::guarded.guard.send_with_headers",
