@@ -4,7 +4,10 @@ One attempt to acquire a lock: both rounds, and what undoes them.
 
 from __future__ import annotations
 
+import math
 import os
+import random
+from collections import Counter
 from dataclasses import dataclass
 
 from celery_redlock.core import instrumentation
@@ -18,6 +21,7 @@ from celery_redlock.protocol.commands import (
     acquire,
     enqueue,
     forget_waiter,
+    inspect,
     move,
     raise_fence,
     release,
@@ -29,12 +33,29 @@ from celery_redlock.protocol.keys import (
     candidate_above,
     given_back,
     has_limit,
+    owner_timestamp_us,
     owner_value,
 )
-from celery_redlock.protocol.rounds import AcquireRound, Phase, ReserveRound, SlotRound
+from celery_redlock.protocol.rounds import (
+    AcquireRound,
+    InspectRound,
+    Phase,
+    ReserveRound,
+    SlotRound,
+)
 from celery_redlock.protocol.timing import milliseconds
-from celery_redlock.protocol.votes import Failed, Granted, Quarantined, Refused
+from celery_redlock.protocol.votes import Failed, Granted, KeyStates, Quarantined, Refused
 from celery_redlock.transport import AckedNodes, Channel, Transport, borrowed
+
+#: How often rivals ask the nodes at least, however long that takes: a step of a starved process may
+#: take a second.
+_LEAST_ASKED = 8
+
+#: How often a rival looks whether others have settled it, before it asks for the keys once more.
+_MOST_WATCHED = 5
+
+#: Seconds of the pauses of the oldest rival, and of the others.
+_OLDEST_PAUSES, _WATCH_PAUSES = (0.005, 0.05), (0.01, 0.25)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +72,9 @@ class AcquireParams:
         as_reservation: reserve the keys for a message; its receiver takes them over with a token.
         waiter: who waits for the keys where they are held.
         is_held: the keys are taken over from a lock that this process holds.
+        settled_by: until when rivals that share the nodes settle who gets the keys, on the
+            transport's clock. Without it the attempt ends undecided. Not for keys with a limit,
+            whose holders need not be rivals, nor with a reservation.
     """
 
     settings: ClientSettings
@@ -61,6 +85,7 @@ class AcquireParams:
     as_reservation: bool = False
     waiter: Waiter | None = None
     is_held: bool = False
+    settled_by: float = -math.inf
 
     @property
     def node_timeout(self) -> float:
@@ -159,57 +184,143 @@ class Attempt:
 
 def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
     """
-    Try once, with a fresh owner value.
+    Try once.
 
-    An attempt that is not granted, or that an exception cuts short, is undone on all nodes that
-    have not refused it: the release is queued behind the acquire on the same connections, also
-    where no answer came.
+    Rivals that share the nodes settle it until `params.settled_by`: the oldest that has some nodes
+    keeps its owner value and asks again, and the others wait until it has the keys.
+
+    An attempt that is not granted, or that an exception cuts short, is undone on all nodes that may
+    have keys of it: the release is queued behind the acquire on the same connections, also where no
+    answer came.
     """
-    owner = ""
-    previous = params.previous
-    acked: AckedNodes | None = (
-        None if previous is None and not params.as_reservation else AckedNodes()
-    )
+    owner, asked = "", 0
+    settles = transport.now() < params.settled_by
     with borrowed(transport) as channel:
         try:
             channel.connect()
-            candidate = transport.wall_us()
-            if previous is not None:
-                candidate = max(candidate, candidate_above(previous.owner, candidate))
-            owner = owner_value(os.urandom(16), candidate, params.label)
-            round_ = _new_round(transport, params)
-            command = acquire(
-                params.keys,
-                owner,
-                milliseconds(params.ttl),
-                candidate,
-                params.settings.quarantine_ms,
-                "" if previous is None else previous.owner,
-                params.waiter,
-                passes_pauses=params.passes_pauses,
-            )
-            channel.exchange(((command, round_),), params.node_timeout, acked=acked)
-            if round_.phase is Phase.RAISING:
-                second = _second_command(params, owner, round_)
-                # A node that is silent now may have been stopped since it acknowledged.
-                acked = None if acked is None else AckedNodes()
-                channel.exchange(((second, round_),), params.node_timeout, acked=acked)
-            if round_.phase is Phase.GRANTED and params.waiter and params.waiter.may_be_remembered:
-                # A node that refused it, or has not replied, would wake it in the place of others.
-                others = round_.nodes_without(Granted)
-                if params.waiter.has_waited and any(key.is_rate for key in params.keys):
-                    others = list(range(len(transport.names)))  # its place outlasts a grant
-                channel.send(forget_waiter(params.keys, params.waiter), others)
-            if previous is not None and _is_held_by_another(round_, params, previous):
-                acked = None
-            if round_.phase is not Phase.GRANTED:
-                _undo(transport, channel, params, owner, round_, acked)
-                _wait_where_granted(channel, params, round_)
+            while True:
+                is_kept = bool(owner)
+                owner = owner or _new_owner(transport, params)
+                round_, acked = _ask(transport, channel, params, owner, is_kept=is_kept)
+                asked += 1
+                settles &= asked < _LEAST_ASKED or transport.now() < params.settled_by
+                if round_.phase is not Phase.SPLIT or not settles:
+                    break
+                if _is_oldest(round_, owner):
+                    _pause(transport, *_OLDEST_PAUSES)
+                    continue
+                _undo(transport, channel, params, owner, round_, acked, is_kept=is_kept)
+                asked += _watch_others(transport, channel, params)
+                owner = ""  # until here, an exception undoes it once more
+            acked = _complete(transport, channel, params, owner, round_, acked, is_kept=is_kept)
             return Attempt(owner, round_, channel, channel.nodes_in_doubt(), acked)
         except BaseException:
             # A time limit or Ctrl-C may have struck after the command was sent.
             channel.send(release(params.keys, owner, 0))
             raise
+
+
+def _new_owner(transport: Transport, params: AcquireParams) -> str:
+    candidate = transport.wall_us()
+    if params.previous is not None:
+        candidate = max(candidate, candidate_above(params.previous.owner, candidate))
+    return owner_value(os.urandom(16), candidate, params.label)
+
+
+def _ask(
+    transport: Transport, channel: Channel, params: AcquireParams, owner: str, *, is_kept: bool
+) -> tuple[AcquireRound, AckedNodes | None]:
+    """
+    Ask all nodes for the keys; those that have granted them to this owner grant them anew.
+
+    If the owner value is kept from an earlier question, slow nodes get their time: a counter that
+    is raised twice is no sign of something newer, but in a late reply it looks like one.
+
+    Returns:
+        The round, and for attempts with a reservation the nodes that have executed the command.
+    """
+    round_ = _new_round(transport, params)
+    acked = AckedNodes() if params.previous is not None or params.as_reservation else None
+    command = acquire(
+        params.keys,
+        owner,
+        milliseconds(params.ttl),
+        owner_timestamp_us(owner) or 0,
+        params.settings.quarantine_ms,
+        "" if params.previous is None else params.previous.owner,
+        params.waiter,
+        passes_pauses=params.passes_pauses,
+    )
+    linger = params.node_timeout if is_kept else 0.0
+    channel.exchange(((command, round_),), params.node_timeout, linger=linger, acked=acked)
+    return round_, acked
+
+
+def _complete(
+    transport: Transport,
+    channel: Channel,
+    params: AcquireParams,
+    owner: str,
+    round_: AcquireRound,
+    acked: AckedNodes | None,
+    *,
+    is_kept: bool,
+) -> AckedNodes | None:
+    """Send the second command if the round needs it, and undo what is not granted."""
+    if round_.phase is Phase.RAISING:
+        second = _second_command(params, owner, round_)
+        # A node that is silent now may have been stopped since it acknowledged.
+        acked = None if acked is None else AckedNodes()
+        channel.exchange(((second, round_),), params.node_timeout, acked=acked)
+    if round_.phase is Phase.GRANTED and params.waiter and params.waiter.may_be_remembered:
+        # A node that refused it, or has not replied, would wake it in the place of others.
+        others = round_.nodes_without(Granted)
+        if params.waiter.has_waited and any(key.is_rate for key in params.keys):
+            others = list(range(len(transport.names)))  # its place outlasts a grant
+        channel.send(forget_waiter(params.keys, params.waiter), others)
+    if params.previous is not None and _is_held_by_another(round_, params, params.previous):
+        acked = None
+    if round_.phase is not Phase.GRANTED:
+        _undo(transport, channel, params, owner, round_, acked, is_kept=is_kept)
+        _wait_where_granted(channel, params, round_)
+    return acked
+
+
+def _is_oldest(round_: AcquireRound, owner: str) -> bool:
+    """Return whether an attempt that has some nodes is older than all that have the others."""
+    if Granted not in map(type, round_.votes):
+        return False
+    asked_at = {other: owner_timestamp_us(other) or 0 for other in (owner, *round_.owners())}
+    return min(asked_at, key=lambda other: (asked_at[other], other)) == owner
+
+
+def _pause(transport: Transport, shortest: float, longest: float) -> None:
+    transport.sleep(random.uniform(shortest, longest))  # noqa: S311  # spreads load only
+
+
+def _watch_others(transport: Transport, channel: Channel, params: AcquireParams) -> int:
+    """
+    Wait until one of the others has the keys, or none has any; return how often nodes were asked.
+
+    Gives up after some time: the oldest may be a process that was killed.
+    """
+    node_keys = tuple(place for place, _ in params.places)
+    asked = 0
+    while asked < _MOST_WATCHED:
+        asked += 1
+        _pause(transport, *_WATCH_PAUSES)
+        round_ = InspectRound(len(transport.names))
+        channel.exchange(((inspect(node_keys), round_),), params.node_timeout)
+        owners = Counter(
+            (at, state.owner)
+            for vote in round_.votes
+            if type(vote) is KeyStates
+            for at, state in enumerate(vote.states)
+            if state.owner is not None
+        )
+        if not owners or max(owners.values()) >= round_.needed:
+            break
+    return asked
 
 
 def _new_round(transport: Transport, params: AcquireParams) -> AcquireRound:
@@ -264,13 +375,19 @@ def _undo(
     owner: str,
     round_: AcquireRound,
     acked: AckedNodes | None,
+    *,
+    is_kept: bool,
 ) -> None:
-    """Release where nodes have not refused, and give the reservation back that was taken over."""
+    """
+    Release where nodes may have keys, and give the reservation back that was taken over.
+
+    A node that has refused has none, unless it has granted them to an owner value that is kept.
+    """
     undoing = release(params.keys, owner, 0)
     previous = params.previous
     remaining_ms = 0 if previous is None else previous.left_ms(transport.wall_us())
     if previous is None or remaining_ms <= 0:
-        channel.send(undoing, round_.nodes_without(Refused))
+        channel.send(undoing, None if is_kept else round_.nodes_without(Refused))
         return
     # Only nodes that acknowledged the acquire: a stopped node may execute it long after the message
     # was processed, and the keys that it then gave back would block others.

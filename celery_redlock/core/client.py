@@ -356,9 +356,10 @@ class Client:
         """
         Reserve keys for a message that is about to be sent; no process extends them.
 
-        One round trip. A free slot of a key with a limit is left to those that wait for one. The
-        keys expire after `grace` seconds unless `confirm` follows, so a process
-        that dies before it sends the message blocks others only briefly.
+        One round trip, unless others want the keys at the same moment. A free slot of a key with a
+        limit is left to those that wait for one. The keys expire after `grace` seconds unless
+        `confirm` follows, so a process that dies before it sends the message blocks others only
+        briefly.
 
         Args:
             keys: the keys, or their names on the nodes.
@@ -380,6 +381,7 @@ class Client:
             QuorumUnavailable: too few nodes answered.
         """
         self.check_open()
+        began = self.transport.now()
         asked = _checked(keys, self.settings.key_prefix)
         beside = checked_records(records)
         replaced = Reservation(
@@ -393,13 +395,13 @@ class Client:
             previous=replaced if previous else None,
             as_reservation=True,
             waiter=_newcomer(self.transport) if has_limit(asked) else None,
+            settled_by=began if previous or has_limit(asked) else began + retry_for,
         )
-        began = self.transport.now()
         attempt, attempts = attempt_once(self.transport, params), 1
         if not attempt.is_granted:
             options = RetryOptions(
                 seconds=wait,
-                undecided=retry_for,
+                undecided=max(0.0, began + retry_for - self.transport.now()),
                 policy=DEFAULT_POLICY if wait else PUBLISH_POLICY,
                 listens=False,
                 decide=partial(_wait_only_for, wait_for_owner),

@@ -200,7 +200,7 @@ def acquire(
 
     Args:
         keys: lock keys.
-        owner: this attempt's fresh owner value.
+        owner: this attempt's owner value.
         ttl_ms: lease length.
         candidate: microseconds of wall time; the fencing token is at least as large, unless this is
             more than 5 s ahead of the nodes' clocks.

@@ -219,6 +219,10 @@ class AcquireRound(Round):
             for holder in vote.holders
         )
 
+    def owners(self) -> set[str]:
+        """Return all foreign owners of keys."""
+        return {owner for _, owner in self._seen_owners()}
+
     def full(self) -> list[int]:
         """Return the positions of the limited keys that are taken."""
         return []

@@ -15,6 +15,45 @@ _GIVEN_BACK = """(given_back, owner, 0, actions=actions, limits=limits), nodes)
 
 HAND_OVER = (
     fault(
+        "the oldest rival gives up the nodes that it has",
+        tested("test_the_oldest_keeps_what_it_has_until_it_has_a_quorum"),
+        ("core/attempt.py::attempt_once", "if _is_oldest(round_, owner):", "if False:"),
+    ),
+    fault(
+        "a younger rival keeps the nodes that it has",
+        tested("test_a_younger_one_gives_up_what_it_has_and_learns_who_got_the_key"),
+        ("core/attempt.py::attempt_once", "if _is_oldest(round_, owner):", "if True:"),
+    ),
+    fault(
+        "a node that refuses one that it has granted keeps its other keys",
+        tested("test_a_node_that_refuses_one_that_it_has_granted_is_undone_as_well"),
+        ("core/attempt.py::_undo", "None if is_kept else round_", "round_"),
+    ),
+    fault(
+        "the reservation of a node that is asked twice and replies late is undone",
+        tested("test_a_node_that_has_been_asked_twice_and_replies_late_keeps_the_key"),
+        ("core/attempt.py::_ask", "params.node_timeout if is_kept else 0.0", "0.0"),
+    ),
+    fault(
+        "holders of slots count as rivals",
+        tested("test_without_time_and_for_keys_with_a_limit_nothing_is_settled"),
+        ("core/client.py::Client.reserve", "began if previous or has_limit(asked) else", ""),
+    ),
+    fault(
+        "an owner of less than a quorum ends a settlement",
+        tested("test_nodes_that_a_killed_publisher_has_or_that_are_down_keep_nobody_from_the_key"),
+        ("core/attempt.py::_watch_others", "max(owners.values()) >= round_.needed", "True"),
+    ),
+    fault(
+        "rivals take free nodes while the oldest asks for them",
+        tested("test_one_gets_the_key_and_all_others_know_who"),
+        (
+            "core/attempt.py::attempt_once",
+            "asked += _watch_others(transport, channel, params)",
+            "",
+        ),
+    ),
+    fault(
         "a takeover is not guarded",
         modelled("hand-restart"),
         (
@@ -150,8 +189,8 @@ HAND_OVER = (
         "a late grant counts if one newer thing has been at its node",
         modelled("hand-late"),
         (
-            "core/attempt.py::attempt_once",
-            "candidate = max(candidate, candidate_above(previous.owner, candidate))",
+            "core/attempt.py::_new_owner",
+            "candidate = max(candidate, candidate_above(params.previous.owner, candidate))",
             "pass",
         ),
     ),

@@ -334,7 +334,7 @@ LIMITING = (
         "nodes keep a slot for one that has started",
         tested("test_nodes_forget_the_turn_of_one_that_is_granted"),
         (
-            "core/attempt.py::attempt_once",
+            "core/attempt.py::_complete",
             "others = list(range(len(transport.names)))",
             "pass",
         ),
@@ -361,7 +361,7 @@ LIMITING = (
         "a node that refused one that is granted wakes it",
         tested("test_a_node_that_refused_one_that_is_granted_does_not_wake_it"),
         (
-            "core/attempt.py::attempt_once",
+            "core/attempt.py::_complete",
             "others = round_.nodes_without(Granted)",
             "others: list[int] = []",
         ),

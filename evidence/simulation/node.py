@@ -18,6 +18,7 @@ from celery_redlock.protocol.scripts import SHA, SOURCE
 from celery_redlock.protocol.votes import (
     Acknowledged,
     Granted,
+    KeyStates,
     LeaseVotes,
     NotHeld,
     Quarantined,
@@ -264,6 +265,11 @@ def _reply(nonce: bytes, keys: int, vote: Any) -> bytes:
             fields += [holder.key, holder.owner.encode(), round(holder.expires_in * 1000)]
     elif isinstance(vote, Quarantined):
         fields += [b"Q", round(vote.remaining * 1000)]
+    elif isinstance(vote, KeyStates):
+        fields.append(b"S")
+        for state in vote.states:
+            left = -2 if state.owner is None else round(state.expires_in * 1000)
+            fields += [(state.owner or "").encode(), left, b"%d" % state.counter]
     return b"*%d\r\n" % len(fields) + b"".join(
         b":%d\r\n" % field if isinstance(field, int) else b"$%d\r\n%s\r\n" % (len(field), field)
         for field in fields

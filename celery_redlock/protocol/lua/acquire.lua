@@ -1,5 +1,6 @@
 -- Acquire all lock keys on this node, or none. A key of the named previous owner counts as free, and
--- so does our own: a command that is sent once more, because its connection broke, gets what it had.
+-- so does our own: a command that is sent once more, because its connection broke or because rivals
+-- have the other nodes, gets what it had.
 --
 -- KEYS  lock keys, then the fence counter of each, then the guard record, then, if pauses refuse the
 --       attempt, the key that a node has as long as its longest pause
