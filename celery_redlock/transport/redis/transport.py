@@ -25,8 +25,9 @@ from celery_redlock.transport.redis.wake_ups import RedisWakeUps
 
 _logger = event_logger(__name__)
 
-#: Idle channels that are kept; a burst of threads must not leave its connections open for good.
-_MAX_IDLE = 16
+#: Idle channels that are kept, enough for the threads of a web server: if they send at one moment,
+#: none has to connect. A burst of more must not leave its connections open for good.
+_MAX_IDLE = 64
 
 
 class RedisTransport:

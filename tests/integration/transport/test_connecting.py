@@ -435,3 +435,17 @@ def test_a_file_of_a_url_that_is_not_there_is_named_and_lasting(
     (result,) = probe_nodes(f"{url}?{option}=/no/file.pem")
     assert result.lasting
     assert f"{option}=/no/file.pem" in (result.problem or "")
+
+
+def test_a_burst_of_the_threads_of_a_web_server_uses_the_connections_of_the_last_one(
+    nodes: ServerNodes,
+) -> None:
+    transport = client_of(nodes.client()).transport
+
+    def burst() -> set[Any]:
+        channels = [transport.checkout() for _ in range(64)]
+        for channel in channels:
+            transport.checkin(channel)
+        return set(channels)
+
+    assert burst() == burst()
